@@ -1,0 +1,83 @@
+# Every target makes its own environment: all a machine needs is make and Python 3.11 or newer.
+# `make PYTHON=/path/to/python` chooses the interpreter.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+RUNTIME := $(VENV)/.installed-runtime
+DEVELOPMENT := $(VENV)/.installed-development
+PYTHON ?=
+WORKERS ?= auto
+
+# Recipes name programs as a reader would type them; the environment's own come first.
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+PIP_INSTALL := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help
+help:  ## say what can be made
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 14
+
+.PHONY: demo
+demo: $(RUNTIME)  ## check the example job and draw its graph
+	pilotage check examples/reconstruction/pilotage.yaml
+	pilotage graph examples/reconstruction/pilotage.yaml
+
+.PHONY: test
+test: check  ## check, then run every test
+	pytest --numprocesses $(WORKERS) --dist worksteal
+
+.PHONY: check
+check: $(DEVELOPMENT)  ## lint, format, types, imports and house rules
+	ruff check .
+	ruff format --check .
+	mypy
+	lint-imports --no-logo
+	@if [ -d src/pilotage/agent ]; then vermin --quiet --no-tips --target=3.8- --violations src/pilotage/agent; fi
+	pytest --quiet tests/test_tidy.py
+
+.PHONY: bench
+bench: $(DEVELOPMENT)  ## measure every figure the documentation gives
+	python -m bench.language
+
+.PHONY: clean
+clean:  ## remove the environment and everything made
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# The interpreter is asked for its version because a name on the PATH may be a shim for one that is not installed.
+# Debian parts ensurepip from Python (python3-venv): root gets it installed, anyone else is told.
+$(VENV)/bin/python:
+	@python=; \
+	for candidate in $(or $(PYTHON),python3.11 python3.12 python3.13 python3); do \
+	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "make: no $(or $(PYTHON),Python) of version 3.11 or newer: install python3.11, or name one with PYTHON=..." >&2; exit 1; \
+	fi; \
+	if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
+	  package=$$("$$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+	  if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+	    echo "make: $$python cannot make environments: install $$package (apt-get install $$package)" >&2; exit 1; \
+	  fi; \
+	  echo "installing $$package"; \
+	  apt-get update -qq; \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y "$$package" >/dev/null; \
+	fi; \
+	echo "making $(VENV) with $$python"; \
+	"$$python" -m venv $(VENV)
+
+# Built without isolation, so that the pins hold for the build backend too.
+$(RUNTIME): pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing pilotage into $(VENV)"
+	@$(PIP_INSTALL) hatchling editables
+	@$(PIP_INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+$(DEVELOPMENT): $(RUNTIME)
+	@echo "installing what checks and tests need into $(VENV)"
+	@$(PIP_INSTALL) --no-build-isolation --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,66 @@
+"""What every test shares: hypothesis profiles, the reference data, and honest skips.
+
+In continuous integration (`PILOTAGE_CI` is set) a skipped test fails, unless it skipped because the reference data is
+absent: everything else that a test may miss can be installed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from hypothesis import settings
+
+REFERENCE_DATA_VARIABLE = "PILOTAGE_REFERENCE_DATA"
+REFERENCE_DATA_ABSENT = f"reference data: set {REFERENCE_DATA_VARIABLE} to the folder that holds it"
+
+# No deadline: how long an example takes depends on the machine, and no verdict may. A run in CI is reproducible.
+settings.register_profile("house", deadline=None)
+settings.register_profile("house-ci", deadline=None, derandomize=True, database=None, print_blob=True)
+settings.load_profile("house-ci" if os.environ.get("PILOTAGE_CI") else "house")
+
+AnyReport = TypeVar("AnyReport", pytest.TestReport, pytest.CollectReport)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The top of the source tree."""
+    return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def reference_data() -> Path:
+    """The folder of published workflows, DAGs and descriptors that tests compare with; skips where there is none."""
+    named = os.environ.get(REFERENCE_DATA_VARIABLE)
+    if not named:
+        pytest.skip(REFERENCE_DATA_ABSENT)
+    folder = Path(named)
+    if not folder.is_dir():
+        pytest.fail(f"{REFERENCE_DATA_VARIABLE} names {named}, which is not a folder")
+    return folder
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a skipped test into a failed one where skipping is not allowed."""
+    return _without_excuse((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a module that skips as a whole."""
+    return _without_excuse((yield))
+
+
+def _without_excuse(report: AnyReport) -> AnyReport:
+    if not os.environ.get("PILOTAGE_CI") or not report.skipped or hasattr(report, "wasxfail"):
+        return report
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    reason = reason.removeprefix("Skipped: ")
+    if not reason.startswith("reference data"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI, where nothing may be missing: {reason}"
+    return report

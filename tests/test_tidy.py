@@ -1,0 +1,233 @@
+"""The house rules, held over the whole tree, and a proof for each rule that it can fail."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import tidy
+
+ROOT = Path(__file__).resolve().parent.parent
+LEFT_BY_TOOLS = re.compile(r"\.(?!ci$|gitignore$).*|__pycache__|build|dist|.*\.egg-info")
+
+# The only modules of pure layers that may touch the disk: they implement the port that the rest is given.
+EDGES = {"src/pilotage/language/folder.py"}
+PURE = ("src/pilotage/model/", "src/pilotage/language/")
+
+
+@cache
+def tree() -> dict[str, str]:
+    """The text of every file that is or would be under version control."""
+    texts = {}
+    for path in sorted(_paths()):
+        file = ROOT / path
+        if file.is_file() and b"\0" not in (content := file.read_bytes()):
+            texts[path] = content.decode("utf-8", errors="replace")
+    return texts
+
+
+def _paths() -> Iterable[str]:
+    if (ROOT / ".git").exists() and (git := shutil.which("git")):
+        command = [git, "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        return [path for path in listed.stdout.split("\0") if path]
+    # An unpacked archive: everything but what tools leave behind.
+    files = (file.relative_to(ROOT) for file in ROOT.rglob("*") if file.is_file())
+    return [str(file) for file in files if not any(LEFT_BY_TOOLS.fullmatch(part) for part in file.parts)]
+
+
+def python(*folders: str) -> dict[str, str]:
+    """The Python files below some folders."""
+    return {path: text for path, text in tree().items() if path.endswith(".py") and path.startswith(folders)}
+
+
+def pyproject() -> dict[str, Any]:
+    """The project's own description."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def obey(faults: list[str]) -> None:
+    """Fail with every place that breaks a rule."""
+    if faults:
+        pytest.fail("\n".join(faults), pytrace=False)
+
+
+def test_the_tree_is_seen_at_all() -> None:
+    assert {"pyproject.toml", "src/pilotage/__init__.py", "tests/test_tidy.py"} <= tree().keys()
+
+
+def test_pure_layers_touch_nothing_outside() -> None:
+    obey(tidy.impurities({path: text for path, text in python(*PURE).items() if path not in EDGES}))
+
+
+@pytest.mark.parametrize(
+    "snippet",
+    [
+        "import time",
+        "import os.path",
+        "import concurrent.futures",
+        "from os import path",
+        "from random import Random",
+        "from urllib import request",
+        "from pathlib import Path",
+        "import pathlib\npathlib.Path('x').read_text()",
+        "import numpy as np\nnp.random.default_rng()",
+        "from numpy import random",
+        "import sys\nsys.stdin.read()",
+        "open('x')",
+        "def inner():\n    import socket",
+        "from datetime import datetime\ndatetime.now()",
+        "import datetime\ndatetime.date.today()",
+    ],
+)
+def test_an_impurity_is_seen(snippet: str) -> None:
+    assert tidy.impurities({"bad.py": snippet})
+
+
+@pytest.mark.parametrize(
+    "snippet",
+    [
+        "from datetime import datetime\ndatetime.fromisoformat('2024-01-01T00:00:00Z')",
+        "from pathlib import PurePosixPath",
+        "from urllib.parse import urlsplit",
+        "import io\nio.StringIO('x')",
+        "import numpy as np\nnp.zeros(3)",
+    ],
+)
+def test_a_pure_module_is_left_alone(snippet: str) -> None:
+    assert tidy.impurities({"good.py": snippet}) == []
+
+
+def test_files_are_short() -> None:
+    obey(tidy.too_long(python("src/"), lines_max=400) + tidy.too_long(python("tests/", "bench/"), lines_max=450))
+
+
+def test_a_long_file_is_seen() -> None:
+    assert tidy.too_long({"a.py": "\n" * 3, "b.py": "\n" * 2}, lines_max=2) == [
+        "a.py:3: 3 lines, at most 2: a file is one idea"
+    ]
+
+
+def test_nothing_is_left_for_later() -> None:
+    obey(tidy.leftovers({path: text for path, text in tree().items() if not path.endswith(".md")}))
+
+
+def test_a_leftover_is_seen() -> None:
+    assert len(tidy.leftovers({"a.py": "x = 1\n# TO" + "DO: y\n", "b.py": "mkdtemp('XXXXXX')"})) == 1
+
+
+def test_every_package_says_what_it_hides() -> None:
+    obey(tidy.packages_without_docstring(python("src/")))
+
+
+def test_a_silent_package_is_seen() -> None:
+    assert tidy.packages_without_docstring({"x/__init__.py": "", "x/y.py": ""})
+
+
+def test_everything_public_is_documented() -> None:
+    obey(tidy.undocumented({p: text for p, text in python("src/", "bench/").items() if not p.endswith("__init__.py")}))
+
+
+def test_a_missing_docstring_is_seen() -> None:
+    bad = '"""M."""\nclass A:\n    """A."""\n    def b(self): ...\n    def _c(self): ...\nasync def d(): ...\nclass E: ...'
+    assert [fault.split()[1] for fault in tidy.undocumented({"bad.py": bad})] == ["b", "d", "E"]
+
+
+def test_everything_public_is_typed() -> None:
+    obey(tidy.untyped(python("src/", "bench/")))
+
+
+def test_a_missing_type_is_seen() -> None:
+    bad = "def f(a, *b: int, c=1) -> None: ...\nclass A:\n    def g(self): ..."
+    assert tidy.untyped({"bad.py": bad}) == [
+        "bad.py:1: f has no type for a, c",
+        "bad.py:3: g has no type for the result",
+    ]
+
+
+def test_no_path_of_one_machine() -> None:
+    obey(tidy.machine_paths(tree()))
+
+
+def test_a_machine_path_is_seen() -> None:
+    assert len(tidy.machine_paths({"a": "see /wo" + "rk/x and '/ro" + "ot/y'", "b": "net/work/x, ./root/y"})) == 2
+
+
+def test_no_package_index_is_named() -> None:
+    obey(tidy.index_hosts(tree()))
+
+
+@pytest.mark.parametrize(
+    "line", ["https://py" + "pi.org", "http://mirror.example/si" + "mple/", "pip --index" + "-url x"]
+)
+def test_a_package_index_is_seen(line: str) -> None:
+    assert tidy.index_hosts({"a": line})
+
+
+def test_only_ci_names_the_reference_folder() -> None:
+    obey(tidy.reference_folders({path: text for path, text in tree().items() if path != ".ci/run"}))
+
+
+def test_a_reference_folder_is_seen() -> None:
+    assert tidy.reference_folders({"a": "open('../shared" + "/data/x')"})
+
+
+def test_nobody_says_task() -> None:
+    # WfFormat's own key is "tasks"; there, and only there, the word is right.
+    obey(tidy.said_task({path: text for path, text in python("src/").items() if "wfformat" not in path}))
+
+
+def test_a_task_is_seen() -> None:
+    bad = "class TaskList: ...\ndef run_task(tasks): ...\nx.task = 1\nf(task=2)\nmultitasking = 3"
+    assert len(tidy.said_task({"bad.py": bad})) == 5
+
+
+def test_tests_do_not_sleep() -> None:
+    obey(tidy.sleeps(python("tests/")))
+
+
+def test_a_sleeping_test_is_seen() -> None:
+    assert tidy.sleeps({"bad.py": "import time\ntime.sleep(1)"})
+
+
+def test_every_version_is_pinned() -> None:
+    project = pyproject()
+    required = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
+    for extra in project["project"]["optional-dependencies"].values():
+        required += [requirement for requirement in extra if not requirement.startswith("pilotage[")]
+    obey(tidy.unpinned((ROOT / "constraints.txt").read_text(), required=required))
+
+
+def test_a_loose_version_is_seen() -> None:
+    assert len(tidy.unpinned("a==1.0\nb>=2\n--pre\n", required=["A>=1", "c"])) == 3
+
+
+def test_every_part_of_the_house_has_a_contract() -> None:
+    house = ROOT / "src" / "pilotage"
+    modules = {file.stem for file in house.glob("*.py")} - {"__init__", "__main__"}
+    packages = {folder.parent.name for folder in house.glob("*/*.py")}
+    obey(tidy.strangers(sorted(modules | packages), contracts=pyproject()["tool"]["importlinter"]["contracts"]))
+
+
+def test_a_part_without_contract_is_seen() -> None:
+    contracts: list[dict[str, object]] = [
+        {"layers": ["cli", "app | client", "(book)", "model"]},
+        {"protected_modules": ["pilotage.app", "pilotage.book"]},
+    ]
+    assert tidy.strangers(["app", "book", "client", "engine", "model"], contracts=contracts) == [
+        "pyproject.toml:1: engine is in no layer of the import contracts",
+        "pyproject.toml:1: no protected contract says who may import client",
+    ]
+
+
+def test_the_changelog_speaks_of_this_version() -> None:
+    changelog = tree().get("CHANGELOG.md", "")
+    assert pyproject()["project"]["version"] in changelog or "Unreleased" in changelog
