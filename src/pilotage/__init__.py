@@ -1,0 +1,37 @@
+"""pilotage carries a job from its definition to provable results across unreliable sites.
+
+`load` reads and checks a document, `Job` builds one in Python. Both are imported when first used: a program that only
+wants `pilotage.__version__` pays for nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pilotage.app import load
+    from pilotage.language.builder import Job
+    from pilotage.model.errors import DocumentError, PilotageError, Problem
+
+__version__ = "0.1.0"
+
+__all__ = ["DocumentError", "Job", "PilotageError", "Problem", "__version__", "load"]
+
+_HOMES = {
+    "DocumentError": "pilotage.model.errors",
+    "Job": "pilotage.language.builder",
+    "PilotageError": "pilotage.model.errors",
+    "Problem": "pilotage.model.errors",
+    "load": "pilotage.app",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home when it is first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pilotage' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

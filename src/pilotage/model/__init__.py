@@ -1,0 +1,1 @@
+"""Says what exists: frozen values that every other part shares, and nothing that acts."""

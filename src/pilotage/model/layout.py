@@ -1,0 +1,108 @@
+"""Where each package stands: its number in the job, and its path `job/stage/line/package`, computed from each other.
+
+The lines of a stage repeat with a period: for each item of the stage, each line template gives as many lines as its
+own iteration has items, each with the template's packages. Nothing is stored per package.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+_PATH = re.compile(r"(?:(.+)/)?([0-9]{3,9})/([0-9]{3,9})/([0-9]{3,9})")
+
+
+class PackageId(msgspec.Struct, frozen=True, order=True):
+    """The place of a package within its job; each part counts from 1."""
+
+    stage: int
+    line: int
+    number: int
+
+    def path(self, job: str) -> str:
+        """As in the DØ job definition: `reco001/001/002/001`."""
+        return f"{job}/{self.stage:03}/{self.line:03}/{self.number:03}"
+
+
+def parse_path(path: str) -> PackageId | None:
+    """The place that a path names, or None."""
+    found = _PATH.fullmatch(path)
+    return PackageId(int(found[2]), int(found[3]), int(found[4])) if found else None
+
+
+class TemplateLayout(msgspec.Struct, frozen=True):
+    """One line template of a stage: how many lines for each item of the stage, and how many packages in each."""
+
+    lines: int
+    packages: int
+
+
+class StageLayout:
+    """The packages of one stage, which are numbered on from `first`."""
+
+    __slots__ = (
+        "_line_starts",
+        "_package_starts",
+        "count",
+        "first",
+        "items",
+        "line_period",
+        "package_period",
+        "stage",
+        "templates",
+    )
+
+    def __init__(self, *, stage: int, first: int, items: int, templates: Sequence[TemplateLayout]) -> None:
+        """Lay out `items` repetitions of the line templates; `stage` counts from 1."""
+        self.stage = stage
+        self.first = first
+        self.items = items
+        self.templates = tuple(templates)
+        self._line_starts = _starts(template.lines for template in self.templates)
+        self._package_starts = _starts(template.lines * template.packages for template in self.templates)
+        self.line_period = self._line_starts.pop()
+        self.package_period = self._package_starts.pop()
+        self.count = items * self.package_period
+
+    @property
+    def lines(self) -> int:
+        """How many lines the stage has."""
+        return self.items * self.line_period
+
+    def package(self, *, template: int, item: int, line: int, number: int) -> int:
+        """The number in the job of a package, from its template, the stage's item, the line's item and its position."""
+        offset = line * self.templates[template].packages + number
+        return self.first + item * self.package_period + self._package_starts[template] + offset
+
+    def locate(self, package: int) -> tuple[int, int, int, int]:
+        """The template, the stage's item, the line's item and the position of a package."""
+        item, rest = divmod(package - self.first, self.package_period)
+        template = bisect.bisect_right(self._package_starts, rest) - 1
+        line, number = divmod(rest - self._package_starts[template], self.templates[template].packages)
+        return template, item, line, number
+
+    def id(self, package: int) -> PackageId:
+        """The place of a package."""
+        template, item, line, number = self.locate(package)
+        return PackageId(self.stage, item * self.line_period + self._line_starts[template] + line + 1, number + 1)
+
+    def number(self, place: PackageId) -> int | None:
+        """The number in the job of a place, or None where the stage has no such package."""
+        item, rest = divmod(place.line - 1, self.line_period) if self.line_period else (self.items, 0)
+        if place.line < 1 or item >= self.items:
+            return None
+        template = bisect.bisect_right(self._line_starts, rest) - 1
+        if not 1 <= place.number <= self.templates[template].packages:
+            return None
+        line = rest - self._line_starts[template]
+        return self.package(template=template, item=item, line=line, number=place.number - 1)
+
+
+def _starts(counts: Iterable[int]) -> list[int]:
+    starts = [0]
+    for count in counts:
+        starts.append(starts[-1] + count)
+    return starts
