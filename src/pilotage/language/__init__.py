@@ -1,0 +1,45 @@
+"""Understands what a researcher wrote: text → checked definition → resolved lists, packages and the graph of their files.
+
+Hides YAML, templates, iteration and other people's formats. `load` does it all for one document; `expand` and `grow`
+are the pure part, which gives the same packages for the same definition and lists for ever.
+"""
+
+from __future__ import annotations
+
+from pilotage.language.document import DOCUMENT_NAMES, Document, read_definition, read_document, write_document
+from pilotage.language.expand import EXPANDER_VERSION, expand, grow
+from pilotage.language.expansion import Expansion, LateStage
+from pilotage.language.folder import DiskFolder, EarlierJobs, Folder, MemoryFolder
+from pilotage.language.lists import RecordedLists, RecordingLists
+from pilotage.language.load import FORMATS, Format, Loaded, detect_format, load
+from pilotage.language.losses import Loss
+from pilotage.language.packages import ConcreteBinary, ConcretePackage
+from pilotage.language.tree import Report
+
+__all__ = [
+    "DOCUMENT_NAMES",
+    "EXPANDER_VERSION",
+    "FORMATS",
+    "ConcreteBinary",
+    "ConcretePackage",
+    "DiskFolder",
+    "Document",
+    "EarlierJobs",
+    "Expansion",
+    "Folder",
+    "Format",
+    "LateStage",
+    "Loaded",
+    "Loss",
+    "MemoryFolder",
+    "RecordedLists",
+    "RecordingLists",
+    "Report",
+    "detect_format",
+    "expand",
+    "grow",
+    "load",
+    "read_definition",
+    "read_document",
+    "write_document",
+]

@@ -1,0 +1,74 @@
+"""What a writer should know about a valid job, and what can only be checked once its packages are known."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from pilotage.language.blocks import Block
+from pilotage.language.expansion import Expansion
+from pilotage.language.kinds import Place
+from pilotage.language.makers import general_pattern
+from pilotage.language.patterns import can_both_match
+from pilotage.language.placeholders import unused_variables
+from pilotage.language.rules import MarkOf, values_in
+from pilotage.language.software import filled_parameters, find_software
+from pilotage.language.templates import parse_template
+from pilotage.language.tree import Report
+from pilotage.model.definition import Definition, InputFile, OutputFile, Package
+from pilotage.model.errors import did_you_mean
+
+PARAMETERS_CHECKED_MAX = 1000
+
+
+def advise(definition: Definition, report: Report, mark: MarkOf, *, executors: Collection[str]) -> None:
+    """Note what is allowed and probably not meant."""
+    for place, variable in unused_variables(definition):
+        report.warn("unused-variable", f"nothing uses the variable {variable!r}", mark(place))
+    for place, output in _unused_outputs(definition):
+        message = f"nobody uses the output {output!r}, and it may be deleted"
+        report.warn("unused-output", message, mark(place), hint="let it be kept, or leave it out")
+    for place, value in values_in(definition):
+        if isinstance(value, Package) and value.executor and value.executor not in executors:
+            message = f"no executor {value.executor!r} is known here: the default is taken"
+            report.warn(
+                "unknown-executor", message, mark((*place, "executor")), hint=did_you_mean(value.executor, executors)
+            )
+
+
+def check_parameters(expansion: Expansion, report: Report, mark: MarkOf) -> None:
+    """Hold the parameters of software that Boutiques describes against its descriptor, for the first thousand packages."""
+    for block in expansion.blocks:
+        for place, binary in block.binaries():
+            software = find_software(expansion.definition, binary) if binary.software else None
+            if software is None or software.boutiques is None:
+                continue
+            from pilotage.language.described import check_parameters as refusals
+
+            seen: dict[str, int] = {}
+            for position in range(min(block.count, PARAMETERS_CHECKED_MAX)):
+                values = {**block.values(position), "inputs": (), "outputs": (), "arguments": ()}
+                for message in refusals(software.boutiques, filled_parameters(binary.parameters, values)):
+                    seen.setdefault(message, position)
+            for message, position in seen.items():
+                name = _first_name(block, position)
+                report.error("bad-parameters", f"{name}: {message}", mark((*place, "parameters")))
+
+
+def _first_name(block: Block, position: int) -> str:
+    return f"{block.package_name(position)} ({block.package.binaries[0].software})"
+
+
+def _unused_outputs(definition: Definition) -> Iterator[tuple[Place, str]]:
+    """Outputs that may be deleted, are not stored, and match no input."""
+    values = list(values_in(definition))
+    needed = [general_pattern(parse_template(v.name)) for _, v in values if isinstance(v, InputFile)]
+    iterated = [s.files for _, s in values if hasattr(s, "files") and isinstance(s.files, str) and s.files]
+    for place, output in values:
+        if not isinstance(output, OutputFile) or "deletable" not in output.dispositions:
+            continue
+        if "store" in output.dispositions or output.locator:
+            continue
+        text = output.name or (f"{output.folder}/**" if output.folder else "**")
+        made = general_pattern(parse_template(text))
+        if not any(can_both_match(made, pattern) for pattern in (*needed, *iterated)):
+            yield (*place, "dispositions"), text

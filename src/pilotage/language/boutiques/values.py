@@ -1,0 +1,145 @@
+"""Plain JSON values out of document nodes, and the questions that a JSON schema asks of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from pilotage.language.tree import NOWHERE, Listing, Mark, Node, Report, Scalar, Table
+
+Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
+
+DEPTH_MAX = 100
+DIGITS_MAX = 4000  # Python itself refuses to read an integer of more than 4300 digits
+
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def value_of(node: Node, report: Report, *, depth: int = 0) -> Value:
+    """The JSON value of a node; what cannot be one is reported and read as null."""
+    if isinstance(node, Scalar):
+        return _scalar_value(node, report)
+    if depth >= DEPTH_MAX:
+        report.error("too-deep", f"nested more than {DEPTH_MAX} levels deep", node.mark)
+        return None
+    if isinstance(node, Listing):
+        return [value_of(item, report, depth=depth + 1) for item in node.items]
+    values: dict[str, Value] = {}
+    for key, item in node.entries:
+        _check_text(key, report)
+        values[key.text] = value_of(item, report, depth=depth + 1)
+    return values
+
+
+def _scalar_value(scalar: Scalar, report: Report) -> Value:
+    text = scalar.text
+    if not scalar.plain:
+        _check_text(scalar, report)
+        return text
+    if text in {"", "null", "~"}:
+        return None
+    if text in {"true", "false"}:
+        return text == "true"
+    if len(text) > DIGITS_MAX and text.lstrip("-")[:1].isdigit():
+        report.error("number-too-large", f"a number of {len(text)} digits; at most {DIGITS_MAX} are read", scalar.mark)
+        return None
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _NUMBER.fullmatch(text):
+        number = float(text)
+        if math.isinf(number):
+            report.error("number-too-large", f"{text} is beyond the range of a number", scalar.mark)
+            return None
+        return number
+    _check_text(scalar, report)
+    return text
+
+
+def _check_text(scalar: Scalar, report: Report) -> None:
+    if "\0" in scalar.text:
+        report.error(
+            "nul-character", "expected text, found a NUL character in it: no command can carry one", scalar.mark
+        )
+    if _SURROGATE.search(scalar.text):
+        report.error("bad-character", "expected text, found half of a surrogate pair (\\ud800 to \\udfff)", scalar.mark)
+
+
+def is_number(value: object) -> bool:
+    """Whether JSON calls it a number: true and false are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def is_integer(value: object) -> bool:
+    """Whether it was written as an integer: draft 4 of JSON Schema does not take 1.0 for one."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def same(one: Value, *, other: Value) -> bool:
+    """Equality as JSON Schema has it: 1 equals 1.0, and true does not equal 1."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(same(a, other=b) for a, b in zip(one, other, strict=True))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(item, other=other[key]) for key, item in one.items())
+    return one == other
+
+
+def fingerprint(value: Value) -> object:
+    """Something hashable that is equal exactly for values that are the `same`."""
+    if isinstance(value, bool):
+        return ("boolean", value)
+    if isinstance(value, list):
+        return ("list", tuple(fingerprint(item) for item in value))
+    if isinstance(value, dict):
+        return ("object", frozenset((key, fingerprint(item)) for key, item in value.items()))
+    return value
+
+
+def first_repeated(values: Sequence[Value]) -> int:
+    """The index of the first value that stood before already, or -1."""
+    seen: set[object] = set()
+    for index, value in enumerate(values):
+        mark = fingerprint(value)
+        if mark in seen:
+            return index
+        seen.add(mark)
+    return -1
+
+
+def kind_of(value: object) -> str:
+    """What a value is, for a message."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return f"the number {shown(value)}"
+    if isinstance(value, str):
+        return f"the text {shown(value)}"
+    return "a list" if isinstance(value, list) else "an object"
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: short, on one line, in printable characters."""
+    text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def mark_at(node: Node, *path: str | int) -> Mark:
+    """The place of what stands under a path of keys and indexes, or of the nearest thing above it that exists."""
+    mark = node.mark
+    for step in path:
+        found: Node | None = None
+        if isinstance(node, Table) and isinstance(step, str):
+            found = node.get(step)
+        elif isinstance(node, Listing) and isinstance(step, int) and step < len(node.items):
+            found = node.items[step]
+        if found is None:
+            return mark
+        node = found
+        mark = node.mark if node.mark != NOWHERE else mark
+    return mark

@@ -1,0 +1,84 @@
+"""Jobs built in Python, with all that a document can say, and checked the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Unpack
+
+from pilotage.language.document import read_document, write_document
+from pilotage.language.emit import write_yaml
+from pilotage.language.folder import DiskFolder, Folder
+from pilotage.language.load import Loaded, load
+from pilotage.language.spoken import SpokenJob, SpokenSoftware, SpokenStage
+from pilotage.model.definition import LANGUAGE_VERSION, Definition, Value, plain
+from pilotage.model.errors import DocumentError
+
+
+class Job:
+    """A job in the making: `Job("sweep").stage(each={"seed": range(1, 1001)}, run="./simulate --seed {seed}", …)`.
+
+    Fields are those of the document, short forms included. Nothing is checked until `definition` or `load` is asked
+    for; faults then point at the lines of the document that `text` prints.
+    """
+
+    def __init__(self, name: str, **fields: Unpack[SpokenJob]) -> None:
+        """Start a job with a short name."""
+        self._head: dict[str, Any] = {"pilotage": LANGUAGE_VERSION, "job": name, **fields}
+        self._software: list[object] = list(self._head.pop("software", ()))
+        self._stages: list[object] = []
+
+    def software(self, **fields: Unpack[SpokenSoftware]) -> Job:
+        """Describe a software; gives the job back."""
+        self._software.append(fields)
+        return self
+
+    def stage(self, **fields: Unpack[SpokenStage]) -> Job:
+        """Add a stage; gives the job back."""
+        self._stages.append(fields)
+        return self
+
+    @property
+    def text(self) -> str:
+        """The job as a document, as it was said."""
+        software = {"software": self._software} if self._software else {}
+        return write_yaml(_spoken({**self._head, **software, "stages": self._stages}))
+
+    @property
+    def canonical(self) -> str:
+        """The job as a document in canonical form; raises `DocumentError` with every fault."""
+        return write_document(self.definition())
+
+    def definition(self, folder: Folder | str = ".") -> Definition:
+        """The checked definition; raises `DocumentError` with every fault."""
+        document, report = read_document(self.text.encode(), file=self._file, folder=_folder(folder))
+        if document is None:
+            raise DocumentError(report.errors)
+        return document.definition
+
+    def load(self, folder: Folder | str = ".") -> Loaded:
+        """The job read, checked and expanded in a folder; raises `DocumentError` with every fault."""
+        loaded = load(self.text.encode(), file=self._file, folder=_folder(folder), format="yaml")
+        loaded.report.refuse_if_faulty()
+        return loaded
+
+    @property
+    def _file(self) -> str:
+        return f"Job({self._head['job']!r})"
+
+
+def _folder(folder: Folder | str) -> Folder:
+    return DiskFolder(folder) if isinstance(folder, str) else folder
+
+
+def _spoken(value: object) -> object:
+    """Python values as plain data: ranges become texts, records their canonical form."""
+    if isinstance(value, Value):
+        return plain(value)
+    if isinstance(value, range):
+        step = f"..{value.step}" if value.step != 1 else ""
+        return f"{value.start}..{value[-1]}{step}" if len(value) else f"{value.start}..{value.start - 1}"
+    if isinstance(value, Mapping):
+        return {str(key): _spoken(item) for key, item in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [_spoken(item) for item in value]
+    return value

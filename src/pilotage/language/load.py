@@ -1,0 +1,101 @@
+"""From the bytes of a document in any known format to a checked, expanded job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Literal, get_args
+
+import msgspec
+
+from pilotage.language.advice import advise, check_parameters
+from pilotage.language.document import Document, read_document
+from pilotage.language.expand import expand
+from pilotage.language.expansion import Expansion
+from pilotage.language.folder import EarlierJobs, Folder
+from pilotage.language.lists import RecordingLists
+from pilotage.language.losses import Loss
+from pilotage.language.tree import Report
+
+Format = Literal["yaml", "dagman", "wfformat"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+EXECUTORS = ("local",)
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """What came of a document: everything that could be read, and everything to be said about it."""
+
+    format: Format
+    document: Document | None
+    expansion: Expansion | None  # None where there is an error
+    report: Report
+    losses: tuple[Loss, ...] = ()
+
+
+def detect_format(data: bytes, *, file: str) -> Format:
+    """Which format a document is written in, from its name and its first words."""
+    if file.endswith(".dag"):
+        return "dagman"
+    head = data[:65536].lstrip(b"\xef\xbb\xbf \t\r\n")
+    if head.startswith(b"{"):
+        return "wfformat" if b'"schemaVersion"' in data and b'"workflow"' in data else "yaml"
+    for line in head.splitlines():
+        words = line.strip().lower().split()
+        if not words or words[0].startswith(b"#"):
+            continue
+        return "dagman" if words[0] in _DAG_WORDS and len(words) > 1 and not words[0].endswith(b":") else "yaml"
+    return "yaml"
+
+
+_DAG_WORDS = frozenset(
+    b"job parent splice subdag include config vars final submit-description submit_description".split()
+)
+
+
+def load(
+    data: bytes,
+    *,
+    file: str,
+    folder: Folder,
+    format: Format | None = None,
+    jobs: EarlierJobs | None = None,
+    executors: Collection[str] = EXECUTORS,
+) -> Loaded:
+    """Read, check and expand a document; `format` None detects it. Nothing is raised: the report has every fault."""
+    chosen = format or detect_format(data, file=file)
+    document, report, losses = _READERS[chosen](data, file, folder)
+    if document is None or report.errors:
+        return Loaded(chosen, None, None, report, losses)
+    advise(document.definition, report, document.mark, executors=executors)
+    expansion = expand(document.definition, RecordingLists(folder, jobs), report, mark=document.mark)
+    if expansion is not None:
+        check_parameters(expansion, report, document.mark)
+    return Loaded(chosen, document, None if report.errors else expansion, report, losses)
+
+
+Read = tuple[Document | None, Report, tuple[Loss, ...]]
+
+
+def _read_yaml(data: bytes, file: str, folder: Folder) -> Read:
+    document, report = read_document(data, file=file, folder=folder)
+    return document, report, ()
+
+
+def _read_dagman(data: bytes, file: str, folder: Folder) -> Read:
+    from pilotage.language.dagman import read_dagman
+
+    definition, report, losses = read_dagman(data, file=file, folder=folder)
+    return (None if definition is None else Document(definition, {}, report)), report, tuple(losses)
+
+
+def _read_wfformat(data: bytes, file: str, folder: Folder) -> Read:
+    from pilotage.language.wfformat import read_wfformat
+
+    definition, report, losses = read_wfformat(data, file=file, folder=folder)
+    return (None if definition is None else Document(definition, {}, report)), report, tuple(losses)
+
+
+_READERS: dict[Format, Callable[[bytes, str, Folder], Read]] = {
+    "yaml": _read_yaml,
+    "dagman": _read_dagman,
+    "wfformat": _read_wfformat,
+}

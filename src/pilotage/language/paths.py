@@ -1,0 +1,56 @@
+"""Names of files in a job's tree: one spelling for each, and none outside the tree."""
+
+from __future__ import annotations
+
+import posixpath
+
+STATE_FOLDER = ".pilotage"
+
+# What can make a name other than it looks, in names that each stand between newlines.
+_SUSPICIOUS = ("//", "..", "\0", "\n/", "/\n", "\n\n", "\n./", "/./", "/.\n", "\n.\n", f"\n{STATE_FOLDER}")
+
+
+def _all_plain(names: list[str]) -> bool:
+    """Whether no name needs a closer look; a million are searched in one go."""
+    joined = "\n" + "\n".join(names) + "\n"
+    return not any(sign in joined for sign in _SUSPICIOUS)
+
+
+def tidy_names(names: list[str]) -> list[str]:
+    """The names with `./`, `//` and `a/../` taken out; where there is nothing to do, the same list."""
+    if not names or _all_plain(names):
+        return names
+    return [tidy_name(name) for name in names]
+
+
+def tidy_name(name: str) -> str:
+    """One name in its one spelling."""
+    if not name or "\0" in name:
+        return name
+    tidy = posixpath.normpath(name)
+    return tidy[1:] if tidy.startswith("//") else tidy
+
+
+def outside(names: list[str]) -> list[tuple[str, str]]:
+    """The names that cannot be outputs, each with the reason."""
+    if not names or _all_plain(names):
+        return []
+    return [(name, reason) for name in names if (reason := why_outside(name))]
+
+
+def why_outside(name: str) -> str:
+    """Why a name cannot be an output of a job, or an empty text."""
+    if not name:
+        return "it is empty"
+    if "\0" in name:
+        return "it holds a NUL character"
+    if name.startswith("/"):
+        return "it is absolute"
+    tidy = tidy_name(name)
+    if tidy == ".." or tidy.startswith("../"):
+        return "it leads out of the job's tree"
+    if tidy == "." or name.endswith("/"):
+        return "it names a folder"
+    if tidy == STATE_FOLDER or tidy.startswith(f"{STATE_FOLDER}/"):
+        return f"{STATE_FOLDER} is where pilotage keeps its own state"
+    return ""

@@ -1,0 +1,113 @@
+"""A document as a tree of nodes that know where they stand.
+
+Readers of every format work on these nodes: YAML and JSON text become them with lines and columns, Python values with
+paths such as `stages[0].run`. Faults are not raised one by one; they are collected in a `Report`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from pilotage.model.errors import DocumentError, Problem
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A place in a text; both count from 1, and 0 means that there is no such place."""
+
+    line: int = 0
+    column: int = 0
+
+
+NOWHERE = Mark()
+
+
+class Scalar(msgspec.Struct, frozen=True):
+    """A single value: its text as written, and whether it stood plain (unquoted), so that `1.10` stays `1.10`."""
+
+    text: str
+    plain: bool
+    mark: Mark = NOWHERE
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """A sequence of nodes."""
+
+    items: tuple[Node, ...]
+    mark: Mark = NOWHERE
+
+
+class Table(msgspec.Struct, frozen=True):
+    """A mapping, in document order, with unique keys."""
+
+    entries: tuple[tuple[Scalar, Node], ...]
+    mark: Mark = NOWHERE
+
+    def get(self, key: str) -> Node | None:
+        """The node under a key, or None."""
+        for name, node in self.entries:
+            if name.text == key:
+                return node
+        return None
+
+    def keys(self) -> Iterator[str]:
+        """The keys in document order."""
+        return (name.text for name, _ in self.entries)
+
+
+Node = Scalar | Listing | Table
+
+
+class Report:
+    """Collects the faults and warnings of one document and knows its lines."""
+
+    def __init__(self, file: str, lines: Sequence[str] = ()) -> None:
+        """Start empty; `lines` are the text's lines, shown above the caret."""
+        self.file = file
+        self.lines = lines
+        self.errors: list[Problem] = []
+        self.warnings: list[Problem] = []
+
+    def error(self, code: str, message: str, mark: Mark = NOWHERE, *, hint: str = "", file: str = "") -> None:
+        """Note a fault that refuses the document."""
+        self.errors.append(self._problem(code, message, mark, hint=hint, file=file))
+
+    def warn(self, code: str, message: str, mark: Mark = NOWHERE, *, hint: str = "", file: str = "") -> None:
+        """Note something that the writer should know, and that refuses nothing."""
+        self.warnings.append(self._problem(code, message, mark, hint=hint, file=file))
+
+    def refuse_if_faulty(self) -> None:
+        """Raise a `DocumentError` with every fault found so far, if there is one."""
+        if self.errors:
+            raise DocumentError(self.errors)
+
+    def _problem(self, code: str, message: str, mark: Mark, *, hint: str, file: str) -> Problem:
+        own = not file or file == self.file
+        source = self.lines[mark.line - 1] if own and 0 < mark.line <= len(self.lines) else ""
+        return Problem(
+            file=file or self.file,
+            line=mark.line,
+            column=mark.column,
+            code=code,
+            message=message,
+            hint=hint,
+            source=source[:400],
+        )
+
+
+def tree_of(value: object) -> Node:
+    """The nodes of a plain Python value (None is refused by its readers as an empty scalar)."""
+    if isinstance(value, bool):
+        return Scalar("true" if value else "false", plain=True)
+    if isinstance(value, (int, float)):
+        return Scalar(repr(value), plain=True)
+    if isinstance(value, str):
+        return Scalar(value, plain=False)
+    if value is None:
+        return Scalar("", plain=True)
+    if isinstance(value, Mapping):
+        return Table(tuple((Scalar(str(key), plain=False), tree_of(item)) for key, item in value.items()))
+    if isinstance(value, Sequence):
+        return Listing(tuple(tree_of(item) for item in value))
+    raise TypeError(f"a document holds text, numbers, lists and mappings, not {type(value).__name__}")
