@@ -1,0 +1,386 @@
+"""One node and its submit description to drafts of packages."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+
+import msgspec
+
+from pilotage.language.dagman.commands import Inline, ScriptCommand
+from pilotage.language.dagman.drafts import Draft, DraftFile
+from pilotage.language.dagman.fields import Wrong, is_yes, split_arguments, split_environment, split_list, split_remaps
+from pilotage.language.dagman.lexer import decode
+from pilotage.language.losses import Losses
+from pilotage.language.dagman.macros import Notes, expand
+from pilotage.language.dagman.nodes import Dag, DagNode
+from pilotage.language.dagman.resources import container, resources, whole_number
+from pilotage.language.dagman.submit import Origin, SubmitJob, SubmitReader
+from pilotage.language.dagman.vocabulary import (
+    HARMLESS,
+    MEANT,
+    OTHER_LOSSES,
+    SCRIPT_HEAD,
+    SEARCHED,
+    SUBMIT_LOSSES,
+    WRAPPED,
+)
+from pilotage.language.folder import Folder
+from pilotage.language.packages import SHELL
+from pilotage.language.paths import why_outside
+from pilotage.language.patterns import is_pattern
+from pilotage.language.tree import Report
+from pilotage.model.definition import (
+    AbortOn,
+    Environment,
+    Package,
+    Retry,
+    RetryRule,
+    Role,
+    Script,
+    Scripts,
+)
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*")
+_SCRIPT_MACRO = re.compile(r"\$[A-Z_]+")
+_ROLES: dict[str, Role] = {"final": "final", "provisioner": "provisioner", "service": "service"}
+
+
+class Translator:
+    """Turns nodes into drafts; faults and losses are noted on the way."""
+
+    def __init__(self, dag: Dag, folder: Folder, report: Report, losses: Losses) -> None:
+        """Translate nodes of one DAG."""
+        self._dag = dag
+        self._report = report
+        self._losses = losses
+        self._folder = folder
+        self._reader = SubmitReader(folder, report, losses)
+        self._noted: set[tuple[str, str, Origin]] = set()
+        self._parents: dict[int, list[str]] = {}
+        for parent, child in dag.edges:
+            self._parents.setdefault(child, []).append(dag.nodes[parent].name)
+
+    def drafts(self, position: int) -> list[Draft]:
+        """The packages of one node: one for each job that its description queues."""
+        node = self._dag.nodes[position]
+        package = self._common(node)
+        origin = Origin(node.file, node.mark)
+        if node.kind == "subdag":
+            return [self._subjob(node, position, package, origin)]
+        jobs = self._jobs(node, position)
+        if jobs is None:
+            return [Draft(node=position, package=package, origin=origin)] if node.noop else []
+        if not jobs:
+            if not self._report.errors:
+                self._error("no-items", f"expected at least one queued job for {node.name!r}, found none", origin)
+            return []
+        if len(jobs) > 1 and node.scripts:
+            self._lose("SCRIPT", f"the scripts of {node.name!r} run for each of its {len(jobs)} jobs", origin)
+        drafts = []
+        for number, job in enumerate(jobs):
+            name = package.name if len(jobs) == 1 else f"{package.name}.{number}"
+            drafts.append(self._draft(node, position, job, msgspec.structs.replace(package, name=name)))
+        self._review(jobs[-1])
+        return drafts
+
+    def _lose(self, keyword: str, reason: str, origin: Origin) -> None:
+        self._losses.add(keyword, reason, file=origin.file, mark=origin.mark)
+
+    def _error(self, code: str, message: str, origin: Origin) -> None:
+        """Note a fault; one that many jobs of a node share is noted once."""
+        if (code, message, origin) not in self._noted:
+            self._noted.add((code, message, origin))
+            self._report.error(code, message, origin.mark, file=origin.file)
+
+    def _common(self, node: DagNode) -> Package:
+        """What does not depend on the submit description."""
+        own_name = node.variables.get("pilotage_name")
+        own_activity = node.variables.get("pilotage_activity")
+        retry = Retry()
+        if node.retry is not None:
+            code = node.retry.unless_exit
+            rules = () if code is None else (RetryRule(exit_code=code, action="give-up"),)
+            retry = Retry(attempts_max=node.retry.times + 1, rules=rules)
+        if node.tolerance is not None:
+            self._lose("TOLERANCE", OTHER_LOSSES["TOLERANCE"], Origin(node.tolerance.file, node.tolerance.mark))
+        return Package(
+            name=escaped(expand(own_name.value, {}, Notes()) if own_name else node.name),
+            activity=expand(own_activity.value, {}, Notes()) if own_activity else "",
+            retry=retry,
+            priority=node.priority,
+            category=node.category,
+            role=_ROLES.get(node.kind, "work"),
+            scripts=self._scripts(node),
+            abort_on=AbortOn(exit_code=node.abort.status, result=node.abort.result) if node.abort else None,
+            noop=node.noop,
+            done=node.done,
+        )
+
+    def _scripts(self, node: DagNode) -> Scripts:
+        found = {kind: self._script(node, command) for kind, command in node.scripts.items()}
+        skip = node.pre_skip
+        if skip is not None and "pre" not in found:
+            self._lose("PRE_SKIP", f"{node.name!r} has no PRE script", Origin(node.file, node.mark))
+            skip = None
+        return Scripts(pre=found.get("pre"), post=found.get("post"), hold=found.get("hold"), skip_exit_code=skip)
+
+    def _script(self, node: DagNode, command: ScriptCommand) -> Script:
+        origin = Origin(command.file, command.mark)
+        words = command.script.text.split()
+        words[0] = program(node.directory, words[0])
+        words = [node.name if word in ("$JOB", "$NODE") else word for word in words]
+        unknown = [word for word in words[1:] if _SCRIPT_MACRO.fullmatch(word)]
+        if unknown:
+            self._lose("SCRIPT", f"{', '.join(unknown)}: known only to a running DAGMan; kept as written", origin)
+        if command.debug_file:
+            self._lose("SCRIPT", "DEBUG: the output of scripts is kept with the package", origin)
+        return Script(
+            run=tuple(map(escaped, words)),
+            defer_exit_code=command.defer_status,
+            defer_seconds=command.defer_seconds,
+        )
+
+    def _subjob(self, node: DagNode, position: int, package: Package, origin: Origin) -> Draft:
+        description = node.command.description
+        path = located(node.directory, "" if isinstance(description, Inline) else description.text)
+        if not self._folder.exists(path) and not node.noop:
+            if "pre" not in node.scripts and position not in self._parents:
+                self._error(
+                    "missing-subdag-file",
+                    f"expected a DAG file {path!r}, found none, and nothing runs before "
+                    f"{node.name!r} that could make it",
+                    origin,
+                )
+            else:
+                self._report.warn(
+                    "late-subdag",
+                    f"{path!r} does not exist yet; it is expected when {node.name!r} runs",
+                    origin.mark,
+                    file=origin.file,
+                )
+        return Draft(node=position, package=msgspec.structs.replace(package, subjob=escaped(path)), origin=origin)
+
+    def _jobs(self, node: DagNode, position: int) -> list[SubmitJob] | None:
+        description = node.command.description
+        origin = Origin(node.file, node.mark)
+        file = node.file
+        if not isinstance(description, Inline) and description.text in self._dag.descriptions:
+            description = self._dag.descriptions[description.text]
+        if isinstance(description, Inline):
+            statements = self._reader.inline(description)
+            file = description.file
+        else:
+            file = located(node.directory, description.text)
+            known = self._reader.file(file)
+            if known is None:
+                if not node.noop and not self._folder.exists(file):
+                    self._error(
+                        "missing-submit-file",
+                        f"expected a submit file {file!r}, found none",
+                        Origin(node.file, description.mark),
+                    )
+                elif not node.noop:
+                    self._error("unreadable-submit-file", f"the submit file {file!r} cannot be read", origin)
+                return None
+            statements = known
+        notes = Notes()
+        given = {"job": node.name, "dag_parent_names": ",".join(self._parents.get(position, ()))}
+        return self._reader.jobs(
+            statements, file=file, directory=node.directory, given=given, variables=node.variables, notes=notes
+        )
+
+    def _draft(self, node: DagNode, position: int, job: SubmitJob, package: Package) -> Draft:
+        directory = located(node.directory, job.text("initialdir", "initial_dir", "job_iwd"))
+        retries = whole_number(job, self._losses, "max_retries")
+        if package.retry.attempts_max is None and retries is not None:
+            package = msgspec.structs.replace(package, retry=Retry(attempts_max=retries + 1))
+        priority = whole_number(job, self._losses, "priority", "prio")
+        package = msgspec.structs.replace(
+            package,
+            priority=package.priority if package.priority is not None else priority,
+            resources=resources(job, self._losses),
+            container=container(job),
+            environment=Environment(exported=self._environment(job)),
+            activity=package.activity or _activity(node),
+        )
+        draft = Draft(node=position, package=package, origin=job.origin("executable"))
+        draft.command = self._command(node, job)
+        self._files(draft, job, directory)
+        return draft
+
+    def _command(self, node: DagNode, job: SubmitJob) -> tuple[str, ...]:
+        origin = job.origin("arguments", "args")
+        arguments = split_arguments(job.text("arguments", "args"))
+        if isinstance(arguments, Wrong):
+            self._error("bad-arguments", f"in arguments: {arguments.message}", origin)
+            arguments = ()
+        executable = job.text("executable")
+        if not executable:
+            if not node.noop:
+                self._error(
+                    "missing-executable",
+                    f"expected an executable for {node.name!r}, found none",
+                    Origin(node.file, node.mark),
+                )
+            return ()
+        wrapped = self._unwrapped(node, job, executable)
+        if wrapped:
+            return wrapped
+        if executable == "/usr/bin/env" and arguments and is_yes(job.text(SEARCHED)) is True:
+            return arguments
+        if is_yes(job.text("transfer_executable") or "true") is False:
+            return (executable, *arguments)
+        return (program(node.directory, executable), *arguments)
+
+    def _unwrapped(self, node: DagNode, job: SubmitJob, executable: str) -> tuple[str, ...]:
+        """The command inside a script that our own export wrote around it, or nothing."""
+        kind = job.text(WRAPPED).strip('"')
+        data = self._folder.read(located(node.directory, executable)) if kind else None
+        text = decode(data, self._report, file=executable) if data is not None else None
+        if text is None or not text.startswith(SCRIPT_HEAD):
+            return ()
+        inner = text.removeprefix(SCRIPT_HEAD)
+        if kind == "shell":
+            return (*SHELL, inner)
+        try:
+            words = shlex.split(inner.removeprefix("exec "))
+        except ValueError:
+            words = []
+        return tuple(words)
+
+    def _environment(self, job: SubmitJob) -> dict[str, str]:
+        names = ("environment", "env")
+        found = split_environment(job.text(*names))
+        if isinstance(found, Wrong):
+            self._error("bad-environment", f"in environment: {found.message}", job.origin(*names))
+            return {}
+        return found
+
+    def _files(self, draft: Draft, job: SubmitJob, directory: str) -> None:
+        keeps = is_yes(job.text("preserve_relative_paths")) is True
+        names = ("transfer_input_files", "transferinputfiles")
+        for item in split_list(job.text(*names)):
+            file = self._input(directory, item, "transfer_input_files", job.origin(*names))
+            if file is None:
+                continue
+            if not keeps and not file.locator and (item.endswith("/") or "/" in file.path):
+                self._lose(
+                    "transfer_input_files", f"{item!r} is put at {file.path!r}, not beside the program", file.origin
+                )
+            draft.inputs.append(file)
+        self._outputs(draft, job, directory, keeps=keeps)
+        source = job.text("input", "stdin")
+        if source and source != "/dev/null":
+            draft.stdin = self._input(directory, source, "input", job.origin("input", "stdin"))
+        draft.stdout = self._stream(job, directory, "output", "stdout")
+        draft.stderr = self._stream(job, directory, "error", "stderr")
+
+    def _input(self, directory: str, item: str, keyword: str, origin: Origin) -> DraftFile | None:
+        if _URL.fullmatch(item):
+            return DraftFile(posixpath.basename(item.rstrip("/")) or item, origin, item)
+        path = located(directory, item)
+        if is_pattern(path):
+            self._lose(keyword, f"{item!r} has characters of a pattern", origin)
+            return None
+        if is_outside(path):
+            return DraftFile(posixpath.basename(path) or path, origin, posixpath.dirname(path) or "..")
+        return DraftFile(path, origin)
+
+    def _outputs(self, draft: Draft, job: SubmitJob, directory: str, *, keeps: bool) -> None:
+        names = ("transfer_output_files", "transferoutputfiles")
+        origin = job.origin(*names)
+        remap_names = ("transfer_output_remaps", "transferoutputremaps")
+        remaps = split_remaps(job.text(*remap_names))
+        if isinstance(remaps, Wrong):
+            self._error("bad-remaps", f"in transfer_output_remaps: {remaps.message}", job.origin(*remap_names))
+            remaps = {}
+        for item in dict.fromkeys(split_list(job.text(*names))):
+            clean = posixpath.normpath(item)
+            target = remaps.get(item) or (clean if keeps else posixpath.basename(clean))
+            if item in remaps:
+                self._lose(
+                    "transfer_output_remaps",
+                    f"the program must write {remaps[item]!r} instead of {item!r}",
+                    job.origin(*remap_names),
+                )
+            elif target != clean:
+                self._lose("transfer_output_files", f"the program must write {target!r} instead of {item!r}", origin)
+            path = located(directory, target)
+            reason = "it is a URL" if _URL.fullmatch(target) else _why_no_output(path)
+            if reason:
+                self._lose("transfer_output_files", f"{target!r} cannot be an output: {reason}", origin)
+            else:
+                draft.outputs.append(DraftFile(path, origin))
+
+    def _stream(self, job: SubmitJob, directory: str, *names: str) -> DraftFile | None:
+        text = job.text(*names)
+        if not text or text == "/dev/null":
+            return None
+        path = located(directory, text)
+        reason = _why_no_output(path)
+        if reason:
+            self._lose(names[0], f"{text!r} cannot be an output: {reason}", job.origin(*names))
+            return None
+        return DraftFile(path, job.origin(*names))
+
+    def _review(self, job: SubmitJob) -> None:
+        """List what of a description has no meaning here, and warn of values that nothing uses."""
+        for name, origin in job.origins.items():
+            if name in (SEARCHED, WRAPPED) or (
+                name == "transfer_executable" and job.text("executable").startswith("/")
+            ):
+                continue
+            if name.startswith("my."):
+                self._lose("+ATTRIBUTE", f"{name[3:]}: {OTHER_LOSSES['+ATTRIBUTE']}", origin)
+            elif name in SUBMIT_LOSSES:
+                if job.text(name).lower() not in HARMLESS.get(name, ()):
+                    self._lose(name, SUBMIT_LOSSES[name], origin)
+            elif name not in MEANT and name.startswith("request_"):
+                self._lose("request_…", f"{name}: {SUBMIT_LOSSES['request_…']}", origin)
+            elif name not in MEANT and name not in job.notes.used and origin.file == job.file:
+                self._report.warn(
+                    "unused-variable", f"nothing uses {name!r}; a misspelt command?", origin.mark, file=origin.file
+                )
+        where = job.origin("executable")
+        for keyword, written in job.notes.losses.items():
+            self._lose(keyword, f"{written}: {OTHER_LOSSES.get(keyword, '')}", where)
+        for fault in job.notes.faults:
+            self._error("bad-macro", fault, where)
+        for name in job.notes.undefined:
+            self._report.warn(
+                "undefined-macro", f"$({name}) is set nowhere and counts as empty", where.mark, file=where.file
+            )
+
+
+def escaped(text: str) -> str:
+    """A text that no placeholder is looked for in."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def located(directory: str, path: str) -> str:
+    """A path seen from a folder, in its shortest form; an empty one is the folder itself."""
+    return posixpath.normpath(posixpath.join(directory, path)).removeprefix("./") if path else directory
+
+
+def is_outside(path: str) -> bool:
+    """Whether a path leads out of the DAG's folder."""
+    return path.startswith(("/", "../")) or path == ".."
+
+
+def program(directory: str, path: str) -> str:
+    """A program as a command that is never looked for on the search path."""
+    where = located(directory, path) if directory else path
+    return where if "/" in where else f"./{where}"
+
+
+def _why_no_output(path: str) -> str:
+    return "it has characters of a pattern" if is_pattern(path) else why_outside(path)
+
+
+def _activity(node: DagNode) -> str:
+    description = node.command.description
+    if isinstance(description, Inline):
+        return ""
+    return posixpath.splitext(posixpath.basename(description.text))[0]

@@ -1,0 +1,208 @@
+"""An expanded job to a DAG file and submit files, as the DØ job definition describes: the way out.
+
+`Job Stage1Line1Package1Reco reco.sub`, and PARENT and CHILD lines that follow from who makes and who needs which file.
+What differs between packages of one kind stands in VARS lines, so that they share a submit file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from pilotage.language.dagman.describe import Described, describe
+from pilotage.language.dagman.export_losses import list_fields
+from pilotage.language.losses import Losses
+from pilotage.language.dagman.submit_text import protected, variable
+from pilotage.language.expansion import Expansion
+from pilotage.language.packages import ConcretePackage
+from pilotage.language.templates import parse_template, render, render_arguments
+from pilotage.model.definition import Package, Script
+
+_KEYWORDS = {"work": "JOB", "final": "FINAL", "provisioner": "PROVISIONER", "service": "SERVICE"}
+_SUFFIX_MAX = 60
+
+
+def write_dagman(expansion: Expansion) -> tuple[dict[str, str], Losses]:
+    """The DAG file and its submit files, by path, and what could not be said in them."""
+    return _Writer(expansion).write()
+
+
+def node_name(package: ConcretePackage) -> str:
+    """The name of a package's node, which tells its place: `Stage1Line1Package1Reco`."""
+    words = re.findall(r"[A-Za-z0-9]+", package.activity)
+    suffix = "".join(word[0].upper() + word[1:] for word in words).lstrip("0123456789")[:_SUFFIX_MAX]
+    place = package.id
+    return f"Stage{place.stage}Line{place.line}Package{place.number}{suffix}"
+
+
+class _Writer:
+    def __init__(self, expansion: Expansion) -> None:
+        self._expansion = expansion
+        self._losses = Losses()
+        self._files: dict[str, str] = {}
+        self._submit_of: dict[str, str] = {}
+        self._numbers: Counter[str] = Counter()
+        self._lines: list[str] = []
+        self._only: dict[str, int] = {}
+        self._late_finals: list[int] = []
+
+    def write(self) -> tuple[dict[str, str], Losses]:
+        definition = self._expansion.definition
+        list_fields(definition, self._losses, place=definition.job)
+        for late in self._expansion.late:
+            self._lose("each", f"the stage {late.name!r} is left out: its list is not known yet", definition.job)
+        for stage in definition.stages:
+            if any(line.early_start for line in stage.lines):
+                self._lose("early_start", "DAGMan starts a node when its parents are done", definition.job)
+        names = []
+        for package in self._expansion.packages():
+            names.append(node_name(package))
+            self._node(package, names[-1])
+        self._edges(names)
+        for category, limit in definition.limits.items():
+            if self._is_word(category):
+                self._lines.append(f"MAXJOBS {category} {limit}")
+        dag = f"# {definition.job}, written by pilotage\n" + "\n".join(self._lines) + "\n"
+        return {f"{definition.job}.dag": dag, **self._files}, self._losses
+
+    def _lose(self, keyword: str, reason: str, place: str) -> None:
+        self._losses.add(keyword, reason, file=place)
+
+    @staticmethod
+    def _is_word(text: str) -> bool:
+        return re.fullmatch(r"[^\s\"'#\\]+", text) is not None
+
+    def _node(self, package: ConcretePackage, name: str) -> None:
+        declared = package.declared
+        list_fields(declared, self._losses, place=package.path)
+        options = (" NOOP" if declared.noop else "") + (" DONE" if declared.done else "")
+        keyword = self._keyword(package)
+        variables: dict[str, str] = {}
+        activity = ""
+        if declared.subjob:
+            path = render(parse_template(declared.subjob), self._values(package))
+            if not path.endswith(".dag"):
+                self._lose("subjob", f"{path!r}: only a DAG file can be a SUBDAG", package.path)
+            self._lines.append(f'SUBDAG EXTERNAL {name} "{_quoted(path)}"{options}')
+        elif not package.binaries and not package.startup:
+            self._lines.append(f"{keyword} {name} none{options}")
+        else:
+            described = describe(package, node=name, values=self._values(package), losses=self._losses)
+            submit = self._submit_file(package, described)
+            variables.update(described.variables)
+            activity = submit.removesuffix(".sub")
+            self._lines.append(f"{keyword} {name} {submit}{options}")
+        self._name(package, name, variables, activity=activity)
+        self._properties(package, name, declared)
+
+    def _keyword(self, package: ConcretePackage) -> str:
+        """The command that makes the node; a second FINAL or PROVISIONER is not possible and becomes a JOB."""
+        role = package.declared.role
+        if role in ("final", "provisioner") and self._only.setdefault(role, package.number) != package.number:
+            self._lose("role", f"a DAG has one {role.upper()} node; this one becomes a JOB", package.path)
+            if role == "final":
+                self._late_finals.append(package.number)
+            return "JOB"
+        return _KEYWORDS[role]
+
+    def _submit_file(self, package: ConcretePackage, described: Described) -> str:
+        self._files.update(described.scripts)
+        known = self._submit_of.get(described.submit)
+        if known is None:
+            stem = re.sub(r"[^A-Za-z0-9._-]", "_", package.activity).lstrip(".-") or "package"
+            known = f"{stem}.sub"
+            while known in self._files:
+                self._numbers[stem] += 1
+                known = f"{stem}~{self._numbers[stem] + 1}.sub"
+            self._submit_of[described.submit] = known
+            self._files[known] = described.submit
+        return known
+
+    def _name(self, package: ConcretePackage, name: str, variables: dict[str, str], *, activity: str) -> None:
+        """Say the package's name and activity, unless a reader takes `activity` from the submit file's name anyway."""
+        for keyword, text in (("name", package.name), ("activity", package.activity)):
+            if keyword == "activity" and text == activity:
+                continue
+            if "\n" in text:
+                self._lose(keyword, f"{text!r} cannot stand in a DAG file", package.path)
+            else:
+                variables[f"pilotage_{keyword}"] = protected(text)
+        pairs = " ".join(variable(key, value) for key, value in variables.items())
+        if pairs:
+            self._lines.append(f"VARS {name} {pairs}")
+
+    def _values(self, package: ConcretePackage) -> dict[str, str | tuple[str, ...]]:
+        block = self._expansion.block(package.number)
+        values = block.values(block.position(package.number))
+        inputs = tuple(n for binary in package.binaries for given in binary.inputs for n in given.names)
+        outputs = tuple(output.name for binary in package.binaries for output in binary.outputs)
+        return {**values, "inputs": inputs, "outputs": outputs, "arguments": ()}
+
+    def _properties(self, package: ConcretePackage, name: str, declared: Package) -> None:
+        for kind in ("pre", "post", "hold"):
+            script: Script | None = getattr(declared.scripts, kind)
+            if script is not None:
+                self._script(package, name, kind.upper(), script)
+        if declared.scripts.skip_exit_code is not None:
+            self._lines.append(f"PRE_SKIP {name} {declared.scripts.skip_exit_code}")
+        self._retry(package, name, declared)
+        if declared.priority is not None:
+            self._lines.append(f"PRIORITY {name} {declared.priority}")
+        if declared.category:
+            if self._is_word(declared.category):
+                self._lines.append(f"CATEGORY {name} {declared.category}")
+            else:
+                self._lose("category", f"{declared.category!r} cannot stand in a DAG file", package.path)
+        if declared.abort_on is not None:
+            result = "" if declared.abort_on.result is None else f" RETURN {declared.abort_on.result}"
+            self._lines.append(f"ABORT-DAG-ON {name} {declared.abort_on.exit_code}{result}")
+
+    def _script(self, package: ConcretePackage, name: str, kind: str, script: Script) -> None:
+        words = render_arguments(script.run, self._values(package))
+        if any(not word or re.search(r"\s", word) for word in words) or words[-1].endswith("\\"):
+            self._lose(
+                "scripts", f"the {kind} script is left out: an argument is empty or has white space", package.path
+            )
+            return
+        defer = ""
+        if script.defer_exit_code is not None and script.defer_seconds is not None:
+            seconds = -int(-script.defer_seconds // 1)
+            defer = f"DEFER {script.defer_exit_code} {seconds} "
+        if (script.defer_exit_code is None) != (script.defer_seconds is None) or (
+            script.defer_seconds is not None and script.defer_seconds % 1
+        ):
+            self._lose("defer_seconds", "DEFER takes an exit code and whole seconds", package.path)
+        self._lines.append(f"SCRIPT {defer}{kind} {name} {' '.join(words)}")
+
+    def _retry(self, package: ConcretePackage, name: str, declared: Package) -> None:
+        retry = declared.retry
+        first = retry.rules[0] if retry.rules else None
+        is_unless = first is not None and first.exit_code is not None and first.action == "give-up" and not first.times
+        sayable = not retry.rules or (len(retry.rules) == 1 and is_unless and retry.attempts_max is not None)
+        if not sayable:
+            self._lose("retry", "RETRY takes a number and one exit code that gives up", package.path)
+        if retry.attempts_max is None:
+            return
+        unless = f" UNLESS-EXIT {first.exit_code}" if first is not None and is_unless else ""
+        if declared.role == "work":
+            self._lines.append(f"RETRY {name} {retry.attempts_max - 1}{unless}")
+        else:
+            self._lose("retry", f"a {declared.role} node is not retried", package.path)
+
+    def _edges(self, names: list[str]) -> None:
+        children: dict[int, list[int]] = {}
+        for parent, child, _ in self._expansion.graph.edges():
+            children.setdefault(parent, []).append(child)
+        if self._late_finals:
+            ends = [
+                p.number for p in self._expansion.packages() if p.declared.role == "work" and p.number not in children
+            ]
+            for parent in ends:
+                children[parent] = self._late_finals
+        for parent in sorted(children):
+            targets = " ".join(names[child] for child in sorted(set(children[parent])))
+            self._lines.append(f"PARENT {names[parent]} CHILD {targets}")
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,156 @@
+"""Whether a tree has the shape that WfFormat 1.5 asks for, and which of its words have no meaning here."""
+
+from __future__ import annotations
+
+import re
+
+from pilotage.language.kinds import describe
+from pilotage.language.losses import Losses
+from pilotage.language.tree import Listing, Mark, Node, Report, Scalar, Table
+from pilotage.language.wfformat.vocabulary import Kind, ListOf, Number, Object, Text, keywords
+from pilotage.model.errors import did_you_mean
+
+FAULTS_MAX = 100
+WHOLE_MAX = 2**63 - 1
+
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+_SHORT_WHOLE = re.compile(r"-?[0-9]{1,19}")
+_UNKNOWN = "WfFormat 1.5 does not say what it means"
+
+
+class LossTally:
+    """Counts what is lost word by word, so that a thousand tasks give one entry and not a thousand."""
+
+    def __init__(self) -> None:
+        """Start with nothing lost."""
+        self._first: dict[tuple[str, str], Mark] = {}
+        self._count: dict[tuple[str, str], int] = {}
+
+    def add(self, keyword: str, reason: str, mark: Mark) -> None:
+        """Count one loss; the first place of each is kept."""
+        key = (keyword, reason)
+        self._first.setdefault(key, mark)
+        self._count[key] = self._count.get(key, 0) + 1
+
+    def listed(self, file: str) -> Losses:
+        """One entry for each word and reason."""
+        losses = Losses()
+        for (keyword, reason), mark in self._first.items():
+            count = self._count[keyword, reason]
+            times = f" ({count:,} times)" if count > 1 else ""
+            losses.add(keyword, f"{reason}{times}", file=file, mark=mark)
+        return losses
+
+
+class Shape:
+    """Walks a tree along the vocabulary; after a hundred faults it stops looking for more."""
+
+    def __init__(self, report: Report, tally: LossTally) -> None:
+        """Faults go to the report, losses to the tally."""
+        self._report = report
+        self._tally = tally
+
+    def fault(self, code: str, message: str, node: Node, *, hint: str = "") -> None:
+        """Note a fault, unless there are too many already to be read."""
+        if len(self._report.errors) < FAULTS_MAX:
+            self._report.error(code, message, node.mark, hint=hint)
+
+    def check(self, node: Node, kind: Kind, path: str) -> None:
+        """Note every fault of a node, and below it every word that is lost."""
+        if len(self._report.errors) >= FAULTS_MAX:
+            return
+        if isinstance(kind, Object):
+            self._check_object(node, kind, path)
+        elif isinstance(kind, ListOf):
+            self._check_list(node, kind, path)
+        elif isinstance(kind, Text):
+            self._check_text(node, kind, path)
+        elif isinstance(kind, Number):
+            self._check_number(node, kind, path)
+
+    def _check_object(self, node: Node, kind: Object, path: str) -> None:
+        where = f"'{path}'" if path else "an instance"
+        if not isinstance(node, Table):
+            self.fault("wrong-type", f"{where} must be an object, got {_described(node)}", node)
+            return
+        present = set()
+        for key, value in node.entries:
+            name = key.text
+            present.add(name)
+            field = kind.fields.get(name)
+            inner = f"{path}.{name}" if path else name
+            if field is None:
+                self._tally.add(inner, _UNKNOWN, key.mark)
+                continue
+            if field.lost and path not in _LOST_PATHS:
+                self._tally.add(inner, field.lost, key.mark)
+            self.check(value, field.kind, inner)
+        for name, field in kind.fields.items():
+            if field.required and name not in present:
+                hint = did_you_mean(name, present) if len(present) <= FAULTS_MAX else ""
+                hint = hint if hint.startswith("did you") else ""
+                self.fault("missing-field", f"{where} needs the field {name!r}", node, hint=hint)
+
+    def _check_list(self, node: Node, kind: ListOf, path: str) -> None:
+        if not isinstance(node, Listing):
+            self.fault("wrong-type", f"'{path}' must be a list, got {_described(node)}", node)
+            return
+        if len(node.items) < kind.least:
+            self.fault("too-few", f"'{path}' must have at least {kind.least} entry, and has none", node)
+        for item in node.items:
+            self.check(item, kind.of, path)
+
+    def _check_text(self, node: Node, kind: Text, path: str) -> None:
+        if not isinstance(node, Scalar) or node.plain:
+            self.fault("wrong-type", f"'{path}' must be a text in quotes, got {_described(node)}", node)
+        elif "\0" in node.text:
+            self.fault("nul-character", f"'{path}' holds a NUL character, which no command or file name can", node)
+        elif len(node.text) < kind.least:
+            self.fault("bad-value", f"'{path}' must not be empty", node)
+        elif kind.words and node.text not in kind.words:
+            self.fault("bad-value", f"'{path}' must be {kind.expected}, got {describe(node)}", node)
+        elif kind.characters and not kind.characters.fullmatch(node.text):
+            self.fault("bad-value", f"'{path}' must be {kind.expected}; got {describe(node)}", node)
+
+    def _check_number(self, node: Node, kind: Number, path: str) -> None:
+        what = "a whole number" if kind.whole else "a number"
+        if not is_number(node):
+            self.fault("wrong-type", f"'{path}' must be {what}, got {_described(node)}", node)
+            return
+        value = number_of(node)
+        if value is None:
+            self.fault("bad-value", f"'{path}' is out of range: {describe(node)}", node)
+        elif kind.whole and value != int(value):
+            self.fault("wrong-type", f"'{path}' must be {what}, got {describe(node)}", node)
+        elif kind.least is not None and value < kind.least:
+            self.fault("bad-value", f"'{path}' must be at least {kind.least}, got {describe(node)}", node)
+
+
+# What stands inside a lost word is lost with it, and not listed again.
+_LOST_PATHS = frozenset(path for path, field in keywords().items() if field.lost)
+
+
+def is_number(node: Node) -> bool:
+    """Whether a node is a number as JSON writes it."""
+    return isinstance(node, Scalar) and node.plain and _NUMBER.fullmatch(node.text) is not None
+
+
+def number_of(node: Node) -> int | float | None:
+    """The number that a node stands for; None where it is too large for any quantity."""
+    if not isinstance(node, Scalar):
+        return None
+    if _SHORT_WHOLE.fullmatch(node.text):
+        whole = int(node.text)
+        return whole if abs(whole) <= WHOLE_MAX else None
+    value = float(node.text)
+    if abs(value) > WHOLE_MAX:
+        return None
+    return int(value) if value == int(value) else value
+
+
+def _described(node: Node) -> str:
+    if not isinstance(node, Scalar):
+        return "a list" if isinstance(node, Listing) else "an object"
+    if not node.plain:
+        return f"the text {describe(node)}"
+    return f"the number {describe(node)[1:-1]}" if is_number(node) else node.text[:60] or "nothing"

@@ -1,0 +1,153 @@
+"""Writing WfFormat 1.5: one task for each package of an expanded job."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pilotage
+from pilotage.language.expansion import Expansion
+from pilotage.language.losses import Losses
+from pilotage.language.packages import ConcretePackage
+from pilotage.language.patterns import is_pattern
+from pilotage.language.wfformat.commands import command_of
+from pilotage.language.wfformat.names import OWN_SYSTEM, FreeNames, file_id, task_id
+from pilotage.language.wfformat.unsaid import note_unsaid
+from pilotage.language.wfformat.vocabulary import SCHEMA_VERSION
+
+# The format wants to know when the job ran, and commands can only be said beside that: a time that nobody takes for real.
+NEVER = "1970-01-01T00:00:00Z"
+
+Json = dict[str, Any]
+
+
+def write_wfformat(expansion: Expansion) -> tuple[str, Losses]:
+    """The JSON text of an instance, and what it could not say. Files and edges of known packages are all there."""
+    writing = _Writing(expansion)
+    instance = writing.instance()
+    return json.dumps(instance, indent=2) + "\n", writing.losses
+
+
+class _Writing:
+    """One export in the making."""
+
+    def __init__(self, expansion: Expansion) -> None:
+        self.losses = Losses()
+        self._expansion = expansion
+        self._sizes: dict[str, int | None] = {}
+        self._ids = self._unique_ids()
+
+    def instance(self) -> Json:
+        """The whole document."""
+        definition = self._expansion.definition
+        note_unsaid(self._expansion, self.losses)
+        specified: list[Json] = []
+        executed: list[Json] = []
+        for package in self._expansion.packages():
+            specified.append(self._specified(package))
+            executed.append(self._executed(package))
+        if not specified:
+            self.losses.add("tasks", "no package is known yet, and WfFormat wants at least one task", file="")
+        instance: Json = {"name": definition.job}
+        if definition.description:
+            instance["description"] = definition.description
+        if definition.created:
+            instance["createdAt"] = definition.created
+        instance["schemaVersion"] = SCHEMA_VERSION
+        instance["runtimeSystem"] = {"name": OWN_SYSTEM, "version": pilotage.__version__}
+        specification = {"tasks": specified, "files": self._files()}
+        reason = f"the job has not run: {NEVER} and estimates stand where WfFormat asks for the times of a run"
+        self.losses.add("execution", reason, file="")
+        execution = {
+            "makespanInSeconds": self._expansion.critical_path_seconds() or 0,
+            "executedAt": NEVER,
+            "tasks": executed,
+        }
+        instance["workflow"] = {"specification": specification, "execution": execution}
+        return instance
+
+    def _unique_ids(self) -> list[str]:
+        free = FreeNames()
+        ids = []
+        for number in range(self._expansion.count):
+            wanted = task_id(self._expansion.name(number) or self._expansion.path(number))
+            found = free.take(wanted)
+            if found != wanted:
+                self.losses.add("package.name", "ids are unique: packages of one name were numbered", file="")
+            ids.append(found)
+        return ids
+
+    def _specified(self, package: ConcretePackage) -> Json:
+        graph = self._expansion.graph
+        return {
+            "name": package.activity or self._ids[package.number],
+            "id": self._ids[package.number],
+            "parents": [self._ids[other] for other in graph.predecessors(package.number).tolist()],
+            "children": [self._ids[other] for other in graph.successors(package.number).tolist()],
+            "inputFiles": self._inputs(package),
+            "outputFiles": self._outputs(package),
+        }
+
+    def _inputs(self, package: ConcretePackage) -> list[str]:
+        names: dict[str, None] = {}
+        made: set[str] = set()  # by an earlier binary of the same package: the task itself does not wait for it
+        for binary in package.binaries:
+            for given in binary.inputs:
+                # The size of a pattern is that of all its files together.
+                size = given.declared.size_bytes if len(given.names) == 1 else None
+                self._take(names, [name for name in given.names if name not in made], size)
+                if given.awaited:
+                    reason = "a pattern is no file: what will match is not known, the edge alone is kept"
+                    self.losses.add("input.name", reason, file="")
+            if binary.stdin and binary.stdin not in made:
+                self._take(names, [binary.stdin], None)
+            made.update(output.name for output in binary.outputs)
+            made.update((binary.stdout, binary.stderr))
+        return [file_id(name) for name in names]
+
+    def _outputs(self, package: ConcretePackage) -> list[str]:
+        names: dict[str, None] = {}
+        for binary in package.binaries:
+            for output in binary.outputs:
+                self._take(names, [output.name], output.declared.size_bytes)
+            self._take(names, [stream for stream in (binary.stdout, binary.stderr) if stream], None)
+        return [file_id(name) for name in names]
+
+    def _take(self, names: dict[str, None], found: list[str], size: int | None) -> None:
+        for name in found:
+            if is_pattern(name):
+                continue
+            names.setdefault(name)
+            if self._sizes.get(name) is None:
+                self._sizes[name] = size
+
+    def _files(self) -> list[Json]:
+        if None in self._sizes.values():
+            self.losses.add(
+                "sizeInBytes", "WfFormat wants a size for every file: 0 stands where none is known", file=""
+            )
+        return [{"id": file_id(name), "sizeInBytes": size or 0} for name, size in self._sizes.items()]
+
+    def _executed(self, package: ConcretePackage) -> Json:
+        declared = package.declared
+        binaries = [binary.declared for binary in package.binaries]
+        estimates = [binary.run_time_seconds for binary in binaries if binary.run_time_seconds is not None]
+        if not estimates:
+            reason = "WfFormat wants a run time for every task: 0 stands where no estimate is given"
+            self.losses.add("runtimeInSeconds", reason, file="")
+        found: Json = {"id": self._ids[package.number], "runtimeInSeconds": sum(estimates)}
+        command = command_of(package, self.losses)
+        if command:
+            found["command"] = {"program": command[0], "arguments": list(command[1:])}
+        if declared.resources.cores >= 1:
+            found["coreCount"] = declared.resources.cores
+        else:
+            self.losses.add("resources.cores", "WfFormat knows no less than one core: left out", file="")
+        shares = [binary.cpu_percent for binary in binaries if binary.cpu_percent is not None]
+        if shares:
+            found["avgCPU"] = max(shares)
+        if declared.resources.memory_bytes is not None:
+            found["memoryInBytes"] = declared.resources.memory_bytes
+        if declared.priority is not None:
+            found["priority"] = declared.priority
+        return found
