@@ -43,6 +43,10 @@ check: $(DEVELOPMENT)  ## lint, format, types, imports and house rules
 bench: $(DEVELOPMENT)  ## measure every figure the documentation gives
 	python -m bench.language
 
+.PHONY: docs
+docs: $(DEVELOPMENT)  ## write the generated parts of the reference pages
+	python docs/generate.py
+
 .PHONY: clean
 clean:  ## remove the environment and everything made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

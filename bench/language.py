@@ -94,12 +94,13 @@ def _child(name: str, count: int) -> dict[str, float]:
 
 
 def _command_milliseconds(*arguments: str) -> float:
-    """The least CPU time of a command over several runs, in milliseconds."""
+    """The least CPU time of a command over several runs, in milliseconds, with its modules compiled as installed ones are."""
     program = Path(sys.executable).with_name("pilotage")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     best = float("inf")
     for _ in range(2 * REPEATS):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([program, *arguments], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([program, *arguments], check=True, stdout=subprocess.DEVNULL, env=environment)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     return best * 1000

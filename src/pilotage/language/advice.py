@@ -14,7 +14,7 @@ from pilotage.language.rules import MarkOf, values_in
 from pilotage.language.software import filled_parameters, find_software
 from pilotage.language.templates import parse_template
 from pilotage.language.tree import Report
-from pilotage.model.definition import Definition, InputFile, OutputFile, Package
+from pilotage.model.definition import Binary, Definition, InputFile, OutputFile, Package, Source
 from pilotage.model.errors import did_you_mean
 
 PARAMETERS_CHECKED_MAX = 1000
@@ -61,8 +61,10 @@ def _first_name(block: Block, position: int) -> str:
 def _unused_outputs(definition: Definition) -> Iterator[tuple[Place, str]]:
     """Outputs that may be deleted, are not stored, and match no input."""
     values = list(values_in(definition))
-    needed = [general_pattern(parse_template(v.name)) for _, v in values if isinstance(v, InputFile)]
-    iterated = [s.files for _, s in values if hasattr(s, "files") and isinstance(s.files, str) and s.files]
+    texts = [v.name for _, v in values if isinstance(v, InputFile)]
+    texts += [v.stdin for _, v in values if isinstance(v, Binary) and v.stdin]
+    texts += [v.files for _, v in values if isinstance(v, Source) and v.files]
+    needed = [general_pattern(parse_template(text)) for text in texts]
     for place, output in values:
         if not isinstance(output, OutputFile) or "deletable" not in output.dispositions:
             continue
@@ -70,5 +72,5 @@ def _unused_outputs(definition: Definition) -> Iterator[tuple[Place, str]]:
             continue
         text = output.name or (f"{output.folder}/**" if output.folder else "**")
         made = general_pattern(parse_template(text))
-        if not any(can_both_match(made, pattern) for pattern in (*needed, *iterated)):
+        if not any(can_both_match(made, pattern) for pattern in needed):
             yield (*place, "dispositions"), text

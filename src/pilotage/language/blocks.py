@@ -154,11 +154,22 @@ class Block:
         values = self.values(position)
         return [self.written_output(output, values) for _, output in self.outputs()]
 
+    def made(self, position: int) -> list[tuple[str, bool]]:
+        """What one of its packages makes: each name or pattern, and whether it is a pattern.
+
+        The text of a name does not tell: a value with a `*` in it is no pattern.
+        """
+        values = self.values(position)
+        return [(self.written_output(output, values), self.makes_pattern(output)) for _, output in self.outputs()]
+
+    def makes_pattern(self, output: OutputFile) -> bool:
+        """Whether an output is a pattern of names, for every package alike."""
+        return is_pattern("".join(p for p in self.output_template(output).parts if isinstance(p, str)))
+
     def written_output(self, output: OutputFile, values: Values) -> str:
         """The name or pattern of an output with its gaps filled in."""
-        template = self.output_template(output)
-        escape = literal if is_pattern("".join(p for p in template.parts if isinstance(p, str))) else None
-        return tidy_name(render(template, values, quote=escape))
+        escape = literal if self.makes_pattern(output) else None
+        return tidy_name(render(self.output_template(output), values, quote=escape))
 
     def output_template(self, output: OutputFile) -> Template:
         """The template of an output's names; for a regular expression, the pattern of the folder it fills."""

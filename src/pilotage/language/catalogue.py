@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import msgspec
 
-from pilotage.language.boutiques import read_descriptor
 from pilotage.language.kinds import MISSING, Anything, Place, Reading, Schema, Text, describe
 from pilotage.language.tree import Node, Scalar, Table
 from pilotage.language.yaml import read_tree
@@ -50,6 +49,9 @@ class Descriptor(msgspec.Struct, frozen=True):
             node, reading = found
         if not isinstance(node, Table):
             return reading.fault("wrong-type", node, f"expected a Boutiques descriptor, got {describe(node)}")
+        # Few documents hold a descriptor, and its reader takes a while to import.
+        from pilotage.language.boutiques import read_descriptor
+
         if read_descriptor(node, reading.report) is None:
             return MISSING
         return Anything().read(node, place, reading)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from pilotage.language.catalogue import read_file
-from pilotage.language.emit import write_yaml
 from pilotage.language.folder import Folder
-from pilotage.language.lists import RecordingLists
 from pilotage.language.kinds import MISSING, ListOf, Place, Reading, describe
+from pilotage.language.lists import RecordingLists
 from pilotage.language.records import Record, fields_of
 from pilotage.language.rules import check_rules
 from pilotage.language.tree import Listing, Mark, Node, Report, Scalar, Table
@@ -60,7 +59,7 @@ def read_definition(tree: Node, report: Report, *, folder: Folder) -> tuple[Docu
     added = tuple(software for software in shared if (software.id, software.version) not in known)
     definition = msgspec.structs.replace(found, software=found.software + added)
     document = Document(definition, reading.marks, report)
-    check_rules(definition, report, document.mark, faulty=reading.faulty)
+    check_rules(definition, report, document.mark, is_faulty=reading.is_faulty)
     if report.errors:
         _look_further(document, reading)
     return (None if report.errors else document), report
@@ -75,7 +74,7 @@ def _look_further(document: Document, reading: Reading) -> None:
     def mark(place: Place) -> Mark:
         found = document.mark(place)
         # A record takes all it holds with it, but the document as a whole and its levels do not.
-        if any(place[:end] in reading.faulty for end in range(2, len(place) + 1)):
+        if any(reading.is_faulty(place[:end]) for end in range(2, len(place) + 1)):
             spoilt.add(found)
         return found
 
@@ -118,6 +117,8 @@ _SURE = frozenset(
 
 def write_document(definition: Definition) -> str:
     """The canonical text of a definition."""
+    from pilotage.language.emit import write_yaml
+
     return write_yaml(plain(definition))
 
 

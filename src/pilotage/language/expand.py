@@ -17,8 +17,8 @@ from pilotage.language.kinds import Place
 from pilotage.language.lists import ListFault, Lists, RecordedLists, late_key
 from pilotage.language.makers import Chunk, Makers, general_pattern, late_outputs
 from pilotage.language.needs import Needs
-from pilotage.language.patterns import is_pattern, literal, matches
 from pilotage.language.paths import outside, tidy_names
+from pilotage.language.patterns import is_pattern, literal, matches
 from pilotage.language.placeholders import check_placeholders
 from pilotage.language.resolve import ItemResolver, NotYetKnown
 from pilotage.language.rules import MarkOf
@@ -355,13 +355,13 @@ class _Work:
             late=tuple(self.late[stage] for stage in sorted(self.late)),
             waiting_blocks=frozenset(needs.waiting_blocks),
         )
-        self._refuse_cycle(expansion)
-        return None if self.faulty else expansion
+        return None if self._refuse_cycle(expansion) else expansion
 
-    def _refuse_cycle(self, expansion: Expansion) -> None:
+    def _refuse_cycle(self, expansion: Expansion) -> bool:
+        """Note a cycle, if there is one; whether there is."""
         loop = expansion.graph.cycle()
         if not loop:
-            return
+            return False
         shown = loop if len(loop) <= 2 * _SHOWN_MAX else loop[:_SHOWN_MAX]
         steps = []
         for package, following in zip(shown, [*shown[1:], loop[0]], strict=True):
@@ -371,6 +371,7 @@ class _Work:
         dots = "" if len(shown) == len(loop) else f"… ({len(loop) - len(shown)} more) → "
         message = f"these packages wait for each other: {''.join(steps)}{dots}{self.package_name(loop[0])}"
         self.error("cycle", message, self.block_of(loop[0]).place)
+        return True
 
 
 def _text(template: Template) -> str:

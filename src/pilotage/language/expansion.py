@@ -10,7 +10,7 @@ import numpy as np
 from pilotage.language.blocks import Block, BlockIndex
 from pilotage.language.makers import late_outputs
 from pilotage.language.packages import ConcretePackage, needed_names, write_package
-from pilotage.language.patterns import can_both_match, is_pattern, matches
+from pilotage.language.patterns import can_both_match, matches
 from pilotage.model.definition import Definition
 from pilotage.model.graph import EdgeKind, Graph
 from pilotage.model.layout import PackageId, StageLayout, parse_path
@@ -118,6 +118,10 @@ class Expansion:
         block = self.block(package)
         return block.output_names(block.position(package))
 
+    def _made(self, package: int) -> list[tuple[str, bool]]:
+        block = self.block(package)
+        return block.made(block.position(package))
+
     def matching_inputs(
         self, package: int, pattern: str, produced: Produced = NOTHING_PRODUCED
     ) -> tuple[str, ...] | None:
@@ -125,15 +129,16 @@ class Expansion:
         own = self.block(package)
         names: list[str] = []
         if len(own.package.binaries) > 1:  # a binary may take what an earlier one of its package made
-            names += [n for n in self.outputs(package) if not is_pattern(n) and matches(pattern, n)]
+            made = own.made(own.position(package))
+            names += [name for name, is_open in made if not is_open and matches(pattern, name)]
         waiting = False
         kinds = EdgeKind.FILE | EdgeKind.PATTERN
         for maker in self.graph.predecessors(package).tolist():
-            for output in self.outputs(maker):
-                if not is_pattern(output):
+            for output, is_open in self._made(maker):
+                if not is_open:
                     if matches(pattern, output):
                         names.append(output)
-                elif maker not in produced:
+                elif maker not in produced and can_both_match(pattern, output):
                     waiting = waiting or self._joined(maker, package, kinds)
             names.extend(name for name in sorted(produced.get(maker, ())) if matches(pattern, name))
         if waiting or self._awaits_late_stage(package, pattern):
@@ -163,15 +168,10 @@ class Expansion:
 
     def edge_files(self, maker: int, consumer: int) -> list[str]:
         """The names and patterns of the files on an edge."""
-        made = self.outputs(maker)
+        made = self._made(maker)
         needed = needed_names(self.block(consumer), consumer, lambda pattern: self.matching_inputs(consumer, pattern))
-        names = [name for name in made if name in needed]
-        patterns = [n for n in needed if is_pattern(n)]
-        names += [n for n in made if n not in names and any(matches(p, n) for p in patterns if not is_pattern(n))]
-        names += [
-            n for n in made if is_pattern(n) and n not in names and self._joined(maker, consumer, EdgeKind.PATTERN)
-        ]
-        return names
+        joined = self._joined(maker, consumer, EdgeKind.PATTERN)
+        return [name for name, is_open in made if (joined if is_open else name in needed)]
 
     def late_stage(self, stage: int) -> LateStage:
         """The late stage with a number, counted from 1."""
@@ -186,8 +186,9 @@ class Expansion:
         for block in self.blocks:
             if block.stage < before_stage and stage in (None, block.stage):
                 for position in range(block.count):
-                    names = block.output_names(position)
-                    found.update(name for name in names if not is_pattern(name) and matches(pattern, name))
+                    found.update(
+                        name for name, is_open in block.made(position) if not is_open and matches(pattern, name)
+                    )
         return found
 
     def critical_path_seconds(self) -> float | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -54,6 +54,7 @@ class DiskFolder:
         """Look below `root`; nothing is read yet."""
         self.root = Path(root)
         self._listings: dict[str, dict[str, bool]] = {}
+        self._links: set[str] = set()
 
     def read(self, path: str) -> bytes | None:
         """The content of a file, or None where it cannot be read."""
@@ -73,7 +74,7 @@ class DiskFolder:
 
     def glob(self, pattern: str) -> list[str]:
         """The names of the files that match, sorted."""
-        return _glob(pattern, self._listing)
+        return _glob(pattern, self._listing, self._links)
 
     def _listing(self, directory: str) -> dict[str, bool]:
         """Names in a directory → whether each is a folder."""
@@ -81,7 +82,11 @@ class DiskFolder:
         if known is None:
             try:
                 with os.scandir(self.root / directory) as entries:
-                    known = {entry.name: entry.is_dir() for entry in entries}
+                    known = {}
+                    for entry in entries:
+                        known[entry.name] = entry.is_dir()
+                        if entry.is_symlink():
+                            self._links.add(_join(directory, entry.name))
             except (OSError, ValueError):
                 known = {}
             self._listings[directory] = known
@@ -112,16 +117,16 @@ class MemoryFolder:
 
     def glob(self, pattern: str) -> list[str]:
         """The names of the files that match, sorted."""
-        return _glob(pattern, lambda directory: self._listings.get(directory, {}))
+        return _glob(pattern, lambda directory: self._listings.get(directory, {}), frozenset())
 
 
-def _glob(pattern: str, listing: Callable[[str], dict[str, bool]]) -> list[str]:
+def _glob(pattern: str, listing: Callable[[str], dict[str, bool]], links: Collection[str]) -> list[str]:
     """Walk the pattern part by part over directory listings."""
     absolute = pattern.startswith("/")
     parts = [part for part in pattern.split("/") if part not in ("", ".")]
     if any("**" in part and part.strip("*") for part in parts):
         # Stars that cross folders inside a name: take every file, and hold the whole name against the pattern.
-        everything = _glob("/**" if absolute else "**", listing)
+        everything = _glob("/**" if absolute else "**", listing, links)
         return [name for name in everything if matches("/".join(["", *parts] if absolute else parts), name)]
     parts = ["**" if part.startswith("**") else part for part in parts]
     places = ["/" if absolute else ""]
@@ -130,7 +135,7 @@ def _glob(pattern: str, listing: Callable[[str], dict[str, bool]]) -> list[str]:
         found: list[str] = []
         for place in places:
             if part == "**":
-                found.extend(_below(place, listing))
+                found.extend(_below(place, listing, links))
             else:
                 found.extend(_join(place, name) for name in _matching(part, listing(place), files=last))
         if part == "**" and last:
@@ -151,15 +156,14 @@ def _matching(part: str, entries: dict[str, bool], *, files: bool) -> list[str]:
     ]
 
 
-def _below(place: str, listing: Callable[[str], dict[str, bool]]) -> list[str]:
-    """A folder and every folder below it, hidden ones left out."""
+def _below(place: str, listing: Callable[[str], dict[str, bool]], links: Collection[str]) -> list[str]:
+    """A folder and every folder below it; hidden ones are left out, and links, which may lead back up."""
     found, waiting = [], [place]
     while waiting:
         current = waiting.pop()
         found.append(current)
-        waiting.extend(
-            _join(current, name) for name, is_folder in listing(current).items() if is_folder and name[0] != "."
-        )
+        folders = [_join(current, name) for name, is_folder in listing(current).items() if is_folder and name[0] != "."]
+        waiting.extend(folder for folder in folders if folder not in links)
     return found
 
 

@@ -67,7 +67,9 @@ class Each(msgspec.Struct, frozen=True):
             return reading.fault("mixed-iteration", node, message)
         if operators:
             return self._combine(node, operators[0], place, reading)
-        found = [_read_variable(key, item, place, reading) for key, item in node.entries]
+        if len(keys) == 1:
+            return _read_variable(*node.entries[0], place, reading)
+        found = [_read_variable(key, item, (*place, i), reading) for i, (key, item) in enumerate(node.entries)]
         return found[0] if len(found) == 1 else _combination("cross", found)
 
     def _combine(self, node: Table, operator: str, place: Place, reading: Reading) -> object:
@@ -76,7 +78,7 @@ class Each(msgspec.Struct, frozen=True):
         if isinstance(operand, Listing):
             found = [self.read(item, (*place, i), reading) for i, item in enumerate(operand.items)]
         elif isinstance(operand, Table):
-            found = [_read_variable(key, item, place, reading) for key, item in operand.entries]
+            found = [_read_variable(key, item, (*place, i), reading) for i, (key, item) in enumerate(operand.entries)]
         else:
             return reading.fault(
                 "wrong-type", operand, f"expected the operands of {operator!r}, got {describe(operand)}"
@@ -167,6 +169,9 @@ def _source_fault(values: dict[str, Any]) -> str:
     """What is wrong with the fields of a source, taken together."""
     origins = [name for name in _ORIGINS if name in values]
     variable = values.get("variable", "")
+    empty = [name for name, value in values.items() if value == ""]
+    if empty:
+        return f"{empty[0]!r} is empty"
     if len(origins) != 1:
         return f"expected exactly one of {', '.join(_ORIGINS)}; got {', '.join(origins) or 'none'}"
     if variable and (fault := variable_fault(variable)):

@@ -48,10 +48,15 @@ class Reading:
         self.marks: dict[Place, Mark] = {}
         self.faulty: set[Place] = set()  # the records that could not be read whole, and all around them
         self.with_unknown_fields: set[Place] = set()
+        self.moved: set[Place] = set()  # the elements of lists that stand elsewhere now, with all they hold
 
     def spoil(self, place: Place) -> None:
         """Note that a record was not read whole: what it seems to lack is no second fault."""
         self.faulty.update(place[:end] for end in range(len(place) + 1))
+
+    def is_faulty(self, place: Place) -> bool:
+        """Whether a record was not read whole, or does not stand where it was read."""
+        return place in self.faulty or any(place[:end] in self.moved for end in range(1, len(place) + 1))
 
     def fault(self, code: str, node: Node, message: str, *, hint: str = "") -> _Missing:
         """Note a fault and answer `MISSING`."""
@@ -221,8 +226,8 @@ class ListOf(msgspec.Struct, frozen=True):
             values.append(self.item.read(element, (*place, position), reading))
         if MISSING in values:
             # What stands behind a gap moves up, away from its mark: nothing more is to be said about it.
-            for position in range(values.index(MISSING), len(values)):
-                reading.spoil((*place, position))
+            reading.spoil(place)
+            reading.moved.update((*place, position) for position in range(values.index(MISSING), len(values)))
         return tuple(value for value in values if value is not MISSING)
 
     def schema(self) -> Schema:

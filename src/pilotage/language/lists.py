@@ -6,8 +6,6 @@ back. An expansion asks only through these, so a definition with its recorded li
 
 from __future__ import annotations
 
-import csv
-import hashlib
 import io
 from collections.abc import Mapping
 from typing import Protocol
@@ -186,6 +184,8 @@ def late_key(stage: int, pattern: str) -> str:
 
 def digest(values: tuple[str, ...]) -> str:
     """The address of a list by its content."""
+    import hashlib
+
     return hashlib.sha256(msgspec.json.encode(values)).hexdigest()
 
 
@@ -208,6 +208,8 @@ def _parse_csv(text: str, path: str) -> tuple[tuple[str, ...], list[tuple[str, .
 
 
 def _numbered_rows(text: str, path: str) -> list[tuple[int, list[str]]]:
+    import csv  # only a table needs it
+
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     rows: list[tuple[int, list[str]]] = []
     try:

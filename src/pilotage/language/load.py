@@ -13,12 +13,14 @@ from pilotage.language.expand import expand
 from pilotage.language.expansion import Expansion
 from pilotage.language.folder import EarlierJobs, Folder
 from pilotage.language.lists import RecordingLists
-from pilotage.language.losses import Loss
+from pilotage.language.losses import Loss, Losses
 from pilotage.language.tree import Report
+from pilotage.model.definition import Definition
 
 Format = Literal["yaml", "dagman", "wfformat"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 EXECUTORS = ("local",)
+GZIP_MAGIC = b"\x1f\x8b"
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -35,6 +37,8 @@ def detect_format(data: bytes, *, file: str) -> Format:
     """Which format a document is written in, from its name and its first words."""
     if file.endswith(".dag"):
         return "dagman"
+    if data.startswith(GZIP_MAGIC):
+        return "wfformat"  # the instances of that format are published packed
     head = data[:65536].lstrip(b"\xef\xbb\xbf \t\r\n")
     if head.startswith(b"{"):
         return "wfformat" if b'"schemaVersion"' in data and b'"workflow"' in data else "yaml"
@@ -83,14 +87,17 @@ def _read_yaml(data: bytes, file: str, folder: Folder) -> Read:
 def _read_dagman(data: bytes, file: str, folder: Folder) -> Read:
     from pilotage.language.dagman import read_dagman
 
-    definition, report, losses = read_dagman(data, file=file, folder=folder)
-    return (None if definition is None else Document(definition, {}, report)), report, tuple(losses)
+    return _imported(*read_dagman(data, file=file, folder=folder))
 
 
 def _read_wfformat(data: bytes, file: str, folder: Folder) -> Read:
     from pilotage.language.wfformat import read_wfformat
 
-    definition, report, losses = read_wfformat(data, file=file, folder=folder)
+    return _imported(*read_wfformat(data, file=file, folder=folder))
+
+
+def _imported(definition: Definition | None, report: Report, losses: Losses) -> Read:
+    """A definition that came from elsewhere; its parts have no places of their own."""
     return (None if definition is None else Document(definition, {}, report)), report, tuple(losses)
 
 

@@ -15,7 +15,6 @@ from pilotage.language.patterns import can_both_match, is_pattern, literal, matc
 from pilotage.language.templates import Placeholder, Template, parse_template
 from pilotage.model.definition import Definition, Iteration
 
-
 NOBODY = -1
 _ASKED_OFTEN = 8
 _CHUNKS_COMPARED_MAX = 64
@@ -65,7 +64,7 @@ class Found:
             as_array(chunk.packages) if len(positions) == len(chunk.names) else as_array(chunk.packages)[positions]
             for chunk, positions in found
         ]
-        ordinals = [np.full(len(positions), chunk.ordinal, np.uint16) for chunk, positions in found]
+        ordinals = [np.full(len(positions), chunk.ordinal, np.uint32) for chunk, positions in found]
         names = [
             chunk.names if len(positions) == len(chunk.names) else [chunk.names[i] for i in positions]
             for chunk, positions in found
@@ -87,11 +86,17 @@ class Makers:
         """Start with nothing."""
         self.by_name: dict[str, int] = {}
         self.chunks: list[Chunk] = []
+        self._by_start: dict[str, list[int]] = {}  # chunks by what all their names begin with
+        self._starts: list[str] = []  # the same, sorted
         self.patterns = PatternIndex()
         self.late: list[tuple[int, str]] = []  # stages that are not expanded yet, and patterns of what they will make
 
     def add(self, chunk: Chunk) -> list[tuple[str, int, int]]:
         """Take up new names; those that have a maker already are given back with both makers."""
+        start = literal_prefix(chunk.general)
+        if start not in self._by_start:
+            bisect.insort(self._starts, start)
+        self._by_start.setdefault(start, []).append(len(self.chunks))
         self.chunks.append(chunk)
         before = len(self.by_name)
         if self.by_name.keys().isdisjoint(chunk.names):
@@ -128,7 +133,7 @@ class Makers:
     def matching(self, pattern: str, *, before_stage: int, stage: int | None = None) -> Found | None:
         """The known names of earlier stages (or of one stage) that match; None if none does."""
         pieces = []
-        for chunk in self.chunks:
+        for chunk in self._beginning_like(pattern):
             if chunk.block.stage >= before_stage or (stage is not None and chunk.block.stage != stage):
                 continue
             if can_both_match(chunk.general, pattern):
@@ -136,6 +141,16 @@ class Makers:
                 if positions:
                     pieces.append((chunk, positions))
         return Found(pieces) if pieces else None
+
+    def _beginning_like(self, pattern: str) -> list[Chunk]:
+        """The chunks whose names begin as a pattern does; thousands of stages are asked about each other."""
+        prefix = literal_prefix(pattern)
+        found = [i for end in range(len(prefix)) for i in self._by_start.get(prefix[:end], ())]
+        position = bisect.bisect_left(self._starts, prefix)
+        while position < len(self._starts) and self._starts[position].startswith(prefix):
+            found.extend(self._by_start[self._starts[position]])
+            position += 1
+        return [self.chunks[i] for i in sorted(found)]
 
     def awaits(self, pattern: str, *, before_stage: int) -> list[int]:
         """The stages not expanded yet, among earlier ones, that may make a name matching a pattern."""

@@ -12,8 +12,8 @@ from pilotage.language.items import Groups, Indices
 from pilotage.language.kinds import Place
 from pilotage.language.lists import ListFault
 from pilotage.language.makers import NOBODY, Found, general_pattern, has_list
-from pilotage.language.patterns import can_both_match, is_pattern, literal, matches
 from pilotage.language.paths import tidy_name, tidy_names
+from pilotage.language.patterns import can_both_match, is_pattern, literal, matches
 from pilotage.language.resolve import ProducedNames
 from pilotage.language.templates import Template, part_of_name, render_column
 from pilotage.model.definition import InputFile
@@ -131,12 +131,13 @@ class Needs:
             outside: list[str] = []
             everywhere = len(self._work.definition.stages)
             for name, target in zip(names, targets.tolist(), strict=True):
-                makers = self._makers.patterns.makers_of(name, before_stage=everywhere)
+                exact = literal(name)
+                makers = self._makers.patterns.makers_of(exact, before_stage=everywhere)
                 if makers:
                     self._add(
                         np.array(makers, np.int32), np.full(len(makers), target, np.int32), EdgeKind.PATTERN | early
                     )
-                if self._makers.awaits(name, before_stage=everywhere):
+                if self._makers.awaits(exact, before_stage=everywhere):
                     late = True
                 elif not makers:
                     outside.append(name)
@@ -235,8 +236,10 @@ class Needs:
         try:
             if _comes_from_outside(given) or self._work.lists.files(pattern):
                 return
-        except ListFault as fault:  # a stage laid out from the record asks for what was not read at submission
-            self._work.error(fault.code, fault.message, place, "files are looked up at submission: give it a locator")
+        except ListFault:
+            # A stage has grown, and those that could have made it did not: the disk was looked at long ago.
+            message = f"no file matches the input {pattern!r}: none was made"
+            self._work.report.warn("no-match", message, self._work.mark(place))
             return
         message = f"no file matches the input {pattern!r}, and no earlier stage makes any"
         self._work.error("no-match", message, place)
@@ -253,10 +256,10 @@ class Needs:
         alone = len(block.package.binaries) == 1
         for before in range(target - block.number, target if alone else target + 1):
             other = self._work.block_of(before)
-            names = other.output_names(other.position(before))
-            if any(matches(pattern, name) for name in names if not is_pattern(name)):
+            made = other.made(other.position(before))
+            if any(matches(pattern, name) for name, is_open in made if not is_open):
                 own.append(before)
-            if any(can_both_match(pattern, name) for name in names if is_pattern(name)):
+            if any(can_both_match(pattern, name) for name, is_open in made if is_open):
                 makers.append(before)
         packages: NDArray[np.int32] = found.packages if found is not None else np.zeros(0, np.int32)
         return np.concatenate([packages, np.array(own, np.int32)]) if own else packages, np.array(makers, np.int32)

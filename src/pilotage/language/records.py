@@ -10,7 +10,6 @@ Short forms, all at the level of nodes, so that places stay true:
 
 from __future__ import annotations
 
-import typing
 from functools import lru_cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -232,7 +231,7 @@ def names_below(struct: type[d.Value]) -> frozenset[str]:
 
 
 def _hints(struct: type[d.Value]) -> dict[str, Any]:
-    return typing.get_type_hints(struct, include_extras=True)
+    return struct.__annotations__  # evaluated when the class was made
 
 
 def _metas(hint: Any) -> list[Meta]:

@@ -98,8 +98,10 @@ class ItemResolver:
         return self._source(iteration, stage=stage)
 
     def _operands(self, combination: Combination, *, stage: int) -> list[Items]:
-        """The items of each operand. All are asked for, so that what can be read now is read now, and none is waited
-        for alone: files are read at submission also where another list has to wait."""
+        """The items of each operand.
+
+        All are asked for, also where one has to wait: files are read at submission, and all waits are known together.
+        """
         found: list[Items] = []
         waits: list[NotYetKnown] = []
         faults: list[ListFault] = []
@@ -178,6 +180,9 @@ class ItemResolver:
             produced = ProducedNames(made, self._writer)
             self.produced.append(produced)
             return produced, _tags_of(made)
+        if self.growing is not None:
+            # It was waited for, and nobody made any: no lines. What was on disk at submission is in the record.
+            return self._lists.resolved.get(f"files:{pattern}", ()), None
         if source.stage:
             raise ListFault("no-match", f"no output of the stage {source.stage!r} matches {pattern!r}")
         on_disk = self._lists.files(pattern)

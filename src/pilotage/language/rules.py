@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 
 from pilotage.language.iterations import variable_fault
 from pilotage.language.kinds import Place
@@ -37,32 +37,41 @@ _NAME_CHARACTERS_MAX = 4096  # no file system takes a longer path
 
 
 def check_rules(
-    definition: Definition, report: Report, mark: MarkOf, *, faulty: Collection[Place] = frozenset()
+    definition: Definition, report: Report, mark: MarkOf, *, is_faulty: Callable[[Place], bool] = lambda _: False
 ) -> None:
-    """Note every broken rule, but none of records that are `faulty` already: what they lack may be what was unreadable."""
+    """Note every broken rule, but none of records that are faulty already: what they lack may be what was unreadable."""
+    faulty = is_faulty(())
     if not _JOB_NAME.fullmatch(definition.job):
         message = f"{definition.job!r} cannot name a job: expected {_JOB_NAME_FORM}"
         report.error("bad-name", message, mark(("job",)))
-    if not definition.stages and not faulty:
-        report.error("no-stages", "a job needs at least one stage, and this one has none", mark(("stages",)))
     if not faulty:
+        if not definition.stages:
+            report.error("no-stages", "a job needs at least one stage, and this one has none", mark(("stages",)))
         _check_names(definition, report, mark)
+        _check_limits(definition, report, mark)
     _check_variables(definition, report, mark)
     for place, value in values_in(definition):
-        if place and place in faulty:
+        if place and is_faulty(place):
             continue
         for code, message, hint, inner in _faults(value, definition):
             if code not in _CONSEQUENCES or not faulty:
                 report.error(code, message, mark((*place, *inner)), hint=hint)
-        for inner, text, style in templates_in(value):
-            fault = parse_template(text, style).fault
-            if inner[0] in ("name", "folder") and len(text) > _NAME_CHARACTERS_MAX:
-                message = f"a name of {len(text):,} characters; at most {_NAME_CHARACTERS_MAX:,} are possible"
-                report.error("name-too-long", message, mark((*place, *inner)))
-            elif fault:
-                report.error("bad-template", f"in {text!r}: {fault}", mark((*place, *inner)))
-    if faulty:
-        return
+        for code, message, inner in _template_faults(value):
+            report.error(code, message, mark((*place, *inner)))
+
+
+def _template_faults(value: Value) -> Iterator[tuple[str, str, Place]]:
+    for inner, text, style in templates_in(value):
+        fault = parse_template(text, style).fault
+        if inner[0] in ("name", "folder") and len(text) > _NAME_CHARACTERS_MAX:
+            message = f"a name of {len(text):,} characters; at most {_NAME_CHARACTERS_MAX:,} are possible"
+            yield "name-too-long", message, inner
+        elif fault:
+            yield "bad-template", f"in {text!r}: {fault}", inner
+
+
+def _check_limits(definition: Definition, report: Report, mark: MarkOf) -> None:
+    """A limit is for packages of a category, and there should be some."""
     used = {p.category for _, p in values_in(definition) if isinstance(p, Package)}
     for category in definition.limits:
         if category not in used:

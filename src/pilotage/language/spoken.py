@@ -1,7 +1,7 @@
 """The document's fields as Python types, for jobs that are built in code: what a document may say, these may.
 
 Every mapping here has the fields of its record in `model.definition`, the short names included, and of the levels that
-may be left out below it; a test holds the two against each other.
+may be left out below it; a test holds the two against each other. The records themselves may stand for mappings.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from pilotage.model import definition as d
 from pilotage.model.definition import Acquisition, ContainerEngine, Disposition, Retention, Role
 from pilotage.model.reasons import Action, Reason
 
@@ -71,7 +72,7 @@ class SpokenRetry(TypedDict, total=False):
     """How failures are answered."""
 
     attempts_max: int
-    rules: Sequence[SpokenRetryRule]
+    rules: Sequence[SpokenRetryRule | d.RetryRule]
 
 
 class SpokenFailurePattern(TypedDict, total=False):
@@ -144,7 +145,9 @@ class SpokenSource(TypedDict, total=False):
     group: int
 
 
-SpokenIteration = Mapping[str, Any]  # {variable: values, range, text or SpokenSource}, or {operator: operands}
+SpokenIteration = (
+    Mapping[str, Any] | d.Source | d.Combination
+)  # {variable: values, range, text or SpokenSource}, or {operator: operands}
 
 
 class SpokenBinary(TypedDict, total=False):
@@ -158,8 +161,8 @@ class SpokenBinary(TypedDict, total=False):
     invoking_script: str
     parameters: Mapping[str, Any]
     arguments: Sequence[Text] | Text
-    inputs: Sequence[SpokenInput | str] | SpokenInput | str
-    outputs: Sequence[SpokenOutput | str] | SpokenOutput | str
+    inputs: Sequence[SpokenInput | d.InputFile | str] | SpokenInput | d.InputFile | str
+    outputs: Sequence[SpokenOutput | d.OutputFile | str] | SpokenOutput | d.OutputFile | str
     stdin: str
     stdout: str
     stderr: str
@@ -169,7 +172,7 @@ class SpokenBinary(TypedDict, total=False):
     work_bytes: Size
     run_time: Duration
     run_time_seconds: Duration
-    environment: SpokenEnvironment | Mapping[str, Text]
+    environment: SpokenEnvironment | d.Environment | Mapping[str, Text]
 
 
 class SpokenPackage(SpokenBinary, SpokenResources, total=False):
@@ -182,22 +185,22 @@ class SpokenPackage(SpokenBinary, SpokenResources, total=False):
     platform: str
     executor: str
     job_type: str
-    resources: SpokenResources
-    container: SpokenContainer | str
-    retry: SpokenRetry
-    failure_patterns: Sequence[SpokenFailurePattern | str] | str
-    progress: SpokenProgress | Duration
+    resources: SpokenResources | d.Resources
+    container: SpokenContainer | d.Container | str
+    retry: SpokenRetry | d.Retry
+    failure_patterns: Sequence[SpokenFailurePattern | d.FailurePattern | str] | str
+    progress: SpokenProgress | d.Progress | Duration
     side_effects: bool
     priority: int
     category: str
     role: Role
-    scripts: SpokenScripts
-    abort_on: SpokenAbortOn | int
+    scripts: SpokenScripts | d.Scripts
+    abort_on: SpokenAbortOn | d.AbortOn | int
     noop: bool
     done: bool
     subjob: str
     after: Sequence[str] | str
-    binaries: Sequence[SpokenBinary]
+    binaries: Sequence[SpokenBinary | d.Binary]
 
 
 class SpokenLine(SpokenPackage, total=False):
@@ -205,13 +208,13 @@ class SpokenLine(SpokenPackage, total=False):
 
     each: SpokenIteration
     early_start: bool
-    packages: Sequence[SpokenPackage]
+    packages: Sequence[SpokenPackage | d.Package]
 
 
 class SpokenStage(SpokenLine, total=False):
     """A stage; without `lines` it is its only line too."""
 
-    lines: Sequence[SpokenLine]
+    lines: Sequence[SpokenLine | d.Line]
 
 
 class SpokenExecution(TypedDict, total=False):
@@ -221,7 +224,7 @@ class SpokenExecution(TypedDict, total=False):
     run: str | Sequence[Text]
     shell: str
     invoking_script: str
-    environment: SpokenEnvironment | Mapping[str, Text]
+    environment: SpokenEnvironment | d.Environment | Mapping[str, Text]
 
 
 class SpokenInfrastructure(SpokenExecution, total=False):
@@ -253,6 +256,6 @@ class SpokenJob(TypedDict, total=False):
     hold: bool
     variables: Mapping[str, Text]
     limits: Mapping[str, int]
-    environment: SpokenEnvironment | Mapping[str, Text]
-    software: Sequence[SpokenSoftware]
+    environment: SpokenEnvironment | d.Environment | Mapping[str, Text]
+    software: Sequence[SpokenSoftware | d.Software]
     catalogue: Sequence[str] | str

@@ -30,7 +30,6 @@ __all__ = ["SIZE_BYTES_MAX", "ambiguity", "read_json", "read_tree"]
 SIZE_BYTES_MAX = 32 * 2**20
 
 _BREAK = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]")
-_UNREADABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # YAML 1.1, section 5.1
 _NOT_UTF8 = re.compile("[\udc80-\udcff]+")
 _NAME_IN_BRACES = re.compile(r"\{([ \t]*\w[\w.\-]*[ \t]*)\}")
 _NAME_IN_DOUBLE_BRACES = re.compile(r"\{\{([ \t]*\w[\w.\-]*[ \t]*)\}\}")
@@ -83,7 +82,7 @@ def read_json(text: str, report: Report) -> tuple[bool, Node | None]:
 
 
 def _read_yaml(text: str, report: Report) -> Node | None:
-    if _UNREADABLE.search(text):
+    if _unreadable().search(text):
         text = _refuse_unreadable(text, report)
     text, braces = _mask_names(text)
     tab_lines = lines_led_by_tab(report.lines) if "\t" in text else []
@@ -101,6 +100,14 @@ def _read_yaml(text: str, report: Report) -> Node | None:
     if not explained and not faults_before:  # an unreadable character explains a syntax error, too
         _refuse_syntax(failure, innermost=growth.innermost, report=report)
     return None
+
+
+def _unreadable() -> re.Pattern[str]:
+    """What no YAML may hold (YAML 1.1, section 5.1); PyYAML has it compiled, which takes a while."""
+    from yaml.reader import Reader
+
+    found: re.Pattern[str] = Reader.NON_PRINTABLE
+    return found
 
 
 def _mask_names(text: str) -> tuple[str, tuple[str, str]]:
@@ -149,7 +156,7 @@ def _refuse_encoding(data: bytes, text: str, *, file: str) -> Report:
 
 def _refuse_unreadable(text: str, report: Report) -> str:
     """Report characters that YAML forbids, and put a visible one in the place of each so that reading can go on."""
-    for found in islice(_UNREADABLE.finditer(text), _SHOWN_MAX):
+    for found in islice(_unreadable().finditer(text), _SHOWN_MAX):
         name = "a NUL character" if found[0] == "\x00" else f"the control character U+{ord(found[0]):04X}"
         hint = 'remove it; inside double quotes it can be written as an escape, such as "\\x1b"'
         report.error(
@@ -158,7 +165,7 @@ def _refuse_unreadable(text: str, report: Report) -> str:
             _mark_at(text[: found.start()], report),
             hint=hint,
         )
-    return _UNREADABLE.sub("\ufffd", text)
+    return _unreadable().sub("\ufffd", text)
 
 
 def _refuse_syntax(failure: YAMLError, *, innermost: Mark | None, report: Report) -> None:

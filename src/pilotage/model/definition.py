@@ -8,7 +8,7 @@ A text marked `TEMPLATE` may hold placeholders such as `{seed}`. Quantities end 
 may be written `memory: 2 GiB` in a document, a field `wall_time_seconds` as `wall_time: 2h`.
 """
 
-from __future__ import annotations
+# Annotations are evaluated here, once: the reader asks for all of them at every start.
 
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -235,7 +235,7 @@ class Combination(Value, frozen=True, kw_only=True):
     """Iterations combined into one, nested freely."""
 
     operator: Operator
-    of: tuple[Iteration, ...]
+    of: "tuple[Iteration, ...]"
 
 
 Iteration = Source | Combination

@@ -6,7 +6,6 @@ A fault in a document is a `Problem`: a value with a place, collected with all t
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 import msgspec
@@ -73,6 +72,8 @@ class DocumentError(PilotageError):
 
 def near_name(name: str, known: Iterable[str]) -> str:
     """The known name that was most likely meant, or an empty string."""
+    import difflib  # only a mistake needs it
+
     found = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)
     return found[0] if found else ""
 

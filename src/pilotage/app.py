@@ -1,0 +1,326 @@
+"""The composition root: what pilotage can be asked to do, for the command line and for Python.
+
+Everything heavy is imported where it is used, so that what needs little is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import msgspec
+
+from pilotage.model.errors import DocumentError, PilotageError, Problem, did_you_mean
+
+if TYPE_CHECKING:
+    # The command line speaks of these, too, and knows the language only through this module.
+    from pilotage.language import Format as Format  # noqa: PLC0414 # offered on
+    from pilotage.language import LateStage, Report
+    from pilotage.language import Loaded as Loaded  # noqa: PLC0414 # offered on
+    from pilotage.language.drawing import Drawing as Drawing  # noqa: PLC0414 # offered on
+
+STANDARD_INPUT = "-"
+SOURCE_BYTES_MAX = 256 * 2**20
+_PACKED = {b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+_OPEN_ALREADY = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def find_document(folder: str = ".") -> str:
+    """The name of the document in a folder; raises `PilotageError` where there is none."""
+    from pilotage.language import DOCUMENT_NAMES
+
+    for name in DOCUMENT_NAMES:
+        path = Path(folder, name)
+        if path.exists():
+            return str(path)
+    raise PilotageError(
+        f"there is no {DOCUMENT_NAMES[0]} in this folder", next_step="name a file, or write a first one: pilotage init"
+    )
+
+
+def load(path: str | os.PathLike[str], *, source_format: Format | None = None) -> Loaded:
+    """Read, check and expand a document of any known format; raises `DocumentError` with every fault it has."""
+    loaded = examine(os.fspath(path), source_format=source_format)
+    loaded.report.refuse_if_faulty()
+    return loaded
+
+
+def examine(source: str, *, source_format: Format | None = None) -> Loaded:
+    """The same without raising for what is wrong with the document: its report has every fault."""
+    from pilotage.language import DiskFolder, Loaded, Report
+    from pilotage.language import load as understand
+
+    name = shown_name(source)
+    try:
+        data = read_source(source)
+    except DocumentError as refusal:
+        report = Report(name)
+        report.errors.extend(refusal.problems)
+        return Loaded(source_format or "yaml", None, None, report)
+    beside = source != STANDARD_INPUT and not source.startswith(_OPEN_ALREADY)
+    folder = DiskFolder(Path(source).parent if beside else ".")
+    return understand(data, file=name, folder=folder, format=source_format)
+
+
+def read_source(source: str) -> bytes:
+    """The bytes of a file, or of standard input for `-`; raises `DocumentError` with a clear reason where it cannot."""
+    try:
+        if source == STANDARD_INPUT:
+            return _limited(sys.stdin.buffer, source)
+        found = os.stat(source)  # noqa: PTH116 # a name with NUL or too long must fail here, as it does for Path
+        if stat.S_ISDIR(found.st_mode):
+            inside = [name for name in ("pilotage.yaml", "pilotage.yml") if Path(source, name).is_file()]
+            hint = f"did you mean {shown_name(str(Path(source, inside[0])))!r}?" if inside else "name a file inside it"
+            raise _unreadable(source, "is-directory", "this is a folder, not a file", hint)
+        if not stat.S_ISREG(found.st_mode) and source != os.devnull and not source.startswith(_OPEN_ALREADY):
+            # Opening a named pipe would wait for a writer for ever, and a device may never end.
+            raise _unreadable(
+                source, "not-a-file", f"this is {_kind_of(found.st_mode)}, not a file", "read it with: - < FILE"
+            )
+        if found.st_size > SOURCE_BYTES_MAX:
+            raise _too_large(source, f"{found.st_size:,} bytes")
+        with Path(source).open("rb") as file:
+            return _limited(file, source)
+    except FileNotFoundError:
+        raise _unreadable(source, "missing-file", "there is no such file", _near_files(source)) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise _unreadable(source, "unreadable-file", f"it cannot be read: {reason.lower()}") from None
+
+
+def _limited(file: IO[bytes], source: str) -> bytes:
+    data = file.read(SOURCE_BYTES_MAX + 1)
+    if len(data) > SOURCE_BYTES_MAX:
+        raise _too_large(source, f"more than {SOURCE_BYTES_MAX:,} bytes")
+    packed = next((word for magic, word in _PACKED.items() if data.startswith(magic)), "")
+    if packed:
+        raise _unreadable(source, "not-text", f"this is a {packed} file, not text", "unpack it first")
+    return data
+
+
+def _too_large(source: str, size: str) -> DocumentError:
+    return _unreadable(source, "too-large", f"it has {size}; at most {SOURCE_BYTES_MAX:,} are read")
+
+
+def _unreadable(source: str, code: str, message: str, hint: str = "") -> DocumentError:
+    return DocumentError([Problem(file=shown_name(source), code=code, message=message, hint=hint)])
+
+
+def _kind_of(mode: int) -> str:
+    kinds = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"))
+    return next((noun for is_kind, noun in kinds if is_kind(mode)), "a device")
+
+
+def _near_files(source: str) -> str:
+    """A hint that names a file with nearly this name."""
+    path = Path(source)
+    try:
+        names = [entry.name for entry in os.scandir(path.parent) if entry.is_file()]
+    except OSError:
+        return f"there is no folder {shown_name(str(path.parent))!r}"
+    hint = did_you_mean(path.name, map(shown_name, names)) if len(names) <= 1000 else ""
+    return hint if hint.startswith("did you") else ""
+
+
+def shown_name(name: str) -> str:
+    """A file's name as text that can be printed, whatever its bytes."""
+    return "<stdin>" if name == STANDARD_INPUT else os.fsencode(name).decode("utf-8", errors="replace")
+
+
+# --- checking ---------------------------------------------------------------------------------------------------------
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What `check` finds out. What could not be found out because of an error is None."""
+
+    valid: bool
+    errors: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
+    job: str | None = None
+    stages: int | None = None
+    lines: int | None = None
+    packages: int | None = None
+    binaries: int | None = None
+    files: int | None = None
+    edges: int | None = None
+    critical_path_seconds: float | None = None
+    late: tuple[LateStage, ...] = ()  # stages whose packages are not known yet
+    losses: int = 0  # what an imported document says that has no meaning here
+
+
+_PROBLEM_FIELDS = ("file", "line", "column", "code", "message", "hint")
+_NOT_IN_JSON = ("late", "losses")
+
+
+def check(source: str, *, source_format: Format | None = None) -> Verdict:
+    """Read, check and expand a document, and count what came of it."""
+    from pilotage.language.drawing.file_count import count_files
+
+    loaded = examine(source, source_format=source_format)
+    errors = DocumentError(loaded.report.errors).problems
+    warnings = DocumentError(loaded.report.warnings).problems
+    definition = loaded.document.definition if loaded.document else None
+    expansion = loaded.expansion
+    known: dict[str, Any] = {}
+    if definition is not None:
+        known |= {"job": definition.job, "stages": len(definition.stages)}
+    if expansion is not None:
+        known |= {
+            "lines": expansion.lines,
+            "packages": expansion.count,
+            "binaries": expansion.binaries,
+            "files": count_files(expansion),
+            "edges": expansion.graph.edge_count,
+            "critical_path_seconds": expansion.critical_path_seconds(),
+            "late": expansion.late,
+        }
+    return Verdict(valid=not errors, errors=errors, warnings=warnings, losses=len(loaded.losses), **known)
+
+
+def verdict_json(verdict: Verdict) -> str:
+    """The verdict as the JSON object that other programs rely on."""
+    found = {name: getattr(verdict, name) for name in verdict.__struct_fields__ if name not in _NOT_IN_JSON}
+    for name in ("errors", "warnings"):
+        found[name] = [{field: getattr(problem, field) for field in _PROBLEM_FIELDS} for problem in found[name]]
+    return json_text(found)
+
+
+def json_text(value: object) -> str:
+    """Readable JSON that ends its last line."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+
+
+def document_schema() -> dict[str, Any]:
+    """The JSON Schema of a document."""
+    from pilotage.language.schema import document_schema as schema
+
+    return schema()
+
+
+# --- drawing ----------------------------------------------------------------------------------------------------------
+
+
+def draw(loaded: Loaded, drawing: Drawing, *, columns: int = 80) -> Iterator[str]:
+    """The pieces of a drawing of a loaded job's graph."""
+    from pilotage.language.drawing import draw as pieces
+
+    if loaded.expansion is None:
+        raise DocumentError(loaded.report.errors)
+    return pieces(loaded.expansion, drawing, columns=columns)
+
+
+def text_cells(text: str) -> int:
+    """How many cells of a terminal a text fills."""
+    from pilotage.language.drawing.cells import cells
+
+    return cells(text)
+
+
+# --- converting -------------------------------------------------------------------------------------------------------
+
+
+class SidedLoss(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was lost, and on which side: reading the one format, or writing the other."""
+
+    side: str  # "import" or "export"
+    file: str
+    line: int
+    keyword: str
+    reason: str
+
+
+class Converted(msgspec.Struct, frozen=True):
+    """A job in another format: its files by name, the main one first, and everything that was lost."""
+
+    files: Mapping[str, str]
+    losses: tuple[SidedLoss, ...]
+
+
+def convert(loaded: Loaded, target: Format) -> Converted:
+    """Write a loaded job in another format."""
+    if loaded.document is None or loaded.expansion is None:
+        raise DocumentError(loaded.report.errors)
+    job = loaded.document.definition.job
+    lost: Iterable[Any] = ()
+    files: Mapping[str, str]
+    if target == "yaml":
+        from pilotage.language import write_document
+
+        files = {"pilotage.yaml": write_document(loaded.document.definition)}
+    elif target == "dagman":
+        from pilotage.language.dagman import write_dagman
+
+        files, lost = write_dagman(loaded.expansion)
+    else:
+        from pilotage.language.wfformat import write_wfformat
+
+        text, lost = write_wfformat(loaded.expansion)
+        files = {f"{job}.json": text}
+    return Converted(files, (*_sided("import", loaded.losses), *_sided("export", lost)))
+
+
+def _sided(side: str, losses: Iterable[Any]) -> list[SidedLoss]:
+    return [
+        SidedLoss(side=side, file=loss.file, line=loss.line, keyword=loss.keyword, reason=loss.reason)
+        for loss in losses
+    ]
+
+
+# --- software ---------------------------------------------------------------------------------------------------------
+
+
+def software_command(descriptor: str, invocation: str) -> str:
+    """The command line of a Boutiques descriptor for an invocation, both given as files.
+
+    Raises `DocumentError` with everything that is wrong with either.
+    """
+    from pilotage.language import boutiques
+
+    text, report = _text_of(descriptor)
+    parsed = boutiques.parse_descriptor(text, report) if text is not None else None
+    values_text, invocation_report = _text_of(invocation)
+    values = boutiques.parse_invocation(values_text, invocation_report) if values_text is not None else {}
+    if parsed is not None and not invocation_report.errors:
+        boutiques.check_invocation(parsed, values, invocation_report)
+    faults = [*report.errors, *invocation_report.errors]
+    if parsed is None or faults:
+        raise DocumentError(faults)
+    return boutiques.command_line(parsed, values)
+
+
+def _text_of(source: str) -> tuple[str | None, Report]:
+    """The text of a JSON file, or None after noting why there is none."""
+    from pilotage.language import Report
+
+    report = Report(shown_name(source))
+    try:
+        text = read_source(source).decode("utf-8-sig")
+    except DocumentError as refusal:
+        report.errors.extend(refusal.problems)
+        return None, report
+    except UnicodeDecodeError as error:
+        report.error("not-utf8", f"the byte at offset {error.start} is not UTF-8", hint="save the text as UTF-8")
+        return None, report
+    report.lines = text.split("\n")
+    return text, report
+
+
+# --- a first document -------------------------------------------------------------------------------------------------
+
+
+def first_document(fields: Mapping[str, object], *, folder: str = ".") -> str:
+    """The text of a document with the given fields; raises `DocumentError` where it would be refused in that folder."""
+    from pilotage.language import DiskFolder
+    from pilotage.language import load as understand
+    from pilotage.language.emit import write_yaml
+
+    text = write_yaml(fields)
+    understand(text.encode(), file="pilotage.yaml", folder=DiskFolder(folder), format="yaml").report.refuse_if_faulty()
+    return text

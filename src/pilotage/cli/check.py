@@ -1,0 +1,82 @@
+"""`pilotage check`: what is wrong with a document, or what it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from pilotage.cli.numbers import import_numpy_quickly
+from pilotage.cli.options import chosen_format, document_argument, format_option
+from pilotage.cli.output import emit
+
+if TYPE_CHECKING:
+    from pilotage.app import Verdict
+
+
+@click.command()
+@document_argument
+@format_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for other programs.")
+def check(file: str | None, source_format: str, *, as_json: bool) -> int:
+    """Check a document and count what it comes to.
+
+    Every error is shown at once. Exit code 0: valid, also with warnings; 2: it has errors.
+    """
+    import_numpy_quickly()
+    from pilotage import app
+    from pilotage.cli.problems import show_problems
+
+    source = file or app.find_document()
+    verdict = app.check(source, source_format=chosen_format(source_format))
+    if as_json:
+        emit([app.verdict_json(verdict)])
+    else:
+        show_problems(verdict.errors, severity="error")
+        show_problems(verdict.warnings, severity="warning")
+        emit(f"{line}\n" for line in _summary(verdict, app.shown_name(source)))
+    return 0 if verdict.valid else 2
+
+
+def _summary(verdict: Verdict, source: str) -> Iterator[str]:
+    problems = [_plural(len(verdict.errors), "error"), _plural(len(verdict.warnings), "warning")]
+    if not verdict.valid:
+        yield f"{source}: {', '.join(problems if verdict.warnings else problems[:1])}"
+        return
+    warned = f", {problems[1]}" if verdict.warnings else ""
+    yield f"{source}: valid{warned}"
+    counts = [
+        _plural(verdict.stages or 0, "stage"),
+        _plural(verdict.lines or 0, "line"),
+        _plural(verdict.packages or 0, "package"),
+        _plural(verdict.binaries or 0, "binary"),
+        _plural(verdict.files or 0, "file"),
+        _plural(verdict.edges or 0, "edge"),
+    ]
+    yield f"  {verdict.job}: {', '.join(counts)}"
+    if verdict.critical_path_seconds is not None:
+        yield f"  critical path: {_duration(verdict.critical_path_seconds)}"
+    for late in verdict.late:
+        yield f"  stage {late.stage} ({late.name}) grows later, over {', '.join(late.patterns)}: it is not counted yet"
+    if verdict.losses:
+        things = f"{verdict.losses:,} thing{'' if verdict.losses == 1 else 's'}"
+        yield f"  {things} in it have no meaning here; pilotage convert {source} --to yaml --report FILE lists them"
+
+
+def _plural(count: int, noun: str) -> str:
+    plural = noun if count == 1 else f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {plural}"
+
+
+def _duration(seconds: float) -> str:
+    """A time in its two largest units."""
+    if seconds < 60:
+        return f"{seconds:g} s"
+    whole = round(seconds)
+    parts: list[str] = []
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        count, whole = divmod(whole, size)
+        if count or parts:
+            parts.append(f"{count} {unit}" if count else "")
+    return " ".join(part for part in parts[:2] if part)

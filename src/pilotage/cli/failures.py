@@ -1,0 +1,59 @@
+"""From errors to texts and exit codes: 0 complete, 1 packages failed, 2 bad input, 3 stopped, 130 interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from pilotage.cli.output import finish, say_to_reader
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+def exit_code_of(run: Callable[[], object]) -> int:
+    """Run something, show what goes wrong with it, and answer the exit code of the process."""
+    try:
+        code = _guarded(run)
+        return finish() or code
+    except KeyboardInterrupt:
+        say_to_reader("interrupted")
+        return INTERRUPTED
+
+
+def _guarded(run: Callable[[], object]) -> int:
+    try:
+        result = run()
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.Abort as end:
+        if isinstance(end.__context__, EOFError):
+            say_to_reader("\nerror: the input ended before every question was answered")
+            return BAD_INPUT
+        raise KeyboardInterrupt from None
+    except click.ClickException as fault:
+        fault.show()
+        return BAD_INPUT
+    except MemoryError:
+        say_to_reader("error: there is not enough memory for this")
+        return BAD_INPUT
+    except Exception as error:  # noqa: BLE001 # what is not ours is raised again
+        return _shown(error)
+    return result if isinstance(result, int) else 0
+
+
+def _shown(error: Exception) -> int:
+    """Show an error of ours; any other is a fault of the program and goes on as it is."""
+    # Only now: a command that succeeds need not know what can go wrong.
+    from pilotage.cli.problems import show_problems
+    from pilotage.model.errors import DocumentError, PilotageError
+
+    if isinstance(error, DocumentError):
+        show_problems(error.problems, severity="error")
+        say_to_reader(str(error.what))
+        return error.exit_code
+    if isinstance(error, PilotageError):
+        say_to_reader(f"error: {error}")
+        return error.exit_code
+    raise error

@@ -1,0 +1,40 @@
+"""`pilotage graph`: who waits for whom, as text, SVG, DOT or JSON."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+import click
+
+from pilotage.cli.options import document_argument, format_option, load_document, output_option
+from pilotage.cli.output import columns, emit
+
+if TYPE_CHECKING:
+    from pilotage.app import Drawing
+
+DRAWINGS: tuple[Drawing, ...] = ("text", "dot", "json", "svg")
+
+
+@click.command()
+@document_argument
+@format_option
+@click.option(
+    "--format",
+    "word",
+    type=click.Choice(DRAWINGS),
+    help="How to draw it; none: what the ending of OUT says, otherwise text.",
+)
+@output_option
+def graph(file: str | None, source_format: str, word: str | None, output: str) -> None:
+    """Draw the graph that a document's files imply.
+
+    text and svg show every package of a small job and the activities of a large one; dot and json have every package
+    and every edge.
+    """
+    from pilotage import app
+
+    ending = PurePath(output).suffix.removeprefix(".")
+    drawing: Drawing = next((known for known in DRAWINGS if known == (word or ending)), "text")
+    loaded = load_document(file, source_format)
+    emit(app.draw(loaded, drawing, columns=columns()), output=output)

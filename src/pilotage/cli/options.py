@@ -1,0 +1,65 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pilotage.cli.numbers import import_numpy_quickly
+
+if TYPE_CHECKING:
+    from pilotage.app import Format, Loaded
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+FORMATS: tuple[Format, ...] = ("yaml", "dagman", "wfformat")
+
+
+def document_argument(command: Decorated) -> Decorated:
+    """FILE, which may be `-` for standard input or left out for the document of the current folder."""
+    return click.argument("file", required=False, type=click.Path(allow_dash=True))(command)
+
+
+def format_option(command: Decorated) -> Decorated:
+    """`--from`: the format of FILE."""
+    return click.option(
+        "--from",
+        "source_format",
+        type=click.Choice(["auto", *FORMATS]),
+        default="auto",
+        show_default=True,
+        help="The format of FILE; auto: found out from its name and its first words.",
+    )(command)
+
+
+def output_option(command: Decorated) -> Decorated:
+    """`-o`: where the output goes."""
+    return click.option(
+        "-o",
+        "--output",
+        default="-",
+        type=click.Path(allow_dash=True),
+        metavar="OUT",
+        help="Write to this file instead of standard output; it appears whole or not at all.",
+    )(command)
+
+
+def chosen_format(word: str) -> Format | None:
+    """The format that a word of `--from` or `--to` stands for; None for `auto`."""
+    return next((known for known in FORMATS if known == word), None)
+
+
+def load_document(file: str | None, source_format: str) -> Loaded:
+    """Load FILE or the document of the current folder; its warnings are counted, `check` shows them."""
+    import_numpy_quickly()
+    from pilotage import app
+    from pilotage.cli.output import say_to_reader
+
+    source = file or app.find_document()
+    loaded = app.load(source, source_format=chosen_format(source_format))
+    count = len(loaded.report.warnings)
+    if count:
+        say_to_reader(f"{count:,} warning{'' if count == 1 else 's'}: pilotage check {source}")
+    return loaded

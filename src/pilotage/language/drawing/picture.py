@@ -1,0 +1,184 @@
+"""What a drawing shows: boxes and arrows, one box per package of a small job, one per activity of a large one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from pilotage.language.blocks import Block
+from pilotage.language.drawing.edge_files import Needed, files_between, needed_by
+from pilotage.language.expansion import Expansion
+from pilotage.language.items import Indices
+from pilotage.language.patterns import is_pattern
+
+GROUPS_MAX = 60
+ACTIVITIES_MAX = 100
+_SAMPLES = 4
+_FILES_KEPT_MAX = 12
+
+
+class Box(msgspec.Struct, frozen=True, kw_only=True):
+    """A package, the packages of one activity, or a stage whose packages are not known yet."""
+
+    label: str
+    stage: int  # from 1; 0 where its packages are of several stages
+    stage_name: str
+    activity: str
+    count: int  # how many packages; 0 where this is not known yet
+    paths: tuple[str, ...]  # of its first and its last package
+    inner: int = 0  # edges among its own packages
+    awaits: tuple[str, ...] = ()  # what a stage that is not known yet waits for
+
+
+class Arrow(msgspec.Struct, frozen=True, kw_only=True):
+    """All edges from the packages of one box to those of another."""
+
+    source: int
+    target: int
+    edges: int
+    files: tuple[str, ...]  # names and patterns, or the templates that give them; not necessarily all
+    more: bool = False  # whether there are files that are not listed
+
+
+class Picture(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is drawn."""
+
+    job: str
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+    packages: int
+    edges: int
+    stages: int
+    summarised: bool
+
+
+def picture_of(expansion: Expansion, *, packages_max: int, edges_max: int) -> Picture:
+    """Every package, or, of a job with more packages or edges than given, its activities."""
+    summarised = expansion.count > packages_max or expansion.graph.edge_count > edges_max
+    boxes, groups = _groups(expansion) if summarised else _packages(expansion)
+    arrows = list(_arrows(expansion, groups, len(boxes), boxes))
+    for late in expansion.late:
+        sources = {int(groups[package]) for package in late.packages}
+        sources |= {i for i, box in enumerate(boxes) if not box.count and box.stage in late.stages}
+        arrows += [Arrow(source=s, target=len(boxes), edges=0, files=late.patterns) for s in sorted(sources)]
+        box = Box(
+            label=late.name,
+            stage=late.stage,
+            stage_name=late.name,
+            activity=late.name,
+            count=0,
+            paths=(),
+            awaits=late.patterns,
+        )
+        boxes.append(box)
+    return Picture(
+        job=expansion.definition.job,
+        boxes=tuple(boxes),
+        arrows=tuple(arrows),
+        packages=expansion.count,
+        edges=expansion.graph.edge_count,
+        stages=len(expansion.definition.stages),
+        summarised=summarised,
+    )
+
+
+def _packages(expansion: Expansion) -> tuple[list[Box], Indices]:
+    boxes = []
+    for package in range(expansion.count):
+        block = expansion.block(package)
+        box = Box(
+            label=block.package_name(block.position(package)),
+            stage=block.stage + 1,
+            stage_name=expansion.stage_names[block.stage],
+            activity=block.activity,
+            count=1,
+            paths=(expansion.path(package),),
+        )
+        boxes.append(box)
+    return boxes, np.arange(expansion.count, dtype=np.int32)
+
+
+def _groups(expansion: Expansion) -> tuple[list[Box], Indices]:
+    """A box per activity of a stage; where that gives too many, per activity of the whole job."""
+    filled = [block for block in expansion.blocks if block.count]
+    by_stage = {(block.stage + 1, block.activity) for block in filled}
+    apart = len(by_stage) <= GROUPS_MAX
+    members: dict[tuple[int, str], list[Block]] = {}
+    for block in filled:
+        members.setdefault((block.stage + 1 if apart else 0, block.activity), []).append(block)
+    if len(members) > ACTIVITIES_MAX:
+        members = _largest(members)
+    groups = np.zeros(expansion.count, np.int32)
+    boxes = []
+    for position, ((stage, activity), blocks) in enumerate(members.items()):
+        first, last = expansion.count, 0
+        for block in blocks:
+            packages = block.package_array()
+            groups[packages] = position
+            first, last = min(first, int(packages[0])), max(last, int(packages[-1]))
+        count = sum(block.count for block in blocks)
+        box = Box(
+            label=activity,
+            stage=stage,
+            stage_name=expansion.stage_names[stage - 1] if stage else "",
+            activity=activity,
+            count=count,
+            paths=(expansion.path(first), expansion.path(last)) if count > 1 else (expansion.path(first),),
+        )
+        boxes.append(box)
+    return boxes, groups
+
+
+def _largest(members: dict[tuple[int, str], list[Block]]) -> dict[tuple[int, str], list[Block]]:
+    """The largest activities, and all others as one."""
+    sizes = {key: sum(block.count for block in blocks) for key, blocks in members.items()}
+    kept = set(sorted(sizes, key=lambda key: -sizes[key])[: ACTIVITIES_MAX - 1])
+    found = {key: blocks for key, blocks in members.items() if key in kept}
+    others = [block for key, blocks in members.items() if key not in kept for block in blocks]
+    found[0, f"{len(members) - len(kept):,} other activities"] = others
+    return found
+
+
+def _arrows(expansion: Expansion, groups: Indices, count: int, boxes: list[Box]) -> Iterator[Arrow]:
+    """The edges between different boxes; those within one are noted in its box."""
+    found: dict[int, tuple[int, list[tuple[int, int]]]] = {}
+    for segment in expansion.graph.segments:
+        rows = segment.predecessors
+        targets = np.repeat(np.arange(len(rows.indptr) - 1, dtype=np.int32), np.diff(rows.indptr)) + rows.first
+        keys = groups[rows.others].astype(np.int64) * count + groups[targets]
+        order = np.argsort(keys, kind="stable")
+        distinct, starts = np.unique(keys[order], return_index=True)
+        ends = np.append(starts, len(keys))[1:]
+        for key, start, end in zip(distinct.tolist(), starts.tolist(), ends.tolist(), strict=True):
+            picked = order[np.unique(np.linspace(start, end - 1, min(_SAMPLES, end - start)).astype(np.int64))]
+            samples = [(int(rows.others[i]), int(targets[i])) for i in picked.tolist()]
+            edges, known = found.get(key, (0, []))
+            found[key] = (edges + end - start, (known + samples)[:_SAMPLES])
+    for key, (edges, samples) in sorted(found.items(), key=lambda item: (item[0] % count, item[0] // count)):
+        source, target = divmod(key, count)
+        if source == target:
+            boxes[source] = msgspec.structs.replace(boxes[source], inner=edges)
+            continue
+        files = _sampled_files(expansion, samples)
+        more = edges > len(samples) and not any("{" in name for name in files)
+        yield Arrow(source=source, target=target, edges=edges, files=files[:_FILES_KEPT_MAX], more=more and bool(files))
+
+
+def _sampled_files(expansion: Expansion, samples: list[tuple[int, int]]) -> tuple[str, ...]:
+    """What goes along some edges: where one text of the document gives many names, that text."""
+    names: dict[str, None] = {}
+    written: dict[int, Needed] = {}
+    for maker, consumer in samples:
+        needed = written.setdefault(consumer, needed_by(expansion, consumer))
+        block = expansion.block(maker)
+        if len(samples) == 1 or block.count == 1:
+            names.update(dict.fromkeys(files_between(expansion, maker, needed)))
+            continue
+        values = block.values(block.position(maker))
+        for _, output in block.outputs():
+            name = block.written_output(output, values)
+            if needed.takes(name):
+                names.setdefault(name if is_pattern(name) or not output.name else output.name)
+    return tuple(names)
