@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pilotage.language.reference import reference_tables
+from pilotage.language.reading.reference import reference_tables
 
 PAGE = Path(__file__).parent / "reference" / "document.md"
 PART = re.compile(r"(<!-- generated: fields -->\n).*?(<!-- end of generated -->)", re.DOTALL)

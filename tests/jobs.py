@@ -17,7 +17,7 @@ from pilotage.language import (
     load,
     read_definition,
 )
-from pilotage.language.tree import tree_of
+from pilotage.language.text.tree import tree_of
 from pilotage.model.definition import Definition
 from pilotage.model.errors import Problem
 
@@ -57,7 +57,9 @@ class OneJob:
 
 def loaded(stages: str, *, folder: Folder | None = None, jobs: EarlierJobs | None = None, head: str = HEAD) -> Loaded:
     """What becomes of a document: a common head and the text of its stages."""
-    return load((head + stages).encode(), file="job.yaml", folder=folder or MemoryFolder(), format="yaml", jobs=jobs)
+    return load(
+        (head + stages).encode(), file="job.yaml", folder=folder or MemoryFolder(), source_format="yaml", jobs=jobs
+    )
 
 
 def expanded(

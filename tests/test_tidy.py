@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pilotage.model.version import VERSION
 from tests import tidy
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -230,4 +231,4 @@ def test_a_part_without_contract_is_seen() -> None:
 
 def test_the_changelog_speaks_of_this_version() -> None:
     changelog = tree().get("CHANGELOG.md", "")
-    assert pyproject()["project"]["version"] in changelog or "Unreleased" in changelog
+    assert VERSION in changelog or "Unreleased" in changelog

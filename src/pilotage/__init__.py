@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pilotage.model.version import VERSION
+
 if TYPE_CHECKING:
     from pilotage.app import load
     from pilotage.language.builder import Job
     from pilotage.model.errors import DocumentError, PilotageError, Problem
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = ["DocumentError", "Job", "PilotageError", "Problem", "__version__", "load"]
 

@@ -66,7 +66,7 @@ def examine(source: str, *, source_format: Format | None = None) -> Loaded:
         return Loaded(source_format or "yaml", None, None, report)
     beside = source != STANDARD_INPUT and not source.startswith(_OPEN_ALREADY)
     folder = DiskFolder(Path(source).parent if beside else ".")
-    return understand(data, file=name, folder=folder, format=source_format)
+    return understand(data, file=name, folder=folder, source_format=source_format)
 
 
 def read_source(source: str) -> bytes:
@@ -199,7 +199,7 @@ def json_text(value: object) -> str:
 
 def document_schema() -> dict[str, Any]:
     """The JSON Schema of a document."""
-    from pilotage.language.schema import document_schema as schema
+    from pilotage.language.reading.schema import document_schema as schema
 
     return schema()
 
@@ -319,8 +319,10 @@ def first_document(fields: Mapping[str, object], *, folder: str = ".") -> str:
     """The text of a document with the given fields; raises `DocumentError` where it would be refused in that folder."""
     from pilotage.language import DiskFolder
     from pilotage.language import load as understand
-    from pilotage.language.emit import write_yaml
+    from pilotage.language.text.emit import write_yaml
 
     text = write_yaml(fields)
-    understand(text.encode(), file="pilotage.yaml", folder=DiskFolder(folder), format="yaml").report.refuse_if_faulty()
+    understand(
+        text.encode(), file="pilotage.yaml", folder=DiskFolder(folder), source_format="yaml"
+    ).report.refuse_if_faulty()
     return text

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from pilotage.language import DiskFolder, Expansion, load
-from pilotage.language.patterns import is_pattern, matches
+from pilotage.language.text.patterns import is_pattern, matches
 
 
 def expansion_in(folder: Path) -> Expansion:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from pilotage.language import boutiques
-from pilotage.language.tree import Report
+from pilotage.language.text.tree import Report
 
 RUNNER = Path(__file__).with_name("bosh_runner.py")
 

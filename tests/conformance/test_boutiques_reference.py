@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pilotage.language import boutiques
-from pilotage.language.tree import Report, tree_of
+from pilotage.language.text.tree import Report, tree_of
 from tests.conformance.bosh import Answer, Bosh, ours, running_bosh
 
 TABLE = Path(__file__).with_name("boutiques_verdicts.csv")

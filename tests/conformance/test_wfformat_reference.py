@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.language.document import read_document, write_document
-from pilotage.language.expand import expand
-from pilotage.language.expansion import Expansion
+from pilotage.language.expansion.expand import expand
+from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.expansion.lists import RecordingLists
 from pilotage.language.folder import MemoryFolder
-from pilotage.language.lists import RecordingLists
 from pilotage.language.losses import Losses
-from pilotage.language.tree import Report
+from pilotage.language.reading.document import read_document, write_document
+from pilotage.language.text.tree import Report
 from pilotage.language.wfformat import read_wfformat, write_wfformat
 from pilotage.language.wfformat.vocabulary import keywords
 from pilotage.model.definition import Definition

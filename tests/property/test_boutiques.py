@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pilotage.language import boutiques
 from pilotage.language.boutiques.schema import faults
 from pilotage.language.boutiques.values import value_of
-from pilotage.language.tree import Report, tree_of
+from pilotage.language.text.tree import Report, tree_of
 from tests.conformance.bosh import Bosh, ours, running_bosh
 
 TEXT = st.text(alphabet="ab '\"$;*./\\é☃\n[]", max_size=6)

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pilotage.language import MemoryFolder, Report, write_document
-from pilotage.language.catalogue import Descriptor
-from pilotage.language.commands import Command
-from pilotage.language.iterations import Each, Values
-from pilotage.language.kinds import (
+from pilotage.language.reading.catalogue import Descriptor
+from pilotage.language.reading.commands import Command
+from pilotage.language.reading.iterations import Each, Values
+from pilotage.language.reading.kinds import (
     Anything,
     Choice,
     Expression,
@@ -26,10 +26,10 @@ from pilotage.language.kinds import (
     Text,
     YesNo,
 )
-from pilotage.language.records import Record, fields_of
-from pilotage.language.times import Time
-from pilotage.language.tree import tree_of
-from pilotage.language.yaml import read_tree
+from pilotage.language.reading.records import Record, fields_of
+from pilotage.language.reading.times import Time
+from pilotage.language.text.tree import tree_of
+from pilotage.language.text.yaml import read_tree
 from pilotage.model.definition import Combination, Definition, Source, Value, plain
 
 rough = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)

@@ -13,11 +13,11 @@ from pilotage.language.dagman.macros import Notes
 from pilotage.language.dagman.macros import expand as expand_macros
 from pilotage.language.dagman.parser import KEYWORDS
 from pilotage.language.dagman.submit_text import environment, protected
-from pilotage.language.expand import expand
-from pilotage.language.expansion import Expansion
+from pilotage.language.expansion.expand import expand
+from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.expansion.lists import RecordingLists
 from pilotage.language.folder import MemoryFolder
-from pilotage.language.lists import RecordingLists
-from pilotage.language.tree import Report
+from pilotage.language.text.tree import Report
 from pilotage.model.definition import (
     Binary,
     Definition,

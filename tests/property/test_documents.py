@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pilotage.language import MemoryFolder, Report, load, read_definition, write_document
-from pilotage.language.records import fields_of, names_below, names_of
-from pilotage.language.tree import tree_of
+from pilotage.language.reading.records import fields_of, names_below, names_of
+from pilotage.language.text.tree import tree_of
 from pilotage.model import definition as d
 
 FOLDER = MemoryFolder({"t.csv": "a,b\n1,2\n", "l.txt": "x\n", "r.raw": "", "cfg": "", "d/e": ""})
@@ -73,7 +73,7 @@ def test_any_tree_gives_a_job_or_faults(document: Any) -> None:
     if found is None:
         return
     text = write_document(found.definition)
-    result = load(text.encode(), file="job.yaml", folder=FOLDER, format="yaml")
+    result = load(text.encode(), file="job.yaml", folder=FOLDER, source_format="yaml")
     assert result.document is not None or result.report.errors
     if result.document is not None:
         assert result.document.definition == found.definition
@@ -87,14 +87,14 @@ def test_any_tree_gives_a_job_or_faults(document: Any) -> None:
 @settings(max_examples=200)
 @given(st.binary(max_size=60))
 def test_any_bytes_behind_a_good_head_give_an_answer(data: bytes) -> None:
-    result = load(b"pilotage: 1\njob: j\nrun: x\n" + data, file="job.yaml", folder=FOLDER, format="yaml")
+    result = load(b"pilotage: 1\njob: j\nrun: x\n" + data, file="job.yaml", folder=FOLDER, source_format="yaml")
     assert (result.expansion is None) == bool(result.report.errors)
 
 
 @settings(max_examples=150)
 @given(st.text(st.sampled_from("pilotage: 1\njb-[]{}\"'#&*!|>%@`,?xy\t"), max_size=60))
 def test_any_text_that_looks_like_yaml_gives_an_answer(text: str) -> None:
-    result = load(text.encode(), file="job.yaml", folder=FOLDER, format="yaml")
+    result = load(text.encode(), file="job.yaml", folder=FOLDER, source_format="yaml")
     assert (result.expansion is None) == bool(result.report.errors)
 
 

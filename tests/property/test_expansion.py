@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilotage.language import Expansion, MemoryFolder, RecordingLists, Report, expand, grow
-from pilotage.language.patterns import matches
+from pilotage.language.text.patterns import matches
 from tests.jobs import again, definition_of, picture
 
 FOLDER = {"t.csv": "e\nlow\nhigh\n", "l.txt": "one\ntwo\n", "r1.raw": "", "r2.raw": "", "cfg": ""}

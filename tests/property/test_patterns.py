@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pilotage.language.folder import MemoryFolder
-from pilotage.language.patterns import can_both_match, is_pattern, literal, matches, matching
+from pilotage.language.text.patterns import can_both_match, is_pattern, literal, matches, matching
 
 PIECES = ["a", "b", "/", "*", "**", "**/", "?", "[ab]", "[!a]", "[a-", "]", "[", "-", "!", "]a]", "\n", "."]
 patterns = st.lists(st.sampled_from(PIECES), max_size=6).map("".join)
@@ -95,6 +95,7 @@ def test_whether_both_can_match_does_not_depend_on_the_order(left: str, right: s
     assert can_both_match(left, right) == can_both_match(right, left)
 
 
+@example("[a-**[ab]", "/")
 @given(patterns, names)
 def test_whether_both_can_match_is_exact_for_a_name(pattern: str, name: str) -> None:
     assert can_both_match(pattern, literal(name)) == naive(pattern, name)

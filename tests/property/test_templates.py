@@ -5,7 +5,14 @@ import shlex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.language.templates import Placeholder, parse_template, part_of_name, render, render_column, render_shell
+from pilotage.language.text.templates import (
+    Placeholder,
+    parse_template,
+    part_of_name,
+    render,
+    render_column,
+    render_shell,
+)
 
 texts = st.text(st.sampled_from("ab{}%$'\" \n.é"), max_size=8)
 names = st.from_regex(r"[a-z_][a-z0-9_-]{0,3}", fullmatch=True)

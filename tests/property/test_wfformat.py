@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.language.expand import expand
-from pilotage.language.expansion import Expansion
+from pilotage.language.expansion.expand import expand
+from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.expansion.lists import RecordingLists
 from pilotage.language.folder import MemoryFolder
-from pilotage.language.lists import RecordingLists
-from pilotage.language.rules import check_rules
-from pilotage.language.tree import NOWHERE, Report
+from pilotage.language.reading.rules import check_rules
+from pilotage.language.text.tree import NOWHERE, Report
 from pilotage.language.wfformat import read_wfformat, write_wfformat
 from pilotage.language.wfformat.names import FreeNames, decoded, file_id, job_name, name_in_tree, task_id
 from pilotage.language.wfformat.unsaid import EXPORT_KEYWORDS

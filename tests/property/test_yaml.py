@@ -10,9 +10,9 @@ import yaml
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from pilotage.language.emit import write_yaml
-from pilotage.language.tree import Listing, Mark, Node, Report, Scalar, Table
-from pilotage.language.yaml import read_tree
+from pilotage.language.text.emit import write_yaml
+from pilotage.language.text.tree import Listing, Mark, Node, Report, Scalar, Table
+from pilotage.language.text.yaml import read_tree
 
 SEEDS = [
     "pilotage: 1\nstages:\n  - each: {seed: 1..9}\n    run: ./a {seed}\n    outputs: [sim-{seed}.dat]\n  - run: b\n",

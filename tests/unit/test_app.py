@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -97,8 +98,8 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
 
 
 def test_a_packed_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "x.json.gz"
-    path.write_bytes(b"\x1f\x8b\x08\x00rest")
+    path = tmp_path / "x.json.bz2"
+    path.write_bytes(b"BZh91AY&SY")
     assert refusal(path) == ("not-text", "unpack it first")
 
 
@@ -205,3 +206,11 @@ def test_what_an_import_cannot_take_is_listed_with_its_side(tmp_path: Path) -> N
 def test_a_first_document_that_would_be_refused_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(DocumentError):
         app.first_document({"pilotage": 1, "job": "x", "each": {"f": "*.absent"}, "run": "a {f}"}, folder=str(tmp_path))
+
+
+def test_a_packed_instance_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.json.gz"
+    path.write_bytes(gzip.compress(b'{"name": "x", "schemaVersion": "1.4", "workflow": {}}'))
+    loaded = app.examine(str(path))
+    assert loaded.format == "wfformat"
+    assert "not-utf8" not in {problem.code for problem in loaded.report.errors}

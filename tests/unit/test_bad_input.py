@@ -145,7 +145,7 @@ def test_a_fault_shows_its_line() -> None:
     ],
 )
 def test_hostile_text_gets_a_clear_answer(data: bytes, code: str | None) -> None:
-    result = load(data, file="job.yaml", folder=MemoryFolder(), format="yaml")
+    result = load(data, file="job.yaml", folder=MemoryFolder(), source_format="yaml")
     assert result.expansion is None
     assert result.report.errors
     assert code is None or result.report.errors[0].code == code

@@ -6,7 +6,7 @@ import pytest
 
 from pilotage.language import boutiques
 from pilotage.language.boutiques import conditions
-from pilotage.language.tree import Report, tree_of
+from pilotage.language.text.tree import Report, tree_of
 
 
 def tool(line: str, *inputs: dict[str, Any], **fields: Any) -> boutiques.Descriptor:

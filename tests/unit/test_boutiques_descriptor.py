@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pilotage.language import boutiques
-from pilotage.language.tree import Report, tree_of
+from pilotage.language.text.tree import Report, tree_of
 
 
 def descriptor(**changes: Any) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import Any, get_type_hints
 import pytest
 
 from pilotage.language import MemoryFolder, read_document
-from pilotage.language import spoken as s
 from pilotage.language.builder import Job
-from pilotage.language.records import names_below, names_of
+from pilotage.language.reading import spoken as s
+from pilotage.language.reading.records import names_below, names_of
 from pilotage.model import definition as d
 from pilotage.model.errors import DocumentError
 

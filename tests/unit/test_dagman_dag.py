@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pilotage.language.dagman.assemble import assemble
-from pilotage.language.losses import Losses
 from pilotage.language.dagman.nodes import Dag, DagNode
 from pilotage.language.folder import MemoryFolder
-from pilotage.language.tree import Report
+from pilotage.language.losses import Losses
+from pilotage.language.text.tree import Report
 
 
 def read(text: str, **files: str) -> tuple[Dag, Report, Losses]:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import pytest
 
 from pilotage.language.dagman import Losses, read_dagman, write_dagman
-from pilotage.language.document import read_document
-from pilotage.language.expand import expand
-from pilotage.language.expansion import Expansion
+from pilotage.language.expansion.expand import expand
+from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.expansion.lists import RecordingLists
 from pilotage.language.folder import MemoryFolder
-from pilotage.language.lists import RecordingLists
-from pilotage.language.tree import Report
+from pilotage.language.reading.document import read_document
+from pilotage.language.text.tree import Report
 
 RECONSTRUCTION = """\
 pilotage: 1

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pilotage.language.dagman import Losses, read_dagman
-from pilotage.language.expand import expand
+from pilotage.language.expansion.expand import expand
+from pilotage.language.expansion.lists import RecordingLists
 from pilotage.language.folder import MemoryFolder
-from pilotage.language.lists import RecordingLists
-from pilotage.language.rules import check_rules
-from pilotage.language.tree import NOWHERE, Report
+from pilotage.language.reading.rules import check_rules
+from pilotage.language.text.tree import NOWHERE, Report
 from pilotage.model.definition import (
     AbortOn,
     Container,

@@ -14,13 +14,13 @@ from pilotage.language.dagman.fields import (
     split_list,
     split_remaps,
 )
-from pilotage.language.losses import Losses
 from pilotage.language.dagman.macros import Notes, expand
 from pilotage.language.dagman.nodes import Variable
 from pilotage.language.dagman.statements import parse_statements, physical_lines
 from pilotage.language.dagman.submit import SubmitJob, SubmitReader
 from pilotage.language.folder import MemoryFolder
-from pilotage.language.tree import NOWHERE, Report
+from pilotage.language.losses import Losses
+from pilotage.language.text.tree import NOWHERE, Report
 
 
 def queued(text: str, *, prepended: str = "", appended: str = "", **files: str) -> tuple[list[SubmitJob], Report]:

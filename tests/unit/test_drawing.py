@@ -17,7 +17,7 @@ from pilotage.language.drawing.file_count import count_files
 from pilotage.language.drawing.layers import lay_out
 from pilotage.language.drawing.picture import ACTIVITIES_MAX, Arrow, Box, Picture, picture_of
 from pilotage.language.drawing.svg import draw_picture
-from pilotage.language.patterns import is_pattern
+from pilotage.language.text.patterns import is_pattern
 
 SVG = "{http://www.w3.org/2000/svg}"
 

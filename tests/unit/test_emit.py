@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from pilotage.language.emit import COLUMNS_MAX, write_yaml
+from pilotage.language.text.emit import COLUMNS_MAX, write_yaml
 
 
 def test_a_document_is_written_in_block_style_and_in_its_order() -> None:

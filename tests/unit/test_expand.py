@@ -9,7 +9,7 @@ from tests.jobs import Untouchable, again, commands, edges, expanded, only_fault
 
 def hyphens(text: str) -> str:
     """The text with every dash as a plain one: which is drawn is a matter of taste."""
-    return text.replace("\u2013", "-")
+    return text.replace("\u2500", "-")
 
 
 SWEEP = """\

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.language.items import Column, Groups, Items, RangeTexts, cross, dot, flat_cross, match
-from pilotage.language.lists import ListFault
+from pilotage.language.expansion.items import Column, Groups, Items, RangeTexts, cross, dot, flat_cross, match
+from pilotage.language.expansion.lists import ListFault
 
 
 def column(name: str, *values: str) -> Items:

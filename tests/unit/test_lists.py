@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from pilotage.language.expansion.lists import ListFault, RecordedLists, RecordingLists, digest, late_key
 from pilotage.language.folder import MemoryFolder
-from pilotage.language.lists import ListFault, RecordedLists, RecordingLists, digest, late_key
 from tests.jobs import OneJob
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.language.patterns import can_both_match, literal, matches, matching
+from pilotage.language.text.patterns import can_both_match, literal, matches, matching
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.language.quantities import parse_bytes, parse_seconds
+from pilotage.language.text.quantities import parse_bytes, parse_seconds
 
 
 @pytest.mark.parametrize(

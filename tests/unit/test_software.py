@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pilotage.language import MemoryFolder
-from pilotage.language.software import find_execution
+from pilotage.language.expansion.software import find_execution
 from tests.jobs import commands, definition_of, expanded, only_fault, refused
 
 SOFTWARE = """\

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.language.templates import (
+from pilotage.language.text.templates import (
     Placeholder,
     Values,
     parse_template,

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from pilotage.language.document import read_document
-from pilotage.language.expand import expand
-from pilotage.language.expansion import Expansion
+from pilotage.language.expansion.expand import expand
+from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.expansion.lists import RecordingLists
 from pilotage.language.folder import MemoryFolder
-from pilotage.language.lists import RecordingLists
 from pilotage.language.losses import Losses
-from pilotage.language.tree import Report
+from pilotage.language.reading.document import read_document
+from pilotage.language.text.tree import Report
+from pilotage.language.text.yaml import SIZE_BYTES_MAX
 from pilotage.language.wfformat import read_wfformat, write_wfformat
 from pilotage.language.wfformat.unsaid import EXPORT_KEYWORDS
 from pilotage.language.wfformat.vocabulary import keywords
-from pilotage.language.yaml import SIZE_BYTES_MAX
 from pilotage.model.definition import Binary, Definition, Line, Package, Stage
 
 Json = dict[str, Any]

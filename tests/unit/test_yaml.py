@@ -8,9 +8,9 @@ import sys
 import pytest
 import yaml
 
-from pilotage.language.growth import ALIASED_NODES_MAX, DEPTH_MAX, PROBLEMS_MAX
-from pilotage.language.tree import Listing, Mark, Node, Scalar, Table
-from pilotage.language.yaml import SIZE_BYTES_MAX, ambiguity, read_tree
+from pilotage.language.text.growth import ALIASED_NODES_MAX, DEPTH_MAX, PROBLEMS_MAX
+from pilotage.language.text.tree import Listing, Mark, Node, Scalar, Table
+from pilotage.language.text.yaml import SIZE_BYTES_MAX, ambiguity, read_tree
 from pilotage.model.errors import Problem
 
 EXAMPLE = """\

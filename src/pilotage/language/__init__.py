@@ -6,15 +6,15 @@ are the pure part, which gives the same packages for the same definition and lis
 
 from __future__ import annotations
 
-from pilotage.language.document import DOCUMENT_NAMES, Document, read_definition, read_document, write_document
-from pilotage.language.expand import EXPANDER_VERSION, expand, grow
-from pilotage.language.expansion import Expansion, LateStage
+from pilotage.language.expansion.expand import EXPANDER_VERSION, expand, grow
+from pilotage.language.expansion.expansion import Expansion, LateStage
+from pilotage.language.expansion.lists import RecordedLists, RecordingLists
+from pilotage.language.expansion.packages import ConcreteBinary, ConcretePackage
 from pilotage.language.folder import DiskFolder, EarlierJobs, Folder, MemoryFolder
-from pilotage.language.lists import RecordedLists, RecordingLists
 from pilotage.language.load import FORMATS, Format, Loaded, detect_format, load
 from pilotage.language.losses import Loss
-from pilotage.language.packages import ConcreteBinary, ConcretePackage
-from pilotage.language.tree import Report
+from pilotage.language.reading.document import DOCUMENT_NAMES, Document, read_definition, read_document, write_document
+from pilotage.language.text.tree import Report
 
 __all__ = [
     "DOCUMENT_NAMES",

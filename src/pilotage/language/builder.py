@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
-from pilotage.language.document import read_document, write_document
-from pilotage.language.emit import write_yaml
 from pilotage.language.folder import DiskFolder, Folder
 from pilotage.language.load import Loaded, load
-from pilotage.language.spoken import SpokenJob, SpokenSoftware, SpokenStage
+from pilotage.language.reading.document import read_document, write_document
+from pilotage.language.reading.spoken import SpokenJob, SpokenSoftware, SpokenStage
+from pilotage.language.text.emit import write_yaml
 from pilotage.model.definition import LANGUAGE_VERSION, Definition, Value, plain
 from pilotage.model.errors import DocumentError
 
@@ -57,7 +57,7 @@ class Job:
 
     def load(self, folder: Folder | str = ".") -> Loaded:
         """The job read, checked and expanded in a folder; raises `DocumentError` with every fault."""
-        loaded = load(self.text.encode(), file=self._file, folder=_folder(folder), format="yaml")
+        loaded = load(self.text.encode(), file=self._file, folder=_folder(folder), source_format="yaml")
         loaded.report.refuse_if_faulty()
         return loaded
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from pilotage.language.patterns import is_pattern, matches, pattern_expression
+from pilotage.language.text.patterns import is_pattern, matches, pattern_expression
 
 
 class Folder(Protocol):

@@ -7,14 +7,16 @@ from typing import Literal, get_args
 
 import msgspec
 
-from pilotage.language.advice import advise, check_parameters
-from pilotage.language.document import Document, read_document
-from pilotage.language.expand import expand
-from pilotage.language.expansion import Expansion
+from pilotage.language.expansion.advice import advise, check_parameters
+from pilotage.language.expansion.expand import expand
+from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.expansion.further import look_further
+from pilotage.language.expansion.lists import RecordingLists
 from pilotage.language.folder import EarlierJobs, Folder
-from pilotage.language.lists import RecordingLists
 from pilotage.language.losses import Loss, Losses
-from pilotage.language.tree import Report
+from pilotage.language.reading.document import Document, read_what_can_be
+from pilotage.language.text.tree import Report
+from pilotage.language.text.yaml import read_tree
 from pilotage.model.definition import Definition
 
 Format = Literal["yaml", "dagman", "wfformat"]
@@ -60,12 +62,12 @@ def load(
     *,
     file: str,
     folder: Folder,
-    format: Format | None = None,
+    source_format: Format | None = None,
     jobs: EarlierJobs | None = None,
     executors: Collection[str] = EXECUTORS,
 ) -> Loaded:
-    """Read, check and expand a document; `format` None detects it. Nothing is raised: the report has every fault."""
-    chosen = format or detect_format(data, file=file)
+    """Read, check and expand a document; without `source_format` it is detected. Nothing is raised: the report has every fault."""
+    chosen = source_format or detect_format(data, file=file)
     document, report, losses = _READERS[chosen](data, file, folder)
     if document is None or report.errors:
         return Loaded(chosen, None, None, report, losses)
@@ -80,8 +82,13 @@ Read = tuple[Document | None, Report, tuple[Loss, ...]]
 
 
 def _read_yaml(data: bytes, file: str, folder: Folder) -> Read:
-    document, report = read_document(data, file=file, folder=folder)
-    return document, report, ()
+    tree, report = read_tree(data, file=file)
+    if tree is None:
+        return None, report, ()
+    document, reading = read_what_can_be(tree, report, folder=folder)
+    if document is not None and report.errors:
+        look_further(document, reading)
+    return (None if report.errors else document), report, ()
 
 
 def _read_dagman(data: bytes, file: str, folder: Folder) -> Read:

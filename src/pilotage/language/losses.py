@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from pilotage.language.tree import NOWHERE, Mark
+from pilotage.language.text.tree import NOWHERE, Mark
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):

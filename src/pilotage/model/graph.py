@@ -207,7 +207,7 @@ class Graph:
             for first, indptr, others in rows:
                 row = package - first
                 if 0 <= row < len(indptr) - 1 and indptr[row] != indptr[row + 1]:
-                    before = max(before, max(finish[other] for other in others[indptr[row] : indptr[row + 1]]))
+                    before = max(before, *map(finish.__getitem__, others[indptr[row] : indptr[row + 1]]))
             finish[package] = before + own[package]
         return np.array(finish, dtype=np.float64)
 

@@ -32,7 +32,7 @@ from pilotage.language.boutiques.lint_outputs import check_container, check_outp
 from pilotage.language.boutiques.shape import Place
 from pilotage.language.boutiques.shape_rules import check_descriptor_shape
 from pilotage.language.boutiques.values import Value, value_of
-from pilotage.language.tree import Node, Report
+from pilotage.language.text.tree import Node, Report
 
 __all__ = [
     "ConfigurationFile",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pilotage.language.boutiques import command, schema
 from pilotage.language.boutiques.descriptor import Descriptor, Group, Input
 from pilotage.language.boutiques.values import Value, is_integer, is_number, kind_of, same, shown, value_of
-from pilotage.language.tree import NOWHERE, Mark, Node, Report, Table
+from pilotage.language.text.tree import NOWHERE, Mark, Node, Report, Table
 from pilotage.model.errors import did_you_mean
 
 

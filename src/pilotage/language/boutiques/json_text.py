@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from pilotage.language import yaml
-from pilotage.language.tree import Mark, Node, Report
+from pilotage.language.text import yaml
+from pilotage.language.text.tree import Mark, Node, Report
 
 
 def read_json(text: str, report: Report) -> Node | None:

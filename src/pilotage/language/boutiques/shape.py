@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from pilotage.language.boutiques.values import Value, first_repeated, is_integer, is_number, kind_of, mark_at, shown
-from pilotage.language.tree import Mark, Node, Report, Table
+from pilotage.language.text.tree import Mark, Node, Report, Table
 from pilotage.model.errors import did_you_mean
 
 

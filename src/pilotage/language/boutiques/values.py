@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from pilotage.language.tree import NOWHERE, Listing, Mark, Node, Report, Scalar, Table
+from pilotage.language.text.tree import NOWHERE, Listing, Mark, Node, Report, Scalar, Table
 
 Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
 

@@ -7,12 +7,12 @@ import posixpath
 from pilotage.language.dagman import commands as ast
 from pilotage.language.dagman.apply import CommandApplier
 from pilotage.language.dagman.lexer import Word, decode
-from pilotage.language.losses import Losses
 from pilotage.language.dagman.nodes import Dag, DagNode
 from pilotage.language.dagman.parser import parse_commands
 from pilotage.language.dagman.scope import NODES_MAX, Scope, Workshop, find_cycle
 from pilotage.language.folder import Folder
-from pilotage.language.tree import NOWHERE, Mark, Report
+from pilotage.language.losses import Losses
+from pilotage.language.text.tree import NOWHERE, Mark, Report
 
 _DEPTH_MAX = 40
 _SUBMIT_OF_A_DAG = ".condor.sub"

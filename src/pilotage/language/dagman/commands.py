@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from pilotage.language.dagman.lexer import Line, Pair, Word
-from pilotage.language.tree import Mark
+from pilotage.language.text.tree import Mark
 
 NodeKind = Literal["job", "final", "provisioner", "service", "subdag"]
 ScriptKind = Literal["pre", "post", "hold"]

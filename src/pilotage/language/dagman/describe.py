@@ -11,12 +11,12 @@ import msgspec
 
 from pilotage.language.dagman.export_losses import list_fields
 from pilotage.language.dagman.fields import join_arguments
-from pilotage.language.losses import Losses
 from pilotage.language.dagman.submit_text import command, environment, is_listable, is_sayable, protected, size
 from pilotage.language.dagman.vocabulary import SCRIPT_HEAD
-from pilotage.language.packages import SHELL, ConcreteBinary, ConcreteInput, ConcretePackage
-from pilotage.language.patterns import is_pattern
-from pilotage.language.templates import Values, parse_template, render
+from pilotage.language.expansion.packages import SHELL, ConcreteBinary, ConcreteInput, ConcretePackage
+from pilotage.language.losses import Losses
+from pilotage.language.text.patterns import is_pattern
+from pilotage.language.text.templates import Values, parse_template, render
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*")
 

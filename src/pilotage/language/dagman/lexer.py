@@ -11,7 +11,7 @@ from bisect import bisect_right
 
 import msgspec
 
-from pilotage.language.tree import Mark, Report
+from pilotage.language.text.tree import Mark, Report
 
 SPACE = " \t\r\v\f"
 _DELIMITERS = " \t\r"

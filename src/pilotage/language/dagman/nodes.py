@@ -14,7 +14,7 @@ from pilotage.language.dagman.commands import (
     ScriptCommand,
     ToleranceCommand,
 )
-from pilotage.language.tree import Mark
+from pilotage.language.text.tree import Mark
 
 
 class Variable(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from pilotage.language.dagman.parser_nodes import (
     required,
     same_keyword,
 )
-from pilotage.language.tree import Report
+from pilotage.language.text.tree import Report
 from pilotage.model.errors import did_you_mean
 
 _PIN_MAX = 100_000

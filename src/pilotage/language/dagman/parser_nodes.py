@@ -9,7 +9,7 @@ import msgspec
 
 from pilotage.language.dagman import commands as ast
 from pilotage.language.dagman.lexer import Cursor, Fault, Line, LineReader, Word
-from pilotage.language.tree import Mark
+from pilotage.language.text.tree import Mark
 
 RESERVED_NAMES = frozenset({"PARENT", "CHILD", "ALL_NODES"})
 _INTEGER = re.compile(r"[+-]?[0-9]{1,12}")

@@ -9,7 +9,7 @@ import msgspec
 
 from pilotage.language.dagman.lexer import SPACE, decode
 from pilotage.language.folder import Folder
-from pilotage.language.tree import Mark, Report
+from pilotage.language.text.tree import Mark, Report
 
 QUEUED_MAX = 1_000_000
 _KEYWORD = re.compile(r"(?:^|(?<=[\s,]))(in|from|matching)(?=[\s(\[]|$)", re.IGNORECASE)

@@ -12,14 +12,14 @@ import msgspec
 from pilotage.language.dagman.assemble import assemble
 from pilotage.language.dagman.drafts import Draft, DraftFile
 from pilotage.language.dagman.lexer import decode
-from pilotage.language.losses import Losses
 from pilotage.language.dagman.nodes import Dag
 from pilotage.language.dagman.scope import EDGES_MAX
 from pilotage.language.dagman.settle import settle_makers
 from pilotage.language.dagman.stages import sequences, stages_by_depth, stages_by_place, told_places
 from pilotage.language.dagman.translate import Translator, escaped
 from pilotage.language.folder import Folder
-from pilotage.language.tree import NOWHERE, Report
+from pilotage.language.losses import Losses
+from pilotage.language.text.tree import NOWHERE, Report
 from pilotage.model.definition import Binary, Definition, InputFile, OutputFile, Package
 
 

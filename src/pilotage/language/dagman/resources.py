@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from pilotage.language.dagman.fields import size_bytes
-from pilotage.language.losses import Losses
 from pilotage.language.dagman.submit import SubmitJob
 from pilotage.language.dagman.vocabulary import OTHER_LOSSES
+from pilotage.language.losses import Losses
 from pilotage.model.definition import Container, Resources
 
 _KNOWN_UNIVERSES = frozenset({"", "vanilla", "container", "docker", "parallel", "5"})

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import msgspec
 
 from pilotage.language.dagman.commands import Command, Inline
-from pilotage.language.losses import Losses
 from pilotage.language.dagman.nodes import DagNode
-from pilotage.language.tree import Report
+from pilotage.language.losses import Losses
+from pilotage.language.text.tree import Report
 
 NODES_MAX = 1_000_000
 EDGES_MAX = 4_000_000

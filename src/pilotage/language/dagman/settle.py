@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pilotage.language.dagman.drafts import Draft, DraftFile
-from pilotage.language.losses import Losses
 from pilotage.language.dagman.scope import find_cycle
+from pilotage.language.losses import Losses
 
 _ROUNDS_MAX = 20
 Edges = Mapping[tuple[int, int], object]

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from pilotage.language.dagman.lexer import SPACE
-from pilotage.language.tree import Mark, Report
+from pilotage.language.text.tree import Mark, Report
 
 StatementKind = Literal["assign", "queue", "if", "elif", "else", "endif", "include", "use", "error", "warning"]
 PhysicalLine = tuple[int, int, str]  # line, column of its first character, text without white space around it

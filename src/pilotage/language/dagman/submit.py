@@ -12,13 +12,13 @@ import msgspec
 from pilotage.language.dagman.commands import Inline
 from pilotage.language.dagman.conditions import holds
 from pilotage.language.dagman.lexer import decode
-from pilotage.language.losses import Losses
 from pilotage.language.dagman.macros import Notes, expand
 from pilotage.language.dagman.nodes import Variable
 from pilotage.language.dagman.queue import QUEUED_MAX, QueueReader
 from pilotage.language.dagman.statements import Statement, parse_statements, physical_lines
 from pilotage.language.folder import Folder
-from pilotage.language.tree import NOWHERE, Mark, Report
+from pilotage.language.losses import Losses
+from pilotage.language.text.tree import NOWHERE, Mark, Report
 
 _INCLUDES_MAX = 20
 

@@ -12,7 +12,6 @@ from pilotage.language.dagman.commands import Inline, ScriptCommand
 from pilotage.language.dagman.drafts import Draft, DraftFile
 from pilotage.language.dagman.fields import Wrong, is_yes, split_arguments, split_environment, split_list, split_remaps
 from pilotage.language.dagman.lexer import decode
-from pilotage.language.losses import Losses
 from pilotage.language.dagman.macros import Notes, expand
 from pilotage.language.dagman.nodes import Dag, DagNode
 from pilotage.language.dagman.resources import container, resources, whole_number
@@ -26,11 +25,12 @@ from pilotage.language.dagman.vocabulary import (
     SUBMIT_LOSSES,
     WRAPPED,
 )
+from pilotage.language.expansion.packages import SHELL
 from pilotage.language.folder import Folder
-from pilotage.language.packages import SHELL
-from pilotage.language.paths import why_outside
-from pilotage.language.patterns import is_pattern
-from pilotage.language.tree import Report
+from pilotage.language.losses import Losses
+from pilotage.language.text.paths import why_outside
+from pilotage.language.text.patterns import is_pattern
+from pilotage.language.text.tree import Report
 from pilotage.model.definition import (
     AbortOn,
     Environment,

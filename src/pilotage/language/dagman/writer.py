@@ -11,11 +11,11 @@ from collections import Counter
 
 from pilotage.language.dagman.describe import Described, describe
 from pilotage.language.dagman.export_losses import list_fields
-from pilotage.language.losses import Losses
 from pilotage.language.dagman.submit_text import protected, variable
-from pilotage.language.expansion import Expansion
-from pilotage.language.packages import ConcretePackage
-from pilotage.language.templates import parse_template, render, render_arguments
+from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.expansion.packages import ConcretePackage
+from pilotage.language.losses import Losses
+from pilotage.language.text.templates import parse_template, render, render_arguments
 from pilotage.model.definition import Package, Script
 
 _KEYWORDS = {"work": "JOB", "final": "FINAL", "provisioner": "PROVISIONER", "service": "SERVICE"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, get_args
 
-from pilotage.language.expansion import Expansion
+from pilotage.language.expansion.expansion import Expansion
 
 __all__ = ["DRAWINGS", "Drawing", "draw"]
 

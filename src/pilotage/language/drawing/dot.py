@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pilotage.language.drawing.edge_files import files_between, needed_by
 from pilotage.language.drawing.palette import colour_of_activities
-from pilotage.language.expansion import Expansion
+from pilotage.language.expansion.expansion import Expansion
 
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f]")
 _FILES_SHOWN_MAX = 3

@@ -5,11 +5,11 @@ Asking edge by edge would write out the whole list of a merge for each of its th
 
 from __future__ import annotations
 
-from pilotage.language.blocks import Block
-from pilotage.language.expansion import Expansion
-from pilotage.language.paths import tidy_name
-from pilotage.language.patterns import can_both_match, is_pattern, literal, matches
-from pilotage.language.templates import render, render_arguments
+from pilotage.language.expansion.blocks import Block
+from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.text.paths import tidy_name
+from pilotage.language.text.patterns import can_both_match, is_pattern, literal, matches
+from pilotage.language.text.templates import render, render_arguments
 
 
 class Needed:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pilotage.language.blocks import Block, BlockColumns
-from pilotage.language.expansion import Expansion
-from pilotage.language.items import Column, Groups
-from pilotage.language.makers import general_pattern
-from pilotage.language.paths import tidy_name, tidy_names
-from pilotage.language.patterns import can_both_match, is_pattern, literal
-from pilotage.language.resolve import ProducedNames
-from pilotage.language.templates import Template, part_of_name, render_column
+from pilotage.language.expansion.blocks import Block, BlockColumns
+from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.expansion.items import Column, Groups
+from pilotage.language.expansion.makers import general_pattern
+from pilotage.language.expansion.resolve import ProducedNames
+from pilotage.language.text.paths import tidy_name, tidy_names
+from pilotage.language.text.patterns import can_both_match, is_pattern, literal
+from pilotage.language.text.templates import Template, part_of_name, render_column
 
 
 def count_files(expansion: Expansion) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from pilotage.language.drawing.edge_files import files_between, needed_by
-from pilotage.language.expansion import Expansion
+from pilotage.language.expansion.expansion import Expansion
 
 _PIECE_ENTRIES = 500
 

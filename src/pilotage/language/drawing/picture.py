@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from pilotage.language.blocks import Block
 from pilotage.language.drawing.edge_files import Needed, files_between, needed_by
-from pilotage.language.expansion import Expansion
-from pilotage.language.items import Indices
-from pilotage.language.patterns import is_pattern
+from pilotage.language.expansion.blocks import Block
+from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.expansion.items import Indices
+from pilotage.language.text.patterns import is_pattern
 
 GROUPS_MAX = 60
 ACTIVITIES_MAX = 100

@@ -9,7 +9,7 @@ from pilotage.language.drawing.layers import Laid, lay_out
 from pilotage.language.drawing.palette import Colour, colour_of_activities
 from pilotage.language.drawing.picture import Arrow, Box, Picture, picture_of
 from pilotage.language.drawing.text import plural
-from pilotage.language.expansion import Expansion
+from pilotage.language.expansion.expansion import Expansion
 
 PACKAGES_MAX = 120
 EDGES_MAX = 400

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pilotage.language.drawing.cells import cells, clipped, padded, shortened
 from pilotage.language.drawing.picture import Arrow, Box, Picture, picture_of
-from pilotage.language.expansion import Expansion
+from pilotage.language.expansion.expansion import Expansion
 
 PACKAGES_MAX = 100
 EDGES_MAX = 400

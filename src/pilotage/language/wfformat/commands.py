@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+from pilotage.language.expansion.packages import SHELL, ConcreteBinary, ConcretePackage
 from pilotage.language.losses import Losses
-from pilotage.language.packages import SHELL, ConcreteBinary, ConcretePackage
 
 COMMAND = "package.binaries"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from pilotage.language.tree import Listing, Mark, Node, Scalar, Table
+from pilotage.language.text.tree import Listing, Mark, Node, Scalar, Table
 from pilotage.language.wfformat.names import OWN_SYSTEM, decoded
 from pilotage.language.wfformat.shape import Shape, number_of
 from pilotage.model.errors import did_you_mean

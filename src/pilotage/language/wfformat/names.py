@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pilotage.language.paths import STATE_FOLDER, tidy_name
+from pilotage.language.text.paths import STATE_FOLDER, tidy_name
 
 OWN_SYSTEM = "pilotage"
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pilotage.language.folder import Folder
 from pilotage.language.losses import Losses
-from pilotage.language.tree import Node, Report, Scalar, Table
+from pilotage.language.text.tree import Node, Report, Scalar, Table
+from pilotage.language.text.yaml import read_tree
 from pilotage.language.wfformat.files import Files
 from pilotage.language.wfformat.instance import Instance, read_instance
 from pilotage.language.wfformat.shape import LossTally, Shape
 from pilotage.language.wfformat.translate import translate
 from pilotage.language.wfformat.unpack import unpack
 from pilotage.language.wfformat.vocabulary import INSTANCE, SCHEMA_VERSION
-from pilotage.language.yaml import read_tree
 from pilotage.model.definition import Definition
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from pilotage.language.kinds import describe
 from pilotage.language.losses import Losses
-from pilotage.language.tree import Listing, Mark, Node, Report, Scalar, Table
+from pilotage.language.reading.kinds import describe
+from pilotage.language.text.tree import Listing, Mark, Node, Report, Scalar, Table
 from pilotage.language.wfformat.vocabulary import Kind, ListOf, Number, Object, Text, keywords
 from pilotage.model.errors import did_you_mean
 

@@ -6,7 +6,7 @@ import math
 from datetime import datetime
 
 from pilotage.language.folder import Folder
-from pilotage.language.tree import Report
+from pilotage.language.text.tree import Report
 from pilotage.language.wfformat.files import Files
 from pilotage.language.wfformat.instance import Executed, Instance, Quantity, Said, Task
 from pilotage.language.wfformat.names import braces_doubled, job_name, without_counter

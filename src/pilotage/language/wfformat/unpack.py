@@ -6,8 +6,8 @@ import gzip
 import io
 import zlib
 
-from pilotage.language.tree import Report
-from pilotage.language.yaml import SIZE_BYTES_MAX
+from pilotage.language.text.tree import Report
+from pilotage.language.text.yaml import SIZE_BYTES_MAX
 
 GZIP_MAGIC = b"\x1f\x8b"
 

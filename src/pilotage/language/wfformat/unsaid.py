@@ -7,10 +7,10 @@ from functools import cache
 
 import msgspec
 
-from pilotage.language.expansion import Expansion
+from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.losses import Losses
-from pilotage.language.patterns import is_pattern
-from pilotage.language.rules import values_in
+from pilotage.language.reading.rules import values_in
+from pilotage.language.text.patterns import is_pattern
 from pilotage.model.definition import (
     Binary,
     Container,

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pilotage
-from pilotage.language.expansion import Expansion
+from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.expansion.packages import ConcretePackage
 from pilotage.language.losses import Losses
-from pilotage.language.packages import ConcretePackage
-from pilotage.language.patterns import is_pattern
+from pilotage.language.text.patterns import is_pattern
 from pilotage.language.wfformat.commands import command_of
 from pilotage.language.wfformat.names import OWN_SYSTEM, FreeNames, file_id, task_id
 from pilotage.language.wfformat.unsaid import note_unsaid
 from pilotage.language.wfformat.vocabulary import SCHEMA_VERSION
+from pilotage.model.version import VERSION
 
 # The format wants to know when the job ran, and commands can only be said beside that: a time that nobody takes for real.
 NEVER = "1970-01-01T00:00:00Z"
@@ -54,7 +54,7 @@ class _Writing:
         if definition.created:
             instance["createdAt"] = definition.created
         instance["schemaVersion"] = SCHEMA_VERSION
-        instance["runtimeSystem"] = {"name": OWN_SYSTEM, "version": pilotage.__version__}
+        instance["runtimeSystem"] = {"name": OWN_SYSTEM, "version": VERSION}
         specification = {"tasks": specified, "files": self._files()}
         reason = f"the job has not run: {NEVER} and estimates stand where WfFormat asks for the times of a run"
         self.losses.add("execution", reason, file="")

@@ -1,0 +1,341 @@
+"""Blocks: one package template of a job with all the packages it gives, which exist only as numbers and formulas."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from pilotage.language.expansion.items import Column, Indices, Items
+from pilotage.language.reading.kinds import Place
+from pilotage.language.text.paths import tidy_name
+from pilotage.language.text.patterns import is_pattern, literal
+from pilotage.language.text.templates import (
+    Part,
+    Placeholder,
+    Template,
+    Values,
+    literal_text,
+    parse_template,
+    part_of_name,
+    render,
+)
+from pilotage.model.definition import Binary, Definition, InputFile, Line, OutputFile, Package
+from pilotage.model.layout import StageLayout
+
+Constants = Mapping[str, str]
+
+
+class Block:
+    """The packages that one package template gives, over the items of its stage and of its line."""
+
+    __slots__ = (
+        "activity",
+        "constants",
+        "items",
+        "layout",
+        "line_items",
+        "name",
+        "number",
+        "package",
+        "stage",
+        "template",
+    )
+
+    def __init__(
+        self,
+        *,
+        definition: Definition,
+        layout: StageLayout,
+        stage: int,
+        template: int,
+        number: int,
+        stage_items: Items,
+        line_items: Items,
+        stage_name: str,
+        name: str,
+    ) -> None:
+        """`stage`, `template` and `number` are the positions of the package template; `name` goes before the tag."""
+        line = definition.stages[stage].lines[template]
+        self.layout = layout
+        self.stage = stage
+        self.template = template
+        self.number = number
+        self.items = stage_items
+        self.line_items = line_items
+        self.package = line.packages[number]
+        self.activity = activity_of(self.package) or stage_name
+        # A variable that is iterated over goes before a constant of the same name, in every text alike.
+        iterated = {*stage_items.columns, *line_items.columns}
+        constants = {**definition.variables, "job": definition.job}
+        self.constants: Constants = {name: text for name, text in constants.items() if name not in iterated}
+        self.name = name
+
+    @property
+    def count(self) -> int:
+        """How many packages it gives."""
+        return self.items.count * self.line_items.count
+
+    @property
+    def place(self) -> Place:
+        """Where its template stands in the definition."""
+        return ("stages", self.stage, "lines", self.template, "packages", self.number)
+
+    def packages(self) -> range | list[int]:
+        """The numbers of its packages in the job."""
+        layout, each = self.layout, self.layout.templates[self.template].packages
+        first = layout.package(template=self.template, item=0, line=0, number=self.number)
+        if self.line_items.count == 1:
+            return range(first, first + self.items.count * layout.package_period, layout.package_period or 1)
+        if self.items.count == 1:
+            return range(first, first + self.line_items.count * each, each)
+        outer = np.arange(self.items.count, dtype=np.int64) * layout.package_period
+        inner = np.arange(self.line_items.count, dtype=np.int64) * each
+        numbers: list[int] = (first + outer[:, None] + inner[None, :]).ravel().tolist()
+        return numbers
+
+    def package_array(self) -> Indices:
+        """The numbers of its packages as an array."""
+        return as_array(self.packages())
+
+    def position(self, package: int) -> int:
+        """Which of its packages has this number in the job."""
+        _, item, line, _ = self.layout.locate(package)
+        return item * self.line_items.count + line
+
+    def variables(self) -> set[str]:
+        """The names that placeholders in its texts may use besides `inputs`, `outputs` and `arguments`."""
+        own = {*self.items.columns, *self.line_items.columns, *self.constants}
+        return own | {"tag", "package"}
+
+    def column(self, name: str) -> Column | None:
+        """The column of an iteration variable over all packages of the block."""
+        stage_column, line_column = self.items.columns.get(name), self.line_items.columns.get(name)
+        if line_column is not None:
+            if self.items.count == 1:
+                return line_column
+            return line_column.taken(np.tile(np.arange(self.line_items.count, dtype=np.int32), self.items.count))
+        if stage_column is None or self.line_items.count == 1:
+            return stage_column
+        return stage_column.taken(np.repeat(np.arange(self.items.count, dtype=np.int32), self.line_items.count))
+
+    def is_list(self, name: str) -> bool:
+        """Whether a variable holds a list for each package."""
+        column = self.line_items.columns.get(name) or self.items.columns.get(name)
+        return column is not None and column.is_list
+
+    def tag(self, position: int) -> str:
+        """The tag of one of its packages; empty where nothing is iterated."""
+        item, line = divmod(position, self.line_items.count)
+        return "_".join(part for part in (self.items.tag(item), self.line_items.tag(line)) if part)
+
+    def values(self, position: int) -> dict[str, str | tuple[str, ...]]:
+        """Every placeholder's value for one of its packages, but `inputs`, `outputs` and `arguments`."""
+        item, line = divmod(position, self.line_items.count)
+        found: dict[str, str | tuple[str, ...]] = dict(self.constants)
+        found.update(self.items.values(item))
+        found.update(self.line_items.values(line))
+        found["tag"] = self.tag(position)
+        found["package"] = self.dotted(position)
+        return found
+
+    def dotted(self, position: int) -> str:
+        """The place of one of its packages as it stands in file names: `1.2.1`."""
+        item, line = divmod(position, self.line_items.count)
+        number = self.layout.package(template=self.template, item=item, line=line, number=self.number)
+        found = self.layout.id(number)
+        return f"{found.stage}.{found.line}.{found.number}"
+
+    def package_name(self, position: int) -> str:
+        """What one of its packages is called."""
+        if self.package.name:
+            return render(self.bound(self.package.name), self.values(position))
+        tag = self.tag(position)
+        return f"{self.name}-{tag}" if tag else self.name
+
+    def output_name(self, position: int, ordinal: int) -> str:
+        """The name or pattern of one output of one of its packages."""
+        return self.written_output(self.outputs()[ordinal][1], self.values(position))
+
+    def output_names(self, position: int) -> list[str]:
+        """The names and patterns of all outputs of one of its packages."""
+        values = self.values(position)
+        return [self.written_output(output, values) for _, output in self.outputs()]
+
+    def made(self, position: int) -> list[tuple[str, bool]]:
+        """What one of its packages makes: each name or pattern, and whether it is a pattern.
+
+        The text of a name does not tell: a value with a `*` in it is no pattern.
+        """
+        values = self.values(position)
+        return [(self.written_output(output, values), self.makes_pattern(output)) for _, output in self.outputs()]
+
+    def makes_pattern(self, output: OutputFile) -> bool:
+        """Whether an output is a pattern of names, for every package alike."""
+        return is_pattern(literal_text(self.output_template(output)))
+
+    def written_output(self, output: OutputFile, values: Values) -> str:
+        """The name or pattern of an output with its gaps filled in."""
+        escape = literal if self.makes_pattern(output) else None
+        return tidy_name(render(self.output_template(output), values, quote=escape))
+
+    def output_template(self, output: OutputFile) -> Template:
+        """The template of an output's names; for a regular expression, the pattern of the folder it fills."""
+        if output.expression:
+            return self.bound(f"{output.folder}/**" if output.folder else "**")
+        return self.bound(output.name)
+
+    def bound(self, text: str) -> Template:
+        """A text with the constants of the job filled in."""
+        return bind(parse_template(text), self.constants)
+
+    def binaries(self) -> Iterator[tuple[Place, Binary]]:
+        """Its binaries with their places."""
+        for position, binary in enumerate(self.package.binaries):
+            yield (*self.place, "binaries", position), binary
+
+    def outputs(self) -> list[tuple[Place, OutputFile]]:
+        """Everything it makes: the outputs of its binaries, and their standard streams where these are kept."""
+        found: list[tuple[Place, OutputFile]] = []
+        for place, binary in self.binaries():
+            found.extend(((*place, "outputs", i), output) for i, output in enumerate(binary.outputs))
+            declared = {output.name for output in binary.outputs}
+            for stream in dict.fromkeys((binary.stdout, binary.stderr)):
+                if stream and stream not in declared:
+                    field = "stdout" if stream == binary.stdout else "stderr"
+                    found.append(((*place, field), OutputFile(name=stream)))
+        return found
+
+    def inputs(self) -> list[tuple[Place, InputFile]]:
+        """Everything it needs: the inputs of its binaries, and their standard input."""
+        found: list[tuple[Place, InputFile]] = []
+        for place, binary in self.binaries():
+            found.extend(((*place, "inputs", i), given) for i, given in enumerate(binary.inputs))
+            if binary.stdin and binary.stdin not in {given.name for given in binary.inputs}:
+                found.append(((*place, "stdin"), InputFile(name=binary.stdin)))
+        return found
+
+
+def as_array(packages: Sequence[int]) -> Indices:
+    """Package numbers as an array; a range is not walked through."""
+    if isinstance(packages, range):
+        return np.arange(packages.start, packages.stop, packages.step, dtype=np.int32)
+    return np.asarray(packages, dtype=np.int32)
+
+
+class BlockColumns(Mapping[str, Sequence[str]]):
+    """The texts of a block's variables over all its packages, made when a template first asks for one."""
+
+    def __init__(self, block: Block) -> None:
+        """Nothing is made yet."""
+        self._block = block
+        self._made: dict[str, Sequence[str]] = {}
+
+    def __getitem__(self, name: str) -> Sequence[str]:
+        """The texts of one variable."""
+        if name not in self._made:
+            column = self._block.column(name)
+            if column is not None:
+                self._made[name] = column.texts()
+            elif name == "tag":
+                self._made[name] = list(map(self._block.tag, range(self._block.count)))
+            elif name == "package":
+                self._made[name] = list(map(self._block.dotted, range(self._block.count)))
+            else:
+                raise KeyError(name)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the variables."""
+        return iter({*self._block.items.columns, *self._block.line_items.columns, "tag", "package"})
+
+    def __len__(self) -> int:
+        """How many variables there are."""
+        return sum(1 for _ in self)
+
+
+def bind(template: Template, constants: Constants) -> Template:
+    """Fill in what is the same for every package, so that a constant costs nothing per package."""
+    if not any(placeholder.name in constants for placeholder in template.placeholders):
+        return template
+    parts: list[Part] = []
+    for part in template.parts:
+        found = part
+        if isinstance(part, Placeholder) and part.name in constants:
+            found = part_of_name(constants[part.name], part.attribute)
+        if isinstance(found, str) and parts and isinstance(parts[-1], str):
+            parts[-1] += found
+        else:
+            parts.append(found)
+    return Template(tuple(parts))
+
+
+def activity_of(package: Package) -> str:
+    """What the packages of a template have in common: their software, or the name of their program."""
+    if package.activity:
+        return package.activity
+    for binary in package.binaries:
+        if binary.software:
+            return f"{binary.software}@{binary.version}" if binary.version else binary.software
+        program = binary.run[0] if binary.run else binary.invoking_script
+        if program and not parse_template(program).placeholders:
+            return program.rpartition("/")[2]
+    return package.startup_script.rpartition("/")[2]
+
+
+def stage_names(definition: Definition) -> list[str]:
+    """What to call each stage: its name, or the activity of its first package, made different where needed."""
+    names: list[str] = []
+    taken = {stage.name for stage in definition.stages if stage.name}
+    given: set[str] = set()
+    for number, stage in enumerate(definition.stages, start=1):
+        first = stage.lines[0].packages[0] if stage.lines and stage.lines[0].packages else None
+        name = stage.name or (activity_of(first) if first else "") or f"stage{number}"
+        if not stage.name and (name in taken or name in given):
+            name = f"{name}{number}"
+        names.append(name)
+        given.add(name)
+    return names
+
+
+def template_names(lines: Sequence[Line], stage_name: str) -> list[list[str]]:
+    """What the packages of each template of a stage are called before their tags, by line and position."""
+    activities = [activity_of(line.packages[0]) if line.packages else "" for line in lines]
+    alike = len(set(activities)) < len(activities) or "" in activities
+    names = []
+    for template, line in enumerate(lines):
+        parts = [stage_name]
+        if len(lines) > 1:
+            parts.append(line.name or activities[template] + (f"{template + 1}" if alike else ""))
+        single = len(line.packages) == 1
+        names.append([".".join(parts if single else [*parts, f"{n + 1}"]) for n in range(len(line.packages))])
+    return names
+
+
+class BlockIndex:
+    """Finds the block that gives a package."""
+
+    def __init__(self) -> None:
+        """Start with no block."""
+        self._starts: list[int] = []
+        self._layouts: list[StageLayout] = []
+        self._blocks: dict[tuple[int, int, int], Block] = {}
+
+    def add(self, block: Block) -> None:
+        """Take up a block; blocks come in the order of their packages."""
+        if block.layout.count and (not self._layouts or self._layouts[-1] is not block.layout):
+            self._starts.append(block.layout.first)
+            self._layouts.append(block.layout)
+        self._blocks[block.stage, block.template, block.number] = block
+
+    def of(self, package: int) -> Block:
+        """The block of a package."""
+        layout = self._layouts[bisect.bisect_right(self._starts, package) - 1]
+        template, _, _, number = layout.locate(package)
+        return self._blocks[layout.stage - 1, template, number]
+
+    def output_name(self, package: int, ordinal: int) -> str:
+        """The name of an output of a package."""
+        block = self.of(package)
+        return block.output_name(block.position(package), ordinal)

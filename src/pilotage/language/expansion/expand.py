@@ -1,0 +1,116 @@
+"""Expansion: a definition and its lists become numbered packages, their files, and the graph these imply.
+
+First every stage is laid out in order and what it makes is noted; then what each package needs is looked up among the
+makers, wherever they stand. A stage whose list is not known yet is left for later: `grow` lays it out when the files
+it iterates over have appeared. Nothing here looks at a disk or a clock: the lists come through `Lists`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.expansion.lists import Lists, RecordedLists, late_key
+from pilotage.language.expansion.making import Making
+from pilotage.language.expansion.needs import Needs
+from pilotage.language.reading.rules import MarkOf
+from pilotage.language.text.patterns import matches
+from pilotage.language.text.tree import NOWHERE, Report
+from pilotage.model.definition import Definition
+from pilotage.model.graph import Graph, Segment
+
+EXPANDER_VERSION = 1
+_SHOWN_MAX = 5
+
+
+def expand(definition: Definition, lists: Lists, report: Report, *, mark: MarkOf | None = None) -> Expansion | None:
+    """The packages of a job and their graph; None after noting every fault.
+
+    Lists of late stages that are recorded already are taken up in the order in which they appeared.
+    """
+    making = Making(definition, lists, report, mark or (lambda _: NOWHERE))
+    making.lay_out_all()
+    expansion = _finish(making, None)
+    if expansion is None:
+        return None
+    for stage in _recorded_growth(lists, expansion):
+        expansion = _grown(expansion, stage, lists, report)
+    return expansion
+
+
+def grow(expansion: Expansion, stage: int, produced: Iterable[str], report: Report) -> Expansion:
+    """The expansion with a late stage laid out over what has appeared: the names its producers have made.
+
+    `stage` counts from 1. The lists it uses become part of the expansion's resolved lists, sorted.
+    """
+    late = expansion.late_stage(stage)
+    names = set(produced)
+    resolved = dict(expansion.resolved)
+    for pattern, within in zip(late.patterns, late.within, strict=True):
+        appeared = {name for name in names if matches(pattern, name)}
+        known = expansion.known_outputs(pattern, before_stage=stage - 1, stage=within - 1 if within else None)
+        resolved[late_key(stage - 1, pattern)] = tuple(sorted(appeared | known))
+    return _grown(expansion, stage, RecordedLists(resolved), report)
+
+
+def _recorded_growth(lists: Lists, expansion: Expansion) -> list[int]:
+    """The late stages that the record knows the lists of, in the order of their appearance."""
+    keys = (key.split(":", 2) for key in lists.resolved if key.startswith("late:"))
+    waiting = {late.stage for late in expansion.late}
+    return [stage for stage in dict.fromkeys(int(key[1]) + 1 for key in keys) if stage in waiting]
+
+
+def _grown(expansion: Expansion, stage: int, lists: Lists, report: Report) -> Expansion:
+    making = Making(expansion.definition, lists, report, lambda _: NOWHERE)
+    making.take_over(expansion)
+    making.lay_out_from(stage - 1)
+    return _finish(making, expansion) or expansion
+
+
+def _finish(making: Making, earlier: Expansion | None) -> Expansion | None:
+    """Look up what is needed, build the graph, and let go of every text that can be written again."""
+    needs = Needs(making)
+    for position, block in enumerate(making.blocks):
+        if position in making.faulty_blocks:
+            continue
+        if position >= making.new_blocks or (earlier and position in earlier.waiting_blocks):
+            needs.of_block(position, block)
+    for block in making.late_blocks:
+        needs.of_late_block(block)
+    if making.faulty:
+        return None
+    first = earlier.graph.count if earlier else 0
+    sources, targets, kinds = needs.edges(first_source=first if earlier else None)
+    segment = Segment(first, making.count - first, sources=sources, targets=targets, kinds=kinds)
+    graph = (earlier.graph if earlier else Graph()).grown(segment)
+    for produced in making.resolver.produced:
+        produced.forget()
+    expansion = Expansion(
+        definition=making.definition,
+        resolved=dict(making.lists.resolved),
+        expander_version=EXPANDER_VERSION,
+        graph=graph,
+        blocks=tuple(making.blocks),
+        layouts=making.layouts,
+        stage_names=tuple(making.names),
+        late=tuple(making.late[stage] for stage in sorted(making.late)),
+        waiting_blocks=frozenset(needs.waiting_blocks),
+    )
+    return None if _refuse_cycle(making, expansion) else expansion
+
+
+def _refuse_cycle(making: Making, expansion: Expansion) -> bool:
+    """Note a cycle, if there is one; whether there is."""
+    loop = expansion.graph.cycle()
+    if not loop:
+        return False
+    shown = loop if len(loop) <= 2 * _SHOWN_MAX else loop[:_SHOWN_MAX]
+    steps = []
+    for package, following in zip(shown, [*shown[1:], loop[0]], strict=True):
+        files = expansion.edge_files(package, following)
+        through = f" ─[{', '.join(files[:2])}]→ " if files else " → "
+        steps.append(f"{making.package_name(package)}{through}")
+    dots = "" if len(shown) == len(loop) else f"… ({len(loop) - len(shown)} more) → "
+    message = f"these packages wait for each other: {''.join(steps)}{dots}{making.package_name(loop[0])}"
+    making.error("cycle", message, making.block_of(loop[0]).place)
+    return True

@@ -1,0 +1,203 @@
+"""An expanded job: its packages, which exist as numbers and are written out when asked for, and their graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import numpy as np
+
+from pilotage.language.expansion.blocks import Block, BlockIndex
+from pilotage.language.expansion.makers import late_outputs
+from pilotage.language.expansion.packages import ConcretePackage, needed_names, write_package
+from pilotage.language.text.patterns import can_both_match, matches
+from pilotage.model.definition import Definition
+from pilotage.model.graph import EdgeKind, Graph
+from pilotage.model.layout import PackageId, StageLayout, parse_path
+
+Produced = Mapping[int, tuple[str, ...]]
+NOTHING_PRODUCED: Produced = {}
+
+
+class LateStage(msgspec.Struct, frozen=True):
+    """A stage whose list is not known yet: what it will iterate over, and who has to finish first."""
+
+    stage: int
+    name: str
+    patterns: tuple[str, ...]
+    stages: tuple[int, ...]  # late stages it waits for, counted from 1
+    packages: tuple[int, ...]  # packages that make what matches
+    within: tuple[int, ...] = ()  # for each pattern the one stage whose outputs it asks for, counted from 1, or 0
+
+
+class Expansion:
+    """What an expansion gives. It is not changed any more; a job that grows gets a new one."""
+
+    def __init__(
+        self,
+        *,
+        definition: Definition,
+        resolved: Mapping[str, tuple[str, ...]],
+        expander_version: int,
+        graph: Graph,
+        blocks: tuple[Block, ...],
+        layouts: Mapping[int, StageLayout],
+        stage_names: tuple[str, ...],
+        late: tuple[LateStage, ...],
+        waiting_blocks: frozenset[int],
+    ) -> None:
+        """Built by `expand` and `grow`."""
+        self.definition = definition
+        self.resolved = resolved
+        self.expander_version = expander_version
+        self.graph = graph
+        self.blocks = blocks
+        self.layouts = layouts
+        self.stage_names = stage_names
+        self.late = late
+        self.waiting_blocks = waiting_blocks
+        self._late_patterns: dict[int, list[str]] = {}
+        self._index = BlockIndex()
+        for block in blocks:
+            self._index.add(block)
+
+    @property
+    def count(self) -> int:
+        """How many packages are known."""
+        return self.graph.count
+
+    @property
+    def lines(self) -> int:
+        """How many lines are known."""
+        return sum(layout.lines for layout in self.layouts.values())
+
+    @property
+    def binaries(self) -> int:
+        """How many binaries the known packages have."""
+        return sum(block.count * len(block.package.binaries) for block in self.blocks)
+
+    def block(self, package: int) -> Block:
+        """The template side of a package."""
+        return self._index.of(package)
+
+    def id(self, package: int) -> PackageId:
+        """The place of a package."""
+        return self.block(package).layout.id(package)
+
+    def path(self, package: int) -> str:
+        """The path of a package: `job/001/002/001`."""
+        return self.id(package).path(self.definition.job)
+
+    def number(self, path: str) -> int | None:
+        """The number of the package with a path, or None."""
+        place = parse_path(path) if path.startswith(f"{self.definition.job}/") else None
+        layout = self.layouts.get(place.stage - 1) if place else None
+        return layout.number(place) if layout and place else None
+
+    def name(self, package: int) -> str:
+        """What a package is called."""
+        block = self.block(package)
+        return block.package_name(block.position(package))
+
+    def package(self, package: int, produced: Produced = NOTHING_PRODUCED) -> ConcretePackage:
+        """A package written out. `produced` has, by package, the names that came of patterns."""
+        block = self.block(package)
+        return write_package(
+            block,
+            package,
+            definition=self.definition,
+            inputs=lambda pattern: self.matching_inputs(package, pattern, produced),
+        )
+
+    def packages(self) -> Iterator[ConcretePackage]:
+        """Every known package written out, in order."""
+        return map(self.package, range(self.count))
+
+    def outputs(self, package: int) -> list[str]:
+        """The names and patterns of what a package makes."""
+        block = self.block(package)
+        return block.output_names(block.position(package))
+
+    def _made(self, package: int) -> list[tuple[str, bool]]:
+        block = self.block(package)
+        return block.made(block.position(package))
+
+    def matching_inputs(
+        self, package: int, pattern: str, produced: Produced = NOTHING_PRODUCED
+    ) -> tuple[str, ...] | None:
+        """The files that a pattern among a package's inputs stands for; None while some are not made yet."""
+        own = self.block(package)
+        names: list[str] = []
+        if len(own.package.binaries) > 1:  # a binary may take what an earlier one of its package made
+            made = own.made(own.position(package))
+            names += [name for name, is_open in made if not is_open and matches(pattern, name)]
+        waiting = False
+        kinds = EdgeKind.FILE | EdgeKind.PATTERN
+        for maker in self.graph.predecessors(package).tolist():
+            for output, is_open in self._made(maker):
+                if not is_open:
+                    if matches(pattern, output):
+                        names.append(output)
+                elif maker not in produced and can_both_match(pattern, output):
+                    waiting = waiting or self._joined(maker, package, kinds)
+            names.extend(name for name in sorted(produced.get(maker, ())) if matches(pattern, name))
+        if waiting or self._awaits_late_stage(package, pattern):
+            return None
+        return tuple(dict.fromkeys(names)) or self.resolved.get(f"files:{pattern}", ())
+
+    def _joined(self, maker: int, package: int, kinds: EdgeKind) -> bool:
+        for segment in self.graph.segments:
+            start, end = segment.predecessors.span(package)
+            for position in range(start, end):
+                if segment.predecessors.others[position] == maker:
+                    return bool(EdgeKind(int(segment.kinds[position])) & kinds & EdgeKind.PATTERN)
+        return False
+
+    def _awaits_late_stage(self, package: int, pattern: str) -> bool:
+        block = self.block(package)
+        return any(
+            late.stage - 1 < block.stage
+            and any(can_both_match(made, pattern) for made in self._late_outputs(late.stage))
+            for late in self.late
+        )
+
+    def _late_outputs(self, stage: int) -> list[str]:
+        if stage not in self._late_patterns:
+            self._late_patterns[stage] = late_outputs(self.definition, stage - 1)
+        return self._late_patterns[stage]
+
+    def edge_files(self, maker: int, consumer: int) -> list[str]:
+        """The names and patterns of the files on an edge."""
+        made = self._made(maker)
+        needed = needed_names(self.block(consumer), consumer, lambda pattern: self.matching_inputs(consumer, pattern))
+        joined = self._joined(maker, consumer, EdgeKind.PATTERN)
+        return [name for name, is_open in made if (joined if is_open else name in needed)]
+
+    def late_stage(self, stage: int) -> LateStage:
+        """The late stage with a number, counted from 1."""
+        for late in self.late:
+            if late.stage == stage:
+                return late
+        raise LookupError(f"stage {stage} is not waiting for its list")
+
+    def known_outputs(self, pattern: str, *, before_stage: int, stage: int | None = None) -> set[str]:
+        """The names that earlier stages (or one stage) are known to make and that match; stages count from 0."""
+        found: set[str] = set()
+        for block in self.blocks:
+            if block.stage < before_stage and stage in (None, block.stage):
+                for position in range(block.count):
+                    found.update(
+                        name for name, is_open in block.made(position) if not is_open and matches(pattern, name)
+                    )
+        return found
+
+    def critical_path_seconds(self) -> float | None:
+        """The longest way through the job by the estimated run times; None where no package has one."""
+        seconds = np.zeros(self.count)
+        known = False
+        for block in self.blocks:
+            estimates = [b.run_time_seconds for b in block.package.binaries if b.run_time_seconds is not None]
+            if estimates:
+                known = True
+                seconds[block.package_array()] = sum(estimates)
+        return self.graph.critical_path_seconds(seconds) if known else None

@@ -1,0 +1,56 @@
+"""More faults of a document that is refused already: what can be said of its texts and lists all the same."""
+
+from __future__ import annotations
+
+from pilotage.language.expansion.expand import expand
+from pilotage.language.expansion.lists import RecordingLists
+from pilotage.language.reading.document import Document
+from pilotage.language.reading.kinds import Place, Reading
+from pilotage.language.text.tree import Mark, Report
+
+# Faults that stand for themselves: what is missing, or called by no known name, may be in a part that was not readable.
+_SURE = frozenset(
+    {
+        "bad-table",
+        "duplicate-name",
+        "duplicate-variable",
+        "empty-list",
+        "empty-table",
+        "list-in-text",
+        "misplaced-placeholder",
+        "missing-file",
+        "not-utf8",
+        "nul-character",
+        "outside-tree",
+        "too-many-items",
+        "two-makers",
+        "unequal-lengths",
+        "unknown-column",
+        "unknown-placeholder",
+    }
+)
+
+
+def look_further(document: Document, reading: Reading) -> None:
+    """Note the faults of a refused document's texts and lists as well, as far as they follow from no other fault."""
+    spoilt: set[Mark] = set()
+
+    def mark(place: Place) -> Mark:
+        found = document.mark(place)
+        # A record takes all it holds with it, but the document as a whole and its levels do not.
+        if any(reading.is_faulty(place[:end]) for end in range(2, len(place) + 1)):
+            spoilt.add(found)
+        return found
+
+    report = document.report
+    further = Report(report.file, report.lines)
+    expand(document.definition, RecordingLists(reading.folder), further, mark=mark)
+    known = {(problem.line, problem.column) for problem in report.errors}
+    # A field that nobody knows may have been meant for `variables`, and variables may be what could not be read.
+    unsure = ("variables",) in reading.faulty or () in reading.with_unknown_fields
+    for problem in further.errors:
+        place = (problem.line, problem.column)
+        if problem.code not in _SURE or (unsure and problem.code == "unknown-placeholder"):
+            continue
+        if Mark(*place) not in spoilt and place not in known:
+            report.errors.append(problem)

@@ -1,0 +1,219 @@
+"""Resolved lists: globs, tables and files are read once, and what was read is part of the result.
+
+`RecordingLists` looks at the document's folder and remembers each answer; `RecordedLists` gives the remembered answers
+back. An expansion asks only through these, so a definition with its recorded lists expands the same for ever.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from pilotage.language.folder import EarlierJobs, Folder, NoEarlierJobs
+
+Resolved = Mapping[str, tuple[str, ...]]
+
+
+class ListFault(Exception):
+    """A list could not be had; the expander notes it with its place."""
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        """Say what was asked for and why there is no answer."""
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.hint = hint
+
+
+class Lists(Protocol):
+    """Where an expansion gets its lists."""
+
+    @property
+    def resolved(self) -> Resolved:
+        """Every list given so far, by a key that says what was asked."""
+        ...
+
+    def files(self, pattern: str) -> tuple[str, ...]:
+        """The files on disk that match; empty if none does."""
+        ...
+
+    def lines(self, path: str) -> tuple[str, ...]:
+        """The lines of a file."""
+        ...
+
+    def columns(self, path: str) -> dict[str, tuple[str, ...]]:
+        """The columns of a table, by their names, in order."""
+        ...
+
+    def outputs(self, job: str, pattern: str) -> tuple[str, ...]:
+        """The outputs of an earlier job."""
+        ...
+
+    def late(self, stage: int, pattern: str) -> tuple[str, ...] | None:
+        """What appeared for a stage that had to wait for it; None while it is not known."""
+        ...
+
+    def absent(self, names: list[str]) -> list[str]:
+        """Those of the names that are no files on disk."""
+        ...
+
+
+class RecordingLists:
+    """Reads through a folder and keeps what it read, by a key that says what was asked."""
+
+    def __init__(self, folder: Folder, jobs: EarlierJobs | None = None) -> None:
+        """Nothing is read until it is asked for."""
+        self._folder = folder
+        self._jobs = jobs or NoEarlierJobs()
+        self._resolved: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def resolved(self) -> Resolved:
+        """What was read so far."""
+        return self._resolved
+
+    def files(self, pattern: str) -> tuple[str, ...]:
+        """The files on disk that match, sorted."""
+        key = f"files:{pattern}"
+        if key not in self.resolved:
+            self._resolved[key] = tuple(self._folder.glob(pattern))
+        return self._resolved[key]
+
+    def lines(self, path: str) -> tuple[str, ...]:
+        """The lines of a file; empty ones do not count."""
+        key = f"lines:{path}"
+        if key not in self.resolved:
+            lines = (line.rstrip("\r") for line in self._text(path).split("\n"))
+            self._resolved[key] = tuple(line for line in lines if line.strip())
+        return self._resolved[key]
+
+    def columns(self, path: str) -> dict[str, tuple[str, ...]]:
+        """The columns of a CSV file with a header."""
+        key = f"csv:{_escaped(path)}"
+        if key not in self.resolved:
+            names, columns = _parse_csv(self._text(path), path)
+            self._resolved[key] = names
+            self._resolved.update({f"{key}:{name}": column for name, column in zip(names, columns, strict=True)})
+        return {name: self._resolved[f"{key}:{name}"] for name in self._resolved[key]}
+
+    def outputs(self, job: str, pattern: str) -> tuple[str, ...]:
+        """The outputs of an earlier job that match."""
+        key = f"job:{_escaped(job)}:{pattern}"
+        if key not in self.resolved:
+            found = self._jobs.outputs(job, pattern)
+            if found is None:
+                raise ListFault("unknown-job", f"no earlier job {job!r} is known here")
+            self._resolved[key] = tuple(found)
+        return self._resolved[key]
+
+    def late(self, stage: int, pattern: str) -> tuple[str, ...] | None:
+        """What was added to `resolved` for a stage that had to wait."""
+        return self._resolved.get(late_key(stage, pattern))
+
+    def absent(self, names: list[str]) -> list[str]:
+        """Those of the names that the folder does not have."""
+        return [name for name in names if not self._folder.exists(name)]
+
+    def _text(self, path: str) -> str:
+        data = self._folder.read(path)
+        if data is None:
+            raise ListFault("missing-file", f"the file {path!r} cannot be read")
+        if b"\0" in data:
+            raise ListFault("nul-character", f"the file {path!r} holds a NUL character: is it text?")
+        try:
+            return data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ListFault("not-utf8", f"the file {path!r} is not UTF-8: byte {error.start} cannot be read") from None
+
+
+class RecordedLists:
+    """Gives recorded lists back and looks at nothing."""
+
+    def __init__(self, resolved: Resolved) -> None:
+        """Answer from these."""
+        self._resolved = resolved
+
+    @property
+    def resolved(self) -> Resolved:
+        """The record."""
+        return self._resolved
+
+    def files(self, pattern: str) -> tuple[str, ...]:
+        """The recorded matches."""
+        return self._recorded(f"files:{pattern}")
+
+    def lines(self, path: str) -> tuple[str, ...]:
+        """The recorded lines."""
+        return self._recorded(f"lines:{path}")
+
+    def columns(self, path: str) -> dict[str, tuple[str, ...]]:
+        """The recorded columns."""
+        key = f"csv:{_escaped(path)}"
+        return {name: self._recorded(f"{key}:{name}") for name in self._recorded(key)}
+
+    def outputs(self, job: str, pattern: str) -> tuple[str, ...]:
+        """The recorded outputs."""
+        return self._recorded(f"job:{_escaped(job)}:{pattern}")
+
+    def late(self, stage: int, pattern: str) -> tuple[str, ...] | None:
+        """What appeared for a stage that had to wait, if that is recorded."""
+        return self._resolved.get(late_key(stage, pattern))
+
+    def absent(self, names: list[str]) -> list[str]:
+        """None of them: what was there at submission was checked then."""
+        return []
+
+    def _recorded(self, key: str) -> tuple[str, ...]:
+        if key not in self._resolved:
+            raise ListFault("missing-list", f"the record has no list {key!r}")
+        return self._resolved[key]
+
+
+def _escaped(name: str) -> str:
+    """A name without a colon, so that no two questions share a key."""
+    return name.replace("%", "%25").replace(":", "%3A")
+
+
+def late_key(stage: int, pattern: str) -> str:
+    """The key of what appeared for a stage, counted from 0."""
+    return f"late:{stage}:{pattern}"
+
+
+def digest(values: tuple[str, ...]) -> str:
+    """The address of a list by its content."""
+    import hashlib
+
+    return hashlib.sha256(msgspec.json.encode(values)).hexdigest()
+
+
+def _parse_csv(text: str, path: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The header and the columns; every row must be as long as the header."""
+    rows = [(number, row) for number, row in _numbered_rows(text, path) if row]
+    if not rows:
+        raise ListFault("empty-table", f"the table {path!r} is empty; expected a header and rows")
+    names = tuple(name.strip() for name in rows[0][1])
+    doubles = {name for name in names if names.count(name) > 1}
+    if doubles or "" in names:
+        what = f"the column {min(doubles)!r} twice" if doubles else "a column without a name"
+        raise ListFault("bad-table", f"the header of {path!r} has {what}")
+    for number, row in rows[1:]:
+        if len(row) != len(names):
+            message = f"line {number} of {path!r} has {len(row)} fields, its header {len(names)}"
+            raise ListFault("bad-table", message)
+    columns = list(zip(*(row for _, row in rows[1:]), strict=True)) or [() for _ in names]
+    return names, columns
+
+
+def _numbered_rows(text: str, path: str) -> list[tuple[int, list[str]]]:
+    import csv  # only a table needs it
+
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+    rows: list[tuple[int, list[str]]] = []
+    try:
+        rows.extend((reader.line_num, row) for row in reader)
+    except csv.Error as error:
+        raise ListFault("bad-table", f"line {reader.line_num} of {path!r} is no CSV: {error}") from None
+    return rows

@@ -1,0 +1,309 @@
+"""What each package needs, looked up among the makers: the edges of the graph."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pilotage.language.expansion.blocks import Block
+from pilotage.language.expansion.items import Groups, Indices
+from pilotage.language.expansion.lists import ListFault
+from pilotage.language.expansion.makers import NOBODY, Found, general_pattern, has_list
+from pilotage.language.expansion.making import Making
+from pilotage.language.expansion.resolve import ProducedNames
+from pilotage.language.reading.kinds import Place
+from pilotage.language.text.paths import tidy_name, tidy_names
+from pilotage.language.text.patterns import can_both_match, is_pattern, literal, matches
+from pilotage.language.text.templates import Template, literal_text, part_of_name, render_column
+from pilotage.model.definition import InputFile
+from pilotage.model.errors import did_you_mean
+from pilotage.model.graph import EDGES_MAX, EdgeKind, Kinds
+
+
+class Needs:
+    """Collects the edges of a job, block by block."""
+
+    def __init__(self, making: Making) -> None:
+        """Look up in what has been laid out so far."""
+        self._making = making
+        self._makers = making.makers
+        self._edges: list[tuple[Indices, Indices, int]] = []
+        self._count = 0
+        self._matched: dict[tuple[str, int], Found | None] = {}
+        self._by_package_name: dict[str, list[int]] | None = None
+        self._stood_before = False  # whether the block at hand stood before the job grew
+        self.waiting_blocks: set[int] = set()
+
+    def of_block(self, position: int, block: Block) -> None:
+        """Note the edges of all packages of a block; `position` is its place among the blocks."""
+        packages = block.package_array()
+        self._stood_before = position < self._making.new_blocks
+        if block.number:
+            self._add(packages - 1, packages, EdgeKind.SEQUENCE)
+        for place, given in block.inputs():
+            if self._of_input(block, packages, place, given):
+                self.waiting_blocks.add(position)
+        for index, _ in enumerate(block.package.after):
+            if self._of_after(block, packages, index):
+                self.waiting_blocks.add(position)
+
+    def of_late_block(self, block: Block) -> None:
+        """Refuse at once what the packages of a stage to come will never get; files on disk are looked up now."""
+        everywhere = len(self._making.definition.stages)
+        for place, given in block.inputs():
+            template = block.bound(given.name)
+            text = tidy_name(general_pattern(template) if template.placeholders else literal_text(template))
+            named = not is_pattern(text) and not template.placeholders
+            if has_list(template, block) or (template.placeholders and not is_pattern(literal_text(template))):
+                continue
+            before = everywhere if named else block.stage + 1
+            if (
+                self._makers.awaits(text, before_stage=before)
+                or self._makers.patterns.makers_of(text, before_stage=before)
+                or (
+                    self._makers.of_names([text])[0] != NOBODY
+                    if named
+                    else self._makers.matching(text, before_stage=before)
+                )
+            ):
+                continue
+            if not named:
+                self._refuse_unmatched(text, given, place)
+            elif not _comes_from_outside(given) and (absent := self._making.lists.absent([text])):
+                self._refuse_missing(absent, place)
+
+    def edges(self, *, first_source: int | None) -> tuple[Indices, Indices, Kinds]:
+        """Every edge noted; when a graph grows, of older packages only those that come from new ones."""
+        if not self._edges:
+            return np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.uint8)
+        sources = np.concatenate([sources for sources, _, _ in self._edges])
+        targets = np.concatenate([targets for _, targets, _ in self._edges])
+        kinds = np.concatenate([np.full(len(s), kind, np.uint8) for s, _, kind in self._edges])
+        self._edges.clear()
+        if first_source is not None:
+            new = (sources >= first_source) | (targets >= first_source)
+            sources, targets, kinds = sources[new], targets[new], kinds[new]
+        return sources, targets, kinds
+
+    def _add(self, sources: Indices, targets: Indices, kind: EdgeKind) -> None:
+        """Note edges; a package does not wait for itself."""
+        different = sources != targets
+        if not different.all():
+            sources, targets = sources[different], targets[different]
+        self._count += len(sources)
+        self._edges.append((sources.astype(np.int32), targets.astype(np.int32), int(kind)))
+
+    # --- inputs -----------------------------------------------------------------------------------------------------
+
+    def _of_input(self, block: Block, packages: Indices, place: Place, given: InputFile) -> bool:
+        """Note the edges of one input; whether it waits for a stage that is not laid out yet."""
+        early = EdgeKind.EARLY if self._starts_early(block) else EdgeKind(0)
+        template = block.bound(given.name)
+        if has_list(template, block):
+            names, targets, sources = self._listed(block, packages, template)
+            if sources is not None:
+                self._add(sources, targets, EdgeKind.FILE | early)
+                return False
+        elif is_pattern(literal_text(template)):
+            return self._of_pattern(block, packages, place, given, template, early)
+        elif _comes_from_outside(given) and self._makers.makes_nothing_like(general_pattern(template)):
+            return False
+        else:
+            names = tidy_names(render_column(template, self._making.block_columns(block), block.count))
+            targets = packages
+        sources = self._makers.of_names(names)
+        own = np.flatnonzero(sources == targets)
+        if len(own) and not _comes_from_outside(given) and not _made_by_earlier_binary(block, place, given):
+            self._refuse_own([names[i] for i in own.tolist()], targets[own], block, place)
+        made = sources != NOBODY
+        self._add(sources[made], targets[made], EdgeKind.FILE | early)
+        if made.all():
+            return False
+        unmade = np.flatnonzero(~made)
+        return self._of_unmade([names[i] for i in unmade.tolist()], targets[unmade], place, given, early)
+
+    def _of_unmade(self, names: list[str], targets: Indices, place: Place, given: InputFile, early: EdgeKind) -> bool:
+        """Names without a maker by name: made under a pattern, by a stage to come, or from outside."""
+        late = False
+        if self._makers.patterns or self._makers.late:
+            outside: list[str] = []
+            everywhere = len(self._making.definition.stages)
+            for name, target in zip(names, targets.tolist(), strict=True):
+                exact = literal(name)
+                makers = self._makers.patterns.makers_of(exact, before_stage=everywhere)
+                if makers:
+                    self._add(
+                        np.array(makers, np.int32), np.full(len(makers), target, np.int32), EdgeKind.PATTERN | early
+                    )
+                if self._makers.awaits(exact, before_stage=everywhere):
+                    late = True
+                elif not makers:
+                    outside.append(name)
+            names = outside
+        if names and not _comes_from_outside(given):
+            if self._stood_before:
+                message = f"the input {names[0]!r} was expected of a stage that has grown without making it"
+                self._making.report.warn("missing-input", message, self._making.mark(place))
+            absent = self._making.lists.absent(names)
+            if absent:
+                self._refuse_missing(absent, place)
+        return late
+
+    def _refuse_own(self, names: list[str], packages: Indices, block: Block, place: Place) -> None:
+        """A package that needs what it makes itself waits for ever, unless an earlier binary makes it or it is there."""
+        binary = place[7]
+        outputs = [output for where, output in block.outputs() if where[7] < binary]  # type: ignore[operator] # positions
+        for name, package in zip(names, packages.tolist(), strict=True):
+            values = block.values(block.position(package))
+            if any(block.written_output(output, values) == name for output in outputs):
+                continue
+            if self._making.lists.absent([name]):
+                called = self._making.package_name(package)
+                message = f"a package waits for itself: {called} ─[{name}]→ {called}"
+                self._making.error("cycle", message, place, "the file is made here, and nowhere before it is needed")
+                return
+
+    def _refuse_missing(self, absent: list[str], place: Place) -> None:
+        more = f" (and {len(absent) - 1:,} more)" if len(absent) > 1 else ""
+        hint = did_you_mean(absent[0], self._near_names(absent[0])) if self._makers.by_name else ""
+        hint = (
+            hint if hint.startswith("did you") else "make it in a stage, give it a locator, or let acquisition be self"
+        )
+        message = f"the input {absent[0]!r}{more} is made by no package and is not in the folder"
+        self._making.error("missing-input", message, place, hint)
+
+    def _near_names(self, name: str) -> list[str]:
+        """Some made names that share a beginning with one; comparing with a million would take minutes."""
+        near = [made for made in self._makers.by_name if made[:2] == name[:2]]
+        return near[:200]
+
+    def _listed(self, block: Block, packages: Indices, template: Template) -> tuple[list[str], Indices, Indices | None]:
+        """The names that a list variable holds for each package, for each name the package, and its maker if known."""
+        placeholder = template.placeholders[0]
+        column = block.column(placeholder.name)
+        if column is None or not isinstance(column.values, Groups):
+            raise TypeError(f"{placeholder} is no list")
+        groups = column.values
+        if isinstance(groups.values, ProducedNames) and column.take is None and not placeholder.attribute:
+            makers = groups.values.packages
+            return [], np.repeat(packages, groups.size)[: len(makers)], makers
+        names = list(groups.values)
+        if placeholder.attribute:
+            names = [part_of_name(name, placeholder.attribute) for name in names]
+        names = tidy_names(names)
+        if column.take is None:
+            return names, np.repeat(packages, groups.size)[: len(names)], None
+        taken = [names[i * groups.size : (i + 1) * groups.size] for i in column.take.tolist()]
+        sizes = np.array([len(group) for group in taken])
+        return [name for group in taken for name in group], np.repeat(packages, sizes), None
+
+    # --- patterns ---------------------------------------------------------------------------------------------------
+
+    def _of_pattern(
+        self, block: Block, packages: Indices, place: Place, given: InputFile, template: Template, early: EdgeKind
+    ) -> bool:
+        if not template.placeholders and not block.number and len(block.package.binaries) == 1:
+            pattern = tidy_name(literal_text(template))
+            return self._match(pattern, block, packages, place, given, early)
+        patterns = render_column(template, self._making.block_columns(block), block.count, escape=literal)
+        late = False
+        faults = len(self._making.report.errors)
+        for pattern, target in zip(patterns, packages, strict=True):
+            late = self._match(tidy_name(pattern), block, target[None], place, given, early) or late
+            if len(self._making.report.errors) > faults:
+                break
+        return late
+
+    def _match(
+        self, pattern: str, block: Block, targets: Indices, place: Place, given: InputFile, early: EdgeKind
+    ) -> bool:
+        """Note the edges of packages that take what matches one pattern; whether more may come of a late stage."""
+        found, makers = self._made_before(pattern, block, int(targets[0]))
+        waiting = self._makers.awaits(pattern, before_stage=block.stage)
+        if self._count + (len(found) + len(makers)) * len(targets) > EDGES_MAX:
+            message = f"the graph would have more than {EDGES_MAX:,} edges"
+            hint = "merge in groups: each: {part: {files: …, group: 1000}}"
+            self._making.error("too-many-edges", message, place, hint)
+            return False
+        for sources, kind in ((found, EdgeKind.FILE), (makers, EdgeKind.PATTERN)):
+            if len(sources):
+                self._add(np.tile(sources, len(targets)), np.repeat(targets, len(sources)), kind | early)
+        if not len(found) and not len(makers) and not waiting:
+            self._refuse_unmatched(pattern, given, place)
+        return bool(waiting)
+
+    def _refuse_unmatched(self, pattern: str, given: InputFile, place: Place) -> None:
+        """Note a pattern that no stage serves, unless it is served from outside."""
+        try:
+            if _comes_from_outside(given) or self._making.lists.files(pattern):
+                return
+        except ListFault:
+            # A stage has grown, and those that could have made it did not: the disk was looked at long ago.
+            message = f"no file matches the input {pattern!r}: none was made"
+            self._making.report.warn("no-match", message, self._making.mark(place))
+            return
+        message = f"no file matches the input {pattern!r}, and no earlier stage makes any"
+        self._making.error("no-match", message, place)
+
+    def _made_before(self, pattern: str, block: Block, target: int) -> tuple[Indices, Indices]:
+        """The makers of known names that match, and of patterns: in earlier stages, earlier in the line, or itself."""
+        key = (pattern, block.stage)
+        if key not in self._matched:
+            self._matched[key] = self._makers.matching(pattern, before_stage=block.stage)
+        found = self._matched[key]
+        own: list[int] = []
+        makers = self._makers.patterns.makers_of(pattern, before_stage=block.stage)
+        # A binary may take what an earlier binary of its package made; then nobody else is waited for.
+        alone = len(block.package.binaries) == 1
+        for before in range(target - block.number, target if alone else target + 1):
+            other = self._making.block_of(before)
+            made = other.made(other.position(before))
+            if any(matches(pattern, name) for name, is_open in made if not is_open):
+                own.append(before)
+            if any(can_both_match(pattern, name) for name, is_open in made if is_open):
+                makers.append(before)
+        packages: NDArray[np.int32] = found.packages if found is not None else np.zeros(0, np.int32)
+        return np.concatenate([packages, np.array(own, np.int32)]) if own else packages, np.array(makers, np.int32)
+
+    # --- control ----------------------------------------------------------------------------------------------------
+
+    def _of_after(self, block: Block, packages: Indices, index: int) -> bool:
+        """Packages named in `after`, which wait for no file; whether one of them is a stage not laid out yet."""
+        template = block.bound(block.package.after[index])
+        names = render_column(template, self._making.block_columns(block), block.count)
+        if self._by_package_name is None:
+            self._by_package_name = {}
+            for other in self._making.blocks:
+                for position, package in enumerate(other.packages()):
+                    self._by_package_name.setdefault(other.package_name(position), []).append(package)
+            whole: dict[int, list[int]] = {}
+            for other in self._making.blocks:
+                whole.setdefault(other.stage, []).extend(other.packages())
+            for stage, name in enumerate(self._making.names):
+                self._by_package_name.setdefault(name, whole.get(stage, []))
+        late = {self._making.names[stage] for stage in self._making.late}
+        for name, target in zip(names, packages.tolist(), strict=True):
+            found = self._by_package_name.get(name)
+            if found is None:
+                if not self._making.faulty:  # else it may be a package of a stage that could not be laid out
+                    hint = did_you_mean(name, list(self._by_package_name)[:2000])
+                    place = (*block.place, "after", index)
+                    self._making.error("unknown-package", f"no package or stage is called {name!r}", place, hint)
+                return False
+            self._add(np.array(found, np.int32), np.full(len(found), target, np.int32), EdgeKind.AFTER)
+        return not late.isdisjoint(names)
+
+    def _starts_early(self, block: Block) -> bool:
+        line = self._making.definition.stages[block.stage].lines[block.template]
+        return line.early_start and block.number == 0
+
+
+def _made_by_earlier_binary(block: Block, place: Place, given: InputFile) -> bool:
+    """Whether an earlier binary of the package makes an input by the very same text; the common case of a chain."""
+    earlier = block.package.binaries[: int(place[7])]
+    return any(given.name in (binary.stdout, *(output.name for output in binary.outputs)) for binary in earlier)
+
+
+def _comes_from_outside(given: InputFile) -> bool:
+    """Whether an input that nobody makes is fine all the same."""
+    return bool(given.locator) or given.acquisition == "self"

@@ -1,0 +1,216 @@
+"""One package written out: the commands it runs, the files it takes and makes, and the variables it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from pilotage.language.expansion.blocks import Block
+from pilotage.language.expansion.software import (
+    environment_levels,
+    filled_parameters,
+    find_execution,
+    find_software,
+    parameter_texts,
+)
+from pilotage.language.text.paths import tidy_name
+from pilotage.language.text.patterns import is_pattern, literal
+from pilotage.language.text.templates import (
+    Values,
+    literal_text,
+    parse_template,
+    render,
+    render_arguments,
+    render_shell,
+)
+from pilotage.model.definition import Binary, Definition, Environment, InputFile, OutputFile, Package
+from pilotage.model.errors import PilotageError
+from pilotage.model.layout import PackageId
+
+MatchingInputs = Callable[[str], tuple[str, ...] | None]
+SHELL = ("/bin/sh", "-c")
+
+
+class ConcreteInput(msgspec.Struct, frozen=True, kw_only=True):
+    """One input: the files it stands for. `awaited` says that more may come of patterns not made yet."""
+
+    declared: InputFile
+    names: tuple[str, ...]
+    locator: str
+    awaited: bool = False
+
+
+class ConcreteOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """One output: a name, a pattern, or a regular expression with its folder."""
+
+    declared: OutputFile
+    name: str
+    locator: str
+
+
+class ConcreteBinary(msgspec.Struct, frozen=True, kw_only=True):
+    """One command with its files; `argv` is what is started, nothing in it is left to fill in."""
+
+    declared: Binary
+    argv: tuple[str, ...]
+    inputs: tuple[ConcreteInput, ...]
+    outputs: tuple[ConcreteOutput, ...]
+    stdin: str
+    stdout: str
+    stderr: str
+    environment: Environment
+
+
+class ConcretePackage(msgspec.Struct, frozen=True, kw_only=True):
+    """A package with nothing left to fill in."""
+
+    number: int
+    id: PackageId
+    path: str
+    name: str
+    activity: str
+    tag: str
+    declared: Package
+    startup: tuple[str, ...]
+    binaries: tuple[ConcreteBinary, ...]
+
+    @property
+    def needed(self) -> list[str]:
+        """The names of everything it takes, and the patterns of what is not made yet."""
+        found = [name for binary in self.binaries for given in binary.inputs for name in given.names]
+        found += [g.declared.name for b in self.binaries for g in b.inputs if g.awaited and is_pattern(g.declared.name)]
+        return found + [binary.stdin for binary in self.binaries if binary.stdin]
+
+    @property
+    def made(self) -> list[str]:
+        """The names and patterns of everything it makes."""
+        found = [output.name for binary in self.binaries for output in binary.outputs]
+        streams = [stream for b in self.binaries for stream in (b.stdout, b.stderr) if stream]
+        return list(dict.fromkeys(found + streams))
+
+
+def write_package(block: Block, package: int, *, definition: Definition, inputs: MatchingInputs) -> ConcretePackage:
+    """Write out one package of a block; `inputs` says which files a pattern stands for."""
+    position = block.position(package)
+    values = block.values(position)
+    declared = block.package
+    place = block.layout.id(package)
+    binaries = tuple(_write_binary(binary, block, values, definition, inputs) for binary in declared.binaries)
+    startup: tuple[str, ...] = ()
+    if declared.startup_script:
+        lists = _file_lists(binaries)
+        startup = (
+            render(parse_template(declared.startup_script), values),
+            *render_arguments(declared.startup_parameters, {**values, **lists, "arguments": ()}),
+        )
+    return ConcretePackage(
+        number=package,
+        id=place,
+        path=place.path(definition.job),
+        name=block.package_name(position),
+        activity=block.activity,
+        tag=block.tag(position),
+        declared=declared,
+        startup=startup,
+        binaries=binaries,
+    )
+
+
+def needed_names(block: Block, package: int, inputs: MatchingInputs) -> list[str]:
+    """The names of everything a package takes, and the patterns of what is not made yet; no command is written."""
+    values = block.values(block.position(package))
+    found: list[str] = []
+    for _, given in block.inputs():
+        written = _write_input(given, block, values, inputs)
+        found.extend(written.names)
+        if written.awaited and is_pattern(given.name):
+            found.append(given.name)
+    return found
+
+
+def _file_lists(binaries: tuple[ConcreteBinary, ...]) -> dict[str, tuple[str, ...]]:
+    return {
+        "inputs": tuple(name for binary in binaries for given in binary.inputs for name in given.names),
+        "outputs": tuple(output.name for binary in binaries for output in binary.outputs),
+    }
+
+
+def _write_binary(
+    binary: Binary, block: Block, values: Values, definition: Definition, matching: MatchingInputs
+) -> ConcreteBinary:
+    inputs = tuple(_write_input(given, block, values, matching) for given in binary.inputs)
+    outputs = tuple(_write_output(output, block, values) for output in binary.outputs)
+    known = dict(values)
+    known["inputs"] = tuple(name for given in inputs for name in given.names)
+    known["outputs"] = tuple(output.name for output in outputs)
+    known["arguments"] = render_arguments(binary.arguments, known)
+    environment = environment_levels(definition, block.package, binary)
+    return ConcreteBinary(
+        declared=binary,
+        argv=command_of(binary, block.package, known, definition),
+        inputs=inputs,
+        outputs=outputs,
+        stdin=_name(binary.stdin, values),
+        stdout=_name(binary.stdout, values),
+        stderr=_name(binary.stderr, values),
+        environment=environment,
+    )
+
+
+def _write_input(given: InputFile, block: Block, values: Values, matching: MatchingInputs) -> ConcreteInput:
+    template = block.bound(given.name)
+    locator = render(block.bound(given.locator), values) if given.locator else ""
+    lists = [p for p in template.placeholders if isinstance(values.get(p.name), tuple)]
+    if lists:
+        names: tuple[str, ...] | None = tuple(map(tidy_name, render_arguments((str(lists[0]),), values)))
+    elif is_pattern(literal_text(template)):
+        names = matching(tidy_name(render(template, values, quote=literal)))
+    else:
+        names = (tidy_name(render(template, values)),)
+    return ConcreteInput(declared=given, names=names or (), locator=locator, awaited=names is None)
+
+
+def _write_output(output: OutputFile, block: Block, values: Values) -> ConcreteOutput:
+    locator = render(block.bound(output.locator), values) if output.locator else ""
+    return ConcreteOutput(declared=output, name=block.written_output(output, values), locator=locator)
+
+
+def _name(text: str, values: Values) -> str:
+    return tidy_name(render(parse_template(text), values)) if text else ""
+
+
+def command_of(binary: Binary, package: Package, values: Values, definition: Definition) -> tuple[str, ...]:
+    """What is started for a binary, with everything filled in."""
+    if binary.software:
+        return _software_command(binary, package, values, definition)
+    return _command(binary.run, binary.shell, binary.invoking_script, values)
+
+
+def _command(run: tuple[str, ...], shell: str, invoking_script: str, values: Values) -> tuple[str, ...]:
+    arguments = values["arguments"]
+    extra = arguments if isinstance(arguments, tuple) else (arguments,)
+    if shell:
+        return (*SHELL, render_shell(shell, values))
+    if invoking_script:
+        return (render(parse_template(invoking_script), values), *extra)
+    placed = any(p.name == "arguments" for text in run for p in parse_template(text).placeholders)
+    return render_arguments(run, values) + (() if placed else extra)
+
+
+def _software_command(binary: Binary, package: Package, values: Values, definition: Definition) -> tuple[str, ...]:
+    software = find_software(definition, binary)
+    if software is None:
+        raise PilotageError(f"no software {binary.software!r} is described", subject=definition.job)
+    parameters = filled_parameters(binary.parameters, values)
+    if software.boutiques is not None:
+        from pilotage.language.expansion.described import boutiques_command
+
+        return (*SHELL, boutiques_command(software.boutiques, parameters))
+    found = find_execution(software, platform=package.platform, job_type=package.job_type)
+    if found is None:
+        message = f"the software {software.id!r} has no execution for job type {package.job_type!r}"
+        raise PilotageError(message, subject=definition.job)
+    execution = found[1]
+    known = {**values, **parameter_texts(parameters)}
+    return _command(execution.run, execution.shell, execution.invoking_script, known)

@@ -1,0 +1,165 @@
+"""Whether every placeholder means something where it stands, and every variable is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from pilotage.language.expansion.blocks import Block
+from pilotage.language.expansion.software import find_execution, find_software
+from pilotage.language.reading.iterations import sources
+from pilotage.language.reading.kinds import Place
+from pilotage.language.reading.rules import templates_in, values_in
+from pilotage.language.text.templates import ATTRIBUTES, Placeholder, Template, parse_template
+from pilotage.model.definition import Binary, Definition, InputFile, Package, Script, Stage, Value
+from pilotage.model.errors import did_you_mean
+
+NoteFault = Callable[[str, str, Place, str], None]
+
+_COMMAND_FIELDS = frozenset({"run", "shell", "arguments", "startup_parameters"})
+_FILE_LISTS = frozenset({"inputs", "outputs", "arguments"})
+
+
+def check_placeholders(block: Block, definition: Definition, error: NoteFault) -> bool:
+    """Note every placeholder of a block's texts that is unknown or out of place; whether there was none."""
+    fine = True
+    known = block.variables()
+    for place, value, inner, template in _templates(block.package, block.place):
+        in_command = inner[0] in _COMMAND_FIELDS
+        allowed = known | (_FILE_LISTS if in_command and not isinstance(value, Script) else frozenset())
+        if inner[0] == "arguments":
+            allowed = allowed - {"arguments"}
+        for placeholder in template.placeholders:
+            fault = _fault(
+                placeholder, template, block, allowed, lists_allowed=in_command or isinstance(value, InputFile)
+            )
+            if (
+                not fault
+                and isinstance(value, InputFile)
+                and block.is_list(placeholder.name)
+                and len(template.parts) > 1
+            ):
+                fault = "list-in-text", f"{placeholder} is a list: it must stand alone as an input", ""
+            if fault:
+                fine = False
+                error(fault[0], fault[1], (*place, *inner), fault[2])
+    for place, binary in block.binaries():
+        for code, message, hint, field in _software_faults(binary, block, definition):
+            fine = False
+            error(code, message, (*place, field), hint)
+    return fine
+
+
+def _software_faults(binary: Binary, block: Block, definition: Definition) -> Iterator[tuple[str, str, str, str]]:
+    """What a described command needs and a binary does not give, and what it gives and the command does not know."""
+    software = find_software(definition, binary) if binary.software else None
+    if software is None or software.boutiques is not None:
+        return
+    package = block.package
+    found = find_execution(software, platform=package.platform, job_type=package.job_type)
+    if found is None:
+        on = f" on the platform {package.platform!r}" if package.platform else ""
+        message = f"the software {software.id!r} has no execution for the job type {package.job_type!r}{on}"
+        types = {e.job_type for i in software.infrastructures for e in i.executions}
+        yield "no-execution", message, did_you_mean(package.job_type, types), "software"
+        return
+    asked = {p.name for p in _own(found[1])}
+    known = block.variables() | _FILE_LISTS | set(binary.parameters)
+    for name in sorted(asked - known):
+        message = f"the software {software.id!r} needs the parameter {name!r}"
+        yield "missing-parameter", message, did_you_mean(name, binary.parameters), "parameters"
+    for name in binary.parameters:
+        if not any(name in {p.name for p in _own(e)} for i in software.infrastructures for e in i.executions):
+            message = f"the software {software.id!r} has no parameter {name!r}"
+            yield (
+                "unknown-parameter",
+                message,
+                did_you_mean(name, asked - block.variables() - _FILE_LISTS),
+                "parameters",
+            )
+
+
+def _fault(
+    placeholder: Placeholder, template: Template, block: Block, allowed: set[str], *, lists_allowed: bool
+) -> tuple[str, str, str] | None:
+    """What is wrong with one placeholder: a code, a message and a hint."""
+    name = placeholder.name
+    if name not in allowed:
+        if name in _FILE_LISTS:
+            return "misplaced-placeholder", f"{placeholder} can stand in commands only", ""
+        return "unknown-placeholder", f"{placeholder} is not known here", did_you_mean(name, allowed)
+    if placeholder.attribute and placeholder.attribute not in ATTRIBUTES:
+        message = f"a value has no part {placeholder.attribute!r}, as {placeholder} asks for"
+        return "unknown-placeholder", message, did_you_mean(placeholder.attribute, ATTRIBUTES)
+    is_list = block.is_list(name) or name in _FILE_LISTS
+    if is_list and not lists_allowed:
+        return "list-in-text", f"{placeholder} is a list and cannot stand in a name", ""
+    if (
+        is_list
+        and len(template.parts) > 1
+        and not any("\n" in p or " " in p for p in template.parts if isinstance(p, str))
+    ):
+        return "list-in-text", f"{placeholder} is a list: it must stand alone as an argument", "use shell: to join it"
+    return None
+
+
+def _templates(package: Package, place: Place) -> Iterator[tuple[Place, Value, Place, Template]]:
+    """Every text with placeholders of a package and all inside it."""
+    for where, value in values_in(package, place):
+        for inner, text, style in templates_in(value):
+            yield where, value, inner, parse_template(text, style)
+        if isinstance(value, Binary):
+            for name, parameter in value.parameters.items():
+                for text in _texts(parameter):
+                    yield where, value, ("parameters", name), parse_template(text)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """The texts inside a parameter's value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _texts(item)
+
+
+def unused_variables(definition: Definition) -> Iterator[tuple[Place, str]]:
+    """The variables that no text uses, with their places."""
+    everywhere = {p.name for s in definition.stages for p in _used(s)}
+    in_sources = {
+        p.name
+        for s in definition.stages
+        for each in (s.each, *(line.each for line in s.lines))
+        for source in sources(each)
+        for text in (source.files, source.csv, source.lines)
+        for p in parse_template(text).placeholders
+    }
+    in_software = {p.name for sw in definition.software for _, v in values_in(sw) for p in _own(v)}
+    for name in definition.variables:
+        if name not in everywhere | in_sources | in_software:
+            yield ("variables", name), name
+    for number, stage in enumerate(definition.stages):
+        used = {p.name for p in _used(stage)} | in_software
+        if "tag" in used or "package" in used:
+            continue
+        for source in sources(stage.each):
+            if source.variable and source.variable not in used:
+                yield ("stages", number, "each"), source.variable
+        for position, line in enumerate(stage.lines):
+            for source in sources(line.each):
+                if source.variable and source.variable not in used:
+                    yield ("stages", number, "lines", position, "each"), source.variable
+
+
+def _used(stage: Stage) -> Iterator[Placeholder]:
+    for line in stage.lines:
+        for package in line.packages:
+            for _, _, _, template in _templates(package, ()):
+                yield from template.placeholders
+
+
+def _own(value: Value) -> Iterator[Placeholder]:
+    for _, text, style in templates_in(value):
+        yield from parse_template(text, style).placeholders

@@ -1,0 +1,253 @@
+"""From what a document says to iterate over to the items themselves, with lists from earlier stages, disk or record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import overload
+
+import numpy as np
+
+from pilotage.language.expansion.items import (
+    ONE,
+    Column,
+    Groups,
+    Items,
+    RangeTexts,
+    Tags,
+    cross,
+    dot,
+    flat_cross,
+    match,
+)
+from pilotage.language.expansion.lists import ListFault, Lists
+from pilotage.language.expansion.makers import Found, Makers
+from pilotage.language.reading.iterations import RESERVED, sources
+from pilotage.language.text.patterns import is_pattern
+from pilotage.language.text.templates import parse_template
+from pilotage.model.definition import Combination, Iteration, Source
+from pilotage.model.errors import did_you_mean
+
+
+class NotYetKnown(Exception):
+    """A list depends on files that are not made yet; `stages` and `packages` are those to wait for."""
+
+    def __init__(
+        self, *, stages: Sequence[int], packages: Sequence[int], patterns: tuple[tuple[str, int | None], ...]
+    ) -> None:
+        """Name who will make what matches the patterns, each with the one stage it asks for, if it does."""
+        super().__init__(*patterns)
+        self.stages = tuple(stages)
+        self.packages = tuple(packages)
+        self.patterns = patterns
+
+
+class ProducedNames(Sequence[str]):
+    """Names of outputs of earlier stages, kept as package and output numbers and written out when asked for."""
+
+    __slots__ = ("_names", "_ordinals", "_writer", "packages")
+
+    def __init__(self, found: Found, writer: Callable[[int, int], str]) -> None:
+        """`writer` gives the name of an output from the numbers of its package and of the output."""
+        self.packages = found.packages
+        self._ordinals = found.ordinals
+        self._writer = writer
+        self._names: list[str] | None = found.names
+
+    def forget(self) -> None:
+        """Drop the texts; from now on each is written when asked for."""
+        self._names = None
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.packages)
+
+    def __iter__(self) -> Iterator[str]:
+        """Each in turn."""
+        return iter(self._names) if self._names is not None else (self[i] for i in range(len(self)))
+
+    @overload
+    def __getitem__(self, position: int) -> str: ...
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[str]: ...
+    def __getitem__(self, position: int | slice) -> str | Sequence[str]:
+        """One of them, or some."""
+        if self._names is not None:
+            return self._names[position]
+        if isinstance(position, slice):
+            return [self[i] for i in range(*position.indices(len(self)))]
+        return self._writer(int(self.packages[position]), int(self._ordinals[position]))
+
+
+class ItemResolver:
+    """Makes items for one stage of a job."""
+
+    def __init__(
+        self,
+        *,
+        makers: Makers,
+        lists: Lists,
+        writer: Callable[[int, int], str],
+        stage_names: Sequence[str],
+        variables: dict[str, str],
+    ) -> None:
+        """Take where names and lists come from; `writer` gives the name of a package's output again."""
+        self._makers = makers
+        self._lists = lists
+        self._writer = writer
+        self._stage_names = list(stage_names)
+        self._variables = variables
+        self.produced: list[ProducedNames] = []
+        self.growing: int | None = None  # the late stage whose recorded lists are due; others have to wait their turn
+
+    def items(self, iteration: Iteration, *, stage: int) -> Items:
+        """The items of an iteration; raises `ListFault`, or `NotYetKnown` where a list has to wait."""
+        if isinstance(iteration, Combination):
+            operands = self._operands(iteration, stage=stage)
+            if iteration.operator == "dot":
+                return dot([(_called(item), items) for item, items in zip(iteration.of, operands, strict=True)])
+            return {"cross": cross, "flat-cross": flat_cross, "match": match}[iteration.operator](operands)
+        return self._source(iteration, stage=stage)
+
+    def _operands(self, combination: Combination, *, stage: int) -> list[Items]:
+        """The items of each operand.
+
+        All are asked for, also where one has to wait: files are read at submission, and all waits are known together.
+        """
+        found: list[Items] = []
+        waits: list[NotYetKnown] = []
+        faults: list[ListFault] = []
+        for item in combination.of:
+            try:
+                found.append(self.items(item, stage=stage))
+            except NotYetKnown as wait:
+                waits.append(wait)
+            except ListFault as fault:
+                faults.append(fault)
+        if faults:
+            raise faults[0]
+        if waits:
+            raise NotYetKnown(
+                stages=sorted({s for wait in waits for s in wait.stages}),
+                packages=sorted({p for wait in waits for p in wait.packages}),
+                patterns=tuple(dict.fromkeys(pattern for wait in waits for pattern in wait.patterns)),
+            )
+        return found
+
+    def shape(self, iteration: Iteration | None) -> Items:
+        """No items, with the variables that an iteration will have: enough to check texts before its lists are known."""
+        columns: dict[str, Column] = {}
+        for source in sources(iteration):
+            if source.variable:
+                columns[source.variable] = Column(Groups((), source.group) if source.group else ())
+            else:
+                columns.update({name: Column(()) for name in self._lists.columns(self._filled(source.csv))})
+        return Items(0, columns)
+
+    def _source(self, source: Source, *, stage: int) -> Items:
+        values: Sequence[str]
+        tags = None
+        if source.csv:
+            columns = self._lists.columns(self._filled(source.csv))
+            if not source.variable:
+                self._refuse_reserved(columns, source.csv)
+                count = len(next(iter(columns.values())))
+                self._refuse_empty(count, f"the table {source.csv!r} has no rows")
+                return Items(count, {name: Column(column) for name, column in columns.items()})
+            if source.column not in columns:
+                hint = did_you_mean(source.column, columns)
+                raise ListFault("unknown-column", f"the table {source.csv!r} has no column {source.column!r}", hint)
+            values = columns[source.column]
+            self._refuse_empty(len(values), f"the table {source.csv!r} has no rows")
+        elif source.range:
+            values = RangeTexts(source.range)
+        elif source.lines:
+            values = self._lists.lines(self._filled(source.lines))
+            self._refuse_empty(len(values), f"the file {source.lines!r} has no lines")
+        elif source.files:
+            values, tags = self._files(source, stage=stage)
+        else:
+            values = source.values or ()
+            self._refuse_empty(len(values), f"the list of {source.variable!r} is empty")
+        if source.group:
+            return Items(-(-len(values) // source.group), {source.variable: Column(Groups(values, source.group))})
+        return Items(len(values), {source.variable: Column(values)}, tags)
+
+    def _files(self, source: Source, *, stage: int) -> tuple[Sequence[str], Tags | None]:
+        pattern = self._filled(source.files)
+        if source.job:
+            found = self._lists.outputs(source.job, pattern)
+            self._refuse_empty(len(found), f"no output of the job {source.job!r} matches {pattern!r}")
+            return found, None
+        only = self._stage_number(source.stage) if source.stage else None
+        late = self._lists.late(stage, pattern) if stage == self.growing else None
+        if late is not None:
+            return late, None
+        waiting = [s for s in self._makers.awaits(pattern, before_stage=stage) if only in (None, s)]
+        makers = self._makers.patterns.makers_of(pattern, before_stage=stage, stage=only)
+        if waiting or makers:
+            raise NotYetKnown(stages=waiting, packages=makers, patterns=((pattern, only),))
+        made = self._makers.matching(pattern, before_stage=stage, stage=only)
+        if made is not None:
+            produced = ProducedNames(made, self._writer)
+            self.produced.append(produced)
+            return produced, _tags_of(made)
+        if self.growing is not None:
+            # It was waited for, and nobody made any: no lines. What was on disk at submission is in the record.
+            return self._lists.resolved.get(f"files:{pattern}", ()), None
+        if source.stage:
+            raise ListFault("no-match", f"no output of the stage {source.stage!r} matches {pattern!r}")
+        on_disk = self._lists.files(pattern)
+        if not on_disk:
+            noun = "files match" if is_pattern(pattern) else "such file is there:"
+            raise ListFault("no-match", f"no {noun} {pattern!r}, and no earlier stage makes any")
+        return on_disk, None
+
+    def _stage_number(self, name: str) -> int:
+        if name not in self._stage_names:
+            hint = did_you_mean(name, self._stage_names)
+            raise ListFault("unknown-stage", f"the job has no stage {name!r}", hint)
+        return self._stage_names.index(name)
+
+    def _filled(self, text: str) -> str:
+        """The text of a source with the job's variables filled in; nothing else is known before the items are."""
+        template = parse_template(text)
+        if template.fault:
+            raise ListFault("bad-template", f"in {text!r}: {template.fault}")
+        filled = []
+        for part in template.parts:
+            if not isinstance(part, str):
+                if part.name not in self._variables or part.attribute:
+                    hint = did_you_mean(part.name, self._variables)
+                    raise ListFault("unknown-placeholder", f"{part} is not known where lists are read", hint)
+                filled.append(self._variables[part.name])
+            else:
+                filled.append(part)
+        return "".join(filled)
+
+    def _refuse_reserved(self, columns: dict[str, tuple[str, ...]], table: str) -> None:
+        for name in sorted(RESERVED & columns.keys()):
+            message = f"the column {name!r} of the table {table!r} cannot be a variable: {{{name}}} has its own meaning"
+            hint = f"take it under another name: {{my_{name}: {{csv: {table}, column: {name}}}}}"
+            raise ListFault("reserved-name", message, hint)
+
+    def _refuse_empty(self, count: int, message: str) -> None:
+        if not count:
+            raise ListFault("empty-list", message)
+
+
+def _tags_of(found: Found) -> Tags | None:
+    """The makers' tags, where all names come from one output of one template; None to count them anew."""
+    if found.only is None:
+        return None
+    chunk, positions = found.only
+    if len(positions) == chunk.block.items.count and chunk.block.line_items is ONE:
+        return chunk.block.items.own_tags
+    outer, inner = np.divmod(np.asarray(positions, dtype=np.int64), chunk.block.line_items.count)
+    return np.hstack([chunk.block.items.tags[outer], chunk.block.line_items.tags[inner]]).astype(np.int32)
+
+
+def _called(iteration: Iteration) -> str:
+    """What an operand is called in a fault."""
+    if isinstance(iteration, Source):
+        return repr(iteration.variable) if iteration.variable else f"the table {iteration.csv!r}"
+    return f"{iteration.operator} of {', '.join(map(_called, iteration.of))}"

@@ -1,0 +1,114 @@
+"""Reading a document: text → tree → checked definition, with every fault of it at once."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pilotage.language.folder import Folder
+from pilotage.language.reading.catalogue import read_file
+from pilotage.language.reading.kinds import MISSING, ListOf, Place, Reading, describe
+from pilotage.language.reading.records import Record, fields_of
+from pilotage.language.reading.rules import check_rules
+from pilotage.language.text.tree import Listing, Mark, Node, Report, Scalar, Table
+from pilotage.language.text.yaml import read_tree
+from pilotage.model.definition import LANGUAGE_VERSION, Definition, Software, plain
+
+DOCUMENT_NAMES = ("pilotage.yaml", "pilotage.yml", "pilotage.json")
+
+
+class Document(msgspec.Struct, frozen=True):
+    """A definition with the place of each of its parts, and what was said about it while reading."""
+
+    definition: Definition
+    marks: dict[Place, Mark]
+    report: Report
+
+    def mark(self, place: Place) -> Mark:
+        """Where a part stands, or where the nearest part around it does."""
+        for end in range(len(place), -1, -1):
+            found = self.marks.get(place[:end])
+            if found is not None and found.line:
+                return found
+        return Mark()
+
+
+def read_document(data: bytes, *, file: str, folder: Folder) -> tuple[Document | None, Report]:
+    """Read a document of our own language; the report has every fault, and the document is None if there is one."""
+    tree, report = read_tree(data, file=file)
+    return read_definition(tree, report, folder=folder) if tree is not None else (None, report)
+
+
+def read_definition(tree: Node, report: Report, *, folder: Folder) -> tuple[Document | None, Report]:
+    """Read the tree of a document; None if there is a fault."""
+    document, _ = read_what_can_be(tree, report, folder=folder)
+    return (None if report.errors else document), report
+
+
+def read_what_can_be(tree: Node, report: Report, *, folder: Folder) -> tuple[Document | None, Reading]:
+    """Read the tree of a document as far as it can be understood, whatever the faults; the reading knows where they are."""
+    reading = Reading(report, folder)
+    if not isinstance(tree, Table):
+        reading.fault("wrong-type", tree, f"expected a document with the fields of a job, got {describe(tree)}")
+        return None, reading
+    if not _head_is_known(tree, reading):
+        return None, reading
+    catalogue = tree.get("catalogue")
+    entries = tuple((key, node) for key, node in tree.entries if key.text != "catalogue")
+    shared = _read_catalogues(catalogue, reading) if catalogue is not None else ()
+    found = Record(Definition).read(Table(entries, tree.mark), (), reading)
+    if not isinstance(found, Definition):
+        return None, reading
+    known = {(software.id, software.version) for software in found.software}
+    added = tuple(software for software in shared if (software.id, software.version) not in known)
+    definition = msgspec.structs.replace(found, software=found.software + added)
+    document = Document(definition, reading.marks, report)
+    check_rules(definition, report, document.mark, is_faulty=reading.is_faulty)
+    return document, reading
+
+
+def write_document(definition: Definition) -> str:
+    """The canonical text of a definition."""
+    from pilotage.language.text.emit import write_yaml
+
+    return write_yaml(plain(definition))
+
+
+def _head_is_known(tree: Table, reading: Reading) -> bool:
+    """Whether the document says which language it is written in, and whether that is ours."""
+    head = tree.get("pilotage")
+    if head is None:
+        hint = f"begin with the line  pilotage: {LANGUAGE_VERSION}"
+        reading.fault("missing-head", tree, "this is no pilotage document: the field 'pilotage' is missing", hint=hint)
+        return False
+    if not isinstance(head, Scalar) or head.text != str(LANGUAGE_VERSION):
+        message = f"this version reads language version {LANGUAGE_VERSION}, the document says {describe(head)}"
+        reading.fault("unknown-version", head, message)
+        return False
+    return True
+
+
+def _read_catalogues(node: Node, reading: Reading) -> tuple[Software, ...]:
+    """The software of every catalogue file, the earlier ones first."""
+    found: list[Software] = []
+    names = node.items if isinstance(node, Listing) else (node,)
+    for name in names:
+        if not isinstance(name, Scalar):
+            reading.fault("wrong-type", name, f"expected the name of a catalogue file, got {describe(name)}")
+            continue
+        read = read_file(name, reading, noun="catalogue")
+        if read is None:
+            continue
+        tree, inner = read
+        listed = tree.get("software") if isinstance(tree, Table) else tree
+        if listed is None:
+            inner.fault("missing-field", tree, "a catalogue needs the field 'software'")
+            continue
+        software = ListOf(Record(Software)).read(listed, ("catalogue", name.text), inner)
+        if software is not MISSING and isinstance(software, tuple):
+            found.extend(software)
+    return tuple(found)
+
+
+def document_fields() -> tuple[str, ...]:
+    """The names of the fields at the head of a document."""
+    return (*(field.name for field in fields_of(Definition)), "catalogue")

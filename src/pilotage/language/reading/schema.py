@@ -1,0 +1,123 @@
+"""The JSON Schema of a document, derived from the same tables that read it: records, kinds and short forms.
+
+An editor that knows this schema completes field names and underlines mistakes while a document is being written. It
+says what each field may hold, wherever its short forms let it stand; what depends on other fields or on files is left
+to `pilotage check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pilotage.language.reading.iterations import Each
+from pilotage.language.reading.kinds import Kind, ListOf, MapOf, Schema, Text
+from pilotage.language.reading.records import ALONE, CHILDREN, INLINE, Field, Record, fields_of, names_below
+from pilotage.model import definition as d
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def document_schema() -> Schema:
+    """The schema of a whole document, short forms included."""
+    head: Schema = {
+        "$schema": DIALECT,
+        "title": "a pilotage document",
+        "description": "A job: what is to be run over what, and which files each part takes and makes.",
+    }
+    definitions = {struct.__name__: _record_schema(struct) for struct in _structs(d.Definition)}
+    job = definitions.pop(d.Definition.__name__)
+    return head | job | {"$defs": {"Each": Each().schema(), **definitions}}
+
+
+def _structs(start: type[d.Value]) -> list[type[d.Value]]:
+    """Every record that a document can hold, outer ones first."""
+    found, waiting = [start], [start]
+    while waiting:
+        for field in fields_of(waiting.pop()):
+            for struct in _records_in(field.kind):
+                if struct not in found:
+                    found.append(struct)
+                    waiting.append(struct)
+    return found
+
+
+def _records_in(kind: Kind) -> Iterator[type[d.Value]]:
+    if isinstance(kind, Record):
+        yield kind.struct
+    elif isinstance(kind, ListOf):
+        yield from _records_in(kind.item)
+    elif isinstance(kind, MapOf):
+        yield from _records_in(kind.value)
+
+
+def _record_schema(struct: type[d.Value]) -> Schema:
+    """What a record may be: its fields, or one of its short forms."""
+    fields = _object_schema(struct)
+    alone = ALONE.get(struct)
+    if alone:
+        kind = next(field.kind for field in fields_of(struct) if field.name == alone)
+        return {"anyOf": [kind.schema(), fields]}
+    if struct is d.Environment:
+        kinds = {"exported": False, "setting": False}
+        return {"anyOf": [fields, {"type": "object", "properties": kinds, "additionalProperties": Text().schema()}]}
+    return fields
+
+
+def _object_schema(struct: type[d.Value]) -> Schema:
+    """The fields of a record, with those of deeper levels that may stand here while these are not written out."""
+    inline = INLINE.get(struct)
+    above = {**_properties(struct), **(_properties(inline[1]) if inline else {})}
+    deeper = {name: schema for name, schema in _properties_below(struct).items() if name not in above}
+    schema: Schema = {
+        "type": "object",
+        "description": (struct.__doc__ or "").strip(),
+        "properties": {**above, **deeper},
+        "additionalProperties": False,
+    }
+    if struct is d.Definition:
+        schema["properties"]["pilotage"] = {"const": d.LANGUAGE_VERSION, "description": "The version of the language."}
+        schema["properties"]["catalogue"] = _CATALOGUE
+        schema["required"] = ["pilotage"]
+    rules = [_is_there(field) for field in fields_of(struct) if field.required]
+    if rules:
+        schema["allOf"] = rules
+    if deeper:
+        # What belongs to a deeper level may stand here only while that level is not written out.
+        schema["dependentSchemas"] = {CHILDREN[struct][0]: {"properties": dict.fromkeys(sorted(deeper), False)}}
+    return schema
+
+
+_CATALOGUE: Schema = {
+    "description": "A file of software descriptions, or several.",
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+}
+
+
+def _properties(struct: type[d.Value]) -> dict[str, Schema]:
+    """Every name that a field of a record goes by, with what it may hold."""
+    found: dict[str, Schema] = {}
+    for field in fields_of(struct):
+        found[field.name] = _field_schema(field)
+        if field.short_name != field.name:
+            found[field.short_name] = found[field.name]
+    return found
+
+
+def _properties_below(struct: type[d.Value]) -> dict[str, Schema]:
+    """The fields of the levels below a record; an outer level wins over an inner one, as it does in reading."""
+    if struct not in CHILDREN:
+        return {}
+    child = CHILDREN[struct][1]
+    inline = INLINE.get(child)
+    found = {**_properties_below(child), **(_properties(inline[1]) if inline else {}), **_properties(child)}
+    return {name: found[name] for name in sorted(names_below(struct))}
+
+
+def _field_schema(field: Field) -> Schema:
+    schema: Schema = {"$ref": "#/$defs/Each"} if isinstance(field.kind, Each) else field.kind.schema()
+    return {"description": field.description, **schema} if field.description else schema
+
+
+def _is_there(field: Field) -> Schema:
+    names = sorted({field.name, field.short_name})
+    return {"anyOf": [{"required": [name]} for name in names]} if len(names) > 1 else {"required": names}
