@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 
-from pilotage.language.reading.iterations import variable_fault
-from pilotage.language.reading.kinds import Place
-from pilotage.language.reading.records import fields_of
+from pilotage.language.reading.iterations import Each, variable_fault
+from pilotage.language.reading.kinds import ListOf, Place
+from pilotage.language.reading.records import Record, fields_of
 from pilotage.language.text.quantities import parse_bytes, parse_seconds
 from pilotage.language.text.templates import Style, parse_template
 from pilotage.language.text.tree import Mark, Report
 from pilotage.model.definition import (
     Binary,
+    Combination,
     Definition,
     Environment,
     InputFile,
@@ -81,28 +83,43 @@ def _check_limits(definition: Definition, report: Report, mark: MarkOf) -> None:
 def values_in(value: Value, place: Place = ()) -> Iterator[tuple[Place, Value]]:
     """Every record of a definition with its place, outer ones first."""
     yield place, value
-    for field in fields_of(type(value)):
-        inner = getattr(value, field.name)
+    for name in _record_fields(type(value)):
+        inner = getattr(value, name)
         if isinstance(inner, Value):
-            yield from values_in(inner, (*place, field.name))
+            yield from values_in(inner, (*place, name))
         elif isinstance(inner, tuple):
             for position, item in enumerate(inner):
                 if isinstance(item, Value):
-                    yield from values_in(item, (*place, field.name, position))
+                    yield from values_in(item, (*place, name, position))
+
+
+@cache
+def _record_fields(kind: type[Value]) -> tuple[str, ...]:
+    """The fields that hold records, or lists of them: most hold texts and numbers, and imported jobs have many."""
+    if kind is Combination:
+        return ("of",)
+    of_lists = (field for field in fields_of(kind) if isinstance(field.kind, ListOf))
+    lists = {field.name for field in of_lists if isinstance(field.kind, ListOf) and isinstance(field.kind.item, Record)}
+    return tuple(f.name for f in fields_of(kind) if f.name in lists or isinstance(f.kind, (Record, Each)))
 
 
 def templates_in(value: Value) -> Iterator[tuple[Place, str, Style]]:
     """Every text of one record (not of those inside it) that may hold placeholders."""
-    for field in fields_of(type(value)):
-        if "template" not in field.marks:
+    for name in _template_fields(type(value)):
+        found = getattr(value, name)
+        if not found:
             continue
-        found = getattr(value, field.name)
-        style: Style = "shell" if field.name == "shell" else "strict"
-        if isinstance(found, str) and found:
-            yield (field.name,), found, style
-        elif isinstance(found, tuple):
+        style: Style = "shell" if name == "shell" else "strict"
+        if isinstance(found, str):
+            yield (name,), found, style
+        else:
             for position, text in enumerate(found):
-                yield (field.name, position), text, style
+                yield (name, position), text, style
+
+
+@cache
+def _template_fields(kind: type[Value]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields_of(kind) if "template" in field.marks)
 
 
 Fault = tuple[str, str, str, Place]

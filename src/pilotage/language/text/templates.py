@@ -41,11 +41,12 @@ class Template(msgspec.Struct, frozen=True):
 
     parts: tuple[Part, ...]
     fault: str = ""  # what is wrong with it, if anything
+    placeholders: tuple[Placeholder, ...] = ()  # the gaps, in order; found from the parts
 
-    @property
-    def placeholders(self) -> tuple[Placeholder, ...]:
-        """The gaps, in order."""
-        return tuple(part for part in self.parts if isinstance(part, Placeholder))
+    def __post_init__(self) -> None:
+        """Find the gaps once: they are asked for again and again."""
+        gaps = tuple(part for part in self.parts if isinstance(part, Placeholder))
+        msgspec.structs.force_setattr(self, "placeholders", gaps)
 
 
 def literal_text(template: Template) -> str:

@@ -21,6 +21,8 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 NOWHERE = Mark()
+_SHOWN_COLUMN_MAX = 10_000  # nobody reads a line that far, and some lines are megabytes long
+_SHOWN_BEHIND = 400
 
 
 class Scalar(msgspec.Struct, frozen=True):
@@ -92,7 +94,7 @@ class Report:
             code=code,
             message=message,
             hint=hint,
-            source=source[:400],
+            source=source[: mark.column + _SHOWN_BEHIND] if mark.column <= _SHOWN_COLUMN_MAX else "",
         )
 
 
