@@ -103,6 +103,7 @@ class Each(msgspec.Struct, frozen=True):
                 "job": {"type": "string"},
                 "group": {"type": "integer", "minimum": 1},
             },
+            "additionalProperties": False,
         }
         nested: Schema = {"$ref": "#/$defs/Each"}
         shorthand: Schema = {"anyOf": [{"type": ["string", "number"]}, Values().schema(), source]}
