@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from pilotage.language import (
     EarlierJobs,
     Expansion,
@@ -20,6 +22,7 @@ from pilotage.language import (
 from pilotage.language.text.tree import tree_of
 from pilotage.model.definition import Definition
 from pilotage.model.errors import Problem
+from pilotage.model.resolved import ResolvedLists
 
 HEAD = "pilotage: 1\njob: j\n"
 
@@ -111,13 +114,19 @@ def grown(expansion: Expansion, stage: int, produced: Iterable[str]) -> Expansio
     report = Report("growth")
     after = grow(expansion, stage, produced, report)
     assert not report.errors, report.errors
+    assert after is not None
     return after
+
+
+def shuffled(resolved: ResolvedLists) -> ResolvedLists:
+    """The same lists in another order, as a store may give them back."""
+    return msgspec.structs.replace(resolved, lists=dict(sorted(resolved.lists.items(), reverse=True)))
 
 
 def again(expansion: Expansion) -> Expansion:
     """The same job expanded once more, from its definition and its recorded lists alone."""
     report = Report("again")
-    found = expand(expansion.definition, RecordedLists(dict(expansion.resolved)), report)
+    found = expand(expansion.definition, RecordedLists(shuffled(expansion.resolved)), report)
     assert not report.errors, report.errors
     assert found is not None
     return found
@@ -141,5 +150,5 @@ def picture(expansion: Expansion) -> object:
         sorted((source, target, int(kind)) for source, target, kind in expansion.graph.edges()),
         expansion.late,
         expansion.stage_names,
-        dict(expansion.resolved),
+        dict(expansion.resolved.lists),
     )

@@ -6,6 +6,7 @@ Everything heavy is imported where it is used, so that what needs little is quic
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
-from pilotage.model.errors import DocumentError, PilotageError, Problem, did_you_mean
+from pilotage.model.errors import DocumentError, Problem, did_you_mean
 
 if TYPE_CHECKING:
     # The command line speaks of these, too, and knows the language only through this module.
@@ -24,8 +25,12 @@ if TYPE_CHECKING:
     from pilotage.language.drawing import Drawing as Drawing  # noqa: PLC0414 # offered on
 
 STANDARD_INPUT = "-"
+NOT_WRITTEN = "what would be written"
 SOURCE_BYTES_MAX = 256 * 2**20
 _PACKED = {b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+GZIP_MAGIC = b"\x1f\x8b"
+_HEAD_BYTES = 8192
+_CONTROLS = bytes(code for code in range(32) if code not in b"\t\n\f\r\x1b") + b"\x7f"
 _OPEN_ALREADY = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 
@@ -33,16 +38,16 @@ _OPEN_ALREADY = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 
 def find_document(folder: str = ".") -> str:
-    """The name of the document in a folder; raises `PilotageError` where there is none."""
+    """The name of the document in a folder; raises `DocumentError` where there is none."""
     from pilotage.language import DOCUMENT_NAMES
 
     for name in DOCUMENT_NAMES:
         path = Path(folder, name)
         if path.exists():
             return str(path)
-    raise PilotageError(
-        f"there is no {DOCUMENT_NAMES[0]} in this folder", next_step="name a file, or write a first one: pilotage init"
-    )
+    message = f"there is no {DOCUMENT_NAMES[0]} in this folder"
+    hint = "name a file, or write a first document: pilotage init"
+    raise _unreadable(str(Path(folder, DOCUMENT_NAMES[0])), "no-document", message, hint)
 
 
 def load(path: str | os.PathLike[str], *, source_format: Format | None = None) -> Loaded:
@@ -52,25 +57,32 @@ def load(path: str | os.PathLike[str], *, source_format: Format | None = None) -
     return loaded
 
 
-def examine(source: str, *, source_format: Format | None = None) -> Loaded:
-    """The same without raising for what is wrong with the document: its report has every fault."""
+def examine(source: str | None, *, source_format: Format | None = None) -> Loaded:
+    """The same without raising for what is wrong with the document: its report has every fault.
+
+    None is the document of the current folder.
+    """
     from pilotage.language import DiskFolder, Loaded, Report
     from pilotage.language import load as understand
 
-    name = shown_name(source)
     try:
+        source = find_document() if source is None else source
         data = read_source(source)
+        if source_format in ("yaml", "dagman"):
+            _refuse_gzip(data, source)
     except DocumentError as refusal:
-        report = Report(name)
+        report = Report(refusal.problems[0].file)
         report.errors.extend(refusal.problems)
         return Loaded(source_format or "yaml", None, None, report)
     beside = source != STANDARD_INPUT and not source.startswith(_OPEN_ALREADY)
     folder = DiskFolder(Path(source).parent if beside else ".")
-    return understand(data, file=name, folder=folder, source_format=source_format)
+    return understand(data, file=shown_name(source), folder=folder, source_format=source_format)
 
 
 def read_source(source: str) -> bytes:
     """The bytes of a file, or of standard input for `-`; raises `DocumentError` with a clear reason where it cannot."""
+    if not source:
+        raise _unreadable(source, "missing-file", "the name of the file is empty")
     try:
         if source == STANDARD_INPUT:
             return _limited(sys.stdin.buffer, source)
@@ -102,7 +114,25 @@ def _limited(file: IO[bytes], source: str) -> bytes:
     packed = next((word for magic, word in _PACKED.items() if data.startswith(magic)), "")
     if packed:
         raise _unreadable(source, "not-text", f"this is a {packed} file, not text", "unpack it first")
+    _refuse_binary(data[:_HEAD_BYTES], source)
     return data
+
+
+def _refuse_binary(head: bytes, source: str) -> None:
+    """Say once what would otherwise be a fault at every other byte; text in another encoding is told by its reader."""
+    if head.startswith((GZIP_MAGIC, b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")):
+        return
+    controls = len(head) - len(head.translate(None, _CONTROLS))
+    if b"\0" in head or controls * 20 > len(head):
+        found = (
+            f"there is a NUL byte at offset {head.index(0)}" if b"\0" in head else "it is full of control characters"
+        )
+        raise _unreadable(source, "not-text", f"this is a binary file, not text: {found}")
+
+
+def _refuse_gzip(data: bytes, source: str) -> None:
+    if data.startswith(GZIP_MAGIC):
+        raise _unreadable(source, "not-text", "this is a gzip file, not text", "unpack it first")
 
 
 def _too_large(source: str, size: str) -> DocumentError:
@@ -131,7 +161,9 @@ def _near_files(source: str) -> str:
 
 def shown_name(name: str) -> str:
     """A file's name as text that can be printed, whatever its bytes."""
-    return "<stdin>" if name == STANDARD_INPUT else os.fsencode(name).decode("utf-8", errors="replace")
+    if name in ("", STANDARD_INPUT):
+        return "<stdin>" if name else "''"
+    return os.fsencode(name).decode("utf-8", errors="replace")
 
 
 # --- checking ---------------------------------------------------------------------------------------------------------
@@ -140,6 +172,7 @@ def shown_name(name: str) -> str:
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What `check` finds out. What could not be found out because of an error is None."""
 
+    file: str  # its name, as it can be printed
     valid: bool
     errors: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
@@ -156,11 +189,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _PROBLEM_FIELDS = ("file", "line", "column", "code", "message", "hint")
-_NOT_IN_JSON = ("late", "losses")
+_LATER_CONTROLS = re.compile("[\x7f-\x9f]")  # JSON itself escapes only the earlier ones
+_NOT_IN_JSON = ("file", "late", "losses")
 
 
-def check(source: str, *, source_format: Format | None = None) -> Verdict:
-    """Read, check and expand a document, and count what came of it."""
+def check(source: str | None, *, source_format: Format | None = None) -> Verdict:
+    """Read, check and expand a document, the current folder's for None, and count what came of it."""
     from pilotage.language.drawing.file_count import count_files
 
     loaded = examine(source, source_format=source_format)
@@ -181,7 +215,9 @@ def check(source: str, *, source_format: Format | None = None) -> Verdict:
             "critical_path_seconds": expansion.critical_path_seconds(),
             "late": expansion.late,
         }
-    return Verdict(valid=not errors, errors=errors, warnings=warnings, losses=len(loaded.losses), **known)
+    return Verdict(
+        file=loaded.report.file, valid=not errors, errors=errors, warnings=warnings, losses=len(loaded.losses), **known
+    )
 
 
 def verdict_json(verdict: Verdict) -> str:
@@ -193,8 +229,9 @@ def verdict_json(verdict: Verdict) -> str:
 
 
 def json_text(value: object) -> str:
-    """Readable JSON that ends its last line."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+    """Readable JSON that ends its last line, without a character that could steer a terminal."""
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return _LATER_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
 
 
 def document_schema() -> dict[str, Any]:
@@ -283,9 +320,9 @@ def software_command(descriptor: str, invocation: str) -> str:
     """
     from pilotage.language import boutiques
 
-    text, report = _text_of(descriptor)
+    text, report = text_of(descriptor)
     parsed = boutiques.parse_descriptor(text, report) if text is not None else None
-    values_text, invocation_report = _text_of(invocation)
+    values_text, invocation_report = text_of(invocation)
     values = boutiques.parse_invocation(values_text, invocation_report) if values_text is not None else {}
     if parsed is not None and not invocation_report.errors:
         boutiques.check_invocation(parsed, values, invocation_report)
@@ -295,13 +332,15 @@ def software_command(descriptor: str, invocation: str) -> str:
     return boutiques.command_line(parsed, values)
 
 
-def _text_of(source: str) -> tuple[str | None, Report]:
-    """The text of a JSON file, or None after noting why there is none."""
+def text_of(source: str) -> tuple[str | None, Report]:
+    """The text of a file, or None after noting why there is none."""
     from pilotage.language import Report
 
     report = Report(shown_name(source))
     try:
-        text = read_source(source).decode("utf-8-sig")
+        data = read_source(source)
+        _refuse_gzip(data, source)
+        text = data.decode("utf-8-sig")
     except DocumentError as refusal:
         report.errors.extend(refusal.problems)
         return None, report
@@ -316,13 +355,40 @@ def _text_of(source: str) -> tuple[str | None, Report]:
 
 
 def first_document(fields: Mapping[str, object], *, folder: str = ".") -> str:
-    """The text of a document with the given fields; raises `DocumentError` where it would be refused in that folder."""
+    """The text of a document with the given fields.
+
+    Raises `DocumentError` where it would be refused in that folder; the places of its faults are left out, since there
+    is no such file yet.
+    """
     from pilotage.language import DiskFolder
     from pilotage.language import load as understand
     from pilotage.language.text.emit import write_yaml
 
     text = write_yaml(fields)
-    understand(
-        text.encode(), file="pilotage.yaml", folder=DiskFolder(folder), source_format="yaml"
-    ).report.refuse_if_faulty()
+    loaded = understand(text.encode(), file=NOT_WRITTEN, folder=DiskFolder(folder), source_format="yaml")
+    if loaded.report.errors:
+        raise DocumentError(msgspec.structs.replace(problem, line=0) for problem in loaded.report.errors)
     return text
+
+
+def shell_words(text: str) -> list[str]:
+    """The words of a command that only a shell would understand."""
+    from pilotage.language.reading.commands import shell_words as words
+
+    return words(text)
+
+
+def table_columns(name: str) -> tuple[str, ...]:
+    """The names of the columns of a CSV file; raises `DocumentError` where it cannot be read."""
+    from pilotage.language import DiskFolder
+    from pilotage.language.expansion.lists import ListFault, RecordingLists
+
+    try:
+        return tuple(RecordingLists(DiskFolder(".")).columns(name))
+    except ListFault as fault:
+        raise _unreadable(name, fault.code, fault.message, fault.hint) from None
+
+
+def missing_file_hint(name: str) -> str:
+    """A hint on a file that is not there: one with nearly its name, or the folder that is not there either."""
+    return _near_files(name)

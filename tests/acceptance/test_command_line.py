@@ -178,9 +178,23 @@ def test_bash_completes_commands_and_options(folder: Path) -> None:
         complete_words pilotage ch
         complete_words pilotage graph --form
         complete_words pilotage graph --format s
+        complete_words pilotage graph --format = s
+        complete_words pilotage check --from =
+        complete_words pilotage check "'a b'" --from = d
         """,
     )
-    assert done.stdout.splitlines() == ["check", "--format", "svg"], done.stderr
+    assert done.stdout.splitlines() == [
+        "check",
+        "--format",
+        "svg",
+        "svg",
+        "auto yaml dagman wfformat",
+        "dagman",
+    ], done.stderr
+
+
+def test_bash_sorts_what_it_completes(folder: Path) -> None:
+    assert "nosort" not in shell(folder, "source <(pilotage completion bash); complete -p pilotage").stdout
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["completion", "bash"]], ids=lambda words: words[0])

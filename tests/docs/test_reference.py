@@ -9,6 +9,7 @@ from types import ModuleType
 
 CODE = re.compile(r'(?:\.|_)(?:error|warn|fault|note_fault)\(\s*"([a-z0-9]+(?:-[a-z0-9]+)*)"')
 OTHER_CODES = re.compile(r'(?:ListFault\(\s*|yield \(?\s*|return )"([a-z0-9]+(?:-[a-z0-9]+)+)",')
+FILE_CODES = re.compile(r'_unreadable\(\s*[^"]*?"([a-z0-9]+(?:-[a-z0-9]+)+)"')
 LITERAL = re.compile(r'"([a-z0-9]+(?:-[a-z0-9]+)*)"')
 
 
@@ -26,13 +27,15 @@ def test_the_tables_of_the_document_page_are_up_to_date(root: Path) -> None:
     assert generator(root).with_tables(page) == page, "run make docs"
 
 
-def test_every_code_of_the_language_is_explained(root: Path) -> None:
+def test_every_code_of_the_language_and_of_its_files_is_explained(root: Path) -> None:
     rooms = ("", "text", "reading", "expansion")  # the formats explain their own codes
     sources = [path for room in rooms for path in sorted((root / "src/pilotage/language" / room).glob("*.py"))]
+    sources += [root / "src/pilotage/app.py", *sorted((root / "src/pilotage/cli").glob("*.py"))]
     text = "\n".join(path.read_text("utf-8") for path in sources)
-    used = {*CODE.findall(text), *OTHER_CODES.findall(text)}
+    used = {*CODE.findall(text), *OTHER_CODES.findall(text), *FILE_CODES.findall(text)}
     page = (root / "docs/reference/messages.md").read_text("utf-8")
     explained = set(re.findall(r"^\| `([a-z0-9-]+)` \|", page, re.MULTILINE))
     assert len(used) > 60
+    assert {"is-directory", "no-document", "not-a-file", "not-text", "too-large", "unreadable-file"} <= used
     assert used - explained == set()
     assert explained - set(LITERAL.findall(text)) == set()

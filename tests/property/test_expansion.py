@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotage.language import Expansion, MemoryFolder, RecordingLists, Report, expand, grow
+from pilotage.language import Expansion, MemoryFolder, RecordingLists, Report, expand
 from pilotage.language.text.patterns import matches
-from tests.jobs import again, definition_of, picture
+from tests.jobs import again, definition_of, grown, picture
 
 FOLDER = {"t.csv": "e\nlow\nhigh\n", "l.txt": "one\ntwo\n", "r1.raw": "", "r2.raw": "", "cfg": ""}
 own = st.sampled_from(
@@ -85,8 +85,9 @@ def test_expanding_again_is_identical(document: dict[str, Any]) -> None:
 @settings(max_examples=40)
 @given(jobs(), st.data())
 def test_expanding_again_after_growth_is_identical(document: dict[str, Any], data: st.DataObject) -> None:
-    expansion = expanded(document)
-    assert expansion is not None
+    found = expanded(document)
+    assert found is not None
+    expansion: Expansion = found
     while expansion.late:
         ready = [late for late in expansion.late if not late.stages]
         assert ready
@@ -98,7 +99,7 @@ def test_expanding_again_after_growth_is_identical(document: dict[str, Any], dat
             for _ in range(data.draw(st.integers(0, 2)))
         ]
         before = expansion.late
-        expansion = grow(expansion, late.stage, produced, Report("growth"))
+        expansion = grown(expansion, late.stage, produced)
         assert expansion.late != before
         assert picture(again(expansion)) == picture(expansion)
     assert expansion.graph.order() is not None

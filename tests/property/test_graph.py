@@ -69,7 +69,8 @@ def test_neighbours_are_those_of_the_edges(given_graph: tuple[int, list[Edge]]) 
     for package in range(count):
         assert found.predecessors(package).tolist() == sorted({s for s, t, _ in pairs if t == package})
         assert found.successors(package).tolist() == sorted({t for s, t, _ in pairs if s == package})
-    assert found.waits().tolist() == [len({s for s, t, _ in pairs if t == package}) for package in range(count)]
+    awaited = {(s, t) for (s, t), kinds in merged(pairs).items() if kinds & EdgeKind.AWAITED}
+    assert found.waits().tolist() == [len({s for s, t in awaited if t == package}) for package in range(count)]
 
 
 @given(graphs())

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pilotage.language.expansion.makers import PatternIndex
 from pilotage.language.folder import MemoryFolder
-from pilotage.language.text.patterns import can_both_match, is_pattern, literal, matches, matching
+from pilotage.language.text.patterns import (
+    can_both_match,
+    is_pattern,
+    literal,
+    literal_prefix,
+    literal_suffix,
+    matches,
+    matching,
+)
+
+Made = tuple[str, int, int]  # a pattern, its package, its stage
+Round = tuple[list[Made], list[tuple[str, int, int | None]]]
 
 PIECES = ["a", "b", "/", "*", "**", "**/", "?", "[ab]", "[!a]", "[a-", "]", "[", "-", "!", "]a]", "\n", "."]
 patterns = st.lists(st.sampled_from(PIECES), max_size=6).map("".join)
@@ -93,6 +106,104 @@ def test_patterns_that_match_one_name_can_both_match(left: str, right: str, name
 @given(patterns, patterns)
 def test_whether_both_can_match_does_not_depend_on_the_order(left: str, right: str) -> None:
     assert can_both_match(left, right) == can_both_match(right, left)
+
+
+# A pattern that is partly used up; in the first place, whether it stands within a `**/` that took something already.
+Rest = tuple[bool, str]
+CHARACTERS = sorted({chr(max(ord(c) + by, 1)) for c in "ab/*?[]-!\n." for by in (-1, 0, 1)})
+
+
+@lru_cache(maxsize=4096)
+def rests(rest: Rest, character: str) -> frozenset[Rest]:
+    """What may be left of a pattern after it took a character."""
+    within, pattern = rest
+    if not pattern:
+        return frozenset()
+    if pattern.startswith("**"):
+        after = pattern.lstrip("*")
+        if not after.startswith("/"):
+            return frozenset({(False, pattern)}) | rests((False, after), character)
+        taken = {(True, pattern)} | ({(False, after[1:])} if character == "/" else set())
+        return frozenset(taken) if within else frozenset(taken) | rests((False, after[1:]), character)
+    if pattern[0] == "*":
+        stay = {(False, pattern)} if character != "/" else set()
+        return frozenset(stay) | rests((False, pattern[1:]), character)
+    takes, after = one_character(pattern)
+    return frozenset({(False, after)} if takes(character) else ())
+
+
+def naive_both(left: str, right: str) -> bool:
+    """Try every character, on every pair of what can be left of the two patterns."""
+    seen: set[tuple[Rest, Rest]] = set()
+    waiting: list[tuple[Rest, Rest]] = [((False, left), (False, right))]
+    while waiting:
+        pair = waiting.pop()
+        if pair in seen:
+            continue
+        seen.add(pair)
+        one, other = pair
+        if all(not within and naive(pattern, "") for within, pattern in pair):
+            return True
+        waiting += [(x, y) for c in CHARACTERS for x in rests(one, c) for y in rests(other, c)]
+    return False
+
+
+everyday = st.lists(st.sampled_from(["a", "b", "ab", "/", "*", "**", "?"]), max_size=7).map("".join)
+
+
+@given(st.one_of(patterns, everyday), st.one_of(patterns, everyday))
+@example("ab*ba", "aba")
+@example("ab*ba", "*bab*")
+@example("a/b*", "*/bc")
+@example("a/b*", "**/bc")
+@example("a/b*", "**b/bc")
+@example("a/**", "a/*")
+@example("a/b/**", "a/*")
+@example("a/b**", "*/bb")
+@example("**a/b**", "*b*")
+@example("*a*b", "**a/b**")
+@example("*a/b*", "**a**")
+@example("a**/b", "ab")
+@example("a**/b", "*/b")
+@example("**/b", "*b")
+@example("[!-]*", "[--.]*")
+@example("[/]*", "[/]*")
+@example("a*?", "?*a")
+@example("*]a", "*a")
+def test_whether_both_can_match_is_that_of_the_naive_walk(left: str, right: str) -> None:
+    assert can_both_match(left, right) == naive_both(left, right)
+
+
+@given(patterns, names)
+@example("**/a", "a")
+@example("a**/", "a")
+@example("[]a", "[]a")
+def test_a_name_begins_and_ends_as_its_pattern(pattern: str, name: str) -> None:
+    if naive(pattern, name):
+        assert name.startswith(literal_prefix(pattern))
+        assert name.endswith(literal_suffix(pattern))
+
+
+# A long text before or after a pattern, so that many have it in common.
+framed = st.tuples(st.sampled_from(["", "x", "x-", "y" * 300]), everyday, st.sampled_from(["", ".x", "z" * 300])).map(
+    "".join
+)
+made = st.lists(st.tuples(st.one_of(patterns, framed), st.integers(0, 9), st.integers(0, 3)), max_size=30)
+asked = st.tuples(st.one_of(patterns, framed), st.integers(0, 4), st.none() | st.integers(0, 3))
+
+
+@given(st.lists(st.tuples(made, st.lists(asked, max_size=3)), max_size=3))
+def test_the_makers_of_a_pattern_are_those_of_a_naive_search(rounds: list[Round]) -> None:
+    index = PatternIndex()
+    known: list[Made] = []
+    for some, questions in rounds:
+        for pattern, package, stage in some:
+            index.add([(pattern, package)], stage=stage)
+        known += some
+        assert bool(index) == bool(known)
+        for pattern, before, only in questions:
+            naively = {p for text, p, s in known if s < before and only in (None, s) and naive_both(text, pattern)}
+            assert index.makers_of(pattern, before_stage=before, stage=only) == sorted(naively)
 
 
 @example("[a-**[ab]", "/")

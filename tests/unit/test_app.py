@@ -11,7 +11,7 @@ import pytest
 
 import pilotage
 from pilotage import app
-from pilotage.model.errors import DocumentError, PilotageError
+from pilotage.model.errors import DocumentError
 
 DOCUMENT = "pilotage: 1\njob: small\nrun: ./a\noutputs: [a.dat]\nrun_time: 90s\n"
 
@@ -113,7 +113,7 @@ def test_the_document_of_a_folder_is_found(document: Path) -> None:
 
 
 def test_a_folder_without_document_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(PilotageError) as caught:
+    with pytest.raises(DocumentError) as caught:
         app.find_document(str(tmp_path))
     assert "pilotage init" in str(caught.value)
 
@@ -214,3 +214,22 @@ def test_a_packed_instance_is_read(tmp_path: Path) -> None:
     loaded = app.examine(str(path))
     assert loaded.format == "wfformat"
     assert "not-utf8" not in {problem.code for problem in loaded.report.errors}
+
+
+def test_an_error_in_python_has_no_zero_places_and_keeps_its_hint(document: Path) -> None:
+    absent = document.with_name("pilotaje.yaml")
+    with pytest.raises(DocumentError) as caught:
+        app.load(absent)
+    assert str(caught.value) == f"{absent}: missing-file: there is no such file (did you mean 'pilotage.yaml'?)"
+
+
+def test_an_error_in_python_has_its_place(document: Path) -> None:
+    document.write_text("pilotage: 1\njob: x\nrunn: a\n")
+    with pytest.raises(DocumentError) as caught:
+        app.load(document)
+    assert str(caught.value).startswith(f"{document}:3:1: unknown-field: ")
+
+
+def test_json_holds_no_character_that_steers_a_terminal() -> None:
+    assert json.loads(app.json_text("\x1b\x7f\x9b")) == "\x1b\x7f\x9b"
+    assert app.json_text("\x1b\x7f\x9bé") == '"\\u001b\\u007f\\u009bé"\n'

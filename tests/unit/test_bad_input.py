@@ -62,7 +62,7 @@ def test_a_dozen_faults_of_every_kind_are_told_at_once_with_their_places() -> No
         ("bad-name", 4, 18),
         ("unknown-field", 6, 38),
         ("unequal-lengths", 9, 11),
-        ("unknown-placeholder", 13, 10),
+        ("unknown-placeholder", 13, 14),
         ("wrong-type", 18, 13),
         ("unknown-choice", 25, 11),
         ("bad-template", 27, 16),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -83,7 +84,7 @@ def test_bad_input_is_refused_in_json(name: str) -> None:
 def test_a_document_of_a_hundred_megabytes_is_refused() -> None:
     with Path("big.yaml").open("wb") as file:
         file.write(b"pilotage: 1\njob: x\n")
-        file.truncate(100 * 2**20)
+        file.write(b"# more of the same\n" * (100 * 2**20 // 19))
     result = run("check", "big.yaml")
     assert (result.exit_code, "[too-large]" in result.stderr) == (2, True)
 
@@ -169,7 +170,54 @@ def test_json_of_a_valid_document_has_exactly_the_promised_fields() -> None:
 def test_a_folder_without_document_is_told_what_to_do() -> None:
     result = run("check")
     assert result.exit_code == 2
-    assert "pilotage init" in result.stderr
+    assert result.stderr == (
+        "pilotage.yaml: error: there is no pilotage.yaml in this folder [no-document]\n"
+        "  hint: name a file, or write a first document: pilotage init\n"
+    )
+
+
+def test_a_folder_without_document_is_told_in_json() -> None:
+    result = run("check", "--json")
+    assert result.exit_code == 2
+    assert [error["code"] for error in json.loads(result.stdout)["errors"]] == ["no-document"]
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", bytes(range(1, 256)) * 8, b"\x7fELF" + b"\xff\0" * 5000]
+)
+def test_a_binary_file_is_one_error(data: bytes) -> None:
+    Path("x.png").write_bytes(data)
+    result = run("check", "x.png")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("x.png: error: this is a binary file, not text")
+    assert result.stderr.count(": error: ") == 1
+
+
+def test_a_text_in_another_encoding_is_no_binary_file() -> None:
+    Path("x.yaml").write_bytes("pilotage: 1\njob: x\n".encode("utf-16"))
+    assert "[not-utf8]" in run("check", "x.yaml").stderr
+
+
+def test_a_packed_document_is_told_to_be_unpacked() -> None:
+    Path("x.gz").write_bytes(gzip.compress(VALID.encode()))
+    found = run("check", "x.gz").stderr
+    assert found.startswith("x.gz: error: this gzip file holds no WfFormat instance")
+    assert found.endswith("[not-an-instance]\n  hint: unpack it first\n")
+    assert "[not-text]" in run("check", "x.gz", "--from", "yaml").stderr
+
+
+def test_a_catalogue_is_told_from_a_job() -> None:
+    Path("tools.yaml").write_text("software: [{id: s, run: a}]\n")
+    result = run("check", "tools.yaml")
+    assert "this is a catalogue of software, not a job [missing-head]" in result.stderr
+    assert "catalogue: tools.yaml" in result.stderr
+
+
+def test_a_boutiques_descriptor_is_told_from_a_job() -> None:
+    Path("tool.json").write_text('{"name": "t", "command-line": "t", "tool-version": "1", "inputs": []}')
+    result = run("check", "tool.json")
+    assert "this is a Boutiques descriptor, not a job [missing-head]" in result.stderr
+    assert "boutiques: tool.json" in result.stderr
 
 
 def test_a_flood_of_errors_is_cut_short() -> None:

@@ -70,6 +70,36 @@ def test_the_ending_of_the_output_says_the_format() -> None:
     assert set(json.loads(Path("graph.json").read_text())) == {"packages", "edges"}
 
 
+@pytest.mark.parametrize("name", ["graph.txt", "graph", "graph.TXT"])
+def test_a_text_has_the_ending_of_a_text_or_none(name: str) -> None:
+    assert run("graph", "-o", name).exit_code == 0
+    assert Path(name).read_text().startswith("three: ")
+
+
+@pytest.mark.parametrize("name", ["graph.png", "graph.yaml", "graph.svgz"])
+def test_an_ending_that_no_drawing_has_is_refused(name: str) -> None:
+    result = run("graph", "-o", name)
+    assert (result.exit_code, Path(name).exists()) == (2, False)
+    assert ".svg, .dot, .json" in result.stderr
+    assert run("graph", "-o", name, "--format", "text").exit_code == 0
+
+
+@pytest.mark.parametrize("command", [["graph"], ["convert", "--to", "yaml"], ["check"]])
+def test_an_empty_name_is_not_the_document_of_the_folder(command: list[str]) -> None:
+    result = run(*command, "")
+    assert result.exit_code == 2
+    assert "the name of the file is empty [missing-file]" in result.stderr
+
+
+def test_an_empty_name_is_no_output() -> None:
+    assert run("graph", "-o", "").stderr == "error: '': cannot be written: the name is empty\n"
+
+
+def test_a_command_that_is_shown_can_be_given_to_a_shell() -> None:
+    Path("my job.yaml").write_text(DOCUMENT + "variables: {unused: x}\n")
+    assert run("graph", "my job.yaml").stderr == "1 warning; see it with: pilotage check 'my job.yaml'\n"
+
+
 def test_a_said_format_wins_over_the_ending() -> None:
     run("graph", "--format", "dot", "-o", "graph.svg")
     assert Path("graph.svg").read_text().startswith("digraph")
@@ -78,7 +108,7 @@ def test_a_said_format_wins_over_the_ending() -> None:
 def test_warnings_are_counted_beside_the_drawing() -> None:
     Path("pilotage.yaml").write_text(DOCUMENT + "variables: {unused: x}\n")
     result = run("graph")
-    assert result.stderr == "1 warning: pilotage check pilotage.yaml\n"
+    assert result.stderr == "1 warning; see it with: pilotage check pilotage.yaml\n"
     assert "warning" not in result.stdout
 
 
@@ -128,7 +158,11 @@ def test_the_canonical_form_is_printed_and_stable() -> None:
     again = run("convert", "-", "--to", "yaml", stdin=first.stdout)
     assert first.exit_code == 0
     assert first.stdout == again.stdout
-    assert first.stderr == "nothing was lost\n"
+    assert first.stderr == ""
+
+
+def test_a_conversion_without_losses_between_formats_says_so() -> None:
+    assert run("convert", "--to", "dagman").stderr == "nothing was lost\n"
 
 
 def test_a_dag_is_written_with_its_submit_files_beside_it() -> None:

@@ -45,7 +45,7 @@ def test_a_command_for_a_shell_gets_one() -> None:
 
 def test_braces_of_a_command_are_its_own() -> None:
     run("init", "echo {a} {{b}}", "awk '{print $1}' x")
-    assert commands() == [("echo", "{a}", "{{b}}"), ("/bin/sh", "-c", "awk '{print $1}' x")]
+    assert commands() == [("echo", "{a}", "{{b}}"), ("awk", "{print $1}", "x")]
 
 
 def test_commands_come_from_a_file() -> None:
@@ -92,14 +92,98 @@ def test_the_lines_of_a_file_can_be_repeated_over() -> None:
 
 
 def test_nothing_to_repeat_over_gives_one_package() -> None:
-    run("init", stdin="./a {x}\n\n")
-    assert commands() == [("./a", "{x}")]
+    run("init", stdin="./a {{x}} '{print $1}'\n\n")
+    assert commands() == [("./a", "{x}", "{print $1}")]
+
+
+def refused(*answers: str) -> str:
+    """What is said where the answers make no document."""
+    result = run("init", stdin="".join(f"{answer}\n" for answer in answers))
+    assert (result.exit_code, Path("pilotage.yaml").exists()) == (2, False)
+    assert result.stderr.endswith("nothing was written\n")
+    assert "pilotage.yaml" not in result.stderr
+    return result.stderr
 
 
 def test_a_pattern_that_matches_nothing_is_refused() -> None:
-    result = run("init", stdin="wc\n*.absent\n")
+    assert "[no-match]" in refused("wc", "*.absent")
+
+
+def test_a_place_for_nothing_is_refused() -> None:
+    assert "the command has {x}, and nothing says what to put there" in refused("./a {x}", "")
+
+
+def test_a_table_gives_its_columns() -> None:
+    Path("runs.csv").write_text("seed,name\n1,a\n2,b\n")
+    assert run("init", stdin="./a {seed} {name}\nruns.csv\n").exit_code == 0
+    assert "csv: runs.csv" in Path("pilotage.yaml").read_text()
+    assert "2 packages" in run("check").stdout
+
+
+@pytest.mark.parametrize(
+    "command, said", [("./a", "uses no column"), ("./a {sed}", "runs.csv has no column for {sed}")]
+)
+def test_a_command_that_does_not_fit_its_table_is_refused(command: str, said: str) -> None:
+    Path("runs.csv").write_text("seed,name\n1,a\n")
+    found = refused(command, "runs.csv")
+    assert said in found
+    assert "{seed}, {name}" in found
+
+
+def test_two_places_and_one_list_are_refused() -> None:
+    assert "the command has {a}, {b}, and this is a list for one of them" in refused("./x {a} {b}", "1..3")
+
+
+@pytest.mark.parametrize("answer", ["nmes.txt", "data/names", "nmes.csv"])
+def test_a_file_that_is_not_there_is_said(answer: str) -> None:
+    Path("names.txt").touch()
+    assert f"there is no file {answer}" in refused("wc", answer)
+
+
+def test_a_mistyped_file_is_answered_with_a_near_one() -> None:
+    Path("names.txt").touch()
+    assert "did you mean 'names.txt'?" in refused("wc", "nmes.txt")
+
+
+def test_a_folder_is_no_list() -> None:
+    Path("data").mkdir()
+    assert "data/ is a folder\n  its files are data/*" in refused("wc", "data/")
+
+
+def test_values_may_look_like_files_and_numbers() -> None:
+    run("init", stdin="wc\na.txt,1.5\n")
+    assert commands() == [("wc", "a.txt"), ("wc", "1.5")]
+
+
+def test_braces_beside_a_place_are_the_commands_own() -> None:
+    run("init", stdin="awk '{print $1}' ${HOME}/{f}\n1..1\n")
+    assert commands() == [("/bin/sh", "-c", "awk '{print $1}' ${HOME}/1")]
+
+
+def test_a_command_that_cannot_be_split_is_shown_without_a_file() -> None:
+    result = run("init", "./a", "./b 'c")
     assert (result.exit_code, Path("pilotage.yaml").exists()) == (2, False)
-    assert "[no-match]" in result.stderr
+    assert result.stderr.startswith("what would be written: error: the command cannot be split")
+    assert "./b 'c" in result.stderr
+    assert result.stderr.endswith("nothing was written\n")
+
+
+def test_a_list_of_commands_that_is_not_there_is_said() -> None:
+    assert run("init", "--commands", "absent").stderr == "absent: error: there is no such file [missing-file]\n"
+
+
+def test_a_list_of_commands_must_be_text() -> None:
+    Path("list.txt").write_bytes(b"./a \xff\n")
+    assert "[not-utf8]" in run("init", "--commands", "list.txt").stderr
+
+
+def test_an_empty_job_name_is_not_the_folders() -> None:
+    assert run("init", "./a", "--job", "").exit_code == 2
+
+
+def test_an_empty_command_is_asked_for_again() -> None:
+    assert run("init", stdin="\n\n./a\n\n").exit_code == 0
+    assert commands() == [("./a",)]
 
 
 def test_an_input_that_ends_early_is_an_error() -> None:

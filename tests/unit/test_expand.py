@@ -65,7 +65,7 @@ def test_packages_of_a_line_follow_each_other() -> None:
     text = "stages:\n  - each: {i: 1..2}\n    packages:\n      - run: a\n      - run: b\n      - run: c\n"
     expansion = expanded(text)
     kinds = {(s, t): kind for s, t, kind in expansion.graph.edges()}
-    assert kinds == dict.fromkeys([(0, 1), (1, 2), (3, 4), (4, 5)], EdgeKind.SEQUENCE)
+    assert kinds == dict.fromkeys([(0, 1), (1, 2), (3, 4), (4, 5)], EdgeKind.SEQUENCE | EdgeKind.AWAITED)
     assert [expansion.path(p) for p in (2, 3)] == ["j/001/001/003", "j/001/002/001"]
 
 
@@ -99,8 +99,8 @@ def test_a_pattern_of_an_earlier_package_of_the_line_is_waited_for() -> None:
     text = "stages:\n  - each: {i: 1..2}\n    packages:\n      - {run: a, outputs: ['p-{i}-*']}\n      - {run: b, inputs: ['p-{i}-*']}\n"
     expansion = expanded(text)
     assert {(s, t): kind for s, t, kind in expansion.graph.edges()} == {
-        (0, 1): EdgeKind.PATTERN | EdgeKind.SEQUENCE,
-        (2, 3): EdgeKind.PATTERN | EdgeKind.SEQUENCE,
+        (0, 1): EdgeKind.PATTERN | EdgeKind.SEQUENCE | EdgeKind.AWAITED,
+        (2, 3): EdgeKind.PATTERN | EdgeKind.SEQUENCE | EdgeKind.AWAITED,
     }
     assert expansion.package(1).binaries[0].inputs[0].awaited is True
 
@@ -111,7 +111,12 @@ def test_an_early_start_marks_the_edges_of_the_first_package_only() -> None:
         "  - lines:\n      - early_start: true\n        packages:\n          - {run: b, inputs: [x]}\n          - {run: c, inputs: [x]}\n"
     )
     kinds = {(s, t): kind for s, t, kind in expanded(text).graph.edges()}
-    assert kinds == {(0, 1): EdgeKind.FILE | EdgeKind.EARLY, (0, 2): EdgeKind.FILE, (1, 2): EdgeKind.SEQUENCE}
+    awaited = EdgeKind.AWAITED
+    assert kinds == {
+        (0, 1): EdgeKind.FILE,
+        (0, 2): EdgeKind.FILE | awaited,
+        (1, 2): EdgeKind.SEQUENCE | awaited,
+    }
 
 
 def test_after_joins_packages_and_stages_without_a_file() -> None:
@@ -121,7 +126,7 @@ def test_after_joins_packages_and_stages_without_a_file() -> None:
     )
     expansion = expanded(text)
     assert edges(expansion) == {("a-1", "b"), ("a-0", "c"), ("a-1", "c")}
-    assert {kind for _, _, kind in expansion.graph.edges()} == {EdgeKind.AFTER}
+    assert {kind for _, _, kind in expansion.graph.edges()} == {EdgeKind.AFTER | EdgeKind.AWAITED}
 
 
 def test_an_unknown_package_in_after_has_a_near_name() -> None:
@@ -328,3 +333,38 @@ def test_expanding_again_from_the_record_looks_at_nothing() -> None:
     )
     expansion = expanded(text, folder=folder)
     assert picture(again(expansion)) == picture(expansion)
+
+
+def test_a_file_from_the_folder_does_not_wait_for_peers_that_make_whatever_matches() -> None:
+    text = "stages:\n  - each: {s: 1..3}\n    run: x {s}\n    inputs: [data.csv]\n    outputs: [{expression: '.*[.]out'}]\n"
+    assert edges(expanded(text, folder=MemoryFolder(["data.csv"]))) == set()
+
+
+def test_a_file_from_the_folder_does_not_wait_for_later_stages() -> None:
+    text = "stages:\n  - {run: x, inputs: [data.csv]}\n  - {run: y, outputs: ['*.csv']}\n"
+    assert edges(expanded(text, folder=MemoryFolder(["data.csv"]))) == set()
+
+
+def test_every_text_of_a_package_is_filled_in() -> None:
+    text = """\
+stages:
+  - each: {s: [1]}
+    run: x {s}
+    container: img-{s}.sif
+    scripts: {pre: "./pre {s}", post: "./post {tag}"}
+    progress: {files: ["log-{s}"], stalled_after: 60}
+    failure_patterns: [{pattern: bad, file: "log-{s}"}]
+    environment: {SEED: "{s}", PLAIN: "{{s}}"}
+    outputs: ["o-{s}"]
+"""
+    package = expanded(text).package(0)
+    assert package.container is not None
+    assert package.container.image == "img-1.sif"
+    assert package.scripts.pre is not None
+    assert (package.scripts.pre.run, package.scripts.post and package.scripts.post.run) == (
+        ("./pre", "1"),
+        ("./post", "0"),
+    )
+    assert package.progress is not None
+    assert (package.progress.files, package.failure_patterns[0].file) == (("log-1",), "log-1")
+    assert package.binaries[0].environment.exported == {"SEED": "1", "PLAIN": "{s}"}

@@ -114,8 +114,15 @@ def test_values_stay_as_they_are_written() -> None:
     }  # fmt: skip
 
 
-def test_a_single_value_may_stand_alone() -> None:
-    assert tags_and_values("{v: only}", "p {v}") == {"0": "only"}
+@pytest.mark.parametrize("text", ["only", "1-10", "0.1..0.5", "1 .. 10", "range(10)", "'1:10'", "'1,2,3'", "data.txt"])
+def test_a_single_value_is_taken_for_a_mistake(text: str) -> None:
+    fault = only_fault(f"stages:\n  - each: {{v: {text}}}\n    run: p {{v}}\n")
+    assert fault.code == "one-value"
+
+
+def test_a_pattern_among_values_is_taken_as_it_stands_with_a_warning() -> None:
+    result = loaded("stages:\n  - each: {v: ['a-*.dat']}\n    run: p {v}\n")
+    assert [warning.code for warning in result.report.warnings] == ["pattern-in-list"]
 
 
 def test_files_on_disk_come_sorted_and_without_hidden_ones(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.language.expansion.lists import ListFault, RecordedLists, RecordingLists, digest, late_key
+from pilotage.language.expansion.lists import ListFault, RecordedLists, RecordingLists, late_key
 from pilotage.language.folder import MemoryFolder
+from pilotage.model.resolved import ResolvedLists
 from tests.jobs import OneJob
 
 
@@ -52,7 +53,7 @@ def test_a_list_without_a_match_is_recorded_too() -> None:
 
 def test_a_record_without_the_list_is_a_fault() -> None:
     with pytest.raises(ListFault) as caught:
-        RecordedLists({}).files("*.dat")
+        RecordedLists(ResolvedLists()).files("*.dat")
     assert caught.value.code == "missing-list"
 
 
@@ -79,16 +80,18 @@ def test_jobs_and_patterns_with_colons_are_kept_apart() -> None:
 
 
 def test_late_lists_are_known_once_they_are_recorded() -> None:
-    assert RecordedLists({}).late(2, "p-*") is None
-    assert RecordedLists({late_key(2, "p-*"): ()}).late(2, "p-*") == ()
+    assert RecordedLists(ResolvedLists()).late(2, "p-*") is None
+    assert RecordedLists(ResolvedLists(lists={late_key(2, "p-*"): ()})).late(2, "p-*") == ()
 
 
 def test_only_what_is_absent_is_absent() -> None:
     lists, _ = recording()
     assert lists.absent(["f.dat", "g.dat"]) == ["g.dat"]
-    assert RecordedLists({}).absent(["g.dat"]) == []
+    assert RecordedLists(ResolvedLists()).absent(["g.dat"]) == []
 
 
 def test_the_address_of_a_list_depends_on_its_content_alone() -> None:
-    assert digest(("a", "b")) == digest(("a", "b"))
-    assert len({digest(("a", "b")), digest(("ab",)), digest(("a", "b", "")), digest(())}) == 4
+    lists = {"one": ("a", "b"), "two": ("a", "b"), "three": ("ab",), "four": ("a", "b", ""), "five": ()}
+    digests = ResolvedLists(lists=lists).digests()
+    assert digests["one"] == digests["two"]
+    assert len(set(digests.values())) == 4

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.language.text.patterns import can_both_match, literal, matches, matching
+from pilotage.language.text.patterns import can_both_match, literal, literal_prefix, literal_suffix, matches, matching
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,20 @@ def test_special_characters_of_a_value_are_literal(name: str) -> None:
         ("", "", True),
         ("*", "", True),
         ("a", "", False),
+        ("ab*ba", "aba", False),
+        ("ab*ba", "abba", True),
+        ("*_01.nii.gz", "*_01.nii.gz", True),
+        ("*_01.nii.gz", "*_02.nii.gz", False),
+        ("*_1.nii.gz", "sub-*_run-1.nii.gz", False),
+        ("*-1.nii.gz", "sub-*_run-1.nii.gz", True),
+        ("a/b*", "*/bc", True),
+        ("a/b*", "*/c", False),
+        ("a/b/*", "a/*", False),
+        ("a/b/**", "a/*", False),
+        ("a/**", "a/*.dat", True),
+        ("a**b", "a/*/b", True),
+        ("a*b", "a/**/b", False),
+        ("[/]*", "[/]*", False),
     ],
 )
 def test_whether_two_patterns_can_meet(left: str, right: str, *, verdict: bool) -> None:
@@ -76,6 +90,33 @@ def test_whether_two_patterns_can_meet(left: str, right: str, *, verdict: bool) 
 @pytest.mark.parametrize("pattern", ["*a" * 30 + "*b", "**a" * 30 + "**b", "?*" * 20 + "b", "*a?" * 12 + "**b"])
 def test_many_stars_do_not_make_a_mismatch_slow(pattern: str) -> None:
     assert not matches(pattern, "a" * 400)
+
+
+@pytest.mark.parametrize(
+    "pattern, prefix, suffix",
+    [
+        ("name", "name", "name"),
+        ("a]b", "a]b", "a]b"),
+        ("sim-*.dat", "sim-", ".dat"),
+        ("a[bc]d?e", "a", "e"),
+        ("a[b*]c", "a", "c"),
+        ("a*/b", "a", "/b"),
+        ("a**/b", "a", "b"),
+        ("a***/b", "a", "b"),
+        ("*", "", ""),
+    ],
+)
+def test_the_fixed_ends_of_a_pattern(pattern: str, prefix: str, suffix: str) -> None:
+    assert literal_prefix(pattern) == prefix
+    assert literal_suffix(pattern) == suffix
+
+
+def test_long_patterns_are_compared_as_short_ones_are() -> None:
+    long = "x" * 1000
+    assert can_both_match(f"{long}*?b", f"*{long}[ab]b")
+    assert not can_both_match(f"{long}*?b", f"*{long}[ab]c")
+    assert matches(f"?{long}*", f"x{long}")
+    assert not matches(f"?{long}*", long)
 
 
 def test_matching_gives_positions_in_order() -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from pilotage.cli.numbers import import_numpy_quickly
-from pilotage.cli.options import chosen_format, document_argument, format_option
-from pilotage.cli.output import emit
+from pilotage.cli.options import chosen_format, command_with, document_argument, format_option
+from pilotage.cli.output import emit, shown
 
 if TYPE_CHECKING:
     from pilotage.app import Verdict
@@ -28,18 +28,18 @@ def check(file: str | None, source_format: str, *, as_json: bool) -> int:
     from pilotage import app
     from pilotage.cli.problems import show_problems
 
-    source = file or app.find_document()
-    verdict = app.check(source, source_format=chosen_format(source_format))
+    verdict = app.check(file, source_format=chosen_format(source_format))
     if as_json:
         emit([app.verdict_json(verdict)])
     else:
         show_problems(verdict.errors, severity="error")
         show_problems(verdict.warnings, severity="warning")
-        emit(f"{line}\n" for line in _summary(verdict, app.shown_name(source)))
+        emit(f"{shown(line)}\n" for line in _summary(verdict, file or verdict.file))
     return 0 if verdict.valid else 2
 
 
-def _summary(verdict: Verdict, source: str) -> Iterator[str]:
+def _summary(verdict: Verdict, name: str) -> Iterator[str]:
+    source = verdict.file
     problems = [_plural(len(verdict.errors), "error"), _plural(len(verdict.warnings), "warning")]
     if not verdict.valid:
         yield f"{source}: {', '.join(problems if verdict.warnings else problems[:1])}"
@@ -61,7 +61,7 @@ def _summary(verdict: Verdict, source: str) -> Iterator[str]:
         yield f"  stage {late.stage} ({late.name}) grows later, over {', '.join(late.patterns)}: it is not counted yet"
     if verdict.losses:
         things = f"{verdict.losses:,} thing{'' if verdict.losses == 1 else 's'}"
-        yield f"  {things} in it have no meaning here; pilotage convert {source} --to yaml --report FILE lists them"
+        yield f"  {things} in it have no meaning here; {command_with('pilotage convert', name)} --to yaml --report FILE lists them"
 
 
 def _plural(count: int, noun: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pilotage.cli.options import FORMATS, chosen_format, document_argument, format_option, load_document, output_option
-from pilotage.cli.output import emit, say_to_reader, write_files
+from pilotage.cli.output import emit, say_to_reader, shown, write_files
 
 if TYPE_CHECKING:
     from pilotage.app import SidedLoss
@@ -45,13 +45,15 @@ def convert(file: str | None, source_format: str, target: str, output: str, repo
         write_files(_placed(converted.files, output))
     if report is not None:
         emit([app.json_text(converted.losses)], output=report)
-    say_to_reader(_summary(converted.losses, reported=report is not None))
+    # From our own form to our own form nothing can be lost, and nobody asks.
+    if converted.losses or (loaded.format, target) != ("yaml", "yaml"):
+        say_to_reader(_summary(converted.losses, reported=report is not None))
 
 
 def _printed(files: Mapping[str, str]) -> Iterator[str]:
     for name, text in files.items():
         if len(files) > 1:
-            yield f"==> {name} <==\n"
+            yield f"==> {shown(name)} <==\n"
         yield text
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 
 import click
 
-from pilotage.cli.output import finish, say_to_reader
+from pilotage.cli.output import finish, reason, say_to_reader
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -27,23 +28,27 @@ def _guarded(run: Callable[[], object]) -> int:
         result = run()
     except click.exceptions.Exit as end:
         return end.exit_code
-    except click.Abort as end:
-        if isinstance(end.__context__, EOFError):
-            say_to_reader("\nerror: the input ended before every question was answered")
-            return BAD_INPUT
+    except click.Abort:
         raise KeyboardInterrupt from None
     except click.ClickException as fault:
-        fault.show()
+        said = io.StringIO()
+        fault.show(said)
+        say_to_reader(said.getvalue().rstrip("\n"))
         return BAD_INPUT
     except MemoryError:
         say_to_reader("error: there is not enough memory for this")
         return BAD_INPUT
+    except OSError as error:
+        # The system, not the program: a folder that is gone, a disk that cannot be read.
+        where = f"{error.filename}: " if error.filename else ""
+        say_to_reader(f"error: {where}{reason(error)}")
+        return BAD_INPUT
     except Exception as error:  # noqa: BLE001 # what is not ours is raised again
-        return _shown(error)
+        return show(error)
     return result if isinstance(result, int) else 0
 
 
-def _shown(error: Exception) -> int:
+def show(error: Exception) -> int:
     """Show an error of ours; any other is a fault of the program and goes on as it is."""
     # Only now: a command that succeeds need not know what can go wrong.
     from pilotage.cli.problems import show_problems
@@ -51,7 +56,8 @@ def _shown(error: Exception) -> int:
 
     if isinstance(error, DocumentError):
         show_problems(error.problems, severity="error")
-        say_to_reader(str(error.what))
+        if len(error.problems) > 1:
+            say_to_reader(error.what)
         return error.exit_code
     if isinstance(error, PilotageError):
         say_to_reader(f"error: {error}")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from pilotage import app
+from pilotage.model.errors import PilotageError
 
-_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)(?:\.[a-z]+)?\}")
-_FOR_A_SHELL = re.compile(r"[|&;<>`$*?~()\n\\]|^\s*\w+=|\s#")
+# Not ${NAME}, which is the shell's, nor {{name}}, which are braces.
+_PLACEHOLDER = re.compile(r"(?<![${])\{([A-Za-z_][A-Za-z0-9_-]*)(?:\.[a-z]+)?\}(?!\})")
 _RANGE = re.compile(r"-?[0-9]+\.\.-?[0-9]+(?:\.\.-?[0-9]+)?")
+_PATTERN = re.compile(r"[*?\[]")
+_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,7}$")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._+-]+")
 _VARIABLE = "item"
 _TAKEN = frozenset({"inputs", "outputs", "arguments", "job", "tag", "package"})
@@ -27,20 +31,61 @@ def list_of_commands(commands: Sequence[str], *, job: str) -> dict[str, object]:
     return {"pilotage": 1, "job": job, "stages": [stage]}
 
 
-def repeated_command(command: str, *, over: str, job: str, is_file: bool) -> dict[str, object]:
-    """A document that runs one command over a range, the files of a pattern, the lines of a file, or some values."""
-    names = [name for name in _PLACEHOLDER.findall(command) if name not in _TAKEN]
-    variable = names[0] if names else _VARIABLE
-    if not names:
-        command = f"{_literal(command)} {{{variable}}}"
-    each: object = [value.strip() for value in over.split(",")]
-    if is_file:
-        each = {"lines": over}
-    elif _RANGE.fullmatch(over) or re.search(r"[*?\[]", over):
-        each = over
-    inputs = {"inputs": [f"{{{variable}}}"]} if isinstance(each, str) and not _RANGE.fullmatch(over) else {}
-    stage = {"each": {variable: each}, **_started(command, original=_PLACEHOLDER.sub("", command)), **inputs}
+def asked_command(command: str, *, over: str, job: str) -> dict[str, object]:
+    """A document that runs one command over what was answered; raises `PilotageError` where the two do not fit."""
+    names = list(dict.fromkeys(name for name in _PLACEHOLDER.findall(command) if name not in _TAKEN))
+    if not over:
+        if names:
+            raise PilotageError(
+                f"the command has {_in_braces(names)}, and nothing says what to put there",
+                next_step="answer the second question, or write {{ and }} for braces that are meant as they are",
+            )
+        return {"pilotage": 1, "job": job, "stages": [_started(_template(command), original=_bare(command))]}
+    if over.lower().endswith(".csv") and Path(over).is_file():
+        return _over_table(command, names, over=over, job=job)
+    if len(names) > 1:
+        raise PilotageError(
+            f"the command has {_in_braces(names)}, and this is a list for one of them",
+            next_step="answer with a .csv file that has these columns, or with one list for one name",
+        )
+    return _over_list(command, names[0] if names else "", over=over, job=job)
+
+
+def _over_table(command: str, names: list[str], *, over: str, job: str) -> dict[str, object]:
+    """Every column of a table is a variable, so the command says which it uses."""
+    columns = app.table_columns(over)
+    absent = [name for name in names if name not in columns]
+    if absent or not names:
+        missing = (
+            f"{over} has no column for {_in_braces(absent)}" if absent else "the command uses no column of the table"
+        )
+        raise PilotageError(missing, next_step=f"its columns, as a command writes them: {_in_braces(columns)}")
+    stage = {"each": {"csv": over}, **_started(_template(command), original=_bare(command))}
     return {"pilotage": 1, "job": job, "stages": [stage]}
+
+
+def _over_list(command: str, name: str, *, over: str, job: str) -> dict[str, object]:
+    """One variable over a range, the files of a pattern, the lines of a file, or some values."""
+    variable = name or _VARIABLE
+    text = _template(command) if name else f"{_template(command)} {{{variable}}}"
+    stage: dict[str, object] = {"each": {variable: _source(over)}, **_started(text, original=_bare(command))}
+    if _PATTERN.search(over):
+        stage["inputs"] = [f"{{{variable}}}"]
+    return {"pilotage": 1, "job": job, "stages": [stage]}
+
+
+def _source(over: str) -> object:
+    """What an answer means as the source of an iteration; raises `PilotageError` for a file that is not there."""
+    path = Path(over)
+    if _RANGE.fullmatch(over) or _PATTERN.search(over):
+        return over
+    if path.is_file():
+        return {"lines": over}
+    if path.is_dir():
+        raise PilotageError(f"{over} is a folder", next_step=f"its files are {path}/*")
+    if "," not in over and ("/" in over or _ENDING.search(over)):
+        raise PilotageError(f"there is no file {over}", next_step=app.missing_file_hint(over))
+    return [value.strip() for value in over.split(",")]
 
 
 def document_text(fields: dict[str, object]) -> str:
@@ -50,7 +95,22 @@ def document_text(fields: dict[str, object]) -> str:
 
 def _started(command: str, *, original: str) -> dict[str, object]:
     """How a command is started: as it stands, or by a shell where it uses one."""
-    return {"shell" if _FOR_A_SHELL.search(original) else "run": command}
+    return {"shell" if app.shell_words(original) else "run": command}
+
+
+def _template(command: str) -> str:
+    """The command with every brace protected that belongs to no placeholder; {{ and }} are protected already."""
+    protected = re.compile(rf"{_PLACEHOLDER.pattern}|\{{\{{|\}}\}}|[{{}}]")
+    return protected.sub(lambda found: found[0] * 2 if found[0] in "{}" else found[0], command)
+
+
+def _bare(command: str) -> str:
+    """The command without what is put into it, for the eyes of a shell."""
+    return _PLACEHOLDER.sub("_", command)
+
+
+def _in_braces(names: Iterable[str]) -> str:
+    return ", ".join(f"{{{name}}}" for name in names)
 
 
 def _literal(command: str) -> str:

@@ -34,7 +34,16 @@ def graph(file: str | None, source_format: str, word: str | None, output: str) -
     """
     from pilotage import app
 
-    ending = PurePath(output).suffix.removeprefix(".")
-    drawing: Drawing = next((known for known in DRAWINGS if known == (word or ending)), "text")
+    drawing = _drawing_for(word or PurePath(output).suffix.removeprefix(".").lower())
     loaded = load_document(file, source_format)
     emit(app.draw(loaded, drawing, columns=columns()), output=output)
+
+
+def _drawing_for(word: str) -> Drawing:
+    """The drawing that a word of `--format` or the ending of a file's name stands for."""
+    if word in ("", "txt"):
+        return "text"
+    found = next((known for known in DRAWINGS if known == word), None)
+    if found is None:
+        raise click.UsageError(f"No drawing ends in .{word}: use .svg, .dot, .json or .txt, or say --format.")
+    return found

@@ -22,7 +22,7 @@ NAME = "pilotage.yaml"
 )
 @click.option("--job", metavar="NAME", help="What to call the job; none: as the folder is called.")
 @click.option("--force", is_flag=True, help=f"Write over a {NAME} that is there already.")
-def init(commands: tuple[str, ...], listed: str | None, job: str | None, *, force: bool) -> None:
+def init(commands: tuple[str, ...], listed: str | None, job: str | None, *, force: bool) -> int:
     """Write a first pilotage.yaml into the current folder.
 
     From COMMANDS, which run side by side, or from a file of them; without any it asks two questions: what to run, and
@@ -32,37 +32,30 @@ def init(commands: tuple[str, ...], listed: str | None, job: str | None, *, forc
     if Path(NAME).exists() and not force:
         raise click.UsageError(f"{NAME} is there already. --force writes over it.")
     from pilotage.cli import first
+    from pilotage.cli.failures import show
+    from pilotage.cli.questions import ask_for_document
+    from pilotage.model.errors import PilotageError
 
-    name = job or first.job_name(Path.cwd().name)
+    name = first.job_name(Path.cwd().name) if job is None else job
     found = [*commands, *(_read_commands(listed) if listed is not None else [])]
-    if found:
-        fields = first.list_of_commands(found, job=name)
-    elif listed is not None:
+    if not found and listed is not None:
         raise click.UsageError(f"{listed} has no command in it.")
-    else:
-        fields = _ask(name)
-    write_files({NAME: [first.document_text(fields)]})
+    try:
+        text = first.document_text(first.list_of_commands(found, job=name)) if found else ask_for_document(name)
+    except PilotageError as refusal:
+        code = show(refusal)
+        say_to_reader("nothing was written")
+        return code
+    write_files({NAME: [text]})
     say_to_reader(f"wrote {NAME}; next: pilotage check")
-
-
-def _ask(job: str) -> dict[str, object]:
-    from pilotage.cli import first
-
-    command = click.prompt("What command is to be run", err=True).strip()
-    over = click.prompt(
-        "Over what is it repeated: 1..100, data/*.csv, a,b,c, a file of lines, or nothing",
-        default="",
-        show_default=False,
-        err=True,
-    ).strip()
-    if over:
-        return first.repeated_command(command, over=over, job=job, is_file=Path(over).is_file())
-    return first.list_of_commands([command], job=job)
+    return 0
 
 
 def _read_commands(file: str) -> list[str]:
     """The commands of a file, one on each line; empty lines and lines that begin with # are none."""
     from pilotage import app
 
-    lines = app.read_source(file).decode("utf-8", errors="replace").splitlines()
+    text, report = app.text_of(file)
+    report.refuse_if_faulty()
+    lines = (text or "").splitlines()
     return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]

@@ -57,9 +57,17 @@ def load_document(file: str | None, source_format: str) -> Loaded:
     from pilotage import app
     from pilotage.cli.output import say_to_reader
 
-    source = file or app.find_document()
+    source = app.find_document() if file is None else file
     loaded = app.load(source, source_format=chosen_format(source_format))
     count = len(loaded.report.warnings)
     if count:
-        say_to_reader(f"{count:,} warning{'' if count == 1 else 's'}: pilotage check {source}")
+        seen = "1 warning; see it" if count == 1 else f"{count:,} warnings; see them"
+        say_to_reader(f"{seen} with: {command_with('pilotage check', source)}")
     return loaded
+
+
+def command_with(command: str, name: str) -> str:
+    """A command with a file's name, as it can be given to a shell."""
+    import shlex
+
+    return f"{command} {shlex.quote(name)}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import shutil
 import stat
 import sys
@@ -12,7 +14,12 @@ from pathlib import Path
 
 import click
 
+from pilotage.cli.streams import failure_of
+
 COLUMNS_DEFAULT = 100
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_OPEN_ALREADY = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/([0-9]{1,6})")
+_WORDS = {"stdout": 1, "stderr": 2}
 
 
 def columns() -> int:
@@ -26,11 +33,19 @@ def is_coloured() -> bool:
     return not plain and sys.stderr.isatty()
 
 
+def shown(text: str) -> str:
+    """A text that cannot steer a terminal: what is not printable becomes a mark; ends of lines stay."""
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
+
+
 def say_to_reader(text: str) -> None:
-    """Print a line beside the output, on standard error."""
-    # Nobody is left to be told when even this stream is closed.
-    with contextlib.suppress(BrokenPipeError):
-        click.echo(text, err=True, color=is_coloured())
+    """Print a line beside the output, on standard error; nothing in it can steer the terminal."""
+    say_styled(shown(text))
+
+
+def say_styled(text: str) -> None:
+    """Print a line whose colours are ours and whose other parts are `shown` already."""
+    click.echo(text, err=True, color=is_coloured())
 
 
 def emit(pieces: Iterable[str], *, output: str = "-") -> None:
@@ -43,35 +58,23 @@ def emit(pieces: Iterable[str], *, output: str = "-") -> None:
 
 def _to_standard_output(pieces: Iterable[str]) -> None:
     stream = sys.stdout.buffer
-    try:
-        for piece in pieces:
-            stream.write(_encoded(piece))
-        stream.flush()
-    except BrokenPipeError:
-        _let_go()
-    except OSError as error:
-        raise _cannot_write("standard output", error) from None
+    is_terminal = sys.stdout.isatty()
+    for piece in pieces:
+        stream.write(_encoded(_STEERING.sub("\ufffd", piece) if is_terminal else piece))
+        if failure_of(sys.stdout) is not None:
+            return  # `finish` says why; making the rest would be for nobody
+    stream.flush()
 
 
 def finish() -> int:
-    """Flush standard output; the exit code to end with where that fails, otherwise 0."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _let_go()
-    except OSError as error:
-        say_to_reader(f"error: standard output cannot be written: {_reason(error)}")
-        _let_go()
-        return 2
-    return 0
-
-
-def _let_go() -> None:
-    """Send what is still to be flushed nowhere, as the reader of a pipe has enough (`| head`)."""
-    with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+    """Flush standard output; the exit code to end with where it could not be written, otherwise 0."""
+    sys.stdout.flush()
+    failure = failure_of(sys.stdout)
+    # The reader of a pipe who has enough (`| head`) is no failure.
+    if failure is None or isinstance(failure, BrokenPipeError):
+        return 0
+    say_to_reader(f"error: standard output: cannot be written: {reason(failure)}")
+    return 2
 
 
 def write_files(files: Mapping[str, Iterable[str]]) -> None:
@@ -80,24 +83,37 @@ def write_files(files: Mapping[str, Iterable[str]]) -> None:
     name = ""
     try:
         for name, pieces in files.items():
-            # A link stays a link: what it leads to is replaced.
-            path = Path(os.path.realpath(name))
-            if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-                _write_in_place(path, pieces)
+            opened = _OPEN_ALREADY.fullmatch(name)
+            if opened is not None:
+                _write_in_place(os.dup(_WORDS.get(opened[1]) or int(opened[2])), pieces)
+            elif not _is_replaceable(name):
+                _write_in_place(name, pieces)
             else:
+                # A link stays a link: what it leads to is replaced.
+                path = Path(os.path.realpath(name))
                 written.append((_write_beside(path, pieces), path))
         for temporary, path in written:
             temporary.replace(path)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _cannot_write(name, error) from None
     finally:
         for temporary, _ in written:
             temporary.unlink(missing_ok=True)
 
 
-def _write_in_place(path: Path, pieces: Iterable[str]) -> None:
-    """Write to a device or a pipe, which cannot be replaced."""
-    with path.open("wb") as file:
+def _is_replaceable(name: str) -> bool:
+    """Whether a name is a file's or nobody's; asked of the name as given, since a link to a pipe leads nowhere."""
+    if not name:
+        raise FileNotFoundError(errno.ENOENT, "the name is empty")
+    try:
+        return stat.S_ISREG(os.stat(name).st_mode)  # noqa: PTH116 # a name with NUL or too long must fail here
+    except FileNotFoundError:
+        return True
+
+
+def _write_in_place(target: str | int, pieces: Iterable[str]) -> None:
+    """Write to a device or a pipe, which cannot be replaced; its reader may have enough before the end."""
+    with contextlib.suppress(BrokenPipeError), open(target, "wb") as file:  # noqa: PTH123 # an open descriptor, too
         file.writelines(map(_encoded, pieces))
 
 
@@ -139,11 +155,13 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", errors="backslashreplace")
 
 
-def _cannot_write(what: str, error: OSError) -> Exception:
+def _cannot_write(what: str, error: OSError | ValueError) -> Exception:
     from pilotage.model.errors import PilotageError
 
-    return PilotageError(f"cannot be written: {_reason(error)}", subject=what)
+    return PilotageError(f"cannot be written: {reason(error)}", subject=what or "''")
 
 
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
+def reason(error: OSError | ValueError) -> str:
+    """Why the system refused something, as a part of a sentence."""
+    said = error.strerror if isinstance(error, OSError) else None
+    return (said or str(error)).lower()

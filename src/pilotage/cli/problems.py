@@ -8,7 +8,7 @@ from typing import Literal
 import click
 
 from pilotage import app
-from pilotage.cli.output import columns, say_to_reader
+from pilotage.cli.output import columns, say_styled, say_to_reader, shown
 from pilotage.model.errors import Problem
 
 Severity = Literal["error", "warning"]
@@ -21,7 +21,7 @@ _INDENT = "  "
 def show_problems(problems: Sequence[Problem], *, severity: Severity) -> None:
     """Print problems to the reader, as many as anybody reads."""
     for problem in problems[:SHOWN_MAX]:
-        say_to_reader("\n".join(problem_lines(problem, severity=severity, width=columns())))
+        say_styled("\n".join(problem_lines(problem, severity=severity, width=columns())))
     if len(problems) > SHOWN_MAX:
         say_to_reader(f"… and {len(problems) - SHOWN_MAX:,} more {severity}s; check --json lists all of them")
 
@@ -45,11 +45,11 @@ def source_window(source: str, *, column: int, width: int) -> tuple[str, int]:
 
     Tabs become spaces and what cannot be printed a mark, so that the caret stands where it should.
     """
-    shown = [_TAB if c == "\t" else c if c.isprintable() else "\ufffd" for c in source.rstrip("\r\n")]
-    before, after = shown[: column - 1], shown[column - 1 :]
+    marked = [_TAB if c == "\t" else c if c.isprintable() else "\ufffd" for c in source.rstrip("\r\n")]
+    before, after = marked[: column - 1], marked[column - 1 :]
     room = max(width, 10)
-    if app.text_cells("".join(shown)) <= room:
-        return "".join(shown).rstrip(), app.text_cells("".join(before))
+    if app.text_cells("".join(marked)) <= room:
+        return "".join(marked).rstrip(), app.text_cells("".join(before))
     # Show a little more of what stands before the fault than of what follows it.
     left = _ending(before, max(room * 3 // 5, room - app.text_cells("".join(after)) - 1))
     right = _beginning(after, room - app.text_cells(left))
@@ -83,4 +83,4 @@ def _beginning(parts: list[str], room: int) -> str:
 
 
 def _on_one_line(text: str) -> str:
-    return "".join(c if c.isprintable() else "\ufffd" for c in text.replace("\n", " "))
+    return shown(text.replace("\n", " "))

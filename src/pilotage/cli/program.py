@@ -18,6 +18,7 @@ from pilotage.cli.graph import graph
 from pilotage.cli.init import init
 from pilotage.cli.schema import schema
 from pilotage.cli.software import software
+from pilotage.cli.streams import guard_standard_streams
 
 
 class Program(click.Group):
@@ -29,6 +30,7 @@ class Program(click.Group):
         run: Callable[..., Any] = super().main
         if not standalone_mode:
             return run(*arguments, standalone_mode=False, **extra)
+        guard_standard_streams()
         sys.exit(failures.exit_code_of(lambda: run(*arguments, standalone_mode=False, **extra)))
 
     def resolve_command(

@@ -6,7 +6,7 @@ are the pure part, which gives the same packages for the same definition and lis
 
 from __future__ import annotations
 
-from pilotage.language.expansion.expand import EXPANDER_VERSION, expand, grow
+from pilotage.language.expansion.expand import expand, grow
 from pilotage.language.expansion.expansion import Expansion, LateStage
 from pilotage.language.expansion.lists import RecordedLists, RecordingLists
 from pilotage.language.expansion.packages import ConcreteBinary, ConcretePackage
@@ -15,6 +15,7 @@ from pilotage.language.load import FORMATS, Format, Loaded, detect_format, load
 from pilotage.language.losses import Loss
 from pilotage.language.reading.document import DOCUMENT_NAMES, Document, read_definition, read_document, write_document
 from pilotage.language.text.tree import Report
+from pilotage.model.resolved import EXPANDER_VERSION, ResolvedLists
 
 __all__ = [
     "DOCUMENT_NAMES",
@@ -35,6 +36,7 @@ __all__ = [
     "RecordedLists",
     "RecordingLists",
     "Report",
+    "ResolvedLists",
     "detect_format",
     "expand",
     "grow",

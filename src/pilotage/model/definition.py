@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from pilotage.model.reasons import Action, Reason
+from pilotage.model.reasons import Action
 
 LANGUAGE_VERSION = 1
 
@@ -47,7 +47,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Environment(Value, frozen=True, kw_only=True):
     """Variables of two types: those the application sees, and those that set pilotage itself for one package."""
 
-    exported: Annotated[dict[str, str], _doc("Set for the application; an inner level wins.")] = {}
+    exported: Annotated[dict[str, Annotated[str, TEMPLATE]], _doc("Set for the application; an inner level wins.")] = {}
     setting: Annotated[dict[str, str], _doc("Override a documented setting of pilotage for this package.")] = {}
 
 
@@ -127,7 +127,7 @@ class Container(Value, frozen=True, kw_only=True):
 class RetryRule(Value, frozen=True, kw_only=True):
     """What to do after one kind of failure. One of `reason`, `exit_code` and `pattern` says which."""
 
-    reason: Annotated[Reason | None, _doc("A failure reason.")] = None
+    reason: Annotated[str, _doc("A failure reason, or one that a failure pattern of the package names.")] = ""
     exit_code: Annotated[int | None, _doc("An exit code of the application.")] = None
     pattern: Annotated[str, EXPRESSION, _doc("A regular expression found in the log.")] = ""
     action: Annotated[Action, _doc("What is done.")]
@@ -328,6 +328,8 @@ def plain(value: object) -> Any:
             if item != default or name == "pilotage":
                 found[name] = plain(item)
         return found
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # written the same whichever way it came
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
     if isinstance(value, dict):

@@ -66,8 +66,13 @@ class DocumentError(PilotageError):
         super().__init__(f"{count} error{'' if count == 1 else 's'} in the document")
 
     def __str__(self) -> str:
-        """One line per fault."""
-        return "\n".join(f"{p.file}:{p.line}:{p.column}: {p.code}: {p.message}" for p in self.problems)
+        """One line per fault: its place as far as it has one, what is wrong, and the hint."""
+        lines = []
+        for problem in self.problems:
+            place = ":".join(str(part) for part in (problem.file, problem.line, problem.column) if part)
+            hint = f" ({problem.hint})" if problem.hint else ""
+            lines.append(f"{place}: {problem.code}: {problem.message}{hint}")
+        return "\n".join(lines)
 
 
 def near_name(name: str, known: Iterable[str]) -> str:

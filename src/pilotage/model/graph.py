@@ -26,7 +26,7 @@ class EdgeKind(IntFlag):
     PATTERN = 2  # it takes whatever files will match
     SEQUENCE = 4  # it comes later in the same line
     AFTER = 8  # an imported control edge without a file
-    EARLY = 16  # not awaited: the consumer may start early
+    AWAITED = 16  # the consumer must not start before; missing only where it may start early
 
 
 class Rows:
@@ -127,7 +127,7 @@ class Graph:
         """The packages so that each follows all it waits for (Kahn's algorithm); None if there is a cycle."""
         if all(_runs_forward(segment) for segment in self.segments):
             return np.arange(self.count, dtype=np.int32)
-        waits = self.waits()
+        waits = self._predecessor_counts()
         ready = [int(package) for package in np.flatnonzero(waits == 0)]
         order: list[int] = []
         left = waits.tolist()
@@ -147,7 +147,15 @@ class Graph:
         return np.array(order, dtype=np.int32) if len(order) == self.count else None
 
     def waits(self) -> Indices:
-        """For each package, how many it waits for."""
+        """For each package, how many it must wait for; edges along which it may start early do not count."""
+        counts = np.zeros(self.count, np.int32)
+        for segment in self.segments:
+            rows = segment.predecessors
+            awaited = np.concatenate(([0], np.cumsum(segment.kinds & EdgeKind.AWAITED != 0)))
+            counts[rows.first : rows.first + len(rows.indptr) - 1] += np.diff(awaited[rows.indptr]).astype(np.int32)
+        return counts
+
+    def _predecessor_counts(self) -> Indices:
         counts = np.zeros(self.count, np.int32)
         for segment in self.segments:
             rows = segment.predecessors
@@ -172,7 +180,7 @@ class Graph:
         return loop[start:] + loop[:start]
 
     def _in_or_behind_cycles(self) -> list[bool]:
-        left = self.waits().tolist()
+        left = self._predecessor_counts().tolist()
         ready = [package for package, count in enumerate(left) if not count]
         over = [True] * self.count
         while ready:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import posixpath
-
 from pilotage.language.dagman import commands as ast
 from pilotage.language.dagman.apply import CommandApplier
 from pilotage.language.dagman.lexer import Word, decode
 from pilotage.language.dagman.nodes import Dag, DagNode
 from pilotage.language.dagman.parser import parse_commands
-from pilotage.language.dagman.scope import NODES_MAX, Scope, Workshop, find_cycle
+from pilotage.language.dagman.paths import found_instead, located
+from pilotage.language.dagman.scope import NODES_MAX, Scope, Workshop
 from pilotage.language.folder import Folder
 from pilotage.language.losses import Losses
 from pilotage.language.text.tree import NOWHERE, Mark, Report
+from pilotage.model.order import find_loop, followers
 
 _DEPTH_MAX = 40
 _SUBMIT_OF_A_DAG = ".condor.sub"
@@ -28,7 +28,7 @@ def assemble(text: str, report: Report, losses: Losses, *, file: str, folder: Fo
     top.close(workshop)
     if not workshop.nodes and len(report.errors) == faults_before:
         report.error("no-nodes", "expected at least one JOB, found none", NOWHERE, file=file)
-    cycle = find_cycle(len(workshop.nodes), workshop.edges)
+    cycle = find_loop(followers(len(workshop.nodes), workshop.edges))
     if cycle:
         names = [workshop.nodes[i].name for i in cycle]
         command = workshop.edges[(cycle[-1], cycle[0])]
@@ -125,7 +125,7 @@ class _Assembler:
             local_name=name,
             kind=command.kind,
             command=command,
-            directory=_join(scope.directory, command.directory),
+            directory=located(scope.directory, command.directory),
             noop=command.noop,
             done=command.done and command.kind in ("job", "subdag"),
         )
@@ -152,11 +152,11 @@ class _Assembler:
             return
         inner = Scope(
             prefix=f"{scope.prefix}{command.name.text}+",
-            directory=_join(scope.directory, command.directory),
+            directory=located(scope.directory, command.directory),
             splice=command.name.text,
         )
         scope.splices[command.name.text] = inner
-        path = _join(inner.directory, command.path.text)
+        path = located(inner.directory, command.path.text)
         text = self._load(path, command, command.path)
         if text is None:
             inner.broken = True
@@ -166,7 +166,7 @@ class _Assembler:
         scope.lift(inner)
 
     def _include(self, scope: Scope, command: ast.IncludeCommand) -> None:
-        path = _join(scope.directory, command.path.text)
+        path = located(scope.directory, command.path.text)
         text = self._load(path, command, command.path)
         if text is not None:
             self.read(scope, text, file=path)
@@ -188,16 +188,10 @@ class _Assembler:
             return ""
         data = self._folder.read(path)
         if data is None:
-            self._error("missing-dag-file", f"expected a DAG file {path!r}, found none", command, word.mark)
+            found = found_instead(self._folder, path)
+            self._error("missing-dag-file", f"expected a DAG file {path!r}, found {found}", command, word.mark)
             return None
         return decode(data, self._report, file=path)
 
     def _error(self, code: str, message: str, command: ast.Command, mark: Mark) -> None:
         self._report.error(code, message, mark, file=command.file)
-
-
-def _join(directory: str, path: str) -> str:
-    """A path seen from a folder, in its shortest form; an empty one stays empty."""
-    if not path:
-        return directory
-    return posixpath.normpath(posixpath.join(directory, path)).removeprefix("./")

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 import posixpath
-import re
 import shlex
 
 import msgspec
 
 from pilotage.language.dagman.export_losses import list_fields
 from pilotage.language.dagman.fields import join_arguments
+from pilotage.language.dagman.paths import is_outside
 from pilotage.language.dagman.submit_text import command, environment, is_listable, is_sayable, protected, size
 from pilotage.language.dagman.vocabulary import SCRIPT_HEAD
 from pilotage.language.expansion.packages import SHELL, ConcreteBinary, ConcreteInput, ConcretePackage
 from pilotage.language.losses import Losses
+from pilotage.language.text.names import is_url
 from pilotage.language.text.patterns import is_pattern
 from pilotage.language.text.templates import Values, parse_template, render
-
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*")
 
 
 class Described(msgspec.Struct, frozen=True):
@@ -141,7 +140,7 @@ class _Description:
         paths = []
         for name in given.names:
             path = name
-            if _URL.fullmatch(given.locator):
+            if is_url(given.locator):
                 path = given.locator
             elif given.locator:
                 path = posixpath.join(given.locator, name)
@@ -198,7 +197,7 @@ class _Description:
 
 def _tells_both(path: str, name: str) -> bool:
     """Whether a reader of the list finds the same name and locator again."""
-    is_elsewhere = _URL.fullmatch(path) is not None or path.startswith(("/", "../"))
+    is_elsewhere = is_url(path) or is_outside(path)
     return is_elsewhere and posixpath.basename(path.rstrip("/")) == name
 
 

@@ -8,6 +8,7 @@ import re
 import msgspec
 
 from pilotage.language.dagman.lexer import SPACE, decode
+from pilotage.language.dagman.paths import found_instead, located
 from pilotage.language.folder import Folder
 from pilotage.language.text.tree import Mark, Report
 
@@ -99,11 +100,14 @@ class QueueReader:
                 hint="write its lines into a file",
             )
             return None
-        path = posixpath.normpath(posixpath.join(directory, tail))
+        path = located(directory, tail)
         data = self._folder.read(path)
         if data is None:
             self._report.error(
-                "missing-list-file", f"expected a file {path!r} with one item per line, found none", mark, file=file
+                "missing-list-file",
+                f"expected a file {path!r} with one item per line, found {found_instead(self._folder, path)}",
+                mark,
+                file=file,
             )
             return None
         content = decode(data, self._report, file=path)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -16,9 +14,11 @@ from pilotage.language.dagman.nodes import Dag
 from pilotage.language.dagman.scope import EDGES_MAX
 from pilotage.language.dagman.settle import settle_makers
 from pilotage.language.dagman.stages import sequences, stages_by_depth, stages_by_place, told_places
-from pilotage.language.dagman.translate import Translator, escaped
+from pilotage.language.dagman.translate import Translator
 from pilotage.language.folder import Folder
 from pilotage.language.losses import Losses
+from pilotage.language.text.names import FreeNames, job_name_like
+from pilotage.language.text.templates import escape_braces
 from pilotage.language.text.tree import NOWHERE, Report
 from pilotage.model.definition import Binary, Definition, InputFile, OutputFile, Package
 
@@ -59,21 +59,15 @@ def read_dagman(data: bytes, *, file: str, folder: Folder) -> tuple[Definition |
 
 def _job_name(file: str) -> str:
     stem = posixpath.splitext(posixpath.basename(file))[0]
-    name = re.sub(r"[^A-Za-z0-9._+-]", "-", stem)[:200].lstrip("._+-")
-    return name or "dag"
+    return job_name_like(stem, otherwise="dag")
 
 
 def _name_apart(drafts: Sequence[Draft]) -> None:
     """Give packages that came out with one name different ones."""
-    taken: set[str] = set()
-    numbers: Counter[str] = Counter()
+    free = FreeNames(separator="~")
     for draft in drafts:
-        wanted = name = draft.package.name
-        while name in taken:
-            numbers[wanted] += 1
-            name = f"{wanted}~{numbers[wanted] + 1}"
-        taken.add(name)
-        if name != wanted:
+        name = free.take(draft.package.name)
+        if name != draft.package.name:
             draft.package = msgspec.structs.replace(draft.package, name=name)
 
 
@@ -120,7 +114,7 @@ def _binary(draft: Draft, makers: Mapping[str, int], folder: Folder, report: Rep
         if found not in inputs:
             inputs.append(found)
     return Binary(
-        run=tuple(map(escaped, draft.command)),
+        run=tuple(map(escape_braces, draft.command)),
         inputs=tuple(inputs),
         outputs=tuple(OutputFile(name=_name(file)) for file in draft.outputs),
         stdin=_name(draft.stdin) if draft.stdin is not None else "",
@@ -130,7 +124,7 @@ def _binary(draft: Draft, makers: Mapping[str, int], folder: Folder, report: Rep
 
 
 def _name(file: DraftFile) -> str:
-    return escaped(file.path)
+    return escape_braces(file.path)
 
 
 def _input(file: DraftFile, draft: Draft, makers: Mapping[str, int], folder: Folder, report: Report) -> InputFile:
@@ -138,7 +132,7 @@ def _input(file: DraftFile, draft: Draft, makers: Mapping[str, int], folder: Fol
     if file.locator:
         # Beside a file of that name which a package makes, this one needs a name of its own.
         own = posixpath.join("external", name) if file.path in makers else name
-        return InputFile(name=own, locator=escaped(file.locator))
+        return InputFile(name=own, locator=escape_braces(file.locator))
     if file.path in makers or folder.exists(file.path):
         return InputFile(name=name)
     report.warn(

@@ -8,6 +8,7 @@ from pilotage.language.dagman.fields import size_bytes
 from pilotage.language.dagman.submit import SubmitJob
 from pilotage.language.dagman.vocabulary import OTHER_LOSSES
 from pilotage.language.losses import Losses
+from pilotage.language.text.templates import escape_braces
 from pilotage.model.definition import Container, Resources
 
 _KNOWN_UNIVERSES = frozenset({"", "vanilla", "container", "docker", "parallel", "5"})
@@ -65,4 +66,4 @@ def container(job: SubmitJob) -> Container | None:
     image = docker or job.text("container_image")
     if not image:
         return None
-    return Container(image=image.replace("{", "{{").replace("}", "}}"), engine="docker" if docker else "any")
+    return Container(image=escape_braces(image), engine="docker" if docker else "any")

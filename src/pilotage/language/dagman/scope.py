@@ -93,32 +93,3 @@ class Scope(msgspec.Struct, kw_only=True):
             self.limits.setdefault(category, limit)
         for name, description in inner.descriptions.items():
             self.descriptions.setdefault(name, description)
-
-
-def find_cycle(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
-    """The nodes of one loop in the order of its edges, or an empty list."""
-    children: list[list[int]] = [[] for _ in range(count)]
-    waiting = [0] * count
-    for parent, child in edges:
-        children[parent].append(child)
-        waiting[child] += 1
-    ready = [i for i in range(count) if not waiting[i]]
-    left = count
-    while ready:
-        left -= 1
-        for child in children[ready.pop()]:
-            waiting[child] -= 1
-            if not waiting[child]:
-                ready.append(child)
-    if not left:
-        return []
-    # Every node that is left has a parent that is left: going backwards must meet a node for the second time.
-    parent_of = {child: parent for parent in range(count) if waiting[parent] for child in children[parent]}
-    at = next(i for i in range(count) if waiting[i])
-    seen: dict[int, int] = {}
-    path: list[int] = []
-    while at not in seen:
-        seen[at] = len(path)
-        path.append(at)
-        at = parent_of[at]
-    return path[seen[at] :][::-1]

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pilotage.language.dagman.drafts import Draft, DraftFile
-from pilotage.language.dagman.scope import find_cycle
 from pilotage.language.losses import Losses
+from pilotage.model.order import find_loop, followers
 
 _ROUNDS_MAX = 20
 Edges = Mapping[tuple[int, int], object]
@@ -37,7 +37,7 @@ def settle_makers(drafts: Sequence[Draft], edges: Edges, losses: Losses) -> dict
             for file in draft.needed()
             if file.path in makers and (makers[file.path], number) not in edges
         }
-        cycle = find_cycle(len(drafts), {**edges, **implied})
+        cycle = find_loop(followers(len(drafts), {**edges, **implied}))
         if not cycle:
             break
         steps = zip(cycle, [*cycle[1:], cycle[0]], strict=True)

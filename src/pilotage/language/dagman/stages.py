@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from pilotage.model.definition import Line, Package, Stage
+from pilotage.model.order import depths, followers
 
 _POSITION = re.compile(r"Stage([1-9][0-9]{0,8})Line([1-9][0-9]{0,8})Package([1-9][0-9]{0,8})(?![0-9]).*", re.DOTALL)
 
@@ -49,28 +50,10 @@ def stages_by_place(places: Sequence[Place], packages: Sequence[Package]) -> tup
 
 def stages_by_depth(packages: Sequence[Package], edges: Iterable[tuple[int, int]]) -> tuple[Stage, ...]:
     """One stage per depth, one line per package, in the order of the nodes; what runs in the end has the last stage."""
-    depths = _depths(len(packages), edges)
-    last = max((d for d, p in zip(depths, packages, strict=True) if p.role == "work"), default=-1) + 1
+    deep = depths(followers(len(packages), edges))
+    last = max((d for d, p in zip(deep, packages, strict=True) if p.role == "work"), default=-1) + 1
     lines: dict[int, list[Line]] = {}
-    for depth, package in zip(depths, packages, strict=True):
+    for depth, package in zip(deep, packages, strict=True):
         place = last if package.role == "final" else depth
         lines.setdefault(place, []).append(Line(packages=(package,)))
     return tuple(Stage(lines=tuple(lines[depth])) for depth in sorted(lines))
-
-
-def _depths(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
-    children: list[list[int]] = [[] for _ in range(count)]
-    waiting = [0] * count
-    for parent, child in edges:
-        children[parent].append(child)
-        waiting[child] += 1
-    depths = [0] * count
-    ready = [i for i in range(count) if not waiting[i]]
-    while ready:
-        at = ready.pop()
-        for child in children[at]:
-            depths[child] = max(depths[child], depths[at] + 1)
-            waiting[child] -= 1
-            if not waiting[child]:
-                ready.append(child)
-    return depths

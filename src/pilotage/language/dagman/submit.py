@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from pilotage.language.dagman.conditions import holds
 from pilotage.language.dagman.lexer import decode
 from pilotage.language.dagman.macros import Notes, expand
 from pilotage.language.dagman.nodes import Variable
+from pilotage.language.dagman.paths import found_instead, located
 from pilotage.language.dagman.queue import QUEUED_MAX, QueueReader
 from pilotage.language.dagman.statements import Statement, parse_statements, physical_lines
 from pilotage.language.folder import Folder
@@ -198,17 +198,16 @@ class _Run:
         if statement.name == "command":
             self._error("include-command", "expected a file to include, found a command", statement, file)
             return
-        path = posixpath.normpath(
-            posixpath.join(self._directory, expand(statement.value, self.table, self._notes).strip())
-        )
+        path = located(self._directory, expand(statement.value, self.table, self._notes).strip())
         if depth >= _INCLUDES_MAX:
             self._error("too-deep", f"expected at most {_INCLUDES_MAX} includes inside each other", statement, file)
             return
         included = self._reader.file(path)
         if included is not None:
             self.execute(included, file=path, depth=depth + 1)
-        elif statement.name != "ifexist":
-            self._error("missing-submit-file", f"expected a file {path!r} to include, found none", statement, file)
+        elif statement.name != "ifexist" or self._reader.folder.exists(path):
+            found = found_instead(self._reader.folder, path)
+            self._error("missing-submit-file", f"expected a file {path!r} to include, found {found}", statement, file)
 
     def queue(self, statement: Statement, *, file: str) -> None:
         if not self.queue_seen:

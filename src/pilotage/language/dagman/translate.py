@@ -14,6 +14,7 @@ from pilotage.language.dagman.fields import Wrong, is_yes, split_arguments, spli
 from pilotage.language.dagman.lexer import decode
 from pilotage.language.dagman.macros import Notes, expand
 from pilotage.language.dagman.nodes import Dag, DagNode
+from pilotage.language.dagman.paths import found_instead, is_outside, located, program
 from pilotage.language.dagman.resources import container, resources, whole_number
 from pilotage.language.dagman.submit import Origin, SubmitJob, SubmitReader
 from pilotage.language.dagman.vocabulary import (
@@ -28,8 +29,10 @@ from pilotage.language.dagman.vocabulary import (
 from pilotage.language.expansion.packages import SHELL
 from pilotage.language.folder import Folder
 from pilotage.language.losses import Losses
+from pilotage.language.text.names import is_url
 from pilotage.language.text.paths import why_outside
 from pilotage.language.text.patterns import is_pattern
+from pilotage.language.text.templates import escape_braces
 from pilotage.language.text.tree import Report
 from pilotage.model.definition import (
     AbortOn,
@@ -42,7 +45,6 @@ from pilotage.model.definition import (
     Scripts,
 )
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*")
 _SCRIPT_MACRO = re.compile(r"\$[A-Z_]+")
 _ROLES: dict[str, Role] = {"final": "final", "provisioner": "provisioner", "service": "service"}
 
@@ -106,7 +108,7 @@ class Translator:
         if node.tolerance is not None:
             self._lose("TOLERANCE", OTHER_LOSSES["TOLERANCE"], Origin(node.tolerance.file, node.tolerance.mark))
         return Package(
-            name=escaped(expand(own_name.value, {}, Notes()) if own_name else node.name),
+            name=escape_braces(expand(own_name.value, {}, Notes()) if own_name else node.name),
             activity=expand(own_activity.value, {}, Notes()) if own_activity else "",
             retry=retry,
             priority=node.priority,
@@ -137,7 +139,7 @@ class Translator:
         if command.debug_file:
             self._lose("SCRIPT", "DEBUG: the output of scripts is kept with the package", origin)
         return Script(
-            run=tuple(map(escaped, words)),
+            run=tuple(map(escape_braces, words)),
             defer_exit_code=command.defer_status,
             defer_seconds=command.defer_seconds,
         )
@@ -160,11 +162,10 @@ class Translator:
                     origin.mark,
                     file=origin.file,
                 )
-        return Draft(node=position, package=msgspec.structs.replace(package, subjob=escaped(path)), origin=origin)
+        return Draft(node=position, package=msgspec.structs.replace(package, subjob=escape_braces(path)), origin=origin)
 
     def _jobs(self, node: DagNode, position: int) -> list[SubmitJob] | None:
         description = node.command.description
-        origin = Origin(node.file, node.mark)
         file = node.file
         if not isinstance(description, Inline) and description.text in self._dag.descriptions:
             description = self._dag.descriptions[description.text]
@@ -182,7 +183,11 @@ class Translator:
                         Origin(node.file, description.mark),
                     )
                 elif not node.noop:
-                    self._error("unreadable-submit-file", f"the submit file {file!r} cannot be read", origin)
+                    self._error(
+                        "unreadable-submit-file",
+                        f"expected a submit file {file!r}, found {found_instead(self._folder, file)}",
+                        Origin(node.file, description.mark),
+                    )
                 return None
             statements = known
         notes = Notes()
@@ -256,7 +261,7 @@ class Translator:
         if isinstance(found, Wrong):
             self._error("bad-environment", f"in environment: {found.message}", job.origin(*names))
             return {}
-        return found
+        return {name: escape_braces(value) for name, value in found.items()}
 
     def _files(self, draft: Draft, job: SubmitJob, directory: str) -> None:
         keeps = is_yes(job.text("preserve_relative_paths")) is True
@@ -278,7 +283,7 @@ class Translator:
         draft.stderr = self._stream(job, directory, "error", "stderr")
 
     def _input(self, directory: str, item: str, keyword: str, origin: Origin) -> DraftFile | None:
-        if _URL.fullmatch(item):
+        if is_url(item):
             return DraftFile(posixpath.basename(item.rstrip("/")) or item, origin, item)
         path = located(directory, item)
         if is_pattern(path):
@@ -308,7 +313,7 @@ class Translator:
             elif target != clean:
                 self._lose("transfer_output_files", f"the program must write {target!r} instead of {item!r}", origin)
             path = located(directory, target)
-            reason = "it is a URL" if _URL.fullmatch(target) else _why_no_output(path)
+            reason = "it is a URL" if is_url(target) else _why_no_output(path)
             if reason:
                 self._lose("transfer_output_files", f"{target!r} cannot be an output: {reason}", origin)
             else:
@@ -352,27 +357,6 @@ class Translator:
             self._report.warn(
                 "undefined-macro", f"$({name}) is set nowhere and counts as empty", where.mark, file=where.file
             )
-
-
-def escaped(text: str) -> str:
-    """A text that no placeholder is looked for in."""
-    return text.replace("{", "{{").replace("}", "}}")
-
-
-def located(directory: str, path: str) -> str:
-    """A path seen from a folder, in its shortest form; an empty one is the folder itself."""
-    return posixpath.normpath(posixpath.join(directory, path)).removeprefix("./") if path else directory
-
-
-def is_outside(path: str) -> bool:
-    """Whether a path leads out of the DAG's folder."""
-    return path.startswith(("/", "../")) or path == ".."
-
-
-def program(directory: str, path: str) -> str:
-    """A program as a command that is never looked for on the search path."""
-    where = located(directory, path) if directory else path
-    return where if "/" in where else f"./{where}"
 
 
 def _why_no_output(path: str) -> str:

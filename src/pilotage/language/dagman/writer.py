@@ -7,14 +7,15 @@ What differs between packages of one kind stands in VARS lines, so that they sha
 from __future__ import annotations
 
 import re
-from collections import Counter
 
 from pilotage.language.dagman.describe import Described, describe
 from pilotage.language.dagman.export_losses import list_fields
 from pilotage.language.dagman.submit_text import protected, variable
 from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.expansion.late_edges import edges_across
 from pilotage.language.expansion.packages import ConcretePackage
 from pilotage.language.losses import Losses
+from pilotage.language.text.names import FreeNames
 from pilotage.language.text.templates import parse_template, render, render_arguments
 from pilotage.model.definition import Package, Script
 
@@ -41,7 +42,7 @@ class _Writer:
         self._losses = Losses()
         self._files: dict[str, str] = {}
         self._submit_of: dict[str, str] = {}
-        self._numbers: Counter[str] = Counter()
+        self._stems = FreeNames(separator="~")
         self._lines: list[str] = []
         self._only: dict[str, int] = {}
         self._late_finals: list[int] = []
@@ -49,8 +50,7 @@ class _Writer:
     def write(self) -> tuple[dict[str, str], Losses]:
         definition = self._expansion.definition
         list_fields(definition, self._losses, place=definition.job)
-        for late in self._expansion.late:
-            self._lose("each", f"the stage {late.name!r} is left out: its list is not known yet", definition.job)
+        across = self._edges_across()
         for stage in definition.stages:
             if any(line.early_start for line in stage.lines):
                 self._lose("early_start", "DAGMan starts a node when its parents are done", definition.job)
@@ -58,12 +58,25 @@ class _Writer:
         for package in self._expansion.packages():
             names.append(node_name(package))
             self._node(package, names[-1])
-        self._edges(names)
+        self._edges(names, across)
         for category, limit in definition.limits.items():
             if self._is_word(category):
                 self._lines.append(f"MAXJOBS {category} {limit}")
         dag = f"# {definition.job}, written by pilotage\n" + "\n".join(self._lines) + "\n"
         return {f"{definition.job}.dag": dag, **self._files}, self._losses
+
+    def _edges_across(self) -> list[tuple[int, int]]:
+        """The edges that stand for stages without packages, which are listed as lost."""
+        if not self._expansion.late:
+            return []
+        edges = edges_across(self._expansion)
+        order = "what waits for it follows the packages before it: the exact order behind it is lost"
+        if edges is None:
+            order = "what waits for it waits for nothing in its place"
+        for late in self._expansion.late:
+            reason = f"the stage {late.name!r} is left out, its list is not known yet; {order}"
+            self._lose("each", reason, self._expansion.definition.job)
+        return edges or []
 
     def _lose(self, keyword: str, reason: str, place: str) -> None:
         self._losses.add(keyword, reason, file=place)
@@ -110,10 +123,7 @@ class _Writer:
         known = self._submit_of.get(described.submit)
         if known is None:
             stem = re.sub(r"[^A-Za-z0-9._-]", "_", package.activity).lstrip(".-") or "package"
-            known = f"{stem}.sub"
-            while known in self._files:
-                self._numbers[stem] += 1
-                known = f"{stem}~{self._numbers[stem] + 1}.sub"
+            known = f"{self._stems.take(stem)}.sub"
             self._submit_of[described.submit] = known
             self._files[known] = described.submit
         return known
@@ -189,9 +199,11 @@ class _Writer:
         else:
             self._lose("retry", f"a {declared.role} node is not retried", package.path)
 
-    def _edges(self, names: list[str]) -> None:
+    def _edges(self, names: list[str], across: list[tuple[int, int]]) -> None:
         children: dict[int, list[int]] = {}
         for parent, child, _ in self._expansion.graph.edges():
+            children.setdefault(parent, []).append(child)
+        for parent, child in across:
             children.setdefault(parent, []).append(child)
         if self._late_finals:
             ends = [

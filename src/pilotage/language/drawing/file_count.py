@@ -5,11 +5,12 @@ from __future__ import annotations
 from pilotage.language.expansion.blocks import Block, BlockColumns
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.items import Column, Groups
+from pilotage.language.expansion.lists import files_key
 from pilotage.language.expansion.makers import general_pattern
 from pilotage.language.expansion.resolve import ProducedNames
 from pilotage.language.text.paths import tidy_name, tidy_names
 from pilotage.language.text.patterns import can_both_match, is_pattern, literal
-from pilotage.language.text.templates import Template, part_of_name, render_column
+from pilotage.language.text.templates import Template, literal_text, part_of_name, render_column
 
 
 def count_files(expansion: Expansion) -> int:
@@ -19,7 +20,7 @@ def count_files(expansion: Expansion) -> int:
     for block in expansion.blocks:
         for _, output in block.outputs():
             template = block.output_template(output)
-            if block.count and not is_pattern(_fixed(template)):
+            if block.count and not block.makes_pattern(output):
                 # No name has two makers, or the job would have been refused: every one of these is a file of its own.
                 made += block.count
                 made_by.append((block, template))
@@ -56,10 +57,10 @@ def _needed(expansion: Expansion) -> tuple[set[str], set[str]]:
             if any(block.is_list(placeholder.name) for placeholder in template.placeholders):
                 names.update(_listed(block, template))
                 generals.add("**")
-            elif is_pattern(_fixed(template)):
+            elif is_pattern(literal_text(template)):
                 patterns = set(render_column(template, columns, block.count, escape=literal))
                 for pattern in patterns:
-                    names.update(expansion.resolved.get(f"files:{tidy_name(pattern)}", ()))
+                    names.update(expansion.resolved.lists.get(files_key(tidy_name(pattern)), ()))
                 generals.add(general_pattern(template))
             else:
                 names.update(_names(block, template, columns))
@@ -94,9 +95,5 @@ def _listed(block: Block, template: Template) -> list[str]:
 
 def _names(block: Block, template: Template, columns: BlockColumns | None = None) -> list[str]:
     if not template.placeholders:
-        return tidy_names([_fixed(template)])
+        return tidy_names([literal_text(template)])
     return tidy_names(render_column(template, columns or BlockColumns(block), block.count))
-
-
-def _fixed(template: Template) -> str:
-    return "".join(part for part in template.parts if isinstance(part, str))

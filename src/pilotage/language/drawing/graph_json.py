@@ -6,18 +6,26 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from pilotage.language.drawing.edge_files import files_between, needed_by
+from pilotage.language.expansion.edge_files import FilesOnEdges
 from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.expansion.late_edges import packages_behind, stage_path
 
 _PIECE_ENTRIES = 500
 
 
 def json_pieces(expansion: Expansion) -> Iterator[str]:
-    """`{"packages": [{"id", "name", "activity", "stage", "line"}], "edges": [{"from", "to", "files"}]}`."""
+    """`{"packages": [{"id", "name", "activity", "stage", "line"}], "edges": [{"from", "to", "files"}]}`.
+
+    A job with stages that are not laid out yet also has `"late": [{"stage", "name", "patterns", "after", "before"}]`,
+    where packages are called by their paths, and late stages by the beginning that their packages' paths will have.
+    """
     yield '{"packages":['
     yield from _joined(_packages(expansion))
     yield '],\n"edges":['
     yield from _joined(_edges(expansion))
+    if expansion.late:
+        yield '],\n"late":['
+        yield from _joined(_late(expansion))
     yield "]}\n"
 
 
@@ -35,14 +43,23 @@ def _packages(expansion: Expansion) -> Iterator[dict[str, object]]:
 
 
 def _edges(expansion: Expansion) -> Iterator[dict[str, object]]:
+    files = FilesOnEdges(expansion)
     for consumer in range(expansion.count):
-        makers = expansion.graph.predecessors(consumer).tolist()
-        if not makers:
-            continue
-        needed = needed_by(expansion, consumer)
         target = expansion.path(consumer)
-        for maker in makers:
-            yield {"from": expansion.path(maker), "to": target, "files": files_between(expansion, maker, needed)}
+        for maker in expansion.graph.predecessors(consumer).tolist():
+            yield {"from": expansion.path(maker), "to": target, "files": files.between(maker, consumer)}
+
+
+def _late(expansion: Expansion) -> Iterator[dict[str, object]]:
+    for late in expansion.late:
+        stages = (stage_path(expansion, stage) for stage in late.stages)
+        yield {
+            "stage": late.stage,
+            "name": late.name,
+            "patterns": late.patterns,
+            "after": [*map(expansion.path, late.packages), *stages],
+            "before": [expansion.path(package) for package in packages_behind(expansion, late.stage)],
+        }
 
 
 def _joined(entries: Iterable[dict[str, object]]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from pilotage.language.drawing.picture import Arrow, Picture
+from pilotage.model.order import depths, followers
 
 _SWEEPS = 12
 _ROUNDS = 24
@@ -78,24 +79,9 @@ def _join(left: _Slot, right: _Slot) -> None:
 def _layers(picture: Picture) -> tuple[list[int], frozenset[int]]:
     """The layer of each box, and the arrows that had to be left out to get them."""
     count = len(picture.boxes)
-    into: list[list[int]] = [[] for _ in range(count)]
-    out: list[list[int]] = [[] for _ in range(count)]
     backward = _backward(picture.arrows, count)
-    for position, arrow in enumerate(picture.arrows):
-        if position not in backward:
-            into[arrow.target].append(arrow.source)
-            out[arrow.source].append(arrow.target)
-    left = [len(sources) for sources in into]
-    ready = [box for box in range(count) if not left[box]]
-    layers = [0] * count
-    while ready:
-        box = ready.pop()
-        for target in out[box]:
-            layers[target] = max(layers[target], layers[box] + 1)
-            left[target] -= 1
-            if not left[target]:
-                ready.append(target)
-    return layers, backward
+    forward = (arrow for position, arrow in enumerate(picture.arrows) if position not in backward)
+    return depths(followers(count, ((arrow.source, arrow.target) for arrow in forward))), backward
 
 
 def _backward(arrows: Sequence[Arrow], count: int) -> frozenset[int]:

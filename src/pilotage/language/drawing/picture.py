@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from pilotage.language.drawing.edge_files import Needed, files_between, needed_by
 from pilotage.language.expansion.blocks import Block
+from pilotage.language.expansion.edge_files import FilesOnEdges
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.items import Indices
-from pilotage.language.text.patterns import is_pattern
+from pilotage.language.expansion.late_edges import blocks_behind, inputs_from
 
 GROUPS_MAX = 60
 ACTIVITIES_MAX = 100
@@ -59,10 +59,25 @@ def picture_of(expansion: Expansion, *, packages_max: int, edges_max: int) -> Pi
     summarised = expansion.count > packages_max or expansion.graph.edge_count > edges_max
     boxes, groups = _groups(expansion) if summarised else _packages(expansion)
     arrows = list(_arrows(expansion, groups, len(boxes), boxes))
+    arrows += _late_arrows(expansion, groups, boxes)
+    boxes, arrows = _by_stage(boxes, arrows)
+    return Picture(
+        job=expansion.definition.job,
+        boxes=tuple(boxes),
+        arrows=tuple(arrows),
+        packages=expansion.count,
+        edges=expansion.graph.edge_count,
+        stages=len(expansion.definition.stages),
+        summarised=summarised,
+    )
+
+
+def _late_arrows(expansion: Expansion, groups: Indices, boxes: list[Box]) -> list[Arrow]:
+    """Add a box for each stage that is not laid out yet; the arrows into these boxes and out of them."""
+    places = {late.stage: len(boxes) + i for i, late in enumerate(expansion.late)}
+    files: dict[tuple[int, int], dict[str, None]] = {}
     for late in expansion.late:
-        sources = {int(groups[package]) for package in late.packages}
-        sources |= {i for i, box in enumerate(boxes) if not box.count and box.stage in late.stages}
-        arrows += [Arrow(source=s, target=len(boxes), edges=0, files=late.patterns) for s in sorted(sources)]
+        place = places[late.stage]
         box = Box(
             label=late.name,
             stage=late.stage,
@@ -73,15 +88,23 @@ def picture_of(expansion: Expansion, *, packages_max: int, edges_max: int) -> Pi
             awaits=late.patterns,
         )
         boxes.append(box)
-    return Picture(
-        job=expansion.definition.job,
-        boxes=tuple(boxes),
-        arrows=tuple(arrows),
-        packages=expansion.count,
-        edges=expansion.graph.edge_count,
-        stages=len(expansion.definition.stages),
-        summarised=summarised,
-    )
+        sources = {int(groups[package]) for package in late.packages}
+        sources |= {places[stage] for stage in late.stages if stage in places}
+        for source in sorted(sources):
+            files.setdefault((source, place), {}).update(dict.fromkeys(late.patterns))
+        for block in blocks_behind(expansion, late.stage):
+            taken = dict.fromkeys(inputs_from(expansion, block, late.stage))
+            for target in np.unique(groups[block.package_array()]).tolist():
+                files.setdefault((place, target), {}).update(taken)
+    return [Arrow(source=s, target=t, edges=0, files=tuple(found)) for (s, t), found in files.items()]
+
+
+def _by_stage(boxes: list[Box], arrows: list[Arrow]) -> tuple[list[Box], list[Arrow]]:
+    """Boxes in the order of their stages, and the arrows between them as before."""
+    order = sorted(range(len(boxes)), key=lambda i: boxes[i].stage)
+    new = {old: place for place, old in enumerate(order)}
+    moved = [msgspec.structs.replace(a, source=new[a.source], target=new[a.target]) for a in arrows]
+    return [boxes[i] for i in order], moved
 
 
 def _packages(expansion: Expansion) -> tuple[list[Box], Indices]:
@@ -161,24 +184,20 @@ def _arrows(expansion: Expansion, groups: Indices, count: int, boxes: list[Box])
         if source == target:
             boxes[source] = msgspec.structs.replace(boxes[source], inner=edges)
             continue
-        files = _sampled_files(expansion, samples)
-        more = edges > len(samples) and not any("{" in name for name in files)
-        yield Arrow(source=source, target=target, edges=edges, files=files[:_FILES_KEPT_MAX], more=more and bool(files))
+        files, for_all = _sampled_files(expansion, samples)
+        more = edges > len(samples) and bool(files) and not for_all
+        yield Arrow(source=source, target=target, edges=edges, files=files[:_FILES_KEPT_MAX], more=more)
 
 
-def _sampled_files(expansion: Expansion, samples: list[tuple[int, int]]) -> tuple[str, ...]:
-    """What goes along some edges: where one text of the document gives many names, that text."""
+def _sampled_files(expansion: Expansion, samples: list[tuple[int, int]]) -> tuple[tuple[str, ...], bool]:
+    """What goes along some edges, and whether that tells of the others too: one text of the document gives many names."""
     names: dict[str, None] = {}
-    written: dict[int, Needed] = {}
+    for_all = False
+    files = FilesOnEdges(expansion)
     for maker, consumer in samples:
-        needed = written.setdefault(consumer, needed_by(expansion, consumer))
-        block = expansion.block(maker)
-        if len(samples) == 1 or block.count == 1:
-            names.update(dict.fromkeys(files_between(expansion, maker, needed)))
-            continue
-        values = block.values(block.position(maker))
-        for _, output in block.outputs():
-            name = block.written_output(output, values)
-            if needed.takes(name):
-                names.setdefault(name if is_pattern(name) or not output.name else output.name)
-    return tuple(names)
+        many = len(samples) > 1 and expansion.block(maker).count > 1
+        for carried in files.carried(maker, consumer):
+            written = many and not carried.is_open and bool(carried.declared.name)
+            names.setdefault(carried.declared.name if written else carried.name)
+            for_all = for_all or written
+    return tuple(names), for_all

@@ -8,8 +8,8 @@ from pilotage.language.drawing.cells import cells, shortened
 from pilotage.language.drawing.layers import Laid, lay_out
 from pilotage.language.drawing.palette import Colour, colour_of_activities
 from pilotage.language.drawing.picture import Arrow, Box, Picture, picture_of
-from pilotage.language.drawing.text import plural
 from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.text.names import plural
 
 PACKAGES_MAX = 120
 EDGES_MAX = 400
@@ -187,7 +187,7 @@ def _arrow(picture: Picture, sheet: _Sheet, position: int) -> str:
     about = plural(arrow.edges, "edge") if arrow.edges > 1 else ""
     files = "\n".join(arrow.files) + ("\n…" if arrow.more else "") if arrow.files else "no file"
     title = "\n".join(filter(None, (f"{source.label} → {target.label}", about, files)))
-    style = "arrow" if arrow.files and target.count else "arrow control"
+    style = "arrow" if arrow.files and source.count and target.count else "arrow control"
     caption = ""
     if position not in sheet.laid.backward and _is_captioned(picture, arrow):
         left, top = _corner(sheet, arrow.source)

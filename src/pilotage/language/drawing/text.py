@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pilotage.language.drawing.cells import cells, clipped, padded, shortened
 from pilotage.language.drawing.picture import Arrow, Box, Picture, picture_of
 from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.text.names import plural
 
 PACKAGES_MAX = 100
 EDGES_MAX = 400
@@ -49,11 +50,6 @@ def _counts(picture: Picture) -> str:
     return (
         f"{plural(picture.packages, 'package')} in {plural(picture.stages, 'stage')}, {plural(picture.edges, 'edge')}"
     )
-
-
-def plural(count: int, noun: str) -> str:
-    """A count with its noun: `1 package`, `1,000 packages`."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def _heading(picture: Picture, box: Box) -> str:

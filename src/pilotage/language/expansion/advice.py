@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
 
-from pilotage.language.expansion.blocks import Block
+from pilotage.language.expansion.blocks import Block, BlockColumns
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.makers import general_pattern
 from pilotage.language.expansion.placeholders import unused_variables
@@ -13,11 +15,21 @@ from pilotage.language.reading.kinds import Place
 from pilotage.language.reading.rules import MarkOf, values_in
 from pilotage.language.text.patterns import can_both_match
 from pilotage.language.text.templates import parse_template
-from pilotage.language.text.tree import Report
-from pilotage.model.definition import Binary, Definition, InputFile, OutputFile, Package, Source
+from pilotage.language.text.tree import Mark, Report
+from pilotage.model.definition import Binary, Container, Definition, InputFile, OutputFile, Package, Source
 from pilotage.model.errors import did_you_mean
 
-PARAMETERS_CHECKED_MAX = 1000
+if TYPE_CHECKING:
+    from pilotage.language.expansion.described import Described
+    from pilotage.language.expansion.described_paths import KnownValues
+
+PARAMETERS_CHECKED_MAX = 10_000
+PARTS_SHOWN_MAX = 10
+PART_HINTS = {
+    "output-files": "declare the files in outputs",
+    "file-template": "write the file in an earlier binary",
+    "container-image": "give the package a container",
+}
 
 
 def advise(definition: Definition, report: Report, mark: MarkOf, *, executors: Collection[str]) -> None:
@@ -36,26 +48,78 @@ def advise(definition: Definition, report: Report, mark: MarkOf, *, executors: C
 
 
 def check_parameters(expansion: Expansion, report: Report, mark: MarkOf) -> None:
-    """Hold the parameters of software that Boutiques describes against its descriptor, for the first thousand packages."""
+    """Hold the parameters of software that Boutiques describes against its descriptor, and tell what it says in vain."""
+    told: set[tuple[str, str, str]] = set()
     for block in expansion.blocks:
         for place, binary in block.binaries():
             software = find_software(expansion.definition, binary) if binary.software else None
-            if software is None or software.boutiques is None:
+            if software is None or software.boutiques is None or not block.count:
                 continue
-            from pilotage.language.expansion.described import check_parameters as refusals
+            # Few documents hold a descriptor, and its reader takes a while to import.
+            from pilotage.language.expansion.described import container_of, described_by, known_values
 
-            seen: dict[str, int] = {}
-            for position in range(min(block.count, PARAMETERS_CHECKED_MAX)):
-                values = {**block.values(position), "inputs": (), "outputs": (), "arguments": ()}
-                for message in refusals(software.boutiques, filled_parameters(binary.parameters, values)):
-                    seen.setdefault(message, position)
-            for message, position in seen.items():
-                name = _first_name(block, position)
-                report.error("bad-parameters", f"{name}: {message}", mark((*place, "parameters")))
+            found = described_by(software.boutiques)
+            _check_distinct(found, block, binary, report, mark((*place, "parameters")))
+            image = container_of(expansion.definition, block.package)
+            parts = _parts_unused(found, block, binary, known_values(block), image=image)
+            told_before = (binary.software, binary.version, "; ".join(parts))
+            if parts and told_before not in told:
+                told.add(told_before)
+                _warn_of_parts(parts, binary, report, mark((*place, "software")))
 
 
-def _first_name(block: Block, position: int) -> str:
-    return f"{block.package_name(position)} ({block.package.binaries[0].software})"
+def _check_distinct(found: Described, block: Block, binary: Binary, report: Report, at: Mark) -> None:
+    """Check each set of parameters once, however many packages have it."""
+    names = sorted({p.name for text in texts_in(binary.parameters) for p in parse_template(text).placeholders})
+    columns, varying = BlockColumns(block), [name for name in names if name not in block.constants]
+    first: dict[tuple[str, ...], int] = {}
+    for position, row in enumerate(zip(*(columns[name] for name in varying), strict=True)):
+        first.setdefault(row, position)
+    refused: dict[str, int] = {}
+    for row, position in islice((first or {(): 0}).items(), PARAMETERS_CHECKED_MAX):
+        values = {**block.constants, **dict(zip(varying, row, strict=True))}
+        for message in found.refusals(filled_parameters(binary.parameters, values)):
+            refused.setdefault(message, position)
+    for message, position in refused.items():
+        report.error("bad-parameters", f"{block.package_name(position)} ({binary.software}): {message}", at)
+    if len(first) > PARAMETERS_CHECKED_MAX:
+        message = (
+            f"of {len(first):,} different sets of parameters for {binary.software!r} "
+            f"the first {PARAMETERS_CHECKED_MAX:,} were checked"
+        )
+        report.warn("parameters-unchecked", message, at)
+
+
+def _parts_unused(
+    found: Described, block: Block, binary: Binary, known: KnownValues, *, image: Container | None
+) -> list[str]:
+    """What a descriptor says and nothing in the job answers to."""
+    parts = found.unsaid(binary.parameters, known)
+    if binary.outputs:
+        parts = [part for part in parts if not part.startswith("output-files:")]
+    if block.package.container is not None:
+        parts = [part for part in parts if not part.startswith("container-image:")]
+    elif found.container is not None and image is None:
+        parts.append("container-image: the binaries of the package do not share it")
+    return parts
+
+
+def _warn_of_parts(parts: Sequence[str], binary: Binary, report: Report, at: Mark) -> None:
+    shown = "; ".join(parts[:PARTS_SHOWN_MAX])
+    more = f"; and {len(parts) - PARTS_SHOWN_MAX} more" if len(parts) > PARTS_SHOWN_MAX else ""
+    fields = {part.partition(":")[0] for part in parts}
+    hints = [hint for field, hint in PART_HINTS.items() if field in fields]
+    message = f"parts of the descriptor of {binary.software!r} are not used: {shown}{more}"
+    report.warn("descriptor-part-unused", message, at, hint="; ".join(hints))
+
+
+def texts_in(value: object) -> Iterator[str]:
+    """The texts inside a parameter's value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from texts_in(item)
 
 
 def _unused_outputs(definition: Definition) -> Iterator[tuple[Place, str]]:

@@ -31,6 +31,8 @@ class Block:
     """The packages that one package template gives, over the items of its stage and of its line."""
 
     __slots__ = (
+        "_inputs",
+        "_outputs",
         "activity",
         "constants",
         "items",
@@ -71,6 +73,8 @@ class Block:
         constants = {**definition.variables, "job": definition.job}
         self.constants: Constants = {name: text for name, text in constants.items() if name not in iterated}
         self.name = name
+        self._outputs = tuple(self._find_outputs())
+        self._inputs = tuple(self._find_inputs())
 
     @property
     def count(self) -> int:
@@ -144,8 +148,7 @@ class Block:
         """The place of one of its packages as it stands in file names: `1.2.1`."""
         item, line = divmod(position, self.line_items.count)
         number = self.layout.package(template=self.template, item=item, line=line, number=self.number)
-        found = self.layout.id(number)
-        return f"{found.stage}.{found.line}.{found.number}"
+        return self.layout.id(number).dotted
 
     def package_name(self, position: int) -> str:
         """What one of its packages is called."""
@@ -195,8 +198,15 @@ class Block:
         for position, binary in enumerate(self.package.binaries):
             yield (*self.place, "binaries", position), binary
 
-    def outputs(self) -> list[tuple[Place, OutputFile]]:
+    def outputs(self) -> tuple[tuple[Place, OutputFile], ...]:
         """Everything it makes: the outputs of its binaries, and their standard streams where these are kept."""
+        return self._outputs
+
+    def inputs(self) -> tuple[tuple[Place, InputFile], ...]:
+        """Everything it needs: the inputs of its binaries, and their standard input."""
+        return self._inputs
+
+    def _find_outputs(self) -> list[tuple[Place, OutputFile]]:
         found: list[tuple[Place, OutputFile]] = []
         for place, binary in self.binaries():
             found.extend(((*place, "outputs", i), output) for i, output in enumerate(binary.outputs))
@@ -207,8 +217,7 @@ class Block:
                     found.append(((*place, field), OutputFile(name=stream)))
         return found
 
-    def inputs(self) -> list[tuple[Place, InputFile]]:
-        """Everything it needs: the inputs of its binaries, and their standard input."""
+    def _find_inputs(self) -> list[tuple[Place, InputFile]]:
         found: list[tuple[Place, InputFile]] = []
         for place, binary in self.binaries():
             found.extend(((*place, "inputs", i), given) for i, given in enumerate(binary.inputs))

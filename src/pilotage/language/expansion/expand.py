@@ -18,53 +18,51 @@ from pilotage.language.text.patterns import matches
 from pilotage.language.text.tree import NOWHERE, Report
 from pilotage.model.definition import Definition
 from pilotage.model.graph import Graph, Segment
+from pilotage.model.resolved import EXPANDER_VERSION
 
-EXPANDER_VERSION = 1
 _SHOWN_MAX = 5
 
 
 def expand(definition: Definition, lists: Lists, report: Report, *, mark: MarkOf | None = None) -> Expansion | None:
     """The packages of a job and their graph; None after noting every fault.
 
-    Lists of late stages that are recorded already are taken up in the order in which they appeared.
+    Late stages whose lists are recorded already are laid out again in the order in which they appeared.
     """
+    version = lists.resolved.expander_version
+    if version != EXPANDER_VERSION:
+        message = f"the job was expanded by version {version} of the expander, this is version {EXPANDER_VERSION}"
+        report.error("other-expander", message, hint="expand it with the program that submitted it")
+        return None
     making = Making(definition, lists, report, mark or (lambda _: NOWHERE))
     making.lay_out_all()
     expansion = _finish(making, None)
-    if expansion is None:
-        return None
-    for stage in _recorded_growth(lists, expansion):
-        expansion = _grown(expansion, stage, lists, report)
+    for stage in lists.resolved.growth:
+        if expansion is not None:
+            expansion = _grown(expansion, stage, lists, report)
     return expansion
 
 
-def grow(expansion: Expansion, stage: int, produced: Iterable[str], report: Report) -> Expansion:
+def grow(expansion: Expansion, stage: int, produced: Iterable[str], report: Report) -> Expansion | None:
     """The expansion with a late stage laid out over what has appeared: the names its producers have made.
 
-    `stage` counts from 1. The lists it uses become part of the expansion's resolved lists, sorted.
+    `stage` counts from 1. The lists it uses, sorted, become part of the expansion's resolved lists. None after noting
+    every fault of what came out; the expansion that was there stays as it is.
     """
     late = expansion.late_stage(stage)
     names = set(produced)
-    resolved = dict(expansion.resolved)
+    lists: dict[str, tuple[str, ...]] = {}
     for pattern, within in zip(late.patterns, late.within, strict=True):
         appeared = {name for name in names if matches(pattern, name)}
         known = expansion.known_outputs(pattern, before_stage=stage - 1, stage=within - 1 if within else None)
-        resolved[late_key(stage - 1, pattern)] = tuple(sorted(appeared | known))
-    return _grown(expansion, stage, RecordedLists(resolved), report)
+        lists[late_key(stage - 1, pattern)] = tuple(sorted(appeared | known))
+    return _grown(expansion, stage, RecordedLists(expansion.resolved.with_growth(stage, lists)), report)
 
 
-def _recorded_growth(lists: Lists, expansion: Expansion) -> list[int]:
-    """The late stages that the record knows the lists of, in the order of their appearance."""
-    keys = (key.split(":", 2) for key in lists.resolved if key.startswith("late:"))
-    waiting = {late.stage for late in expansion.late}
-    return [stage for stage in dict.fromkeys(int(key[1]) + 1 for key in keys) if stage in waiting]
-
-
-def _grown(expansion: Expansion, stage: int, lists: Lists, report: Report) -> Expansion:
+def _grown(expansion: Expansion, stage: int, lists: Lists, report: Report) -> Expansion | None:
     making = Making(expansion.definition, lists, report, lambda _: NOWHERE)
     making.take_over(expansion)
     making.lay_out_from(stage - 1)
-    return _finish(making, expansion) or expansion
+    return _finish(making, expansion)
 
 
 def _finish(making: Making, earlier: Expansion | None) -> Expansion | None:
@@ -73,7 +71,7 @@ def _finish(making: Making, earlier: Expansion | None) -> Expansion | None:
     for position, block in enumerate(making.blocks):
         if position in making.faulty_blocks:
             continue
-        if position >= making.new_blocks or (earlier and position in earlier.waiting_blocks):
+        if position >= making.new_blocks or (earlier and position in earlier.late_waits):
             needs.of_block(position, block)
     for block in making.late_blocks:
         needs.of_late_block(block)
@@ -87,14 +85,13 @@ def _finish(making: Making, earlier: Expansion | None) -> Expansion | None:
         produced.forget()
     expansion = Expansion(
         definition=making.definition,
-        resolved=dict(making.lists.resolved),
-        expander_version=EXPANDER_VERSION,
+        resolved=making.lists.resolved,
         graph=graph,
         blocks=tuple(making.blocks),
         layouts=making.layouts,
         stage_names=tuple(making.names),
         late=tuple(making.late[stage] for stage in sorted(making.late)),
-        waiting_blocks=frozenset(needs.waiting_blocks),
+        late_waits={block: tuple(s + 1 for s in stages) for block, stages in needs.late_waits.items()},
     )
     return None if _refuse_cycle(making, expansion) else expansion
 

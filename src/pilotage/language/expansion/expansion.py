@@ -7,13 +7,18 @@ from collections.abc import Iterator, Mapping
 import msgspec
 import numpy as np
 
-from pilotage.language.expansion.blocks import Block, BlockIndex
-from pilotage.language.expansion.makers import late_outputs
-from pilotage.language.expansion.packages import ConcretePackage, needed_names, write_package
-from pilotage.language.text.patterns import can_both_match, matches
+from pilotage.language.expansion.blocks import Block, BlockColumns, BlockIndex
+from pilotage.language.expansion.edge_files import FilesOnEdges
+from pilotage.language.expansion.lists import files_key
+from pilotage.language.expansion.makers import general_pattern, late_outputs
+from pilotage.language.expansion.packages import ConcretePackage, write_package
+from pilotage.language.text.paths import tidy_names
+from pilotage.language.text.patterns import can_both_match, matches, matching
+from pilotage.language.text.templates import render_column
 from pilotage.model.definition import Definition
 from pilotage.model.graph import EdgeKind, Graph
 from pilotage.model.layout import PackageId, StageLayout, parse_path
+from pilotage.model.resolved import ResolvedLists
 
 Produced = Mapping[int, tuple[str, ...]]
 NOTHING_PRODUCED: Produced = {}
@@ -37,25 +42,23 @@ class Expansion:
         self,
         *,
         definition: Definition,
-        resolved: Mapping[str, tuple[str, ...]],
-        expander_version: int,
+        resolved: ResolvedLists,
         graph: Graph,
         blocks: tuple[Block, ...],
         layouts: Mapping[int, StageLayout],
         stage_names: tuple[str, ...],
         late: tuple[LateStage, ...],
-        waiting_blocks: frozenset[int],
+        late_waits: Mapping[int, tuple[int, ...]],
     ) -> None:
         """Built by `expand` and `grow`."""
         self.definition = definition
         self.resolved = resolved
-        self.expander_version = expander_version
         self.graph = graph
         self.blocks = blocks
         self.layouts = layouts
         self.stage_names = stage_names
         self.late = late
-        self.waiting_blocks = waiting_blocks
+        self.late_waits = late_waits  # position of a block → the late stages, from 1, that its packages wait for
         self._late_patterns: dict[int, list[str]] = {}
         self._index = BlockIndex()
         for block in blocks:
@@ -132,25 +135,25 @@ class Expansion:
             made = own.made(own.position(package))
             names += [name for name, is_open in made if not is_open and matches(pattern, name)]
         waiting = False
-        kinds = EdgeKind.FILE | EdgeKind.PATTERN
         for maker in self.graph.predecessors(package).tolist():
             for output, is_open in self._made(maker):
                 if not is_open:
                     if matches(pattern, output):
                         names.append(output)
                 elif maker not in produced and can_both_match(pattern, output):
-                    waiting = waiting or self._joined(maker, package, kinds)
+                    waiting = waiting or self.takes_by_pattern(package, maker)
             names.extend(name for name in sorted(produced.get(maker, ())) if matches(pattern, name))
         if waiting or self._awaits_late_stage(package, pattern):
             return None
-        return tuple(dict.fromkeys(names)) or self.resolved.get(f"files:{pattern}", ())
+        return tuple(dict.fromkeys(names)) or self.resolved.lists.get(files_key(pattern), ())
 
-    def _joined(self, maker: int, package: int, kinds: EdgeKind) -> bool:
+    def takes_by_pattern(self, package: int, maker: int) -> bool:
+        """Whether a package takes whatever another will make under a pattern."""
         for segment in self.graph.segments:
             start, end = segment.predecessors.span(package)
             for position in range(start, end):
                 if segment.predecessors.others[position] == maker:
-                    return bool(EdgeKind(int(segment.kinds[position])) & kinds & EdgeKind.PATTERN)
+                    return bool(int(segment.kinds[position]) & EdgeKind.PATTERN)
         return False
 
     def _awaits_late_stage(self, package: int, pattern: str) -> bool:
@@ -168,10 +171,7 @@ class Expansion:
 
     def edge_files(self, maker: int, consumer: int) -> list[str]:
         """The names and patterns of the files on an edge."""
-        made = self._made(maker)
-        needed = needed_names(self.block(consumer), consumer, lambda pattern: self.matching_inputs(consumer, pattern))
-        joined = self._joined(maker, consumer, EdgeKind.PATTERN)
-        return [name for name, is_open in made if (joined if is_open else name in needed)]
+        return FilesOnEdges(self).between(maker, consumer)
 
     def late_stage(self, stage: int) -> LateStage:
         """The late stage with a number, counted from 1."""
@@ -185,10 +185,12 @@ class Expansion:
         found: set[str] = set()
         for block in self.blocks:
             if block.stage < before_stage and stage in (None, block.stage):
-                for position in range(block.count):
-                    found.update(
-                        name for name, is_open in block.made(position) if not is_open and matches(pattern, name)
-                    )
+                columns = BlockColumns(block)
+                for _, output in block.outputs():
+                    template = block.output_template(output)
+                    if not block.makes_pattern(output) and can_both_match(general_pattern(template), pattern):
+                        names = tidy_names(render_column(template, columns, block.count))
+                        found.update(names[i] for i in matching(pattern, names))
         return found
 
     def critical_path_seconds(self) -> float | None:

@@ -31,6 +31,24 @@ _SURE = frozenset(
 )
 
 
+class _Further(Report):
+    """A report that remembers from which place each text at fault was looked for."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(report.file, report.lines)
+        self._from: dict[Mark, Mark] = {}
+
+    def found(self, mark: Mark, text: str) -> Mark:
+        """The same, remembered."""
+        found = super().found(mark, text)
+        self._from[found] = mark
+        return found
+
+    def begun(self, mark: Mark) -> Mark:
+        """The place from which a place was found."""
+        return self._from.get(mark, mark)
+
+
 def look_further(document: Document, reading: Reading) -> None:
     """Note the faults of a refused document's texts and lists as well, as far as they follow from no other fault."""
     spoilt: set[Mark] = set()
@@ -43,14 +61,14 @@ def look_further(document: Document, reading: Reading) -> None:
         return found
 
     report = document.report
-    further = Report(report.file, report.lines)
+    further = _Further(report)
     expand(document.definition, RecordingLists(reading.folder), further, mark=mark)
-    known = {(problem.line, problem.column) for problem in report.errors}
+    known = {Mark(problem.line, problem.column) for problem in report.errors}
     # A field that nobody knows may have been meant for `variables`, and variables may be what could not be read.
     unsure = ("variables",) in reading.faulty or () in reading.with_unknown_fields
     for problem in further.errors:
-        place = (problem.line, problem.column)
+        place = Mark(problem.line, problem.column)
         if problem.code not in _SURE or (unsure and problem.code == "unknown-placeholder"):
             continue
-        if Mark(*place) not in spoilt and place not in known:
+        if further.begun(place) not in spoilt and place not in known:
             report.errors.append(problem)

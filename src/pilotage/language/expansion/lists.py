@@ -7,14 +7,10 @@ back. An expansion asks only through these, so a definition with its recorded li
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
 from typing import Protocol
 
-import msgspec
-
 from pilotage.language.folder import EarlierJobs, Folder, NoEarlierJobs
-
-Resolved = Mapping[str, tuple[str, ...]]
+from pilotage.model.resolved import ResolvedLists
 
 
 class ListFault(Exception):
@@ -32,8 +28,12 @@ class Lists(Protocol):
     """Where an expansion gets its lists."""
 
     @property
-    def resolved(self) -> Resolved:
+    def resolved(self) -> ResolvedLists:
         """Every list given so far, by a key that says what was asked."""
+        ...
+
+    def files_read(self, pattern: str) -> tuple[str, ...]:
+        """The files that matched if the disk was asked for them, without asking it now."""
         ...
 
     def files(self, pattern: str) -> tuple[str, ...]:
@@ -71,21 +71,25 @@ class RecordingLists:
         self._resolved: dict[str, tuple[str, ...]] = {}
 
     @property
-    def resolved(self) -> Resolved:
+    def resolved(self) -> ResolvedLists:
         """What was read so far."""
-        return self._resolved
+        return ResolvedLists(lists=dict(self._resolved))
+
+    def files_read(self, pattern: str) -> tuple[str, ...]:
+        """The files that matched when the disk was asked for them."""
+        return self._resolved.get(files_key(pattern), ())
 
     def files(self, pattern: str) -> tuple[str, ...]:
         """The files on disk that match, sorted."""
-        key = f"files:{pattern}"
-        if key not in self.resolved:
+        key = files_key(pattern)
+        if key not in self._resolved:
             self._resolved[key] = tuple(self._folder.glob(pattern))
         return self._resolved[key]
 
     def lines(self, path: str) -> tuple[str, ...]:
         """The lines of a file; empty ones do not count."""
         key = f"lines:{path}"
-        if key not in self.resolved:
+        if key not in self._resolved:
             lines = (line.rstrip("\r") for line in self._text(path).split("\n"))
             self._resolved[key] = tuple(line for line in lines if line.strip())
         return self._resolved[key]
@@ -93,7 +97,7 @@ class RecordingLists:
     def columns(self, path: str) -> dict[str, tuple[str, ...]]:
         """The columns of a CSV file with a header."""
         key = f"csv:{_escaped(path)}"
-        if key not in self.resolved:
+        if key not in self._resolved:
             names, columns = _parse_csv(self._text(path), path)
             self._resolved[key] = names
             self._resolved.update({f"{key}:{name}": column for name, column in zip(names, columns, strict=True)})
@@ -102,7 +106,7 @@ class RecordingLists:
     def outputs(self, job: str, pattern: str) -> tuple[str, ...]:
         """The outputs of an earlier job that match."""
         key = f"job:{_escaped(job)}:{pattern}"
-        if key not in self.resolved:
+        if key not in self._resolved:
             found = self._jobs.outputs(job, pattern)
             if found is None:
                 raise ListFault("unknown-job", f"no earlier job {job!r} is known here")
@@ -110,8 +114,8 @@ class RecordingLists:
         return self._resolved[key]
 
     def late(self, stage: int, pattern: str) -> tuple[str, ...] | None:
-        """What was added to `resolved` for a stage that had to wait."""
-        return self._resolved.get(late_key(stage, pattern))
+        """None: what is being submitted has made nothing yet."""
+        return None
 
     def absent(self, names: list[str]) -> list[str]:
         """Those of the names that the folder does not have."""
@@ -132,18 +136,23 @@ class RecordingLists:
 class RecordedLists:
     """Gives recorded lists back and looks at nothing."""
 
-    def __init__(self, resolved: Resolved) -> None:
+    def __init__(self, resolved: ResolvedLists) -> None:
         """Answer from these."""
-        self._resolved = resolved
+        self._record = resolved
+        self._resolved = resolved.lists
 
     @property
-    def resolved(self) -> Resolved:
+    def resolved(self) -> ResolvedLists:
         """The record."""
-        return self._resolved
+        return self._record
+
+    def files_read(self, pattern: str) -> tuple[str, ...]:
+        """The recorded matches, if the disk was asked for them."""
+        return self._resolved.get(files_key(pattern), ())
 
     def files(self, pattern: str) -> tuple[str, ...]:
         """The recorded matches."""
-        return self._recorded(f"files:{pattern}")
+        return self._recorded(files_key(pattern))
 
     def lines(self, path: str) -> tuple[str, ...]:
         """The recorded lines."""
@@ -177,16 +186,14 @@ def _escaped(name: str) -> str:
     return name.replace("%", "%25").replace(":", "%3A")
 
 
+def files_key(pattern: str) -> str:
+    """The key of the files on disk that match a pattern."""
+    return f"files:{pattern}"
+
+
 def late_key(stage: int, pattern: str) -> str:
     """The key of what appeared for a stage, counted from 0."""
     return f"late:{stage}:{pattern}"
-
-
-def digest(values: tuple[str, ...]) -> str:
-    """The address of a list by its content."""
-    import hashlib
-
-    return hashlib.sha256(msgspec.json.encode(values)).hexdigest()
 
 
 def _parse_csv(text: str, path: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

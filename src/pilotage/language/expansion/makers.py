@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -11,13 +12,22 @@ from pilotage.language.expansion.blocks import Block, as_array, bind
 from pilotage.language.expansion.items import Indices
 from pilotage.language.reading.iterations import sources
 from pilotage.language.reading.kinds import Place
-from pilotage.language.text.patterns import can_both_match, is_pattern, literal, matches, matching
+from pilotage.language.text.patterns import (
+    can_both_match,
+    is_pattern,
+    literal,
+    literal_prefix,
+    literal_suffix,
+    matching,
+)
 from pilotage.language.text.templates import Placeholder, Template, parse_template
 from pilotage.model.definition import Definition, Iteration
 
 NOBODY = -1
 _ASKED_OFTEN = 8
 _CHUNKS_COMPARED_MAX = 64
+_BEGINNING_LENGTH_MAX = 256
+_FEW = 8
 
 
 class Chunk:
@@ -158,50 +168,89 @@ class Makers:
 
 
 class PatternIndex:
-    """Patterns of outputs with their makers, found by the text before their first special character."""
+    """Patterns of outputs with their makers, found by the text that they begin with or the one that they end with."""
 
     def __init__(self) -> None:
         """Start with nothing."""
-        self._by_prefix: dict[str, list[tuple[str, int, int]]] = {}
-        self._sorted: list[str] | None = None
+        self._makers: dict[str, list[tuple[int, int]]] = {}  # the packages, with their stages, of each pattern
+        self._by_prefix = _Beginnings()
+        self._by_suffix = _Beginnings()  # read backwards
 
     def __bool__(self) -> bool:
         """Whether there is any."""
-        return bool(self._by_prefix)
+        return bool(self._makers)
 
     def add(self, patterns: Iterable[tuple[str, int]], *, stage: int) -> None:
         """Take up patterns, each with the package that makes what matches."""
         for pattern, package in patterns:
-            self._by_prefix.setdefault(literal_prefix(pattern), []).append((pattern, package, stage))
-        self._sorted = None
+            makers = self._makers.get(pattern)
+            if makers is None:
+                makers = self._makers[pattern] = []
+                self._by_prefix.add(literal_prefix(pattern), pattern)
+                self._by_suffix.add(literal_suffix(pattern)[::-1], pattern)
+            makers.append((package, stage))
 
     def makers_of(self, pattern: str, *, before_stage: int, stage: int | None = None) -> list[int]:
         """The packages of earlier stages that may make names which match a pattern, or that are this name."""
-        if self._sorted is None:
-            self._sorted = sorted(self._by_prefix)
-        prefix = literal_prefix(pattern)
-        wanted = {prefix[:end] for end in range(len(prefix) + 1)}
-        start = bisect.bisect_left(self._sorted, prefix)
-        while start < len(self._sorted) and self._sorted[start].startswith(prefix):
-            wanted.add(self._sorted[start])
-            start += 1
-        exact = not is_pattern(pattern)
-        found = set()
-        for candidate in wanted:
-            for made, package, maker_stage in self._by_prefix.get(candidate, ()):
-                if maker_stage >= before_stage or stage not in (None, maker_stage):
-                    continue
-                if matches(made, pattern) if exact else can_both_match(made, pattern):
-                    found.add(package)
+        found: set[int] = set()
+        for made in self._beginning_or_ending_like(pattern):
+            makers = [p for p, s in self._makers[made] if s < before_stage and stage in (None, s)]
+            if makers and can_both_match(made, pattern):
+                found.update(makers)
         return sorted(found)
 
+    def _beginning_or_ending_like(self, pattern: str) -> Iterable[str]:
+        """The patterns that agree with one at its beginning, or those at its end: whichever are fewer."""
+        one = self._by_prefix.agreeing(literal_prefix(pattern))
+        if len(one) <= _FEW and sum(map(len, one)) <= _FEW:
+            return chain.from_iterable(one)
+        other = self._by_suffix.agreeing(literal_suffix(pattern)[::-1])
+        # Each list holds one pattern at least, so counting lists is quick, and tells which to count out first.
+        if len(other) < len(one):
+            one, other = other, one
+        count = sum(map(len, one))
+        fewer = one if count <= len(other) or count <= sum(map(len, other)) else other
+        return chain.from_iterable(fewer)
 
-def literal_prefix(pattern: str) -> str:
-    """The text of a pattern before its first special character."""
-    for position, character in enumerate(pattern):
-        if character in "*?[":
-            return pattern[:position]
-    return pattern
+
+class _Beginnings:
+    """Patterns by a text that they begin with, as far as it tells them apart."""
+
+    def __init__(self) -> None:
+        self._patterns: dict[str, list[str]] = {}
+        self._sorted: list[str] = []  # the texts, but for the new ones
+        self._new: list[str] = []
+        self._lengths: set[int] = set()
+
+    def add(self, beginning: str, pattern: str) -> None:
+        """Take up a pattern."""
+        beginning = beginning[:_BEGINNING_LENGTH_MAX]
+        patterns = self._patterns.get(beginning)
+        if patterns is None:
+            patterns = self._patterns[beginning] = []
+            self._new.append(beginning)
+            self._lengths.add(len(beginning))
+        patterns.append(pattern)
+
+    def agreeing(self, beginning: str) -> list[list[str]]:
+        """The patterns whose text begins with another, or the other with it; one list for each text."""
+        self._sort()
+        beginning = beginning[:_BEGINNING_LENGTH_MAX]
+        length = len(beginning)
+        shorter = (self._patterns.get(beginning[:end]) for end in self._lengths if end < length)
+        start = bisect.bisect_left(self._sorted, beginning)
+        end = bisect.bisect_right(self._sorted, beginning, lo=start, key=lambda text: text[:length])
+        return [*filter(None, shorter), *map(self._patterns.__getitem__, self._sorted[start:end])]
+
+    def _sort(self) -> None:
+        """Put the new texts in their places: a few one by one, for stages by the thousand add one each."""
+        if len(self._new) <= _FEW:
+            for text in self._new:
+                bisect.insort(self._sorted, text)
+        else:
+            self._sorted += self._new
+            self._sorted.sort()
+        self._new.clear()
 
 
 def general_pattern(template: Template) -> str:

@@ -18,8 +18,8 @@ from pilotage.language.reading.iterations import ITEMS_MAX
 from pilotage.language.reading.kinds import Place
 from pilotage.language.reading.rules import MarkOf
 from pilotage.language.text.paths import outside, tidy_names
-from pilotage.language.text.patterns import is_pattern, literal
-from pilotage.language.text.templates import literal_text, render_column
+from pilotage.language.text.patterns import can_both_match, is_pattern, literal
+from pilotage.language.text.templates import literal_text, parse_template, render_column
 from pilotage.language.text.tree import Report
 from pilotage.model.definition import Definition, Iteration
 from pilotage.model.layout import StageLayout, TemplateLayout
@@ -57,10 +57,10 @@ class Making:
             variables={**definition.variables, "job": definition.job},
         )
 
-    def error(self, code: str, message: str, place: Place, hint: str = "") -> None:
-        """Note a fault at a place of the definition."""
+    def error(self, code: str, message: str, place: Place, hint: str = "", *, at: str = "") -> None:
+        """Note a fault at a place of the definition, and there at the text that is `at` fault, if one is."""
         self.faulty = True
-        self.report.error(code, message, self.mark(place), hint=hint)
+        self.report.error(code, message, self.report.found(self.mark(place), at), hint=hint)
 
     # --- laying out -------------------------------------------------------------------------------------------------
 
@@ -78,10 +78,23 @@ class Making:
         self.new_blocks = len(self.blocks)
         for stage in self.late:
             self._note_late_outputs(stage)
+        concerned = self._concerned_patterns(expansion)
         for block in self.blocks:
             self.index.add(block)
-            self._note_outputs(block)
+            self._note_outputs(block, concerned)
             self._check_names(block)
+
+    def _concerned_patterns(self, expansion: Expansion) -> list[str]:
+        """Patterns of the names that matter when a job grows: what its late stages make, and what is still awaited."""
+        patterns = [pattern for _, pattern in self.makers.late]
+        patterns += [pattern for late in self.late.values() for pattern in late.patterns]
+        waiting = [given for position in expansion.late_waits for _, given in self.blocks[position].inputs()]
+        for stage in self.late:
+            lines = self.definition.stages[stage].lines
+            binaries = [binary for line in lines for package in line.packages for binary in package.binaries]
+            waiting += [given for binary in binaries for given in binary.inputs]
+            patterns += [general_pattern(parse_template(b.stdin)) for b in binaries if b.stdin]
+        return list(dict.fromkeys(patterns + [general_pattern(parse_template(given.name)) for given in waiting]))
 
     def lay_out_from(self, stage: int) -> None:
         """Lay out a late stage, and those later ones whose lists this makes known."""
@@ -198,17 +211,20 @@ class Making:
         try:
             return self.resolver.items(iteration, stage=stage)
         except NotYetKnown as wait:
-            waiting.append(wait)
+            waiting.append(wait.with_traceback(None))  # which would keep every name of the job alive
         except ListFault as fault:
             self.error(fault.code, fault.message, place, fault.hint)
         return None
 
     # --- what is made -----------------------------------------------------------------------------------------------
 
-    def _note_outputs(self, block: Block) -> None:
+    def _note_outputs(self, block: Block, concerned: list[str] | None = None) -> None:
+        """Note what a block makes; of one that stood before, only what the `concerned` patterns can be about."""
         packages = block.packages()
         for ordinal, (place, output) in enumerate(block.outputs()):
             template = block.output_template(output)
+            if concerned is not None and not any(can_both_match(general_pattern(template), c) for c in concerned):
+                continue
             pattern = is_pattern(literal_text(template))
             names = render_column(template, self.block_columns(block), block.count, escape=literal if pattern else None)
             bad = outside(names)

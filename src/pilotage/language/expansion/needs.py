@@ -32,20 +32,21 @@ class Needs:
         self._matched: dict[tuple[str, int], Found | None] = {}
         self._by_package_name: dict[str, list[int]] | None = None
         self._stood_before = False  # whether the block at hand stood before the job grew
-        self.waiting_blocks: set[int] = set()
+        self.late_waits: dict[int, tuple[int, ...]] = {}  # block → stages, counted from 0, not laid out yet
 
     def of_block(self, position: int, block: Block) -> None:
         """Note the edges of all packages of a block; `position` is its place among the blocks."""
         packages = block.package_array()
         self._stood_before = position < self._making.new_blocks
         if block.number:
-            self._add(packages - 1, packages, EdgeKind.SEQUENCE)
+            self._add(packages - 1, packages, EdgeKind.SEQUENCE | EdgeKind.AWAITED)
+        late: set[int] = set()
         for place, given in block.inputs():
-            if self._of_input(block, packages, place, given):
-                self.waiting_blocks.add(position)
+            late |= self._of_input(block, packages, place, given)
         for index, _ in enumerate(block.package.after):
-            if self._of_after(block, packages, index):
-                self.waiting_blocks.add(position)
+            late |= self._of_after(block, packages, index)
+        if late:
+            self.late_waits[position] = tuple(sorted(late))
 
     def of_late_block(self, block: Block) -> None:
         """Refuse at once what the packages of a stage to come will never get; files on disk are looked up now."""
@@ -95,19 +96,19 @@ class Needs:
 
     # --- inputs -----------------------------------------------------------------------------------------------------
 
-    def _of_input(self, block: Block, packages: Indices, place: Place, given: InputFile) -> bool:
-        """Note the edges of one input; whether it waits for a stage that is not laid out yet."""
-        early = EdgeKind.EARLY if self._starts_early(block) else EdgeKind(0)
+    def _of_input(self, block: Block, packages: Indices, place: Place, given: InputFile) -> set[int]:
+        """Note the edges of one input; the stages not laid out yet that it waits for."""
+        awaited = EdgeKind(0) if self._starts_early(block) else EdgeKind.AWAITED
         template = block.bound(given.name)
         if has_list(template, block):
             names, targets, sources = self._listed(block, packages, template)
             if sources is not None:
-                self._add(sources, targets, EdgeKind.FILE | early)
-                return False
+                self._add(sources, targets, EdgeKind.FILE | awaited)
+                return set()
         elif is_pattern(literal_text(template)):
-            return self._of_pattern(block, packages, place, given, template, early)
+            return self._of_pattern(block, packages, place, given, template, awaited)
         elif _comes_from_outside(given) and self._makers.makes_nothing_like(general_pattern(template)):
-            return False
+            return set()
         else:
             names = tidy_names(render_column(template, self._making.block_columns(block), block.count))
             targets = packages
@@ -116,28 +117,29 @@ class Needs:
         if len(own) and not _comes_from_outside(given) and not _made_by_earlier_binary(block, place, given):
             self._refuse_own([names[i] for i in own.tolist()], targets[own], block, place)
         made = sources != NOBODY
-        self._add(sources[made], targets[made], EdgeKind.FILE | early)
+        self._add(sources[made], targets[made], EdgeKind.FILE | awaited)
         if made.all():
-            return False
+            return set()
         unmade = np.flatnonzero(~made)
-        return self._of_unmade([names[i] for i in unmade.tolist()], targets[unmade], place, given, early)
+        return self._of_unmade(block, [names[i] for i in unmade.tolist()], targets[unmade], place, given, awaited)
 
-    def _of_unmade(self, names: list[str], targets: Indices, place: Place, given: InputFile, early: EdgeKind) -> bool:
+    def _of_unmade(
+        self, block: Block, names: list[str], targets: Indices, place: Place, given: InputFile, awaited: EdgeKind
+    ) -> set[int]:
         """Names without a maker by name: made under a pattern, by a stage to come, or from outside."""
-        late = False
+        late: set[int] = set()
         if self._makers.patterns or self._makers.late:
             outside: list[str] = []
-            everywhere = len(self._making.definition.stages)
             for name, target in zip(names, targets.tolist(), strict=True):
                 exact = literal(name)
-                makers = self._makers.patterns.makers_of(exact, before_stage=everywhere)
+                makers = self._makers.patterns.makers_of(exact, before_stage=block.stage)
+                makers += self._open_in_line(exact, block, target)
                 if makers:
-                    self._add(
-                        np.array(makers, np.int32), np.full(len(makers), target, np.int32), EdgeKind.PATTERN | early
-                    )
-                if self._makers.awaits(exact, before_stage=everywhere):
-                    late = True
-                elif not makers:
+                    sources = np.array(makers, np.int32)
+                    self._add(sources, np.full(len(makers), target, np.int32), EdgeKind.PATTERN | awaited)
+                stages = self._makers.awaits(exact, before_stage=block.stage)
+                late.update(stages)
+                if not makers and not stages:
                     outside.append(name)
             names = outside
         if names and not _comes_from_outside(given):
@@ -148,6 +150,16 @@ class Needs:
             if absent:
                 self._refuse_missing(absent, place)
         return late
+
+    def _open_in_line(self, pattern: str, block: Block, target: int) -> list[int]:
+        """The packages before one in its line, or itself by an earlier binary, that make what matches under a pattern."""
+        found = []
+        for before in range(target - block.number, target + (len(block.package.binaries) > 1)):
+            other = self._making.block_of(before)
+            made = other.made(other.position(before))
+            if any(can_both_match(pattern, name) for name, is_open in made if is_open):
+                found.append(before)
+        return found
 
     def _refuse_own(self, names: list[str], packages: Indices, block: Block, place: Place) -> None:
         """A package that needs what it makes itself waits for ever, unless an earlier binary makes it or it is there."""
@@ -200,37 +212,37 @@ class Needs:
     # --- patterns ---------------------------------------------------------------------------------------------------
 
     def _of_pattern(
-        self, block: Block, packages: Indices, place: Place, given: InputFile, template: Template, early: EdgeKind
-    ) -> bool:
+        self, block: Block, packages: Indices, place: Place, given: InputFile, template: Template, awaited: EdgeKind
+    ) -> set[int]:
         if not template.placeholders and not block.number and len(block.package.binaries) == 1:
             pattern = tidy_name(literal_text(template))
-            return self._match(pattern, block, packages, place, given, early)
+            return self._match(pattern, block, packages, place, given, awaited)
         patterns = render_column(template, self._making.block_columns(block), block.count, escape=literal)
-        late = False
+        late: set[int] = set()
         faults = len(self._making.report.errors)
         for pattern, target in zip(patterns, packages, strict=True):
-            late = self._match(tidy_name(pattern), block, target[None], place, given, early) or late
+            late |= self._match(tidy_name(pattern), block, target[None], place, given, awaited)
             if len(self._making.report.errors) > faults:
                 break
         return late
 
     def _match(
-        self, pattern: str, block: Block, targets: Indices, place: Place, given: InputFile, early: EdgeKind
-    ) -> bool:
-        """Note the edges of packages that take what matches one pattern; whether more may come of a late stage."""
+        self, pattern: str, block: Block, targets: Indices, place: Place, given: InputFile, awaited: EdgeKind
+    ) -> set[int]:
+        """Note the edges of packages that take what matches one pattern; the late stages that more may come of."""
         found, makers = self._made_before(pattern, block, int(targets[0]))
         waiting = self._makers.awaits(pattern, before_stage=block.stage)
         if self._count + (len(found) + len(makers)) * len(targets) > EDGES_MAX:
             message = f"the graph would have more than {EDGES_MAX:,} edges"
             hint = "merge in groups: each: {part: {files: …, group: 1000}}"
             self._making.error("too-many-edges", message, place, hint)
-            return False
+            return set()
         for sources, kind in ((found, EdgeKind.FILE), (makers, EdgeKind.PATTERN)):
             if len(sources):
-                self._add(np.tile(sources, len(targets)), np.repeat(targets, len(sources)), kind | early)
+                self._add(np.tile(sources, len(targets)), np.repeat(targets, len(sources)), kind | awaited)
         if not len(found) and not len(makers) and not waiting:
             self._refuse_unmatched(pattern, given, place)
-        return bool(waiting)
+        return set(waiting)
 
     def _refuse_unmatched(self, pattern: str, given: InputFile, place: Place) -> None:
         """Note a pattern that no stage serves, unless it is served from outside."""
@@ -267,8 +279,8 @@ class Needs:
 
     # --- control ----------------------------------------------------------------------------------------------------
 
-    def _of_after(self, block: Block, packages: Indices, index: int) -> bool:
-        """Packages named in `after`, which wait for no file; whether one of them is a stage not laid out yet."""
+    def _of_after(self, block: Block, packages: Indices, index: int) -> set[int]:
+        """Packages named in `after`, which wait for no file; the stages among them that are not laid out yet."""
         template = block.bound(block.package.after[index])
         names = render_column(template, self._making.block_columns(block), block.count)
         if self._by_package_name is None:
@@ -281,7 +293,7 @@ class Needs:
                 whole.setdefault(other.stage, []).extend(other.packages())
             for stage, name in enumerate(self._making.names):
                 self._by_package_name.setdefault(name, whole.get(stage, []))
-        late = {self._making.names[stage] for stage in self._making.late}
+        late = {self._making.names[stage]: stage for stage in self._making.late}
         for name, target in zip(names, packages.tolist(), strict=True):
             found = self._by_package_name.get(name)
             if found is None:
@@ -289,9 +301,11 @@ class Needs:
                     hint = did_you_mean(name, list(self._by_package_name)[:2000])
                     place = (*block.place, "after", index)
                     self._making.error("unknown-package", f"no package or stage is called {name!r}", place, hint)
-                return False
-            self._add(np.array(found, np.int32), np.full(len(found), target, np.int32), EdgeKind.AFTER)
-        return not late.isdisjoint(names)
+                return set()
+            self._add(
+                np.array(found, np.int32), np.full(len(found), target, np.int32), EdgeKind.AFTER | EdgeKind.AWAITED
+            )
+        return {late[name] for name in names if name in late}
 
     def _starts_early(self, block: Block) -> bool:
         line = self._making.definition.stages[block.stage].lines[block.template]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
@@ -14,6 +15,7 @@ from pilotage.language.expansion.software import (
     find_software,
     parameter_texts,
 )
+from pilotage.language.reading.records import fields_of
 from pilotage.language.text.paths import tidy_name
 from pilotage.language.text.patterns import is_pattern, literal
 from pilotage.language.text.templates import (
@@ -24,10 +26,23 @@ from pilotage.language.text.templates import (
     render_arguments,
     render_shell,
 )
-from pilotage.model.definition import Binary, Definition, Environment, InputFile, OutputFile, Package
+from pilotage.model.definition import (
+    Binary,
+    Container,
+    Definition,
+    Environment,
+    FailurePattern,
+    InputFile,
+    OutputFile,
+    Package,
+    Progress,
+    Scripts,
+    Value,
+)
 from pilotage.model.errors import PilotageError
 from pilotage.model.layout import PackageId
 
+Record = TypeVar("Record", bound=Value)
 MatchingInputs = Callable[[str], tuple[str, ...] | None]
 SHELL = ("/bin/sh", "-c")
 
@@ -53,6 +68,7 @@ class ConcreteBinary(msgspec.Struct, frozen=True, kw_only=True):
     """One command with its files; `argv` is what is started, nothing in it is left to fill in."""
 
     declared: Binary
+    software: str  # id@version of its description, if it has one
     argv: tuple[str, ...]
     inputs: tuple[ConcreteInput, ...]
     outputs: tuple[ConcreteOutput, ...]
@@ -73,7 +89,17 @@ class ConcretePackage(msgspec.Struct, frozen=True, kw_only=True):
     tag: str
     declared: Package
     startup: tuple[str, ...]
+    container: Container | None
+    scripts: Scripts
+    progress: Progress | None
+    failure_patterns: tuple[FailurePattern, ...]
+    subjob: str
     binaries: tuple[ConcreteBinary, ...]
+
+    @property
+    def awaited(self) -> bool:
+        """Whether some of its inputs are not known yet; its commands cannot be run before they are."""
+        return any(given.awaited for binary in self.binaries for given in binary.inputs)
 
     @property
     def needed(self) -> list[str]:
@@ -113,8 +139,27 @@ def write_package(block: Block, package: int, *, definition: Definition, inputs:
         tag=block.tag(position),
         declared=declared,
         startup=startup,
+        container=filled(declared.container, values) if declared.container else None,
+        scripts=filled(declared.scripts, values),
+        progress=filled(declared.progress, values) if declared.progress else None,
+        failure_patterns=tuple(filled(pattern, values) for pattern in declared.failure_patterns),
+        subjob=_name(declared.subjob, values),
         binaries=binaries,
     )
+
+
+def filled(record: Record, values: Values) -> Record:
+    """A record with every text of it, and of the records inside it, filled in."""
+    changed: dict[str, object] = {}
+    for field in fields_of(type(record)):
+        found = getattr(record, field.name)
+        if isinstance(found, Value):
+            changed[field.name] = filled(found, values)
+        elif "template" in field.marks and isinstance(found, str):
+            changed[field.name] = render(parse_template(found), values)
+        elif "template" in field.marks and isinstance(found, tuple):
+            changed[field.name] = render_arguments(found, values)
+    return msgspec.structs.replace(record, **changed)
 
 
 def needed_names(block: Block, package: int, inputs: MatchingInputs) -> list[str]:
@@ -145,9 +190,10 @@ def _write_binary(
     known["inputs"] = tuple(name for given in inputs for name in given.names)
     known["outputs"] = tuple(output.name for output in outputs)
     known["arguments"] = render_arguments(binary.arguments, known)
-    environment = environment_levels(definition, block.package, binary)
+    environment = environment_levels(definition, block.package, binary, values)
     return ConcreteBinary(
         declared=binary,
+        software=_software(binary, definition),
         argv=command_of(binary, block.package, known, definition),
         inputs=inputs,
         outputs=outputs,
@@ -156,6 +202,11 @@ def _write_binary(
         stderr=_name(binary.stderr, values),
         environment=environment,
     )
+
+
+def _software(binary: Binary, definition: Definition) -> str:
+    found = find_software(definition, binary) if binary.software else None
+    return "" if found is None else f"{found.id}@{found.version}" if found.version else found.id
 
 
 def _write_input(given: InputFile, block: Block, values: Values, matching: MatchingInputs) -> ConcreteInput:

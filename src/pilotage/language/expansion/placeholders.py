@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Protocol
 
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.software import find_execution, find_software
@@ -13,7 +14,14 @@ from pilotage.language.text.templates import ATTRIBUTES, Placeholder, Template, 
 from pilotage.model.definition import Binary, Definition, InputFile, Package, Script, Stage, Value
 from pilotage.model.errors import did_you_mean
 
-NoteFault = Callable[[str, str, Place, str], None]
+
+class NoteFault(Protocol):
+    """Notes a fault: its code, message, place and hint, and the text that is at fault."""
+
+    def __call__(self, code: str, message: str, place: Place, hint: str = "", *, at: str = "") -> None:
+        """Note it."""
+        ...
+
 
 _COMMAND_FIELDS = frozenset({"run", "shell", "arguments", "startup_parameters"})
 _FILE_LISTS = frozenset({"inputs", "outputs", "arguments"})
@@ -41,15 +49,15 @@ def check_placeholders(block: Block, definition: Definition, error: NoteFault) -
                 fault = "list-in-text", f"{placeholder} is a list: it must stand alone as an input", ""
             if fault:
                 fine = False
-                error(fault[0], fault[1], (*place, *inner), fault[2])
+                error(fault[0], fault[1], (*place, *inner), fault[2], at=str(placeholder))
     for place, binary in block.binaries():
         for code, message, hint, field in _software_faults(binary, block, definition):
             fine = False
-            error(code, message, (*place, field), hint)
+            error(code, message, (*place, *field), hint)
     return fine
 
 
-def _software_faults(binary: Binary, block: Block, definition: Definition) -> Iterator[tuple[str, str, str, str]]:
+def _software_faults(binary: Binary, block: Block, definition: Definition) -> Iterator[tuple[str, str, str, Place]]:
     """What a described command needs and a binary does not give, and what it gives and the command does not know."""
     software = find_software(definition, binary) if binary.software else None
     if software is None or software.boutiques is not None:
@@ -60,13 +68,13 @@ def _software_faults(binary: Binary, block: Block, definition: Definition) -> It
         on = f" on the platform {package.platform!r}" if package.platform else ""
         message = f"the software {software.id!r} has no execution for the job type {package.job_type!r}{on}"
         types = {e.job_type for i in software.infrastructures for e in i.executions}
-        yield "no-execution", message, did_you_mean(package.job_type, types), "software"
+        yield "no-execution", message, did_you_mean(package.job_type, types), ("software",)
         return
     asked = {p.name for p in _own(found[1])}
     known = block.variables() | _FILE_LISTS | set(binary.parameters)
     for name in sorted(asked - known):
         message = f"the software {software.id!r} needs the parameter {name!r}"
-        yield "missing-parameter", message, did_you_mean(name, binary.parameters), "parameters"
+        yield "missing-parameter", message, "", ("parameters",)
     for name in binary.parameters:
         if not any(name in {p.name for p in _own(e)} for i in software.infrastructures for e in i.executions):
             message = f"the software {software.id!r} has no parameter {name!r}"
@@ -74,7 +82,7 @@ def _software_faults(binary: Binary, block: Block, definition: Definition) -> It
                 "unknown-parameter",
                 message,
                 did_you_mean(name, asked - block.variables() - _FILE_LISTS),
-                "parameters",
+                ("parameters", name),
             )
 
 

@@ -193,7 +193,7 @@ class ItemResolver:
             return produced, _tags_of(made)
         if self.growing is not None:
             # It was waited for, and nobody made any: no lines. What was on disk at submission is in the record.
-            return self._lists.resolved.get(f"files:{pattern}", ()), None
+            return self._lists.files_read(pattern), None
         if source.stage:
             raise ListFault("no-match", f"no output of the stage {source.stage!r} matches {pattern!r}")
         on_disk = self._lists.files(pattern)

@@ -36,8 +36,8 @@ def find_execution(
     return None
 
 
-def environment_levels(definition: Definition, package: Package, binary: Binary) -> Environment:
-    """The variables of a binary: release, infrastructure, execution, job, package, binary; the inner one wins."""
+def environment_levels(definition: Definition, package: Package, binary: Binary, values: Values) -> Environment:
+    """The variables of a binary, filled in: release, infrastructure, execution, job, package, binary; the inner wins."""
     levels: list[Environment] = []
     software = find_software(definition, binary) if binary.software else None
     if software is not None:
@@ -51,7 +51,8 @@ def environment_levels(definition: Definition, package: Package, binary: Binary)
     for level in levels:
         exported.update(level.exported)
         setting.update(level.setting)
-    return Environment(exported=exported, setting=setting)
+    filled = {name: render(parse_template(text), values) for name, text in exported.items()}
+    return Environment(exported=filled, setting=setting)
 
 
 def filled_parameters(parameters: Mapping[str, object], values: Values) -> dict[str, object]:

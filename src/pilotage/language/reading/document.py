@@ -77,8 +77,16 @@ def _head_is_known(tree: Table, reading: Reading) -> bool:
     """Whether the document says which language it is written in, and whether that is ours."""
     head = tree.get("pilotage")
     if head is None:
+        message = "this is no pilotage document: the field 'pilotage' is missing"
         hint = f"begin with the line  pilotage: {LANGUAGE_VERSION}"
-        reading.fault("missing-head", tree, "this is no pilotage document: the field 'pilotage' is missing", hint=hint)
+        keys = {key.text for key, _ in tree.entries}
+        if keys == {"software"}:
+            message = "this is a catalogue of software, not a job"
+            hint = f"a document names it in its field  catalogue: {reading.report.file}"
+        elif "command-line" in keys and keys & {"tool-version", "schema-version"}:
+            message = "this is a Boutiques descriptor, not a job"
+            hint = f"a document uses it with  software: [{{id: NAME, boutiques: {reading.report.file}}}]"
+        reading.fault("missing-head", tree, message, hint=hint)
         return False
     if not isinstance(head, Scalar) or head.text != str(LANGUAGE_VERSION):
         message = f"this version reads language version {LANGUAGE_VERSION}, the document says {describe(head)}"

@@ -22,6 +22,7 @@ from pilotage.language.reading.kinds import (
     describe,
 )
 from pilotage.language.text.patterns import is_pattern
+from pilotage.language.text.scalars import ambiguity
 from pilotage.language.text.tree import Listing, Node, Scalar, Table
 from pilotage.model.definition import Combination, Iteration, Operator, Source
 from pilotage.model.errors import did_you_mean
@@ -139,6 +140,10 @@ def _read_variable(key: Scalar, item: Node, place: Place, reading: Reading) -> o
             origin = "range"
         elif isinstance(item, Scalar) and is_pattern(item.text):
             origin = "files"
+        elif isinstance(item, Scalar) and not (item.plain and ambiguity(item)):
+            message = f"{key.text!r} has one value, {item.text!r}: expected a list, a range such as 1..10, or a pattern"
+            hint = f"write [{item.text}] for a list of one, {{lines: FILE}} for the lines of a file, {{csv: FILE, column: NAME}}"
+            return reading.fault("one-value", item, message, hint=hint)
         entries = [(Scalar(origin, plain=False, mark=item.mark), item)]
     named = (Scalar("variable", plain=False, mark=key.mark), Scalar(key.text, plain=False, mark=key.mark))
     return _read_source(Table((named, *entries), item.mark), place, reading)
@@ -159,6 +164,12 @@ def _read_source(table: Table, place: Place, reading: Reading) -> object:
         faulty = faulty or values[key.text] is MISSING
     if faulty:
         return MISSING
+    for value in values.get("values") or ():
+        if is_pattern(value) and "{" not in value:
+            message = f"{value!r} in a list is taken as it stands, not as a pattern of files"
+            hint = f"write {values.get('variable', 'x')}: {value!r} to iterate over what matches"
+            reading.report.warn("pattern-in-list", message, table.mark, hint=hint)
+            break
     reading.marks[place] = table.mark
     fault = _source_fault(values)
     if fault:

@@ -238,6 +238,8 @@ def _metas(hint: Any) -> list[Meta]:
     """What is noted on a type, on the outside first; for a list also on its elements."""
     if get_origin(hint) is tuple:
         return _metas(get_args(hint)[0])
+    if get_origin(hint) is dict:
+        return _metas(get_args(hint)[1])
     if get_origin(hint) is not Annotated:
         return []
     inner, *extras = get_args(hint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import get_args
 
 from pilotage.language.reading.iterations import Each, variable_fault
 from pilotage.language.reading.kinds import ListOf, Place
@@ -25,6 +26,7 @@ from pilotage.model.definition import (
     Value,
 )
 from pilotage.model.errors import did_you_mean
+from pilotage.model.reasons import Reason
 from pilotage.model.settings import PACKAGE_SETTINGS
 
 MarkOf = Callable[[Place], Mark]
@@ -112,6 +114,9 @@ def templates_in(value: Value) -> Iterator[tuple[Place, str, Style]]:
         style: Style = "shell" if name == "shell" else "strict"
         if isinstance(found, str):
             yield (name,), found, style
+        elif isinstance(found, dict):
+            for key, text in found.items():
+                yield (name, key), text, style
         else:
             for position, text in enumerate(found):
                 yield (name, position), text, style
@@ -158,6 +163,12 @@ def _faults(value: Value, definition: Definition) -> Iterator[Fault]:
 def _package_faults(package: Package) -> Iterator[Fault]:
     if not package.binaries and not package.noop and not package.subjob and not package.startup_script:
         yield "no-command", "a package needs something to run", "add run:, shell: or software:", ()
+    known = {*get_args(Reason), *(pattern.reason for pattern in package.failure_patterns)}
+    for position, rule in enumerate(package.retry.rules):
+        if rule.reason and rule.reason not in known:
+            hint = did_you_mean(rule.reason, known)
+            message = f"{rule.reason!r} is no failure reason, and no failure pattern of the package names it"
+            yield "unknown-choice", message, hint, ("retry", "rules", position, "reason")
     if package.startup_parameters and not package.startup_script:
         yield "no-startup-script", "startup_parameters go with a startup_script", "", ("startup_parameters",)
     if package.scripts.skip_exit_code is not None and package.scripts.pre is None:

@@ -7,10 +7,30 @@ waits for a stage that will make `done-{run}-*`, before any of these names exist
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import Literal, NamedTuple
 
 _SPECIAL = frozenset("*?[")
 _STARS = frozenset({"*", "**", "**/"})
+_FIRST_SPECIAL = re.compile(r"[*?\[]")
+_RUN_OF_STARS = re.compile(r"\*+")
+
+# What is kept about patterns of a user must stay small: so many of them, and none that is long.
+_KEPT_MAX = 4096
+_KEPT_LENGTH_MAX = 256
+
+
+class _Shape(NamedTuple):
+    """What is fixed about a pattern: the text that every matching name begins with, and the one it ends with.
+
+    `stars` is `*` or `**` if all stars are of this one kind and the ends are all that is fixed outside of them;
+    `folders` tells whether there is a slash between the first star and the last.
+    """
+
+    prefix: str
+    suffix: str
+    stars: Literal["none", "*", "**", "mixed"]
+    folders: bool
 
 
 def is_pattern(name: str) -> bool:
@@ -23,7 +43,23 @@ def literal(name: str) -> str:
     return "".join(f"[{c}]" if c in _SPECIAL else c for c in name)
 
 
-@lru_cache(maxsize=4096)
+def literal_prefix(pattern: str) -> str:
+    """The text of a pattern before its first special character: every name that matches begins with it."""
+    first = _FIRST_SPECIAL.search(pattern)
+    return pattern[: first.start()] if first else pattern
+
+
+def literal_suffix(pattern: str) -> str:
+    """The text of a pattern after its last special character: every name that matches ends with it."""
+    last = max(pattern.rfind("*"), pattern.rfind("?"), pattern.rfind("["))
+    if last < 0:
+        return pattern
+    last = max(last, pattern.rfind("]"))
+    suffix = pattern[last + 1 :]
+    # The slash of `**/` belongs to it, and need not be there.
+    return suffix[1:] if suffix.startswith("/") and pattern[max(last - 1, 0) : last + 1] == "**" else suffix
+
+
 def pattern_expression(pattern: str) -> str:
     """The regular expression, for a full match, of a pattern.
 
@@ -46,7 +82,18 @@ def pattern_expression(pattern: str) -> str:
 
 def matches(pattern: str, name: str) -> bool:
     """Whether a name matches a pattern."""
-    return _compiled(pattern).fullmatch(name) is not None
+    if not is_pattern(pattern):
+        return pattern == name
+    simple = _prefix_and_suffix(pattern)
+    if simple is None:
+        return _compiled(pattern).fullmatch(name) is not None
+    prefix, suffix = simple
+    return (
+        name.startswith(prefix)
+        and name.endswith(suffix)
+        and len(name) >= len(prefix) + len(suffix)
+        and name.find("/", len(prefix), len(name) - len(suffix)) < 0
+    )
 
 
 def matching(pattern: str, names: list[str]) -> list[int]:
@@ -85,45 +132,123 @@ def _all_match(names: list[str], prefix: str, suffix: str) -> bool:
 
 
 def can_both_match(left: str, right: str) -> bool:
-    """Whether there is a name that both patterns match: a walk over the product of the two."""
-    a, b = _steps(left), _steps(right)
-    seen: set[tuple[int, int]] = set()
-    waiting = [(0, 0)]
-    while waiting:
-        i, j = waiting.pop()
-        if (i, j) in seen:
-            continue
-        seen.add((i, j))
-        if i == len(a) and j == len(b):
+    """Whether there is a name that both patterns match: from their ends where these decide, else by a walk."""
+    if not is_pattern(left):
+        return matches(right, left)
+    if not is_pattern(right):
+        return matches(left, right)
+    # Only a set may be such that no character is in it.
+    if left == right and "[" not in left:
+        return True
+    one, other = _shape(left), _shape(right)
+    if not _ends_agree(one, other):
+        return False
+    if one.stars == "mixed" or other.stars == "mixed":
+        return _walk(left, right)
+    # From here on a name that begins with the longer prefix, then has what stands between the stars of the one, then
+    # of the other, then the longer suffix, matches both: if no `*` of the one has to take a slash of the other.
+    if one.stars == other.stars:
+        if one.stars == "**" or ("/" not in left and "/" not in right):
             return True
-        if i < len(a) and a[i] == "**/":
-            waiting += [(i + 1, j), (i + 3, j)]
-            continue
-        if j < len(b) and b[j] == "**/":
-            waiting += [(i, j + 1), (i, j + 3)]
-            continue
-        # A star may match nothing; otherwise it stays while the other side consumes a character.
-        if i < len(a) and a[i] in _STARS:
-            waiting.append((i + 1, j))
-        if j < len(b) and b[j] in _STARS:
-            waiting.append((i, j + 1))
-        if i < len(a) and j < len(b) and _share_a_character(a[i], b[j]):
-            waiting.append((i if a[i] in _STARS else i + 1, j if b[j] in _STARS else j + 1))
+        return _agree_in_every_folder(left, right)
+    across, within = (one, other) if one.stars == "**" else (other, one)
+    if across.folders or "/" in _beyond(across, within):
+        return _walk(left, right)
+    return True
+
+
+def _ends_agree(one: _Shape, other: _Shape) -> bool:
+    """Whether a name can begin as both do, and end as both do."""
+    return (one.prefix.startswith(other.prefix) or other.prefix.startswith(one.prefix)) and (
+        one.suffix.endswith(other.suffix) or other.suffix.endswith(one.suffix)
+    )
+
+
+def _beyond(one: _Shape, other: _Shape) -> str:
+    """What the ends of one have that those of the other do not reach; the stars of the other must take it."""
+    reached = max(len(one.suffix) - len(other.suffix), 0)
+    return one.prefix[len(other.prefix) :] + one.suffix[:reached]
+
+
+def _agree_in_every_folder(left: str, right: str) -> bool:
+    """Whether two patterns whose stars all stay within a folder can match one name: then each part of it alone."""
+    ours, theirs = left.split("/"), right.split("/")
+    return len(ours) == len(theirs) and all(map(can_both_match, ours, theirs))
+
+
+def _shape(pattern: str) -> _Shape:
+    return _kept_shape(pattern) if len(pattern) <= _KEPT_LENGTH_MAX else _shape_of(pattern)
+
+
+def _shape_of(pattern: str) -> _Shape:
+    prefix, suffix = literal_prefix(pattern), literal_suffix(pattern)
+    middle = pattern[len(prefix) : len(pattern) - len(suffix)]
+    # With the stars at both ends of what is not fixed, a `?` between them can have any character.
+    if "[" in middle or "]" in middle or not (middle.startswith("*") and middle.endswith("*")):
+        return _Shape(prefix, suffix, "mixed", folders=True)
+    kinds = {"*" if len(run) == 1 else "**" for run in _RUN_OF_STARS.findall(middle)}
+    if len(kinds) == 1 and "**/" not in pattern:
+        return _Shape(prefix, suffix, "*" if kinds == {"*"} else "**", folders="/" in middle)
+    return _Shape(prefix, suffix, "mixed", folders=True)
+
+
+_kept_shape = lru_cache(maxsize=_KEPT_MAX)(_shape_of)
+
+
+def _walk(left: str, right: str) -> bool:
+    """Whether there is a name that both patterns match: a walk over the product of the two.
+
+    No step leads back in either pattern, so what was reached is kept only for the few places ahead of the left one.
+    """
+    a, b = _steps(left), _steps(right)
+    share_a_character = cache(_share_a_character)  # for this walk only
+    ahead: list[set[int]] = [{0}, set(), set(), set()]
+    for i in range(len(a) + 1):
+        here, waiting = set[int](), list(ahead[0])
+        step = a[i] if i < len(a) else ""
+        while waiting:
+            j = waiting.pop()
+            if j in here:
+                continue
+            here.add(j)
+            other = b[j] if j < len(b) else ""
+            if step == "**/":
+                ahead[1].add(j)
+                ahead[3].add(j)
+                continue
+            if other == "**/":
+                waiting += [j + 1, j + 3]
+                continue
+            # A star may match nothing; otherwise it stays while the other side consumes a character.
+            if step in _STARS:
+                ahead[1].add(j)
+            if other in _STARS:
+                waiting.append(j + 1)
+            if step and other and share_a_character(step, other):
+                after = j if other in _STARS else j + 1
+                waiting.append(after) if step in _STARS else ahead[1].add(after)
+        if i == len(a):
+            return len(b) in here
+        ahead = [*ahead[1:], set()]
     return False
 
 
-@lru_cache(maxsize=4096)
-def _steps(pattern: str) -> tuple[str, ...]:
+def _steps(pattern: str) -> list[str]:
     """The tokens, with each `**/` followed by what it stands for unless it matches nothing: anything, and a slash."""
-    return tuple(step for token in _tokens(pattern) for step in ((token, "**", "/") if token == "**/" else (token,)))
+    return [step for token in _tokens(pattern) for step in ((token, "**", "/") if token == "**/" else (token,))]
 
 
-@lru_cache(maxsize=4096)
 def _compiled(pattern: str) -> re.Pattern[str]:
+    return _kept_compiled(pattern) if len(pattern) <= _KEPT_LENGTH_MAX else _compile(pattern)
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern_expression(pattern), re.DOTALL)
 
 
-@lru_cache(maxsize=4096)
+_kept_compiled = lru_cache(maxsize=_KEPT_MAX)(_compile)
+
+
 def _tokens(pattern: str) -> tuple[str, ...]:
     tokens: list[str] = []
     i = 0
@@ -199,7 +324,6 @@ def _share_a_character(left: str, right: str) -> bool:
     return any(one.fullmatch(c) and other_set.fullmatch(c) for c in {*ends, *map(chr, range(1, 0x250))})
 
 
-@lru_cache(maxsize=4096)
 def _prefix_and_suffix(pattern: str) -> tuple[str, str] | None:
     """The fixed ends of a pattern with a single `*` and nothing else special."""
     if pattern.count("*") != 1 or "?" in pattern or "[" in pattern:

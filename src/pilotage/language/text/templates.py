@@ -7,12 +7,13 @@ script, where braces are everyday, only `{name}` is one and everything else is l
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal
 
 import msgspec
+
+from pilotage.language.text.shell import ShellScanner, quote_for
 
 Style = Literal["strict", "shell"]
 ATTRIBUTES = ("name", "stem", "suffix", "parent")
@@ -98,7 +99,20 @@ def _parse_shell(text: str) -> Template:
         end = found.end()
     if end < len(text):
         parts.append(text[end:])
-    return Template(tuple(parts))
+    return Template(tuple(parts), fault=_shell_fault(parts))
+
+
+def _shell_fault(parts: Sequence[Part]) -> str:
+    """What keeps a value from being put into a script safely, if anything does."""
+    scanner = ShellScanner()
+    for part in parts:
+        if isinstance(part, str):
+            scanner.text(part)
+        elif scanner.context == "backtick":
+            return f"{part} stands between backticks, where no value can be quoted: write $( … ) instead"
+        else:
+            scanner.value()
+    return ""
 
 
 def part_of_name(value: str, attribute: str) -> str:
@@ -148,8 +162,20 @@ def render_arguments(templates: Sequence[str], values: Values) -> tuple[str, ...
 
 
 def render_shell(text: str, values: Values) -> str:
-    """A shell script with its gaps filled, every value quoted."""
-    return render(parse_template(text, "shell"), values, quote=shlex.quote)
+    """A shell script with its gaps filled, every value quoted for the place it stands in."""
+    filled: list[str] = []
+    scanner = ShellScanner()
+    for part in parse_template(text, "shell").parts:
+        if isinstance(part, str):
+            scanner.text(part)
+            filled.append(part)
+            continue
+        value = values[part.name]
+        items = value if isinstance(value, tuple) else (value,)
+        context = scanner.context
+        filled.append(" ".join(quote_for(part_of_name(item, part.attribute), context) for item in items))
+        scanner.value()
+    return "".join(filled)
 
 
 def render_column(
@@ -173,3 +199,8 @@ def render_column(
         return [f"{before}{value}{after}" for value in column(template.placeholders[0])]
     form = "".join("%s" if isinstance(part, Placeholder) else part.replace("%", "%%") for part in parts)
     return [form % row for row in zip(*(column(part) for part in template.placeholders), strict=True)]
+
+
+def escape_braces(text: str) -> str:
+    """A text as a template that stands for itself: no placeholder is looked for in it."""
+    return text.replace("{", "{{").replace("}", "}}") if "{" in text or "}" in text else text

@@ -23,6 +23,7 @@ class Mark(msgspec.Struct, frozen=True):
 NOWHERE = Mark()
 _SHOWN_COLUMN_MAX = 10_000  # nobody reads a line that far, and some lines are megabytes long
 _SHOWN_BEHIND = 400
+_SEARCHED_LINES_MAX = 200
 
 
 class Scalar(msgspec.Struct, frozen=True):
@@ -78,6 +79,17 @@ class Report:
     def warn(self, code: str, message: str, mark: Mark = NOWHERE, *, hint: str = "", file: str = "") -> None:
         """Note something that the writer should know, and that refuses nothing."""
         self.warnings.append(self._problem(code, message, mark, hint=hint, file=file))
+
+    def found(self, mark: Mark, text: str) -> Mark:
+        """Where a text stands, looked for from a place on; the place itself where it is not found nearby."""
+        first = mark.line - 1
+        if not text or first < 0:
+            return mark
+        for number, line in enumerate(self.lines[first : first + _SEARCHED_LINES_MAX]):
+            column = line.find(text, mark.column - 1 if number == 0 else 0)
+            if column >= 0:
+                return Mark(mark.line + number, column + 1)
+        return mark
 
     def refuse_if_faulty(self) -> None:
         """Raise a `DocumentError` with every fault found so far, if there is one."""

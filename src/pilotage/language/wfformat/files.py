@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pilotage.language.text.names import FreeNames, is_url
 from pilotage.language.text.paths import tidy_name, why_outside
 from pilotage.language.text.patterns import is_pattern
 from pilotage.language.text.tree import Scalar
 from pilotage.language.wfformat.instance import Instance, Said
-from pilotage.language.wfformat.names import FreeNames, is_url, name_in_tree
+from pilotage.language.wfformat.names import name_in_tree
 from pilotage.language.wfformat.shape import LossTally, Shape
 
 KEYWORD = "workflow.specification.files.id"

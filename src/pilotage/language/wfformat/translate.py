@@ -6,12 +6,15 @@ import math
 from datetime import datetime
 
 from pilotage.language.folder import Folder
+from pilotage.language.text.names import job_name_like, plural
+from pilotage.language.text.templates import escape_braces
 from pilotage.language.text.tree import Report
 from pilotage.language.wfformat.files import Files
 from pilotage.language.wfformat.instance import Executed, Instance, Quantity, Said, Task
-from pilotage.language.wfformat.names import braces_doubled, job_name, without_counter
+from pilotage.language.wfformat.names import without_counter
 from pilotage.language.wfformat.shape import LossTally
 from pilotage.model.definition import Binary, Definition, InputFile, Line, OutputFile, Package, Resources, Stage
+from pilotage.model.order import depths, followers
 
 _EXECUTED = "workflow.execution.tasks"
 _SHOWN_MAX = 3
@@ -43,9 +46,11 @@ class _Translation:
         numbers = {task.id.text: number for number, task in enumerate(instance.tasks)}
         declared = [[numbers[parent] for parent in task.parents] for task in instance.tasks]
         packages = [self._package(n, self._after(n, by_files, declared)) for n in range(len(instance.tasks))]
-        depths = _depths([[*{*one, *two}] for one, two in zip(by_files, declared, strict=True)])
+        edges = {(p, n) for side in (by_files, declared) for n, parents in enumerate(side) for p in parents}
+        # Those in a cycle keep what is known of their depth; the expansion will refuse them.
+        deep = depths(followers(len(packages), edges))
         lines: dict[int, list[Line]] = {}
-        for depth, package in zip(depths, packages, strict=True):
+        for depth, package in zip(deep, packages, strict=True):
             lines.setdefault(depth, []).append(Line(packages=(package,)))
         self._note_unused_files()
         self._warn(by_files, declared)
@@ -60,7 +65,7 @@ class _Translation:
 
     def _job_name(self) -> str:
         said = self._instance.name
-        name = job_name(said.text)
+        name = job_name_like(said.text, otherwise="workflow")
         if name != said.text:
             reason = f"a job cannot be called {said.text[:200]!r}; it is called {name!r}"
             self._tally.add("name", reason, said.mark)
@@ -90,7 +95,7 @@ class _Translation:
     def _after(self, number: int, by_files: Edges, declared: Edges) -> tuple[str, ...]:
         """The names of the packages that a task follows without taking a file from them."""
         known = set(by_files[number])
-        return tuple(braces_doubled(self._instance.tasks[p].id.text) for p in declared[number] if p not in known)
+        return tuple(escape_braces(self._instance.tasks[p].id.text) for p in declared[number] if p not in known)
 
     # --- packages ---------------------------------------------------------------------------------------------------
 
@@ -99,7 +104,7 @@ class _Translation:
         executed = task.executed or Executed(program=None, arguments=(), numbers={})
         activity = self._activity(task, executed)
         return Package(
-            name=braces_doubled(task.id.text),
+            name=escape_braces(task.id.text),
             activity=activity,
             resources=Resources(cores=self._cores(executed), memory_bytes=self._memory(executed)),
             priority=self._priority(executed),
@@ -126,11 +131,11 @@ class _Translation:
             reason = "no program is given: the name of the task stands in its place"
             self._tally.add(f"{_EXECUTED}.command.program", reason, task.id.mark)
         elif not self._instance.own and _is_script(program.text, executed.arguments):
-            shell = braces_doubled(program.text)
+            shell = escape_braces(program.text)
         else:
             run = (program.text, *executed.arguments)
         return Binary(
-            run=tuple(map(braces_doubled, run)),
+            run=tuple(map(escape_braces, run)),
             shell=shell,
             inputs=self._inputs(number),
             outputs=self._outputs(task),
@@ -150,8 +155,8 @@ class _Translation:
             found.setdefault(
                 name,
                 InputFile(
-                    name=braces_doubled(name),
-                    locator="" if here else braces_doubled(self._files.locator(said)),
+                    name=escape_braces(name),
+                    locator="" if here else escape_braces(self._files.locator(said)),
                     size_bytes=self._files.size_bytes(said),
                     acquisition="none" if here else "self",
                 ),
@@ -163,7 +168,7 @@ class _Translation:
         for said in task.outputs:
             name = self._files.name(said)
             size = self._files.size_bytes(said)
-            found.setdefault(name, OutputFile(name=braces_doubled(name), size_bytes=size))
+            found.setdefault(name, OutputFile(name=escape_braces(name), size_bytes=size))
         return tuple(found.values())
 
     # --- numbers ----------------------------------------------------------------------------------------------------
@@ -241,28 +246,9 @@ def _is_script(program: str, arguments: tuple[str, ...]) -> bool:
 
 
 def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}s are" if count != 1 else f"1 {noun} is"
+    return f"{plural(count, noun)} {'is' if count == 1 else 'are'}"
 
 
 def _first_of(names: list[str], count: int | None = None) -> str:
     shown = ", ".join(name[:200] for name in names[:_SHOWN_MAX])
     return f"{shown}, …" if (count or len(names)) > _SHOWN_MAX else shown
-
-
-def _depths(parents: Edges) -> list[int]:
-    """The length of the longest way to each task; those in a cycle keep what is known, and expansion will refuse them."""
-    children: Edges = [[] for _ in parents]
-    waiting = [len(named) for named in parents]
-    for number, named in enumerate(parents):
-        for parent in named:
-            children[parent].append(number)
-    depths = [0] * len(parents)
-    ready = [number for number, count in enumerate(waiting) if not count]
-    while ready:
-        at = ready.pop()
-        for child in children[at]:
-            depths[child] = max(depths[child], depths[at] + 1)
-            waiting[child] -= 1
-            if not waiting[child]:
-                ready.append(child)
-    return depths

@@ -32,4 +32,9 @@ def unpack(data: bytes, *, file: str) -> tuple[bytes | None, Report]:
         message = f"unpacked, the document has more than {SIZE_BYTES_MAX:,} bytes, and no more are read"
         report.error("too-large", message, hint=f"packed it has only {len(data):,} bytes; is this really an instance?")
         return None, report
+    if not text.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+        # Only instances are published packed: whatever else is in there has a reader of its own, for plain text.
+        message = "this gzip file holds no WfFormat instance, and nothing else is read packed"
+        report.error("not-an-instance", message, hint="unpack it first")
+        return None, report
     return text, report

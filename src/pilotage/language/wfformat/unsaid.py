@@ -10,7 +10,6 @@ import msgspec
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.losses import Losses
 from pilotage.language.reading.rules import values_in
-from pilotage.language.text.patterns import is_pattern
 from pilotage.model.definition import (
     Binary,
     Container,
@@ -86,12 +85,9 @@ def note_unsaid(expansion: Expansion, losses: Losses) -> None:
     """List every field of a job that is set and that an export cannot carry, once each."""
     for keyword in _unsaid(expansion.definition):
         losses.add(keyword, _NO_WORD, file="")
-    for late in expansion.late:
-        reason = f"the packages of stage {late.stage} ({late.name!r}) are not known before the job has run in part"
-        losses.add("stage.each", reason, file="")
-    if any(segment.kinds.any() and (segment.kinds & int(EdgeKind.EARLY)).any() for segment in expansion.graph.segments):
+    if any((segment.kinds & int(EdgeKind.AWAITED) == 0).any() for segment in expansion.graph.segments):
         losses.add("line.early_start", "a task follows its parents: nothing starts early", file="")
-    if any(is_pattern(name) for block in expansion.blocks if block.count for name in block.output_names(0)):
+    if any(block.makes_pattern(output) for block in expansion.blocks if block.count for _, output in block.outputs()):
         losses.add("output.name", "a pattern is no file: what will match is not known, the edge alone is kept", file="")
 
 

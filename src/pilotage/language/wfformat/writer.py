@@ -6,11 +6,13 @@ import json
 from typing import Any
 
 from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.expansion.late_edges import edges_across
 from pilotage.language.expansion.packages import ConcretePackage
 from pilotage.language.losses import Losses
+from pilotage.language.text.names import FreeNames
 from pilotage.language.text.patterns import is_pattern
 from pilotage.language.wfformat.commands import command_of
-from pilotage.language.wfformat.names import OWN_SYSTEM, FreeNames, file_id, task_id
+from pilotage.language.wfformat.names import OWN_SYSTEM, file_id, task_id
 from pilotage.language.wfformat.unsaid import note_unsaid
 from pilotage.language.wfformat.vocabulary import SCHEMA_VERSION
 from pilotage.model.version import VERSION
@@ -36,11 +38,14 @@ class _Writing:
         self._expansion = expansion
         self._sizes: dict[str, int | None] = {}
         self._ids = self._unique_ids()
+        self._parents: dict[int, set[int]] = {}  # where an edge stands for a stage that is not laid out yet
+        self._children: dict[int, set[int]] = {}
 
     def instance(self) -> Json:
         """The whole document."""
         definition = self._expansion.definition
         note_unsaid(self._expansion, self.losses)
+        self._bridge_late_stages()
         specified: list[Json] = []
         executed: list[Json] = []
         for package in self._expansion.packages():
@@ -66,6 +71,21 @@ class _Writing:
         instance["workflow"] = {"specification": specification, "execution": execution}
         return instance
 
+    def _bridge_late_stages(self) -> None:
+        """Let what waits for a stage without packages follow the packages before that stage."""
+        if not self._expansion.late:
+            return
+        edges = edges_across(self._expansion)
+        order = "what waits for them follows the tasks before that stage: the exact order behind it is lost"
+        if edges is None:
+            order = "what waits for them waits for nothing in their place"
+        for late in self._expansion.late:
+            reason = f"the packages of stage {late.stage} ({late.name!r}) are not known before the job has run in part"
+            self.losses.add("stage.each", f"{reason}; {order}", file="")
+        for parent, child in edges or ():
+            self._parents.setdefault(child, set()).add(parent)
+            self._children.setdefault(parent, set()).add(child)
+
     def _unique_ids(self) -> list[str]:
         free = FreeNames()
         ids = []
@@ -78,12 +98,14 @@ class _Writing:
         return ids
 
     def _specified(self, package: ConcretePackage) -> Json:
-        graph = self._expansion.graph
+        graph, number = self._expansion.graph, package.number
+        parents = self._parents.get(number, set()).union(graph.predecessors(number).tolist())
+        children = self._children.get(number, set()).union(graph.successors(number).tolist())
         return {
             "name": package.activity or self._ids[package.number],
             "id": self._ids[package.number],
-            "parents": [self._ids[other] for other in graph.predecessors(package.number).tolist()],
-            "children": [self._ids[other] for other in graph.successors(package.number).tolist()],
+            "parents": [self._ids[other] for other in sorted(parents)],
+            "children": [self._ids[other] for other in sorted(children)],
             "inputFiles": self._inputs(package),
             "outputFiles": self._outputs(package),
         }
@@ -107,15 +129,19 @@ class _Writing:
 
     def _outputs(self, package: ConcretePackage) -> list[str]:
         names: dict[str, None] = {}
+        block = self._expansion.block(package.number)
         for binary in package.binaries:
             for output in binary.outputs:
-                self._take(names, [output.name], output.declared.size_bytes)
+                if not block.makes_pattern(output.declared):  # listed once for the whole job
+                    self._take(names, [output.name], output.declared.size_bytes)
             self._take(names, [stream for stream in (binary.stdout, binary.stderr) if stream], None)
         return [file_id(name) for name in names]
 
     def _take(self, names: dict[str, None], found: list[str], size: int | None) -> None:
         for name in found:
             if is_pattern(name):
+                reason = "a name with the characters of a pattern is left out, its edge is kept"
+                self.losses.add("input.name", reason, file="")
                 continue
             names.setdefault(name)
             if self._sizes.get(name) is None:
