@@ -19,6 +19,7 @@ from pilotage.language import (
     load,
     read_definition,
 )
+from pilotage.language.text.patterns import matches
 from pilotage.language.text.tree import tree_of
 from pilotage.model.definition import Definition
 from pilotage.model.errors import Problem
@@ -109,10 +110,22 @@ def definition_of(tree: object, *, folder: Folder | None = None) -> Definition:
     return document.definition
 
 
+def made_by(expansion: Expansion, names: Iterable[str]) -> dict[int, list[str]]:
+    """Names that appeared, each credited to the first package that may make it."""
+    found: dict[int, list[str]] = {}
+    for name in dict.fromkeys(names):
+        for package in range(expansion.count):
+            block = expansion.block(package)
+            if any(is_open and matches(made, name) for made, is_open in block.made(block.position(package))):
+                found.setdefault(package, []).append(name)
+                break
+    return found
+
+
 def grown(expansion: Expansion, stage: int, produced: Iterable[str]) -> Expansion:
     """The expansion with a late stage laid out, without a fault."""
     report = Report("growth")
-    after = grow(expansion, stage, produced, report)
+    after = grow(expansion, stage, made_by(expansion, produced), report)
     assert not report.errors, report.errors
     assert after is not None
     return after

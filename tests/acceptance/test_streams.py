@@ -134,7 +134,9 @@ STEERING = 'pilotage: 1\njob: x\neach: {v: ["\\e[2J\\x9b2J"]}\nrun: [echo, "{v}"
     ],
     ids=" ".join,
 )
-@pytest.mark.parametrize("text", [STEERING, STEERING + '"\\e[31mfield": 1\n', "JOB a \x1b[31m.sub\n"])
+@pytest.mark.parametrize(
+    "text", [STEERING, STEERING + '"\\e[31mfield": 1\n', "JOB a \x1b[31m.sub\n"], ids=["valid", "field", "dag"]
+)
 def test_nothing_in_a_document_steers_the_terminal(command: list[str], text: str) -> None:
     name = "\x1b[31m\x9b.yaml"
     Path(name).write_text(text)

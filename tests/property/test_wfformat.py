@@ -14,9 +14,11 @@ from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.lists import RecordingLists
 from pilotage.language.folder import MemoryFolder
 from pilotage.language.reading.rules import check_rules
+from pilotage.language.text.names import JOB_NAME, FreeNames, job_name_like
+from pilotage.language.text.templates import escape_braces
 from pilotage.language.text.tree import NOWHERE, Report
 from pilotage.language.wfformat import read_wfformat, write_wfformat
-from pilotage.language.wfformat.names import FreeNames, decoded, file_id, job_name, name_in_tree, task_id
+from pilotage.language.wfformat.names import decoded, file_id, name_in_tree, task_id
 from pilotage.language.wfformat.unsaid import EXPORT_KEYWORDS
 from pilotage.language.wfformat.vocabulary import INSTANCE, Kind, ListOf, Number, Object, Text
 from pilotage.model.definition import Binary, Definition, InputFile, Line, OutputFile, Package, Resources, Stage
@@ -158,7 +160,9 @@ def test_a_name_in_the_tree_stays_the_same_when_it_is_brought_there_again(name: 
 
 @given(st.text(max_size=300))
 def test_a_job_name_is_always_allowed_and_stable(name: str) -> None:
-    assert job_name(job_name(name)) == job_name(name) != ""
+    once = job_name_like(name, otherwise="job")
+    assert JOB_NAME.fullmatch(once)
+    assert job_name_like(once, otherwise="other") == once
 
 
 @given(st.lists(st.sampled_from(["a", "a-2", "a-3", "b"]), max_size=12))
@@ -166,10 +170,6 @@ def test_free_names_are_all_different(names: list[str]) -> None:
     free = FreeNames()
     given_out = [free.take(name) for name in names]
     assert len(set(given_out)) == len(names)
-
-
-def escaped(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")
 
 
 FILE_NAMES = st.text(st.sampled_from("ab {}#é%:$'-_0"), min_size=1, max_size=4)
@@ -187,18 +187,18 @@ def jobs(draw: st.DrawFn) -> Definition:
         outside = draw(st.lists(FILE_NAMES.map("from outside/{}".format), unique=True, max_size=2))
         size = draw(st.none() | st.integers(1, 10**12))
         binary = Binary(
-            run=tuple(map(escaped, draw(st.lists(NASTY, min_size=1, max_size=4)))),
-            inputs=tuple(InputFile(name=escaped(file), acquisition="self") for file in [*taken, *outside]),
-            outputs=(OutputFile(name=escaped(files[number]), size_bytes=size),),
+            run=tuple(map(escape_braces, draw(st.lists(NASTY, min_size=1, max_size=4)))),
+            inputs=tuple(InputFile(name=escape_braces(file), acquisition="self") for file in [*taken, *outside]),
+            outputs=(OutputFile(name=escape_braces(files[number]), size_bytes=size),),
             run_time_seconds=draw(st.none() | st.floats(0.5, 1e6)),
         )
         resources = Resources(cores=draw(st.integers(1, 64)), memory_bytes=draw(st.none() | st.integers(0, 2**50)))
         packages.append(
             Package(
-                name=escaped(name),
+                name=escape_braces(name),
                 priority=draw(st.none() | st.integers(-9, 9)),
                 resources=resources,
-                after=tuple(map(escaped, after)),
+                after=tuple(map(escape_braces, after)),
                 binaries=(binary,),
             )
         )

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.jobs import warnings
+from pilotage.language.expansion import advice
+from tests.jobs import refused, warnings
 
 
 def codes(stages: str) -> list[str]:
@@ -86,3 +87,75 @@ def test_an_unknown_executor_is_a_warning_and_the_default_is_taken() -> None:
         "did you mean 'local'?",
     )
     assert codes("stages:\n  - run: x\n    executor: local\n") == []
+
+
+def blur(*, outputs: str = "", more: str = "", maximum: int = 10**9) -> str:
+    """A head with a software that Boutiques describes."""
+    made = f', "output-files": [{outputs}]' if outputs else ""
+    return (
+        "pilotage: 1\njob: j\nsoftware:\n  - id: blur\n    boutiques: "
+        '{"name": "blur", "tool-version": "1", "description": "d", "schema-version": "0.5", "command-line": "blur [N]", '
+        f'"inputs": [{{"id": "n", "name": "n", "type": "Number", "value-key": "[N]", "maximum": {maximum}}}]{made}{more}}}\n'
+    )
+
+
+OPTIONAL = '{"id": "o", "name": "o", "path-template": "o.txt", "optional": true}'
+STAGE = "stages:\n  - software: blur\n    parameters: {n: 1}\n"
+
+
+def test_a_part_of_a_descriptor_that_a_job_cannot_honour_is_told_once() -> None:
+    (warning,) = warnings(STAGE + "  - software: blur\n    parameters: {n: 2}\n", head=blur(outputs=OPTIONAL))
+    assert (warning.code, warning.line) == ("descriptor-part-unused", 7)
+    assert "output-files: 'o' is optional" in warning.message
+    assert warning.hint == "declare the files in outputs"
+
+
+def test_outputs_that_the_document_declares_need_no_advice() -> None:
+    assert warnings(STAGE + "    outputs: [o.txt]\n", head=blur(outputs=OPTIONAL)) == []
+
+
+def test_a_configuration_file_is_told_even_where_outputs_are_declared() -> None:
+    configuration = '{"id": "c", "name": "c", "path-template": "c.cfg", "file-template": ["n = [N]"]}'
+    (warning,) = warnings(STAGE + "    outputs: [o.txt]\n", head=blur(outputs=configuration))
+    assert ("file-template" in warning.message, "earlier binary" in warning.hint) == (True, True)
+
+
+def test_an_image_that_a_package_cannot_share_is_told() -> None:
+    head = blur(more=', "container-image": {"type": "docker", "image": "b"}')
+    both = "stages:\n  - binaries: [{software: blur, parameters: {n: 1}}, {run: x}]\n"
+    (warning,) = warnings(both, head=head)
+    assert "do not share it" in warning.message
+    assert warnings(both + "    container: own\n", head=head) == []
+    assert warnings(STAGE, head=head) == []
+
+
+def test_many_parts_are_cut_short() -> None:
+    outputs = ", ".join(OPTIONAL.replace('"o"', f'"o{n}"').replace("o.txt", f"{n}.txt") for n in range(14))
+    (warning,) = warnings(STAGE, head=blur(outputs=outputs))
+    assert "'o9' is optional; and 4 more" in warning.message
+
+
+def test_parameters_are_checked_for_the_last_package_too() -> None:
+    text = "stages:\n  - each: {i: 1..1500}\n    software: blur\n    parameters: {n: '{i}'}\n"
+    (fault,) = refused(text, head=blur(maximum=1499))
+    assert (fault.code, fault.message.startswith("blur-1499 (blur): n: expected at most 1499")) == (
+        "bad-parameters",
+        True,
+    )
+
+
+def test_packages_with_the_same_parameters_are_checked_once() -> None:
+    text = "variables: {n: '3'}\nstages:\n  - each: {i: 1..20000}\n    packages: [{name: 'p-{i}', software: blur, parameters: {n: '{n}'}}]\n"
+    assert [problem.code for problem in refused(text, head=blur(maximum=2))] == ["bad-parameters"]
+    assert warnings(text, head=blur()) == []
+
+
+def test_more_parameters_than_are_checked_are_told_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advice, "PARAMETERS_CHECKED_MAX", 10)
+    text = "stages:\n  - each: {i: 1..25}\n    software: blur\n    parameters: {n: '{i}'}\n"
+    (warning,) = warnings(text, head=blur())
+    assert (warning.code, "of 25 different sets" in warning.message, "first 10" in warning.message) == (
+        "parameters-unchecked",
+        True,
+        True,
+    )

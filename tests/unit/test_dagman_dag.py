@@ -250,6 +250,15 @@ class TestOtherFiles:
     def test_a_missing_file_is_refused(self, line: str) -> None:
         assert codes(f"JOB A a.sub\n{line}\n") == ["missing-dag-file"]
 
+    @pytest.mark.parametrize("line", ["INCLUDE sub", "SPLICE S sub", "INCLUDE ./sub"])
+    def test_a_folder_in_the_place_of_a_file_is_told_as_such(self, line: str) -> None:
+        text = f"JOB A a.sub\n{line}\n"
+        report = Report("main.dag", text.split("\n"))
+        assemble(text, report, Losses(), file="main.dag", folder=MemoryFolder(["sub/b.dag"]))
+        assert [(p.code, "cannot be read as a file" in p.message) for p in report.errors] == [
+            ("missing-dag-file", True)
+        ]
+
     def test_nodes_of_a_splice_have_its_name_before_theirs(self) -> None:
         dag = accepted("SPLICE S s.dag\n", s_dag="SPLICE T t.dag\n", t_dag="JOB A a.sub\n")
         assert [n.name for n in dag.nodes] == ["S+T+A"]

@@ -197,3 +197,40 @@ def test_a_stage_whose_list_is_not_known_yet_is_listed() -> None:
         "  - each: {f: {files: '*.x'}}\n    run: ./b {f}\n    inputs: ['{f}']\n"
     )
     assert [loss.keyword for loss in write_dagman(expanded(document))[1]] == ["each", "outputs"]
+
+
+LATE = """\
+pilotage: 1
+job: late
+stages:
+  - {run: ./split, outputs: ["part-*.dat"]}
+  - name: work
+    each: {part: part-*.dat}
+    run: ./work {part}
+    inputs: ["{part}"]
+    outputs: ["done-{part.stem}.dat"]
+  - {run: "./merge {inputs}", inputs: [done-*.dat]}
+"""
+
+
+def test_what_waits_for_a_late_stage_follows_those_before_it() -> None:
+    files, losses = write_dagman(expanded(LATE))
+    assert "PARENT Stage1Line1Package1Split CHILD Stage3Line1Package1Merge\n" in files["late.dag"]
+    [reason] = [loss.reason for loss in losses if loss.keyword == "each"]
+    assert "'work'" in reason
+    assert "the exact order behind it is lost" in reason
+
+
+def test_a_final_node_has_no_parents_and_loses_nothing_by_it() -> None:
+    body = "stages:\n  - {run: ./a, outputs: [x]}\n  - {run: ./f, inputs: [x], role: final}\n"
+    files, losses = write_dagman(expanded(f"pilotage: 1\njob: j\n{body}"))
+    assert "PARENT" not in files["j.dag"]
+    assert list(losses) == []
+    assert reimported(files, "j").graph.edge_count == 1
+
+
+def test_the_edges_of_a_service_node_are_listed_as_lost() -> None:
+    body = "stages:\n  - {run: ./a, outputs: [x]}\n  - {run: ./s, inputs: [x], role: service}\n"
+    files, losses = write_dagman(expanded(f"pilotage: 1\njob: j\n{body}"))
+    assert "PARENT" not in files["j.dag"]
+    assert [loss.keyword for loss in losses] == ["role"]

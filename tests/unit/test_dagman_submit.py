@@ -315,3 +315,14 @@ class TestFields:
     )
     def test_sizes_have_units(self, text: str, expected: int | None) -> None:
         assert size_bytes(text, unit=1024) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["include : sub\nqueue\n", "include ifexist : sub\nqueue\n", "queue x from sub\n", "queue x from ./sub\n"]
+)
+def test_a_folder_in_the_place_of_a_file_is_told_as_such(text: str) -> None:
+    report = Report("a.sub")
+    reader = SubmitReader(MemoryFolder(["sub/file"]), report, Losses())
+    statements = parse_statements(physical_lines(text), report, file="a.sub")
+    reader.jobs(statements, file="a.sub", directory="", given={}, variables={}, notes=Notes())
+    assert ["cannot be read as a file" in problem.message for problem in report.errors] == [True]

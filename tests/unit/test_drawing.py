@@ -39,6 +39,15 @@ stages:
     run: ./work {part}
     inputs: ["{part}"]
 """
+BEHIND = (
+    LATE
+    + """
+    outputs: ["done-{part.stem}.dat"]
+  - name: merge
+    run: ./merge {inputs}
+    inputs: [done-*.dat]
+"""
+)
 
 
 def expanded(body: str, files: tuple[str, ...] = ()) -> Expansion:
@@ -107,7 +116,38 @@ def test_a_group_takes_its_own_files_only() -> None:
     ]
 
 
+def test_json_tells_of_stages_that_are_not_known_yet() -> None:
+    assert json.loads(drawn(BEHIND, "json"))["late"] == [
+        {
+            "stage": 2,
+            "name": "work",
+            "patterns": ["part-*.dat"],
+            "after": ["trial/001/001/001"],
+            "before": ["trial/003/001/001"],
+        }
+    ]
+
+
+def test_json_of_a_job_without_such_stages_has_its_two_keys_only() -> None:
+    assert json.loads(drawn(SWEEP.format(count=1), "json")).keys() == {"packages", "edges"}
+
+
 # --- text -------------------------------------------------------------------------------------------------------------
+
+
+def test_text_shows_a_late_stage_in_its_place_and_who_waits_for_it() -> None:
+    assert drawn(BEHIND, "text") == (
+        "trial: 2 packages in 3 stages, 0 edges\n"
+        "\n"
+        "stage 1: split (1 package)\n"
+        "  split\n"
+        "\n"
+        "stage 2: work (packages not known yet)\n"
+        "  work   ← split (part-*.dat)\n"
+        "\n"
+        "stage 3: merge (1 package)\n"
+        "  merge  ← work (done-*.dat)\n"
+    )
 
 
 def test_text_shows_every_package_of_a_small_job() -> None:
@@ -170,6 +210,13 @@ def test_dot_dashes_edges_without_files() -> None:
     assert "[style=dashed]" in drawn("stages:\n  - packages: [{run: a}, {run: b}]\n", "dot")
 
 
+def test_dot_leads_through_a_stage_that_is_not_known_yet() -> None:
+    text = drawn(BEHIND, "dot")
+    assert '"trial/002" [label="work (not known yet)"' in text
+    assert '"trial/001/001/001" -> "trial/002" [label="part-*.dat"];' in text
+    assert '"trial/002" -> "trial/003/001/001" [label="done-*.dat"];' in text
+
+
 @given(st.text())
 def test_dot_keeps_any_text_in_its_quotes(text: str) -> None:
     assert re.fullmatch(r'"(?:[^"\\\n]|\\\\|\\")*"', quoted(text))
@@ -208,6 +255,11 @@ def test_svg_dashes_a_stage_that_is_not_known_yet() -> None:
     text = drawn(LATE, "svg")
     assert "not known yet" in text
     assert 'stroke-dasharray="5 4"' in text
+
+
+def test_svg_has_arrows_out_of_a_stage_that_is_not_known_yet() -> None:
+    titles = ["".join(title.itertext()) for title in ET.fromstring(drawn(BEHIND, "svg")).iter(f"{SVG}title")]
+    assert "work → merge\ndone-*.dat" in titles
 
 
 def test_svg_survives_names_with_signs() -> None:

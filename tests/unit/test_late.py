@@ -96,7 +96,7 @@ def test_growing_does_not_change_the_expansion_before() -> None:
 
 def test_nothing_appeared_gives_no_lines_and_a_warning() -> None:
     report = Report("growth")
-    expansion = grow(expanded(SPLIT), 2, ["other"], report)
+    expansion = grow(expanded(SPLIT), 2, {0: ["other"]}, report)
     assert expansion is not None
     assert [warning.code for warning in report.warnings] == ["empty-stage", "no-match"]
     assert report.errors == []
@@ -130,15 +130,15 @@ def test_late_stages_of_late_stages_grow_one_after_the_other() -> None:
         "e",
         "b-0",
         "b-1",
-        "c-0",
-        "c-1",
-        "c-2",
-        "d-0",
-        "d-1",
-        "d-2",
+        "c-0_0",
+        "c-1_0",
+        "c-1_1",
+        "d-0_0",
+        "d-1_0",
+        "d-1_1",
     ]
-    assert ("c-2", "d-2") in edges(third)
-    assert ("b-0", "c-0") in edges(third)
+    assert ("c-1_1", "d-1_1") in edges(third)
+    assert ("b-0", "c-0_0") in edges(third)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
@@ -186,7 +186,7 @@ def test_a_fault_that_growth_brings_is_told_and_changes_nothing() -> None:
     text = "stages:\n  - {run: a, outputs: ['p-*', 'q-*']}\n  - {each: {dot: [{f: 'p-*'}, {g: 'q-*'}]}, run: 'c {f} {g}'}\n"
     before = expanded(text)
     report = Report("growth")
-    after = grow(before, 2, ["p-1", "p-2", "q-1"], report)
+    after = grow(before, 2, {0: ["p-1", "p-2", "q-1"]}, report)
     assert [fault.code for fault in report.errors] == ["unequal-lengths"]
     assert after is None
     assert picture(again(before)) == picture(before)
@@ -244,7 +244,7 @@ def test_after_a_stage_that_waits_is_after_all_of_it() -> None:
 
 def test_a_stage_that_does_not_wait_cannot_grow() -> None:
     with pytest.raises(LookupError, match="stage 1"):
-        grow(expanded(SPLIT), 1, [], Report("growth"))
+        grow(expanded(SPLIT), 1, {}, Report("growth"))
 
 
 def test_names_that_appear_may_hold_special_characters() -> None:
@@ -260,7 +260,7 @@ def test_a_stage_over_an_empty_stage_is_empty_too() -> None:
         "  - {each: {f: 'b-*'}, run: 'c {f}', outputs: ['c-{f}']}\n  - {name: d, run: 'd {inputs}', inputs: ['c-*']}\n"
     )
     report = Report("growth")
-    expansion = grow(expanded(text), 2, [], report)
+    expansion = grow(expanded(text), 2, {}, report)
     assert expansion is not None
     assert report.errors == []
     assert [warning.code for warning in report.warnings] == ["empty-stage", "empty-stage", "no-match"]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.language.expansion.lists import ListFault, RecordedLists, RecordingLists, late_key
+from pilotage.language.expansion.lists import LateList, ListFault, RecordedLists, RecordingLists, late_key, makers_key
 from pilotage.language.folder import MemoryFolder
 from pilotage.model.resolved import ResolvedLists
 from tests.jobs import OneJob
@@ -80,8 +80,11 @@ def test_jobs_and_patterns_with_colons_are_kept_apart() -> None:
 
 
 def test_late_lists_are_known_once_they_are_recorded() -> None:
-    assert RecordedLists(ResolvedLists()).late(2, "p-*") is None
-    assert RecordedLists(ResolvedLists(lists={late_key(2, "p-*"): ()})).late(2, "p-*") == ()
+    key = late_key(2, "p-*", None)
+    lists = {key: ("p-1",), makers_key(key): ("7",)}
+    assert RecordedLists(ResolvedLists()).late(2, "p-*", None) is None
+    assert RecordedLists(ResolvedLists(lists=lists)).late(2, "p-*", None) == LateList(("p-1",), (7,))
+    assert RecordedLists(ResolvedLists(lists=lists)).late(2, "p-*", 1) is None
 
 
 def test_only_what_is_absent_is_absent() -> None:

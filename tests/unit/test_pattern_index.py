@@ -6,17 +6,17 @@ import pytest
 
 from pilotage.language.expansion import makers
 from pilotage.language.expansion.makers import PatternIndex
+from pilotage.language.text.patterns import can_both_match
 
 
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The made patterns that are compared with the one asked for, in the end."""
     seen: list[str] = []
-    compare = makers.can_both_match
 
     def noting(left: str, right: str) -> bool:
         seen.append(left)
-        return compare(left, right)
+        return can_both_match(left, right)
 
     monkeypatch.setattr(makers, "can_both_match", noting)
     return seen
@@ -39,7 +39,8 @@ def test_an_empty_index_is_false_and_has_no_makers() -> None:
     [
         ("sub-01_bold.nii.gz", [0, 2]),
         ("*_bold.nii.gz", [0, 1, 2]),
-        ("*_T1w.nii.gz", [2, 3]),
+        ("*_T1w.nii.gz", [0, 1, 2, 3]),
+        ("a_T1w.nii.gz", [2, 3]),
         ("sub-02*", [1, 2, 3]),
         ("logs/*", []),
         ("logs/2024/x", [4]),
@@ -71,6 +72,14 @@ def test_what_is_added_after_a_question_is_found_by_the_next_one() -> None:
 
 def test_texts_that_begin_with_the_last_character_there_is_are_found() -> None:
     assert index_of("a\U0010ffff\U0010ffff*").makers_of("a*", before_stage=1) == [0]
+
+
+def test_long_ends_are_told_apart_to_the_last_character() -> None:
+    long = "x" * 1000
+    index = index_of(f"{long}a*", f"{long}b*", f"*a{long}", f"*b{long}")
+    assert index.makers_of(f"{long}a*", before_stage=1) == [0, 2, 3]
+    assert index.makers_of(f"{long}a", before_stage=1) == [0]
+    assert index.makers_of(f"b{long}", before_stage=1) == [3]
 
 
 @pytest.mark.parametrize("template", ["*-{}.out", "reco-{}-*.dat", "*_{}_*.nii.gz/{}"])

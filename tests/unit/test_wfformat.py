@@ -20,7 +20,7 @@ from pilotage.language.text.yaml import SIZE_BYTES_MAX
 from pilotage.language.wfformat import read_wfformat, write_wfformat
 from pilotage.language.wfformat.unsaid import EXPORT_KEYWORDS
 from pilotage.language.wfformat.vocabulary import keywords
-from pilotage.model.definition import Binary, Definition, Line, Package, Stage
+from pilotage.model.definition import Definition, Package
 
 Json = dict[str, Any]
 
@@ -417,14 +417,13 @@ stages:
     }  # fmt: skip
 
 
-def test_packages_of_one_name_get_different_ids() -> None:
-    unnamed, named = (Package(name=name, binaries=(Binary(run=("same",)),)) for name in ("", "same"))
-    definition = Definition(job="x", stages=tuple(Stage(lines=(Line(packages=(p,)),)) for p in (unnamed, named)))
-    expansion = expand(definition, RecordingLists(MemoryFolder(), None), Report("x"))
-    assert expansion is not None
-    text, losses = write_wfformat(expansion)
-    assert [one["id"] for one in json.loads(text)["workflow"]["specification"]["tasks"]] == ["same", "same-2"]
-    assert "package.name" in [loss.keyword for loss in losses]
+def test_what_waits_for_a_late_stage_follows_those_before_it() -> None:
+    work = "{name: work, each: {p: 'p-*'}, run: w, inputs: ['{p}'], outputs: ['d-{p}']}"
+    stages = f"[{{run: s, outputs: ['p-*']}}, {work}, {{run: m, inputs: ['d-*']}}]"
+    found, losses = exported(f"pilotage: 1\njob: x\nstages: {stages}\n")
+    tasks = found["workflow"]["specification"]["tasks"]
+    assert [(task["id"], task["parents"], task["children"]) for task in tasks] == [("s", [], ["m"]), ("m", ["s"], [])]
+    assert "the exact order behind it is lost" in losses["stage.each"]
 
 
 # --- the reference page -----------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from typing import Protocol
 
 from pilotage.language.text.patterns import is_pattern, matches, pattern_expression
 
+FILE_BYTES_MAX = 256 * 2**20
+
 
 class Folder(Protocol):
     """What the language may ask of the document's surroundings."""
@@ -59,7 +61,11 @@ class DiskFolder:
     def read(self, path: str) -> bytes | None:
         """The content of a file, or None where it cannot be read."""
         try:
-            return (self.root / path).read_bytes()
+            found = self.root / path
+            # A pipe would wait for a writer for ever, and a device may never end.
+            if not found.is_file() or found.stat().st_size > FILE_BYTES_MAX:
+                return None
+            return found.read_bytes()
         except (OSError, ValueError):
             return None
 

@@ -9,19 +9,12 @@ from pilotage.language.dagman.lexer import Word
 from pilotage.language.dagman.nodes import DagNode, Variable
 from pilotage.language.dagman.parser_nodes import same_keyword
 from pilotage.language.dagman.scope import Scope, Workshop
+from pilotage.language.dagman.vocabulary import OTHER_LOSSES
 from pilotage.model.errors import did_you_mean
 
 _WORK = ("job", "subdag")
 _HINTS_MAX = 20
 _KNOWN_MAX = 5000
-_PLAIN_REASONS = {
-    "CONFIG": "configures DAGMan itself; nothing of the file is read",
-    "DOT": "pilotage draws the graph with `pilotage graph --format dot`",
-    "JOBSTATE_LOG": "the book keeps every event",
-    "NODE_STATUS_FILE": "`pilotage status` shows the state of every package",
-    "SET_JOB_ATTR": "an attribute of DAGMan's own job",
-    "ENV": "the environment of DAGMan itself",
-}
 
 
 class CommandApplier:
@@ -45,7 +38,7 @@ class CommandApplier:
             self._limit(scope, command)
         elif isinstance(command, ast.PlainCommand):
             self._workshop.losses.add(
-                command.keyword, _PLAIN_REASONS[command.keyword], file=command.file, mark=command.mark
+                command.keyword, OTHER_LOSSES[command.keyword], file=command.file, mark=command.mark
             )
         elif isinstance(command, ast.NodeNameCommand):
             self._named(scope, command)
@@ -93,7 +86,7 @@ class CommandApplier:
         else:
             self._workshop.losses.add(
                 "SAVE_POINT_FILE",
-                "every point of a run can be resumed from the book",
+                OTHER_LOSSES["SAVE_POINT_FILE"],
                 file=command.file,
                 mark=command.mark,
             )
@@ -188,9 +181,7 @@ class CommandApplier:
                     )
                     return
         if command.weak and parents and children:
-            self._workshop.losses.add(
-                "WEAK PARENT", "the child waits until its parents have succeeded", file=command.file, mark=command.mark
-            )
+            self._workshop.losses.add("WEAK PARENT", OTHER_LOSSES["WEAK PARENT"], file=command.file, mark=command.mark)
         self._workshop.connect(parents, children, command)
 
     def _ends(

@@ -17,7 +17,6 @@ from pilotage.language.expansion.packages import SHELL, ConcreteBinary, Concrete
 from pilotage.language.losses import Losses
 from pilotage.language.text.names import is_url
 from pilotage.language.text.patterns import is_pattern
-from pilotage.language.text.templates import Values, parse_template, render
 
 
 class Described(msgspec.Struct, frozen=True):
@@ -28,9 +27,9 @@ class Described(msgspec.Struct, frozen=True):
     scripts: dict[str, str]
 
 
-def describe(package: ConcretePackage, *, node: str, values: Values, losses: Losses) -> Described:
-    """The submit description of a package; `values` fill its placeholders."""
-    work = _Description(package, node, values, losses)
+def describe(package: ConcretePackage, *, node: str, losses: Losses) -> Described:
+    """The submit description of a package."""
+    work = _Description(package, node, losses)
     work.write_command()
     work.write_files()
     work.write_needs()
@@ -38,9 +37,8 @@ def describe(package: ConcretePackage, *, node: str, values: Values, losses: Los
 
 
 class _Description:
-    def __init__(self, package: ConcretePackage, node: str, values: Values, losses: Losses) -> None:
+    def __init__(self, package: ConcretePackage, node: str, losses: Losses) -> None:
         self._package = package
-        self._values = values
         self._node = node
         self._losses = losses
         self.lines: list[str] = ["universe = vanilla\n"]
@@ -178,11 +176,11 @@ class _Description:
         self._write_surroundings()
 
     def _write_surroundings(self) -> None:
-        container = self._package.declared.container
+        container = self._package.container
         if container is not None:
             list_fields(container, self._losses, place=self._package.path)
             name = "docker_image" if container.engine == "docker" else "container_image"
-            self.lines.append(command(name, protected(render(parse_template(container.image), self._values))))
+            self.lines.append(command(name, protected(container.image)))
         exported: dict[str, str] = {}
         for binary in self._package.binaries:
             exported.update(binary.environment.exported)

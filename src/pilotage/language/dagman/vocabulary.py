@@ -73,10 +73,10 @@ HARMLESS: dict[str, frozenset[str]] = {
     "copy_to_spool": frozenset({"false", "no", "0"}),
 }
 
-_MATCHING = "sites are chosen by how they behave, not by ClassAd expressions"
+_MATCHING = "a ClassAd expression about the machines of the pool"
 _POLICY = "a policy expression of HTCondor's queue"
 _ACCOUNT = "an account of the HTCondor pool"
-_LOG = "the book keeps every event"
+_LOG = "a log or report that HTCondor writes"
 _TIMING = "HTCondor's own timing of starts"
 _TRANSFER = "a detail of HTCondor's file transfer"
 _OTHER = "a detail of HTCondor's own execution"
@@ -125,7 +125,7 @@ SUBMIT_LOSSES: dict[str, str] = {
     "job_ad_information_attrs": _LOG,
     "job_batch_name": "packages are grouped by their job",
     "jobbatchname": "packages are grouped by their job",
-    "job_lease_duration": "leases are pilotage's own",
+    "job_lease_duration": "how long HTCondor keeps a job whose submitter is away",
     "job_machine_attrs": _LOG,
     "keep_claim_idle": _OTHER,
     "kill_sig": _OTHER,
@@ -144,8 +144,8 @@ SUBMIT_LOSSES: dict[str, str] = {
     "next_job_start_delay": _TIMING,
     "nice_user": "use priority",
     "noop_job": _OTHER,
-    "notification": "mails are a setting of the service",
-    "notify_user": "mails are a setting of the service",
+    "notification": "mails that HTCondor sends",
+    "notify_user": "mails that HTCondor sends",
     "on_exit_hold": _POLICY,
     "on_exit_hold_reason": _POLICY,
     "on_exit_hold_subcode": _POLICY,
@@ -196,14 +196,14 @@ SUBMIT_LOSSES: dict[str, str] = {
 
 # Keywords whose losses depend on more than their presence; the reasons are given where the loss is found.
 OTHER_LOSSES: dict[str, str] = {
-    "CONFIG": "configures DAGMan itself",
-    "DOT": "`pilotage graph` draws the graph",
+    "CONFIG": "configures DAGMan itself; nothing of the file is read",
+    "DOT": "pilotage draws the graph with `pilotage graph --format dot`",
     "ENV": "the environment of DAGMan itself",
     "JOBSTATE_LOG": _LOG,
     "MAXJOBS": "a limit of 0, which would never start a node",
-    "NODE_STATUS_FILE": "`pilotage status` shows the state of every package",
+    "NODE_STATUS_FILE": "a report that DAGMan writes while it runs",
     "PRE_SKIP": "without a PRE script it has no effect",
-    "SAVE_POINT_FILE": "every point of a run can be resumed from the book",
+    "SAVE_POINT_FILE": "a point from which only DAGMan itself can go on",
     "SCRIPT": "macros that only a running DAGMan knows, DEBUG, scripts of nodes with several jobs",
     "SET_JOB_ATTR": "an attribute of DAGMan's own job",
     "TOLERANCE": "packages fail and are retried one by one",

@@ -6,6 +6,7 @@ What differs between packages of one kind stands in VARS lines, so that they sha
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from pilotage.language.dagman.describe import Described, describe
@@ -16,7 +17,6 @@ from pilotage.language.expansion.late_edges import edges_across
 from pilotage.language.expansion.packages import ConcretePackage
 from pilotage.language.losses import Losses
 from pilotage.language.text.names import FreeNames
-from pilotage.language.text.templates import parse_template, render, render_arguments
 from pilotage.model.definition import Package, Script
 
 _KEYWORDS = {"work": "JOB", "final": "FINAL", "provisioner": "PROVISIONER", "service": "SERVICE"}
@@ -46,6 +46,7 @@ class _Writer:
         self._lines: list[str] = []
         self._only: dict[str, int] = {}
         self._late_finals: list[int] = []
+        self._apart: dict[int, str] = {}  # nodes that can have neither parents nor children, with their keywords
 
     def write(self) -> tuple[dict[str, str], Losses]:
         definition = self._expansion.definition
@@ -92,15 +93,14 @@ class _Writer:
         keyword = self._keyword(package)
         variables: dict[str, str] = {}
         activity = ""
-        if declared.subjob:
-            path = render(parse_template(declared.subjob), self._values(package))
-            if not path.endswith(".dag"):
-                self._lose("subjob", f"{path!r}: only a DAG file can be a SUBDAG", package.path)
-            self._lines.append(f'SUBDAG EXTERNAL {name} "{_quoted(path)}"{options}')
+        if package.subjob:
+            if not package.subjob.endswith(".dag"):
+                self._lose("subjob", f"{package.subjob!r}: only a DAG file can be a SUBDAG", package.path)
+            self._lines.append(f'SUBDAG EXTERNAL {name} "{_quoted(package.subjob)}"{options}')
         elif not package.binaries and not package.startup:
             self._lines.append(f"{keyword} {name} none{options}")
         else:
-            described = describe(package, node=name, values=self._values(package), losses=self._losses)
+            described = describe(package, node=name, losses=self._losses)
             submit = self._submit_file(package, described)
             variables.update(described.variables)
             activity = submit.removesuffix(".sub")
@@ -116,6 +116,8 @@ class _Writer:
             if role == "final":
                 self._late_finals.append(package.number)
             return "JOB"
+        if role != "work":
+            self._apart[package.number] = _KEYWORDS[role]
         return _KEYWORDS[role]
 
     def _submit_file(self, package: ConcretePackage, described: Described) -> str:
@@ -141,20 +143,13 @@ class _Writer:
         if pairs:
             self._lines.append(f"VARS {name} {pairs}")
 
-    def _values(self, package: ConcretePackage) -> dict[str, str | tuple[str, ...]]:
-        block = self._expansion.block(package.number)
-        values = block.values(block.position(package.number))
-        inputs = tuple(n for binary in package.binaries for given in binary.inputs for n in given.names)
-        outputs = tuple(output.name for binary in package.binaries for output in binary.outputs)
-        return {**values, "inputs": inputs, "outputs": outputs, "arguments": ()}
-
     def _properties(self, package: ConcretePackage, name: str, declared: Package) -> None:
         for kind in ("pre", "post", "hold"):
-            script: Script | None = getattr(declared.scripts, kind)
+            script: Script | None = getattr(package.scripts, kind)
             if script is not None:
                 self._script(package, name, kind.upper(), script)
-        if declared.scripts.skip_exit_code is not None:
-            self._lines.append(f"PRE_SKIP {name} {declared.scripts.skip_exit_code}")
+        if package.scripts.skip_exit_code is not None:
+            self._lines.append(f"PRE_SKIP {name} {package.scripts.skip_exit_code}")
         self._retry(package, name, declared)
         if declared.priority is not None:
             self._lines.append(f"PRIORITY {name} {declared.priority}")
@@ -168,7 +163,7 @@ class _Writer:
             self._lines.append(f"ABORT-DAG-ON {name} {declared.abort_on.exit_code}{result}")
 
     def _script(self, package: ConcretePackage, name: str, kind: str, script: Script) -> None:
-        words = render_arguments(script.run, self._values(package))
+        words = script.run
         if any(not word or re.search(r"\s", word) for word in words) or words[-1].endswith("\\"):
             self._lose(
                 "scripts", f"the {kind} script is left out: an argument is empty or has white space", package.path
@@ -201,10 +196,12 @@ class _Writer:
 
     def _edges(self, names: list[str], across: list[tuple[int, int]]) -> None:
         children: dict[int, list[int]] = {}
-        for parent, child, _ in self._expansion.graph.edges():
-            children.setdefault(parent, []).append(child)
-        for parent, child in across:
-            children.setdefault(parent, []).append(child)
+        known = ((parent, child) for parent, child, _ in self._expansion.graph.edges())
+        for parent, child in itertools.chain(known, across):
+            if parent in self._apart or child in self._apart:
+                self._lose_edge(parent, child)
+            else:
+                children.setdefault(parent, []).append(child)
         if self._late_finals:
             ends = [
                 p.number for p in self._expansion.packages() if p.declared.role == "work" and p.number not in children
@@ -214,6 +211,13 @@ class _Writer:
         for parent in sorted(children):
             targets = " ".join(names[child] for child in sorted(set(children[parent])))
             self._lines.append(f"PARENT {names[parent]} CHILD {targets}")
+
+    def _lose_edge(self, parent: int, child: int) -> None:
+        """An edge at a node that stands apart: lost, unless the node comes first or last anyway."""
+        if self._apart.get(child) != "FINAL" and self._apart.get(parent) != "PROVISIONER":
+            apart = parent if parent in self._apart else child
+            reason = f"a {self._apart[apart]} node can have neither parents nor children"
+            self._lose("role", reason, self._expansion.path(apart))
 
 
 def _quoted(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from pilotage.language.expansion.items import Column, Indices, Items
+from pilotage.language.expansion.items import Column, Indices, Items, Tags
 from pilotage.language.reading.kinds import Place
 from pilotage.language.text.paths import tidy_name
 from pilotage.language.text.patterns import is_pattern, literal
@@ -25,6 +25,7 @@ from pilotage.model.definition import Binary, Definition, InputFile, Line, Outpu
 from pilotage.model.layout import StageLayout
 
 Constants = Mapping[str, str]
+_BINARY = 7  # in places such as stages/0/lines/0/packages/0/binaries/2/inputs/0
 
 
 class Block:
@@ -134,6 +135,11 @@ class Block:
         item, line = divmod(position, self.line_items.count)
         return "_".join(part for part in (self.items.tag(item), self.line_items.tag(line)) if part)
 
+    def tag_rows(self, positions: Sequence[int]) -> Tags:
+        """The tags of some of its packages, a row each."""
+        outer, inner = np.divmod(np.asarray(positions, dtype=np.int64), self.line_items.count)
+        return np.hstack([self.items.tags[outer], self.line_items.tags[inner]]).astype(np.int32)
+
     def values(self, position: int) -> dict[str, str | tuple[str, ...]]:
         """Every placeholder's value for one of its packages, but `inputs`, `outputs` and `arguments`."""
         item, line = divmod(position, self.line_items.count)
@@ -166,13 +172,14 @@ class Block:
         values = self.values(position)
         return [self.written_output(output, values) for _, output in self.outputs()]
 
-    def made(self, position: int) -> list[tuple[str, bool]]:
-        """What one of its packages makes: each name or pattern, and whether it is a pattern.
+    def made(self, position: int, *, before_binary: int | None = None) -> list[tuple[str, bool]]:
+        """What one of its packages makes: each name or pattern, and whether it is a pattern; or its first binaries do.
 
         The text of a name does not tell: a value with a `*` in it is no pattern.
         """
         values = self.values(position)
-        return [(self.written_output(output, values), self.makes_pattern(output)) for _, output in self.outputs()]
+        outputs = [o for place, o in self.outputs() if before_binary is None or binary_of(place) < before_binary]
+        return [(self.written_output(output, values), self.makes_pattern(output)) for output in outputs]
 
     def makes_pattern(self, output: OutputFile) -> bool:
         """Whether an output is a pattern of names, for every package alike."""
@@ -224,6 +231,11 @@ class Block:
             if binary.stdin and binary.stdin not in {given.name for given in binary.inputs}:
                 found.append(((*place, "stdin"), InputFile(name=binary.stdin)))
         return found
+
+
+def binary_of(place: Place) -> int:
+    """The number, from 0, of the binary that a place of an input or output stands in."""
+    return int(place[_BINARY])
 
 
 def as_array(packages: Sequence[int]) -> Indices:
@@ -295,16 +307,16 @@ def activity_of(package: Package) -> str:
 
 def stage_names(definition: Definition) -> list[str]:
     """What to call each stage: its name, or the activity of its first package, made different where needed."""
-    names: list[str] = []
     taken = {stage.name for stage in definition.stages if stage.name}
-    given: set[str] = set()
+    names: list[str] = []
     for number, stage in enumerate(definition.stages, start=1):
         first = stage.lines[0].packages[0] if stage.lines and stage.lines[0].packages else None
-        name = stage.name or (activity_of(first) if first else "") or f"stage{number}"
-        if not stage.name and (name in taken or name in given):
-            name = f"{name}{number}"
+        base = (activity_of(first) if first else "") or f"stage{number}"
+        name = stage.name or base
+        while not stage.name and name in taken:
+            name = f"{base}{number}" if name == base else f"{name}+"
+        taken.add(name)
         names.append(name)
-        given.add(name)
     return names
 
 

@@ -246,6 +246,8 @@ class _Paths:
         placeholder = gap.placeholder
         if placeholder.attribute or not gap.begins:
             raise NotSaid(f"needs the file name in {gap.input.id!r}, where {placeholder} may hold folders")
+        if any(text.endswith("/") for text in gap.texts or ()):
+            raise NotSaid(f"needs the file name in {gap.input.id!r}, where {placeholder} may be a folder")
         return str(Placeholder(placeholder.name, "stem" if self._loses_suffix(gap, output) else "name"))
 
     def _loses_suffix(self, gap: _Gap, output: Output) -> bool:

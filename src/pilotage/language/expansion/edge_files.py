@@ -80,7 +80,7 @@ class _Needed:
         self.names = set(needed_names(block, package, self._note_pattern))
         self._sorted: list[str] | None = None
 
-    def _note_pattern(self, pattern: str) -> tuple[str, ...]:
+    def _note_pattern(self, pattern: str, _binary: int) -> tuple[str, ...]:
         self._patterns.append(pattern)
         return ()
 

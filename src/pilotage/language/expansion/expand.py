@@ -7,10 +7,10 @@ it iterates over have appeared. Nothing here looks at a disk or a clock: the lis
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pilotage.language.expansion.expansion import Expansion
-from pilotage.language.expansion.lists import Lists, RecordedLists, late_key
+from pilotage.language.expansion.lists import Lists, RecordedLists, late_key, makers_key
 from pilotage.language.expansion.making import Making
 from pilotage.language.expansion.needs import Needs
 from pilotage.language.reading.rules import MarkOf
@@ -42,20 +42,42 @@ def expand(definition: Definition, lists: Lists, report: Report, *, mark: MarkOf
     return expansion
 
 
-def grow(expansion: Expansion, stage: int, produced: Iterable[str], report: Report) -> Expansion | None:
-    """The expansion with a late stage laid out over what has appeared: the names its producers have made.
+def grow(expansion: Expansion, stage: int, produced: Mapping[int, Iterable[str]], report: Report) -> Expansion | None:
+    """The expansion with a late stage laid out over what has appeared: by package, the names that it made.
 
-    `stage` counts from 1. The lists it uses, sorted, become part of the expansion's resolved lists. None after noting
-    every fault of what came out; the expansion that was there stays as it is.
+    `stage` counts from 1. Its lists, in the order of their makers and sorted for each, become part of the resolved
+    lists. None after noting every fault of what came out; the expansion that was there stays as it is.
     """
     late = expansion.late_stage(stage)
-    names = set(produced)
+    if late.stages:
+        raise ValueError(f"stage {stage} waits for the stages {late.stages}, which are not laid out yet")
+    if not _made_once(expansion, produced, report):
+        return None
     lists: dict[str, tuple[str, ...]] = {}
     for pattern, within in zip(late.patterns, late.within, strict=True):
-        appeared = {name for name in names if matches(pattern, name)}
-        known = expansion.known_outputs(pattern, before_stage=stage - 1, stage=within - 1 if within else None)
-        lists[late_key(stage - 1, pattern)] = tuple(sorted(appeared | known))
+        only = within - 1 if within else None
+        found = set(expansion.known_outputs(pattern, before_stage=stage - 1, stage=only))
+        for package, names in produced.items():
+            maker = expansion.block(package).stage
+            if maker < stage - 1 and only in (None, maker):
+                found.update((package, name) for name in names if matches(pattern, name))
+        key = late_key(stage - 1, pattern, only)
+        lists[key] = tuple(name for _, name in sorted(found))
+        lists[makers_key(key)] = tuple(str(package) for package, _ in sorted(found))
     return _grown(expansion, stage, RecordedLists(expansion.resolved.with_growth(stage, lists)), report)
+
+
+def _made_once(expansion: Expansion, produced: Mapping[int, Iterable[str]], report: Report) -> bool:
+    """Whether no name appeared twice; patterns do not tell beforehand."""
+    makers: dict[str, int] = {}
+    for package, names in produced.items():
+        for name in names:
+            other = makers.setdefault(name, package)
+            if other != package:
+                message = f"two packages made {name!r}: {expansion.path(other)} and {expansion.path(package)}"
+                report.error("two-makers", message)
+                return False
+    return True
 
 
 def _grown(expansion: Expansion, stage: int, lists: Lists, report: Report) -> Expansion | None:
@@ -67,6 +89,7 @@ def _grown(expansion: Expansion, stage: int, lists: Lists, report: Report) -> Ex
 
 def _finish(making: Making, earlier: Expansion | None) -> Expansion | None:
     """Look up what is needed, build the graph, and let go of every text that can be written again."""
+    making.refuse_equal_names()
     needs = Needs(making)
     for position, block in enumerate(making.blocks):
         if position in making.faulty_blocks:

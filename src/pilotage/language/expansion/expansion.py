@@ -9,7 +9,7 @@ import numpy as np
 
 from pilotage.language.expansion.blocks import Block, BlockColumns, BlockIndex
 from pilotage.language.expansion.edge_files import FilesOnEdges
-from pilotage.language.expansion.lists import files_key
+from pilotage.language.expansion.lists import files_read
 from pilotage.language.expansion.makers import general_pattern, late_outputs
 from pilotage.language.expansion.packages import ConcretePackage, write_package
 from pilotage.language.text.paths import tidy_names
@@ -109,7 +109,7 @@ class Expansion:
             block,
             package,
             definition=self.definition,
-            inputs=lambda pattern: self.matching_inputs(package, pattern, produced),
+            inputs=lambda pattern, binary: self.matching_inputs(package, pattern, produced, binary=binary),
         )
 
     def packages(self) -> Iterator[ConcretePackage]:
@@ -126,14 +126,13 @@ class Expansion:
         return block.made(block.position(package))
 
     def matching_inputs(
-        self, package: int, pattern: str, produced: Produced = NOTHING_PRODUCED
+        self, package: int, pattern: str, produced: Produced = NOTHING_PRODUCED, *, binary: int = 0
     ) -> tuple[str, ...] | None:
-        """The files that a pattern among a package's inputs stands for; None while some are not made yet."""
+        """The files that a pattern among the inputs of a binary stands for; None while some are not made yet."""
         own = self.block(package)
-        names: list[str] = []
-        if len(own.package.binaries) > 1:  # a binary may take what an earlier one of its package made
-            made = own.made(own.position(package))
-            names += [name for name, is_open in made if not is_open and matches(pattern, name)]
+        # A binary may take what an earlier one of its package made.
+        made = own.made(own.position(package), before_binary=binary) if binary else []
+        names = [name for name, is_open in made if not is_open and matches(pattern, name)]
         waiting = False
         for maker in self.graph.predecessors(package).tolist():
             for output, is_open in self._made(maker):
@@ -145,7 +144,7 @@ class Expansion:
             names.extend(name for name in sorted(produced.get(maker, ())) if matches(pattern, name))
         if waiting or self._awaits_late_stage(package, pattern):
             return None
-        return tuple(dict.fromkeys(names)) or self.resolved.lists.get(files_key(pattern), ())
+        return tuple(dict.fromkeys(names)) or files_read(self.resolved.lists, pattern)
 
     def takes_by_pattern(self, package: int, maker: int) -> bool:
         """Whether a package takes whatever another will make under a pattern."""
@@ -180,9 +179,9 @@ class Expansion:
                 return late
         raise LookupError(f"stage {stage} is not waiting for its list")
 
-    def known_outputs(self, pattern: str, *, before_stage: int, stage: int | None = None) -> set[str]:
-        """The names that earlier stages (or one stage) are known to make and that match; stages count from 0."""
-        found: set[str] = set()
+    def known_outputs(self, pattern: str, *, before_stage: int, stage: int | None = None) -> list[tuple[int, str]]:
+        """The names that earlier stages (or one stage) are known to make and that match, each with its package."""
+        found: list[tuple[int, str]] = []
         for block in self.blocks:
             if block.stage < before_stage and stage in (None, block.stage):
                 columns = BlockColumns(block)
@@ -190,7 +189,8 @@ class Expansion:
                     template = block.output_template(output)
                     if not block.makes_pattern(output) and can_both_match(general_pattern(template), pattern):
                         names = tidy_names(render_column(template, columns, block.count))
-                        found.update(names[i] for i in matching(pattern, names))
+                        packages = block.packages()
+                        found.extend((packages[i], names[i]) for i in matching(pattern, names))
         return found
 
     def critical_path_seconds(self) -> float | None:

@@ -62,6 +62,13 @@ class Groups(Sequence[tuple[str, ...]]):
         """How many groups there are."""
         return (len(self.values) + self.size - 1) // self.size
 
+    def sizes(self) -> Indices:
+        """How many values each group has."""
+        sizes = np.full(len(self), self.size if len(self) > 1 else len(self.values), np.int64)
+        if len(self) > 1:
+            sizes[-1] = len(self.values) - (len(self) - 1) * self.size
+        return sizes.astype(np.int32)
+
     @overload
     def __getitem__(self, position: int) -> tuple[str, ...]: ...
     @overload

@@ -7,9 +7,13 @@ back. An expansion asks only through these, so a definition with its recorded li
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from typing import Protocol
 
+import msgspec
+
 from pilotage.language.folder import EarlierJobs, Folder, NoEarlierJobs
+from pilotage.language.text.patterns import matches
 from pilotage.model.resolved import ResolvedLists
 
 
@@ -22,6 +26,13 @@ class ListFault(Exception):
         self.code = code
         self.message = message
         self.hint = hint
+
+
+class LateList(msgspec.Struct, frozen=True):
+    """Names that appeared, and the number of the package that made each."""
+
+    names: tuple[str, ...]
+    makers: tuple[int, ...]
 
 
 class Lists(Protocol):
@@ -52,7 +63,7 @@ class Lists(Protocol):
         """The outputs of an earlier job."""
         ...
 
-    def late(self, stage: int, pattern: str) -> tuple[str, ...] | None:
+    def late(self, stage: int, pattern: str, within: int | None) -> LateList | None:
         """What appeared for a stage that had to wait for it; None while it is not known."""
         ...
 
@@ -77,13 +88,18 @@ class RecordingLists:
 
     def files_read(self, pattern: str) -> tuple[str, ...]:
         """The files that matched when the disk was asked for them."""
-        return self._resolved.get(files_key(pattern), ())
+        return files_read(self._resolved, pattern)
 
     def files(self, pattern: str) -> tuple[str, ...]:
         """The files on disk that match, sorted."""
         key = files_key(pattern)
         if key not in self._resolved:
-            self._resolved[key] = tuple(self._folder.glob(pattern))
+            names = self._folder.glob(pattern)
+            for name in names:
+                if not name.isprintable() and any("\ud800" <= c <= "\udfff" for c in name):
+                    shown = name.encode("utf-8", "backslashreplace").decode()
+                    raise ListFault("not-utf8", f"the name of the file {shown!r} is not UTF-8", "rename it")
+            self._resolved[key] = tuple(names)
         return self._resolved[key]
 
     def lines(self, path: str) -> tuple[str, ...]:
@@ -113,7 +129,7 @@ class RecordingLists:
             self._resolved[key] = tuple(found)
         return self._resolved[key]
 
-    def late(self, stage: int, pattern: str) -> tuple[str, ...] | None:
+    def late(self, stage: int, pattern: str, within: int | None) -> LateList | None:
         """None: what is being submitted has made nothing yet."""
         return None
 
@@ -148,7 +164,7 @@ class RecordedLists:
 
     def files_read(self, pattern: str) -> tuple[str, ...]:
         """The recorded matches, if the disk was asked for them."""
-        return self._resolved.get(files_key(pattern), ())
+        return files_read(self._resolved, pattern)
 
     def files(self, pattern: str) -> tuple[str, ...]:
         """The recorded matches."""
@@ -167,9 +183,12 @@ class RecordedLists:
         """The recorded outputs."""
         return self._recorded(f"job:{_escaped(job)}:{pattern}")
 
-    def late(self, stage: int, pattern: str) -> tuple[str, ...] | None:
+    def late(self, stage: int, pattern: str, within: int | None) -> LateList | None:
         """What appeared for a stage that had to wait, if that is recorded."""
-        return self._resolved.get(late_key(stage, pattern))
+        key = late_key(stage, pattern, within)
+        if key not in self._resolved:
+            return None
+        return LateList(self._resolved[key], tuple(map(int, self._resolved[makers_key(key)])))
 
     def absent(self, names: list[str]) -> list[str]:
         """None of them: what was there at submission was checked then."""
@@ -186,14 +205,31 @@ def _escaped(name: str) -> str:
     return name.replace("%", "%25").replace(":", "%3A")
 
 
+def files_read(lists: Mapping[str, tuple[str, ...]], pattern: str) -> tuple[str, ...]:
+    """The files on disk at submission that match a pattern, as far as the disk was asked for them then.
+
+    A stage that was laid out late asks for each of its items; what was asked at submission is more general.
+    """
+    known = lists.get(files_key(pattern))
+    if known is not None:
+        return known
+    asked = (names for key, names in lists.items() if key.startswith(files_key("")))
+    return tuple(sorted({name for names in asked for name in names if matches(pattern, name)}))
+
+
 def files_key(pattern: str) -> str:
     """The key of the files on disk that match a pattern."""
     return f"files:{pattern}"
 
 
-def late_key(stage: int, pattern: str) -> str:
-    """The key of what appeared for a stage, counted from 0."""
-    return f"late:{stage}:{pattern}"
+def late_key(stage: int, pattern: str, within: int | None) -> str:
+    """The key of what appeared for a stage, of all earlier stages or within one; both count from 0."""
+    return f"late:{stage}:{'' if within is None else within}:{pattern}"
+
+
+def makers_key(key: str) -> str:
+    """The key of the packages that made what another key lists."""
+    return f"makers-of-{key}"
 
 
 def _parse_csv(text: str, path: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pilotage.language.expansion.blocks import Block, as_array, bind
 from pilotage.language.expansion.items import Indices
 from pilotage.language.reading.iterations import sources
 from pilotage.language.reading.kinds import Place
+from pilotage.language.text.paths import tidy_name
 from pilotage.language.text.patterns import (
     can_both_match,
     is_pattern,
@@ -65,7 +67,7 @@ class Chunk:
 class Found:
     """Names that match a pattern, with the package and the output each comes from, in the order of the makers."""
 
-    __slots__ = ("names", "only", "ordinals", "packages")
+    __slots__ = ("names", "order", "ordinals", "packages", "pieces")
 
     def __init__(self, pieces: Iterable[tuple[Chunk, list[int]]]) -> None:
         """Join what was found in several chunks."""
@@ -82,11 +84,12 @@ class Found:
         self.packages: Indices = np.concatenate(packages)
         self.ordinals = np.concatenate(ordinals)
         self.names = names[0] if len(names) == 1 else [name for some in names for name in some]
+        self.pieces = found
+        self.order: NDArray[np.int64] | None = None  # how the pieces, one after the other, were put in order
         if len(found) > 1:
-            order = np.lexsort((self.ordinals, self.packages))
+            self.order = order = np.lexsort((self.ordinals, self.packages))
             self.packages, self.ordinals = self.packages[order], self.ordinals[order]
             self.names = [self.names[i] for i in order.tolist()]
-        self.only = found[0] if len(found) == 1 else None  # the one chunk all come from, and the positions in it
 
 
 class Makers:
@@ -271,7 +274,7 @@ def late_outputs(definition: Definition, stage: int) -> list[str]:
         for binary in (binary for package in line.packages for binary in package.binaries):
             texts += [o.name or (f"{o.folder}/**" if o.folder else "**") for o in binary.outputs]
             texts += [stream for stream in (binary.stdout, binary.stderr) if stream]
-    return [general_pattern(bind(parse_template(text), constants)) for text in texts]
+    return [tidy_name(general_pattern(bind(parse_template(text), constants))) for text in texts]
 
 
 def _iterations(definition: Definition, stage: int) -> list[Iteration | None]:

@@ -5,6 +5,8 @@ This is the scratch paper of an expansion. It holds every name a job makes, and 
 
 from __future__ import annotations
 
+import bisect
+from collections import Counter
 from collections.abc import Iterator
 
 from pilotage.language.expansion.blocks import Block, BlockColumns, BlockIndex, stage_names, template_names
@@ -17,7 +19,7 @@ from pilotage.language.expansion.resolve import ItemResolver, NotYetKnown
 from pilotage.language.reading.iterations import ITEMS_MAX
 from pilotage.language.reading.kinds import Place
 from pilotage.language.reading.rules import MarkOf
-from pilotage.language.text.paths import outside, tidy_names
+from pilotage.language.text.paths import outside, tidy_name, tidy_names
 from pilotage.language.text.patterns import can_both_match, is_pattern, literal
 from pilotage.language.text.templates import literal_text, parse_template, render_column
 from pilotage.language.text.tree import Report
@@ -52,7 +54,7 @@ class Making:
         self.resolver = ItemResolver(
             makers=self.makers,
             lists=lists,
-            writer=self.index.output_name,
+            index=self.index,
             stage_names=self.names,
             variables={**definition.variables, "job": definition.job},
         )
@@ -192,7 +194,7 @@ class Making:
                 self.late_blocks.append(block)
 
     def _check_names(self, block: Block) -> None:
-        """Refuse a name that two packages have; names that nobody wrote are made different anyway."""
+        """Refuse a written name that two packages have."""
         if not block.package.name:
             return
         template = block.bound(block.package.name)
@@ -204,6 +206,33 @@ class Making:
                 hint = "let the name depend on what is iterated over, for example by {tag}"
                 self.error("duplicate-name", message, (*block.place, "name"), hint)
                 return
+
+    def refuse_equal_names(self) -> None:
+        """Refuse names that nobody wrote and that come out equal all the same: stage `x` item 0, and a stage `x-0`."""
+        if len(set(self.names)) < len(self.names):
+            return  # refused already, as two stages of one name
+        unwritten = [block for block in self.blocks if not block.package.name and block.count]
+        counts = Counter(block.name for block in unwritten)
+        bases, written = sorted(counts), sorted(self.packages_by_name)
+        seen = dict(self.packages_by_name)
+        for block in unwritten:
+            begun = f"{block.name}-"
+            beginnings = (block.name[:i] for i, character in enumerate(block.name) if character == "-")
+            if not (
+                counts[block.name] > 1
+                or block.name in self.packages_by_name
+                or _any_begins(bases, begun)
+                or _any_begins(written, begun)
+                or any(beginning in counts for beginning in beginnings)
+            ):
+                continue
+            for position, package in enumerate(block.packages()):
+                name = block.package_name(position)
+                other = seen.setdefault(name, package)
+                if other != package:
+                    message = f"two packages are called {name!r}: {self.path(other)} and {self.path(package)}"
+                    self.error("duplicate-name", message, block.place, "give the stage or the line a name of its own")
+                    break
 
     def _items(self, iteration: Iteration | None, stage: int, place: Place, waiting: list[NotYetKnown]) -> Items | None:
         if iteration is None:
@@ -234,7 +263,10 @@ class Making:
                 self.error("outside-tree", f"the output {name!r}{more} is refused: {reason}", place)
                 self.makers.late.append((block.stage, general_pattern(template)))
                 continue
-            names = tidy_names(names)
+            written, names = names, tidy_names(names)
+            # A value may lead to another folder; then nothing is known of the names before they are looked at.
+            moved = names is not written and len(template.placeholders) > 0
+            general = "**" if moved else tidy_name(general_pattern(template))
             if pattern:
                 self.makers.patterns.add(zip(names, packages, strict=True), stage=block.stage)
                 continue
@@ -242,7 +274,7 @@ class Making:
                 block,
                 ordinal=ordinal,
                 place=place,
-                general=general_pattern(template),
+                general=general,
                 names=names,
                 packages=packages,
             )
@@ -290,3 +322,9 @@ class Making:
         """What a package is called."""
         block = self.block_of(package)
         return block.package_name(block.position(package))
+
+
+def _any_begins(names: list[str], beginning: str) -> bool:
+    """Whether one of some sorted names begins so."""
+    position = bisect.bisect_left(names, beginning)
+    return position < len(names) and names[position].startswith(beginning)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
-from pilotage.language.expansion.blocks import Block
+from pilotage.language.expansion.blocks import Block, binary_of
 from pilotage.language.expansion.items import Groups, Indices
 from pilotage.language.expansion.lists import ListFault
 from pilotage.language.expansion.makers import NOBODY, Found, general_pattern, has_list
@@ -133,7 +135,7 @@ class Needs:
             for name, target in zip(names, targets.tolist(), strict=True):
                 exact = literal(name)
                 makers = self._makers.patterns.makers_of(exact, before_stage=block.stage)
-                makers += self._open_in_line(exact, block, target)
+                makers += self._open_in_line(exact, block, target, binary_of(place))
                 if makers:
                     sources = np.array(makers, np.int32)
                     self._add(sources, np.full(len(makers), target, np.int32), EdgeKind.PATTERN | awaited)
@@ -151,20 +153,25 @@ class Needs:
                 self._refuse_missing(absent, place)
         return late
 
-    def _open_in_line(self, pattern: str, block: Block, target: int) -> list[int]:
+    def _open_in_line(self, pattern: str, block: Block, target: int, binary: int) -> list[int]:
         """The packages before one in its line, or itself by an earlier binary, that make what matches under a pattern."""
-        found = []
-        for before in range(target - block.number, target + (len(block.package.binaries) > 1)):
+        return [
+            before
+            for before, made in self._made_in_line(block, target, binary)
+            if any(can_both_match(pattern, name) for name, is_open in made if is_open)
+        ]
+
+    def _made_in_line(self, block: Block, target: int, binary: int) -> Iterator[tuple[int, list[tuple[str, bool]]]]:
+        """What the packages before one in its line make, and what its own earlier binaries do."""
+        for before in range(target - block.number, target):
             other = self._making.block_of(before)
-            made = other.made(other.position(before))
-            if any(can_both_match(pattern, name) for name, is_open in made if is_open):
-                found.append(before)
-        return found
+            yield before, other.made(other.position(before))
+        if binary:
+            yield target, block.made(block.position(target), before_binary=binary)
 
     def _refuse_own(self, names: list[str], packages: Indices, block: Block, place: Place) -> None:
         """A package that needs what it makes itself waits for ever, unless an earlier binary makes it or it is there."""
-        binary = place[7]
-        outputs = [output for where, output in block.outputs() if where[7] < binary]  # type: ignore[operator] # positions
+        outputs = [output for where, output in block.outputs() if binary_of(where) < binary_of(place)]
         for name, package in zip(names, packages.tolist(), strict=True):
             values = block.values(block.position(package))
             if any(block.written_output(output, values) == name for output in outputs):
@@ -198,13 +205,13 @@ class Needs:
         groups = column.values
         if isinstance(groups.values, ProducedNames) and column.take is None and not placeholder.attribute:
             makers = groups.values.packages
-            return [], np.repeat(packages, groups.size)[: len(makers)], makers
+            return [], np.repeat(packages, groups.sizes()), makers
         names = list(groups.values)
         if placeholder.attribute:
             names = [part_of_name(name, placeholder.attribute) for name in names]
         names = tidy_names(names)
         if column.take is None:
-            return names, np.repeat(packages, groups.size)[: len(names)], None
+            return names, np.repeat(packages, groups.sizes()), None
         taken = [names[i * groups.size : (i + 1) * groups.size] for i in column.take.tolist()]
         sizes = np.array([len(group) for group in taken])
         return [name for group in taken for name in group], np.repeat(packages, sizes), None
@@ -214,7 +221,7 @@ class Needs:
     def _of_pattern(
         self, block: Block, packages: Indices, place: Place, given: InputFile, template: Template, awaited: EdgeKind
     ) -> set[int]:
-        if not template.placeholders and not block.number and len(block.package.binaries) == 1:
+        if not template.placeholders and not block.number and not binary_of(place):
             pattern = tidy_name(literal_text(template))
             return self._match(pattern, block, packages, place, given, awaited)
         patterns = render_column(template, self._making.block_columns(block), block.count, escape=literal)
@@ -230,7 +237,7 @@ class Needs:
         self, pattern: str, block: Block, targets: Indices, place: Place, given: InputFile, awaited: EdgeKind
     ) -> set[int]:
         """Note the edges of packages that take what matches one pattern; the late stages that more may come of."""
-        found, makers = self._made_before(pattern, block, int(targets[0]))
+        found, makers = self._made_before(pattern, block, int(targets[0]), binary_of(place))
         waiting = self._makers.awaits(pattern, before_stage=block.stage)
         if self._count + (len(found) + len(makers)) * len(targets) > EDGES_MAX:
             message = f"the graph would have more than {EDGES_MAX:,} edges"
@@ -247,7 +254,9 @@ class Needs:
     def _refuse_unmatched(self, pattern: str, given: InputFile, place: Place) -> None:
         """Note a pattern that no stage serves, unless it is served from outside."""
         try:
-            if _comes_from_outside(given) or self._making.lists.files(pattern):
+            if _comes_from_outside(given) or self._making.lists.files_read(pattern):
+                return
+            if self._making.lists.files(pattern):
                 return
         except ListFault:
             # A stage has grown, and those that could have made it did not: the disk was looked at long ago.
@@ -257,7 +266,7 @@ class Needs:
         message = f"no file matches the input {pattern!r}, and no earlier stage makes any"
         self._making.error("no-match", message, place)
 
-    def _made_before(self, pattern: str, block: Block, target: int) -> tuple[Indices, Indices]:
+    def _made_before(self, pattern: str, block: Block, target: int, binary: int) -> tuple[Indices, Indices]:
         """The makers of known names that match, and of patterns: in earlier stages, earlier in the line, or itself."""
         key = (pattern, block.stage)
         if key not in self._matched:
@@ -265,11 +274,7 @@ class Needs:
         found = self._matched[key]
         own: list[int] = []
         makers = self._makers.patterns.makers_of(pattern, before_stage=block.stage)
-        # A binary may take what an earlier binary of its package made; then nobody else is waited for.
-        alone = len(block.package.binaries) == 1
-        for before in range(target - block.number, target if alone else target + 1):
-            other = self._making.block_of(before)
-            made = other.made(other.position(before))
+        for before, made in self._made_in_line(block, target, binary):
             if any(matches(pattern, name) for name, is_open in made if not is_open):
                 own.append(before)
             if any(can_both_match(pattern, name) for name, is_open in made if is_open):
@@ -294,7 +299,9 @@ class Needs:
             for stage, name in enumerate(self._making.names):
                 self._by_package_name.setdefault(name, whole.get(stage, []))
         late = {self._making.names[stage]: stage for stage in self._making.late}
-        for name, target in zip(names, packages.tolist(), strict=True):
+        lengths: list[int] = []
+        sources: list[int] = []
+        for name in names:
             found = self._by_package_name.get(name)
             if found is None:
                 if not self._making.faulty:  # else it may be a package of a stage that could not be laid out
@@ -302,9 +309,9 @@ class Needs:
                     place = (*block.place, "after", index)
                     self._making.error("unknown-package", f"no package or stage is called {name!r}", place, hint)
                 return set()
-            self._add(
-                np.array(found, np.int32), np.full(len(found), target, np.int32), EdgeKind.AFTER | EdgeKind.AWAITED
-            )
+            lengths.append(len(found))
+            sources.extend(found)
+        self._add(np.array(sources, np.int32), np.repeat(packages, lengths), EdgeKind.AFTER | EdgeKind.AWAITED)
         return {late[name] for name in names if name in late}
 
     def _starts_early(self, block: Block) -> bool:
@@ -314,7 +321,7 @@ class Needs:
 
 def _made_by_earlier_binary(block: Block, place: Place, given: InputFile) -> bool:
     """Whether an earlier binary of the package makes an input by the very same text; the common case of a chain."""
-    earlier = block.package.binaries[: int(place[7])]
+    earlier = block.package.binaries[: binary_of(place)]
     return any(given.name in (binary.stdout, *(output.name for output in binary.outputs)) for binary in earlier)
 
 

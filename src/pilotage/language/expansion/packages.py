@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from pilotage.language.expansion.blocks import Block
+from pilotage.language.expansion.blocks import Block, binary_of
 from pilotage.language.expansion.software import (
     environment_levels,
     filled_parameters,
@@ -43,7 +43,7 @@ from pilotage.model.errors import PilotageError
 from pilotage.model.layout import PackageId
 
 Record = TypeVar("Record", bound=Value)
-MatchingInputs = Callable[[str], tuple[str, ...] | None]
+MatchingInputs = Callable[[str, int], tuple[str, ...] | None]  # of a pattern, for the binary of this number
 SHELL = ("/bin/sh", "-c")
 
 
@@ -122,7 +122,10 @@ def write_package(block: Block, package: int, *, definition: Definition, inputs:
     values = block.values(position)
     declared = block.package
     place = block.layout.id(package)
-    binaries = tuple(_write_binary(binary, block, values, definition, inputs) for binary in declared.binaries)
+    binaries = tuple(
+        _write_binary(binary, number, block, values, definition, inputs)
+        for number, binary in enumerate(declared.binaries)
+    )
     startup: tuple[str, ...] = ()
     if declared.startup_script:
         lists = _file_lists(binaries)
@@ -166,8 +169,8 @@ def needed_names(block: Block, package: int, inputs: MatchingInputs) -> list[str
     """The names of everything a package takes, and the patterns of what is not made yet; no command is written."""
     values = block.values(block.position(package))
     found: list[str] = []
-    for _, given in block.inputs():
-        written = _write_input(given, block, values, inputs)
+    for place, given in block.inputs():
+        written = _write_input(given, binary_of(place), block, values, inputs)
         found.extend(written.names)
         if written.awaited and is_pattern(given.name):
             found.append(given.name)
@@ -182,9 +185,9 @@ def _file_lists(binaries: tuple[ConcreteBinary, ...]) -> dict[str, tuple[str, ..
 
 
 def _write_binary(
-    binary: Binary, block: Block, values: Values, definition: Definition, matching: MatchingInputs
+    binary: Binary, number: int, block: Block, values: Values, definition: Definition, matching: MatchingInputs
 ) -> ConcreteBinary:
-    inputs = tuple(_write_input(given, block, values, matching) for given in binary.inputs)
+    inputs = tuple(_write_input(given, number, block, values, matching) for given in binary.inputs)
     outputs = tuple(_write_output(output, block, values) for output in binary.outputs)
     known = dict(values)
     known["inputs"] = tuple(name for given in inputs for name in given.names)
@@ -209,14 +212,16 @@ def _software(binary: Binary, definition: Definition) -> str:
     return "" if found is None else f"{found.id}@{found.version}" if found.version else found.id
 
 
-def _write_input(given: InputFile, block: Block, values: Values, matching: MatchingInputs) -> ConcreteInput:
+def _write_input(
+    given: InputFile, binary: int, block: Block, values: Values, matching: MatchingInputs
+) -> ConcreteInput:
     template = block.bound(given.name)
     locator = render(block.bound(given.locator), values) if given.locator else ""
     lists = [p for p in template.placeholders if isinstance(values.get(p.name), tuple)]
     if lists:
         names: tuple[str, ...] | None = tuple(map(tidy_name, render_arguments((str(lists[0]),), values)))
     elif is_pattern(literal_text(template)):
-        names = matching(tidy_name(render(template, values, quote=literal)))
+        names = matching(tidy_name(render(template, values, quote=literal)), binary)
     else:
         names = (tidy_name(render(template, values)),)
     return ConcreteInput(declared=given, names=names or (), locator=locator, awaited=names is None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Protocol
 
 from pilotage.language.expansion.blocks import Block
@@ -70,6 +70,14 @@ def _software_faults(binary: Binary, block: Block, definition: Definition) -> It
         types = {e.job_type for i in software.infrastructures for e in i.executions}
         yield "no-execution", message, did_you_mean(package.job_type, types), ("software",)
         return
+    lists = {name for name, value in binary.parameters.items() if isinstance(value, list)}
+    for _, text, style in templates_in(found[1]):
+        template = parse_template(text, style)
+        for placeholder in template.placeholders:
+            allowed = block.variables() | _FILE_LISTS | {placeholder.name}  # whether it is given at all is asked below
+            fault = _fault(placeholder, template, block, allowed, lists_allowed=True, more_lists=lists)
+            if fault:
+                yield fault[0], f"in the command of {software.id!r}: {fault[1]}", fault[2], ("software",)
     asked = {p.name for p in _own(found[1])}
     known = block.variables() | _FILE_LISTS | set(binary.parameters)
     for name in sorted(asked - known):
@@ -87,7 +95,13 @@ def _software_faults(binary: Binary, block: Block, definition: Definition) -> It
 
 
 def _fault(
-    placeholder: Placeholder, template: Template, block: Block, allowed: set[str], *, lists_allowed: bool
+    placeholder: Placeholder,
+    template: Template,
+    block: Block,
+    allowed: set[str],
+    *,
+    lists_allowed: bool,
+    more_lists: Collection[str] = (),
 ) -> tuple[str, str, str] | None:
     """What is wrong with one placeholder: a code, a message and a hint."""
     name = placeholder.name
@@ -98,7 +112,7 @@ def _fault(
     if placeholder.attribute and placeholder.attribute not in ATTRIBUTES:
         message = f"a value has no part {placeholder.attribute!r}, as {placeholder} asks for"
         return "unknown-placeholder", message, did_you_mean(placeholder.attribute, ATTRIBUTES)
-    is_list = block.is_list(name) or name in _FILE_LISTS
+    is_list = block.is_list(name) or name in _FILE_LISTS or name in more_lists
     if is_list and not lists_allowed:
         return "list-in-text", f"{placeholder} is a list and cannot stand in a name", ""
     if (

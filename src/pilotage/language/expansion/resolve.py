@@ -7,6 +7,7 @@ from typing import overload
 
 import numpy as np
 
+from pilotage.language.expansion.blocks import BlockIndex
 from pilotage.language.expansion.items import (
     ONE,
     Column,
@@ -22,6 +23,7 @@ from pilotage.language.expansion.items import (
 from pilotage.language.expansion.lists import ListFault, Lists
 from pilotage.language.expansion.makers import Found, Makers
 from pilotage.language.reading.iterations import RESERVED, sources
+from pilotage.language.text.paths import tidy_name
 from pilotage.language.text.patterns import is_pattern
 from pilotage.language.text.templates import parse_template
 from pilotage.model.definition import Combination, Iteration, Source
@@ -86,14 +88,14 @@ class ItemResolver:
         *,
         makers: Makers,
         lists: Lists,
-        writer: Callable[[int, int], str],
+        index: BlockIndex,
         stage_names: Sequence[str],
         variables: dict[str, str],
     ) -> None:
-        """Take where names and lists come from; `writer` gives the name of a package's output again."""
+        """Take where names and lists come from; `index` finds the block of a package."""
         self._makers = makers
         self._lists = lists
-        self._writer = writer
+        self._index = index
         self._stage_names = list(stage_names)
         self._variables = variables
         self.produced: list[ProducedNames] = []
@@ -173,22 +175,22 @@ class ItemResolver:
         return Items(len(values), {source.variable: Column(values)}, tags)
 
     def _files(self, source: Source, *, stage: int) -> tuple[Sequence[str], Tags | None]:
-        pattern = self._filled(source.files)
+        pattern = tidy_name(self._filled(source.files))
         if source.job:
             found = self._lists.outputs(source.job, pattern)
             self._refuse_empty(len(found), f"no output of the job {source.job!r} matches {pattern!r}")
             return found, None
         only = self._stage_number(source.stage) if source.stage else None
-        late = self._lists.late(stage, pattern) if stage == self.growing else None
+        late = self._lists.late(stage, pattern, only) if stage == self.growing else None
         if late is not None:
-            return late, None
+            return late.names, _tags_by_makers(late.makers, self._index)
         waiting = [s for s in self._makers.awaits(pattern, before_stage=stage) if only in (None, s)]
         makers = self._makers.patterns.makers_of(pattern, before_stage=stage, stage=only)
         if waiting or makers:
             raise NotYetKnown(stages=waiting, packages=makers, patterns=((pattern, only),))
         made = self._makers.matching(pattern, before_stage=stage, stage=only)
         if made is not None:
-            produced = ProducedNames(made, self._writer)
+            produced = ProducedNames(made, self._index.output_name)
             self.produced.append(produced)
             return produced, _tags_of(made)
         if self.growing is not None:
@@ -236,14 +238,40 @@ class ItemResolver:
 
 
 def _tags_of(found: Found) -> Tags | None:
-    """The makers' tags, where all names come from one output of one template; None to count them anew."""
-    if found.only is None:
+    """The makers' tags; where names share one, each with its number among these. None to count them anew."""
+    if len(found.pieces) == 1:
+        chunk, positions = found.pieces[0]
+        if len(positions) == chunk.block.items.count and chunk.block.line_items is ONE:
+            return chunk.block.items.own_tags
+    rows = [chunk.block.tag_rows(positions) for chunk, positions in found.pieces]
+    if len({piece.shape[1] for piece in rows}) != 1:
         return None
-    chunk, positions = found.only
-    if len(positions) == chunk.block.items.count and chunk.block.line_items is ONE:
-        return chunk.block.items.own_tags
-    outer, inner = np.divmod(np.asarray(positions, dtype=np.int64), chunk.block.line_items.count)
-    return np.hstack([chunk.block.items.tags[outer], chunk.block.line_items.tags[inner]]).astype(np.int32)
+    joined = np.vstack(rows)
+    return _told_apart(joined if found.order is None else joined[found.order])
+
+
+def _tags_by_makers(makers: Sequence[int], index: BlockIndex) -> Tags | None:
+    """The same for names whose makers are known one by one."""
+    rows = []
+    for package in makers:
+        block = index.of(package)
+        rows.append(block.tag_rows([block.position(package)])[0])
+    if len({len(row) for row in rows}) != 1:
+        return None
+    return _told_apart(np.vstack(rows))
+
+
+def _told_apart(tags: Tags) -> Tags:
+    """Tags as they are where they differ, otherwise each with its number among its equals."""
+    _, which, counts = np.unique(tags, axis=0, return_inverse=True, return_counts=True)
+    if (counts == 1).all():
+        return tags.astype(np.int32)
+    which = which.reshape(-1)
+    order = np.argsort(which, kind="stable")
+    starts = np.concatenate(([0], np.cumsum(counts)[:-1]))
+    numbers = np.empty(len(tags), np.int64)
+    numbers[order] = np.arange(len(tags)) - np.repeat(starts, counts)
+    return np.hstack([tags, numbers[:, None]]).astype(np.int32)
 
 
 def _called(iteration: Iteration) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import get_args
 
-from pilotage.language.reading.iterations import Each, variable_fault
+from pilotage.language.reading.iterations import RESERVED, Each, variable_fault
 from pilotage.language.reading.kinds import ListOf, Place
 from pilotage.language.reading.records import Record, fields_of
+from pilotage.language.text.patterns import is_pattern
 from pilotage.language.text.quantities import parse_bytes, parse_seconds
 from pilotage.language.text.templates import Style, parse_template
 from pilotage.language.text.tree import Mark, Report
@@ -193,10 +194,22 @@ def _binary_faults(binary: Binary, definition: Definition) -> Iterator[Fault]:
         yield "no-software", "version goes with software", "", ("version",)
     if binary.software:
         yield from _software_faults(binary, definition)
+    for stream in ("stdin", "stdout", "stderr"):
+        if is_pattern(getattr(binary, stream)):
+            yield "bad-stream", f"{stream} is one file, and {getattr(binary, stream)!r} is a pattern", "", (stream,)
+    for name in sorted(RESERVED & binary.parameters.keys()):
+        message = f"{{{name}}} has a meaning of its own: a parameter cannot be called so"
+        yield "reserved-name", message, "", ("parameters", name)
 
 
 def _software_faults(binary: Binary, definition: Definition) -> Iterator[Fault]:
-    versions = [software.version for software in definition.software if software.id == binary.software]
+    described = [software for software in definition.software if software.id == binary.software]
+    if described and all(software.boutiques is None for software in described):
+        for name, value in binary.parameters.items():
+            if not _is_argument(value):
+                message = f"the parameter {name!r} must be a text, a number, or a list of these, to stand in a command"
+                yield "wrong-type", message, "", ("parameters", name)
+    versions = [software.version for software in described]
     if not versions:
         hint = did_you_mean(binary.software, [software.id for software in definition.software])
         yield "unknown-software", f"no software {binary.software!r} is described", hint, ("software",)
@@ -204,6 +217,13 @@ def _software_faults(binary: Binary, definition: Definition) -> Iterator[Fault]:
         hint = did_you_mean(binary.version, versions)
         message = f"the software {binary.software!r} is not described in version {binary.version!r}"
         yield "unknown-software-version", message, hint, ("version",)
+
+
+def _is_argument(value: object) -> bool:
+    """Whether a parameter can stand in a command."""
+    if isinstance(value, list):
+        return all(isinstance(item, (str, int, float)) for item in value)
+    return isinstance(value, (str, int, float))
 
 
 def _output_faults(output: OutputFile) -> Iterator[Fault]:

@@ -7,7 +7,8 @@ waits for a stage that will make `done-{run}-*`, before any of these names exist
 from __future__ import annotations
 
 import re
-from functools import cache, lru_cache
+from functools import lru_cache
+from itertools import chain
 from typing import Literal, NamedTuple
 
 _SPECIAL = frozenset("*?[")
@@ -200,8 +201,10 @@ def _walk(left: str, right: str) -> bool:
 
     No step leads back in either pattern, so what was reached is kept only for the few places ahead of the left one.
     """
-    a, b = _steps(left), _steps(right)
-    share_a_character = cache(_share_a_character)  # for this walk only
+    if len(left) <= _KEPT_LENGTH_MAX and len(right) <= _KEPT_LENGTH_MAX:
+        a, b, share_a_character = _kept_steps(left), _kept_steps(right), _kept_share_a_character
+    else:
+        a, b, share_a_character = _steps(left), _steps(right), lru_cache(maxsize=_KEPT_MAX)(_share_a_character)
     ahead: list[set[int]] = [{0}, set(), set(), set()]
     for i in range(len(a) + 1):
         here, waiting = set[int](), list(ahead[0])
@@ -233,9 +236,12 @@ def _walk(left: str, right: str) -> bool:
     return False
 
 
-def _steps(pattern: str) -> list[str]:
+def _steps(pattern: str) -> tuple[str, ...]:
     """The tokens, with each `**/` followed by what it stands for unless it matches nothing: anything, and a slash."""
-    return [step for token in _tokens(pattern) for step in ((token, "**", "/") if token == "**/" else (token,))]
+    return tuple(step for token in _tokens(pattern) for step in ((token, "**", "/") if token == "**/" else (token,)))
+
+
+_kept_steps = lru_cache(maxsize=_KEPT_MAX)(_steps)
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
@@ -307,21 +313,24 @@ def _members(inner: str) -> str:
 
 def _share_a_character(left: str, right: str) -> bool:
     """Whether one character can be consumed by both tokens; two sets are compared over the characters they name."""
-    if left in ("**", "**/") or right in ("**", "**/"):
-        return True
-    anything = ("*", "?")
-    if left in anything or right in anything:
-        other = right if left in anything else left
-        return other != "/"
-    if len(left) == 1 and len(right) == 1:
+    fixed = [token for token in (left, right) if len(token) == 1 and token not in _STARS and token != "?"]
+    if len(fixed) == 2:
         return left == right
-    if len(left) == 1 or len(right) == 1:
-        character, members = (left, right) if len(left) == 1 else (right, left)
-        return re.fullmatch(_expression(members), character) is not None
-    one, other_set = re.compile(_expression(left)), re.compile(_expression(right))
+    one, other = _one_character(left), _one_character(right)
     # Where two sets meet, they meet at the end of a range of one of them, or right beside one; or in plain letters.
-    ends = {chr(min(max(ord(c) + by, 1), 0x10FFFF)) for c in left + right for by in (-1, 0, 1)}
-    return any(one.fullmatch(c) and other_set.fullmatch(c) for c in {*ends, *map(chr, range(1, 0x250))})
+    ends = (chr(min(max(ord(c) + by, 1), 0x10FFFF)) for c in left + right for by in (-1, 0, 1))
+    candidates = fixed or chain(map(chr, range(1, 0x250)), ends)
+    return any(one.fullmatch(c) and other.fullmatch(c) for c in candidates)
+
+
+_kept_share_a_character = lru_cache(maxsize=_KEPT_MAX)(_share_a_character)
+
+
+def _one_character(token: str) -> re.Pattern[str]:
+    """The regular expression of a character that a token can consume."""
+    if token.startswith("**"):
+        return re.compile(".", re.DOTALL)
+    return re.compile(_expression("?" if token == "*" else token))
 
 
 def _prefix_and_suffix(pattern: str) -> tuple[str, str] | None:

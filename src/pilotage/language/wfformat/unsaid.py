@@ -75,7 +75,7 @@ _UNSAID = frozenset(
 # What is said differently rather than not at all; here, in the writer, and where commands are written.
 _CHANGED = frozenset(
     {"binary.arguments", "binary.stdout", "execution", "input.name", "line.early_start", "output.name"}
-    | {"package.binaries", "package.name", "resources.cores", "runtimeInSeconds", "sizeInBytes", "stage.each", "tasks"}
+    | {"package.binaries", "resources.cores", "runtimeInSeconds", "sizeInBytes", "stage.each", "tasks"}
 )
 
 EXPORT_KEYWORDS = _UNSAID | _CHANGED

@@ -62,7 +62,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
 _TASK_ID = Text(least=0, characters=TASK_REFERENCE, expected="the id of a task: letters, digits, '-', '_', '.', '#'")
 _FILE_ID = Text(characters=FILE_REFERENCE, expected="the id of a file: letters, digits, '-', '_', '.', '/', ':', '#'")
-_ABOUT_RUN = "it tells of a run that was; such facts live in the book, not in a definition"
+_ABOUT_RUN = "it tells of a run that was, not of what is to be done"
 _MEASURED = "it was measured in a run that was, and no estimate here takes it"
 _MACHINE = "where it ran then says nothing about where it will run"
 

@@ -9,7 +9,6 @@ from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.late_edges import edges_across
 from pilotage.language.expansion.packages import ConcretePackage
 from pilotage.language.losses import Losses
-from pilotage.language.text.names import FreeNames
 from pilotage.language.text.patterns import is_pattern
 from pilotage.language.wfformat.commands import command_of
 from pilotage.language.wfformat.names import OWN_SYSTEM, file_id, task_id
@@ -37,7 +36,8 @@ class _Writing:
         self.losses = Losses()
         self._expansion = expansion
         self._sizes: dict[str, int | None] = {}
-        self._ids = self._unique_ids()
+        # No two packages have one name, and no two names one id.
+        self._ids = [task_id(expansion.name(n) or expansion.path(n)) for n in range(expansion.count)]
         self._parents: dict[int, set[int]] = {}  # where an edge stands for a stage that is not laid out yet
         self._children: dict[int, set[int]] = {}
 
@@ -85,17 +85,6 @@ class _Writing:
         for parent, child in edges or ():
             self._parents.setdefault(child, set()).add(parent)
             self._children.setdefault(parent, set()).add(child)
-
-    def _unique_ids(self) -> list[str]:
-        free = FreeNames()
-        ids = []
-        for number in range(self._expansion.count):
-            wanted = task_id(self._expansion.name(number) or self._expansion.path(number))
-            found = free.take(wanted)
-            if found != wanted:
-                self.losses.add("package.name", "ids are unique: packages of one name were numbered", file="")
-            ids.append(found)
-        return ids
 
     def _specified(self, package: ConcretePackage) -> Json:
         graph, number = self._expansion.graph, package.number
