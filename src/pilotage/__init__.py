@@ -12,16 +12,19 @@ from pilotage.model.version import VERSION
 
 if TYPE_CHECKING:
     from pilotage.app import load
+    from pilotage.language import Expansion, LoadedJob
     from pilotage.language.builder import Job
     from pilotage.model.errors import DocumentError, PilotageError, Problem
 
 __version__ = VERSION
 
-__all__ = ["DocumentError", "Job", "PilotageError", "Problem", "__version__", "load"]
+__all__ = ["DocumentError", "Expansion", "Job", "LoadedJob", "PilotageError", "Problem", "__version__", "load"]
 
 _HOMES = {
     "DocumentError": "pilotage.model.errors",
+    "Expansion": "pilotage.language",
     "Job": "pilotage.language.builder",
+    "LoadedJob": "pilotage.language",
     "PilotageError": "pilotage.model.errors",
     "Problem": "pilotage.model.errors",
     "load": "pilotage.app",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pilotage.language import Format as Format  # noqa: PLC0414 # offered on
     from pilotage.language import LateStage, Report
     from pilotage.language import Loaded as Loaded  # noqa: PLC0414 # offered on
+    from pilotage.language import LoadedJob as LoadedJob  # noqa: PLC0414 # offered on
     from pilotage.language.drawing import Drawing as Drawing  # noqa: PLC0414 # offered on
 
 STANDARD_INPUT = "-"
@@ -50,11 +51,9 @@ def find_document(folder: str = ".") -> str:
     raise _unreadable(str(Path(folder, DOCUMENT_NAMES[0])), "no-document", message, hint)
 
 
-def load(path: str | os.PathLike[str], *, source_format: Format | None = None) -> Loaded:
+def load(path: str | os.PathLike[str], *, source_format: Format | None = None) -> LoadedJob:
     """Read, check and expand a document of any known format; raises `DocumentError` with every fault it has."""
-    loaded = examine(os.fspath(path), source_format=source_format)
-    loaded.report.refuse_if_faulty()
-    return loaded
+    return examine(os.fspath(path), source_format=source_format).job()
 
 
 def examine(source: str | None, *, source_format: Format | None = None) -> Loaded:
@@ -244,12 +243,10 @@ def document_schema() -> dict[str, Any]:
 # --- drawing ----------------------------------------------------------------------------------------------------------
 
 
-def draw(loaded: Loaded, drawing: Drawing, *, columns: int = 80) -> Iterator[str]:
+def draw(loaded: LoadedJob, drawing: Drawing, *, columns: int = 80) -> Iterator[str]:
     """The pieces of a drawing of a loaded job's graph."""
     from pilotage.language.drawing import draw as pieces
 
-    if loaded.expansion is None:
-        raise DocumentError(loaded.report.errors)
     return pieces(loaded.expansion, drawing, columns=columns)
 
 
@@ -280,17 +277,15 @@ class Converted(msgspec.Struct, frozen=True):
     losses: tuple[SidedLoss, ...]
 
 
-def convert(loaded: Loaded, target: Format) -> Converted:
+def convert(loaded: LoadedJob, target: Format) -> Converted:
     """Write a loaded job in another format."""
-    if loaded.document is None or loaded.expansion is None:
-        raise DocumentError(loaded.report.errors)
-    job = loaded.document.definition.job
+    job = loaded.definition.job
     lost: Iterable[Any] = ()
     files: Mapping[str, str]
     if target == "yaml":
         from pilotage.language import write_document
 
-        files = {"pilotage.yaml": write_document(loaded.document.definition)}
+        files = {"pilotage.yaml": write_document(loaded.definition)}
     elif target == "dagman":
         from pilotage.language.dagman import write_dagman
 

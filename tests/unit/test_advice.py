@@ -42,7 +42,7 @@ def test_a_constant_used_where_lists_are_read_is_used() -> None:
     from pilotage.language import MemoryFolder
     from tests.jobs import loaded
 
-    text = "variables: {d: raw}\nstages:\n  - each: {f: '{d}/*'}\n    run: x {f}\n"
+    text = "variables: {d: raw}\nstages:\n  - each: {f: '{d}/*'}\n    run: x {f}\n    inputs: ['{f}']\n"
     assert loaded(text, folder=MemoryFolder(["raw/1"])).report.warnings == []
 
 
@@ -57,8 +57,8 @@ def test_an_output_that_nobody_uses_and_that_may_be_deleted_is_told() -> None:
         "run: y\n    inputs: [o-1]",
         "run: y\n    inputs: ['o-*']",
         "run: y\n    stdin: o-1",
-        "each: {f: 'o-*'}\n    run: y {f}",
-        "each: {f: '{p}-*'}\n    run: y {f}",
+        "each: {f: 'o-*'}\n    run: y {f}\n    inputs: ['{f}']",
+        "each: {f: '{p}-*'}\n    run: y {f}\n    inputs: ['{f}']",
     ],
 )
 def test_an_output_that_somebody_uses_is_not_told(later: str) -> None:
@@ -159,3 +159,8 @@ def test_more_parameters_than_are_checked_are_told_with_their_number(monkeypatch
         True,
         True,
     )
+
+
+def test_files_that_are_iterated_over_and_not_taken_are_told() -> None:
+    text = "stages:\n  - {run: x, outputs: [o-1]}\n  - {each: {f: 'o-*'}, run: 'y {f}'}\n"
+    assert codes(text) == ["not-taken"]

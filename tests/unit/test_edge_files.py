@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
+from collections import Counter
+from typing import cast
 
 from pilotage.language import Expansion, MemoryFolder, load
+from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.edge_files import FilesOnEdges
 from pilotage.language.expansion.late_edges import edges_across, inputs_from, packages_before, packages_behind
 
@@ -60,17 +62,26 @@ def test_packages_of_a_line_hand_on_what_matches() -> None:
     assert expanded(body).edge_files(0, 1) == ["x-1"]
 
 
-def test_what_a_consumer_needs_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pilotage.language.expansion import edge_files
+class Counting:
+    """An expansion that counts how often it is asked for the block of a package."""
 
+    def __init__(self, expansion: Expansion) -> None:
+        self.graph = expansion.graph
+        self.asked: Counter[int] = Counter()
+        self._expansion = expansion
+
+    def block(self, package: int) -> Block:
+        """The block of a package."""
+        self.asked[package] += 1
+        return self._expansion.block(package)
+
+
+def test_what_a_consumer_needs_is_worked_out_once() -> None:
     body = "stages:\n  - {each: {i: 1..50}, run: x, outputs: ['o-{i}']}\n  - {run: y, inputs: ['o-*']}\n"
-    expansion = expanded(body)
-    asked: list[int] = []
-    original = edge_files.needed_names
-    monkeypatch.setattr(edge_files, "needed_names", lambda *a: (asked.append(a[1]), original(*a))[1])
-    files = FilesOnEdges(expansion)
+    counting = Counting(expanded(body))
+    files = FilesOnEdges(cast("Expansion", counting))
     assert [files.between(maker, 50) for maker in range(50)] == [[f"o-{i}"] for i in range(1, 51)]
-    assert asked == [50]
+    assert counting.asked[50] == 1
 
 
 LATE = """

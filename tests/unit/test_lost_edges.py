@@ -104,3 +104,11 @@ def test_parameters_that_cannot_stand_in_a_command_are_refused(parameters: str) 
     result = loaded(f"software: [{{id: s, run: 's {{p}}'}}]\nstages:\n  - {{software: s, parameters: {parameters}}}\n")
     assert {fault.code for fault in result.report.errors} <= {"wrong-type", "reserved-name", "unknown-parameter"}
     assert result.report.errors
+
+
+def test_a_stage_asked_for_by_name_does_not_wait_for_another_that_is_late() -> None:
+    text = "stages:\n  - {name: a, run: a, outputs: ['p-*']}\n  - {name: b, each: {f: 'p-*'}, run: 'b {f}', outputs: ['q-{f}']}\n"
+    text += "  - {name: c, run: c, outputs: [q-1]}\n  - {name: d, each: {f: {files: 'q-*', stage: c}}, run: 'd {f}'}\n"
+    expansion = expanded(text)
+    assert [late.stage for late in expansion.late] == [2]
+    assert commands(expansion)[-1] == ("d", "q-1")

@@ -4,7 +4,7 @@ import pytest
 
 from pilotage.language import MemoryFolder
 from pilotage.language.expansion.software import find_execution
-from tests.jobs import commands, definition_of, expanded, only_fault, refused
+from tests.jobs import commands, definition_of, edges, expanded, only_fault, refused
 
 SOFTWARE = """\
 pilotage: 1
@@ -169,7 +169,7 @@ def test_a_boutiques_descriptor_is_a_description_too() -> None:
         '{"id": "n", "name": "n", "type": "Number", "value-key": "[N]", "command-line-flag": "-n"},'
         '{"id": "f", "name": "f", "type": "File", "value-key": "[F]"}]}'
     )
-    folder = MemoryFolder({"t.json": descriptor})
+    folder = MemoryFolder({"t.json": descriptor, "in-1": "", "in-2": ""})
     head = "pilotage: 1\njob: j\nsoftware: [{id: t, boutiques: t.json}]\n"
     text = "stages:\n  - each: {i: 1..2}\n    software: t\n    parameters: {n: '{i}', f: 'in-{i}'}\n"
     assert [argv[:2] for argv in commands(expanded(text, head=head, folder=folder))] == [("/bin/sh", "-c")] * 2
@@ -186,3 +186,48 @@ def test_parameters_that_a_descriptor_refuses_are_refused_with_their_package() -
     faults = refused(text, head=head, folder=MemoryFolder({"t.json": descriptor}))
     assert {fault.code for fault in faults} == {"bad-parameters"}
     assert faults[0].message.startswith("t-3")
+
+
+DESCRIPTOR = """\
+{"name": "blur", "description": "d", "tool-version": "1", "schema-version": "0.5", "command-line": "blur [I] [O]",
+ "inputs": [{"id": "image", "name": "i", "type": "File", "value-key": "[I]"},
+            {"id": "out", "name": "o", "type": "String", "value-key": "[O]"}],
+ "output-files": [{"id": "o", "name": "o", "path-template": "[O].png"}],
+ "container-image": {"type": "docker", "image": "blur:1"},
+ "environment-variables": [{"name": "MODE", "value": "fast"}],
+ "suggested-resources": {"ram": 2}}
+"""
+
+
+def test_files_container_variables_and_resources_of_a_descriptor_count() -> None:
+    text = """\
+software: [{id: blur, boutiques: blur.json}]
+stages:
+  - {each: {i: 1..2}, run: 'draw {i}', outputs: ['raw-{i}']}
+  - {name: b, each: {i: 1..2}, software: blur, parameters: {image: 'raw-{i}', out: 'b-{i}'}}
+  - {name: m, run: 'm {inputs}', inputs: ['b-*.png']}
+"""
+    expansion = expanded(text, folder=MemoryFolder({"blur.json": DESCRIPTOR}))
+    assert edges(expansion) == {("draw-0", "b-0"), ("draw-1", "b-1"), ("b-0", "m"), ("b-1", "m")}
+    package = expansion.package(2)
+    assert package.container is not None
+    assert package.container.image == "blur:1"
+    assert package.binaries[0].environment.exported == {"MODE": "fast"}
+    assert package.declared.resources.memory_bytes is not None
+
+
+def test_the_infrastructure_that_is_named_goes_first() -> None:
+    document = """\
+software:
+  - id: s
+    infrastructures:
+      - {name: any, executions: [{run: anywhere}]}
+      - {name: grid, executions: [{run: on-the-grid}]}
+stages: [{software: s}]
+"""
+    definition = expanded(document).definition
+    found = find_execution(definition.software[0], platform="", job_type="normal", infrastructure="grid")
+    other = find_execution(definition.software[0], platform="", job_type="normal", infrastructure="cloud")
+    assert found is not None
+    assert other is not None
+    assert (found[1].run, other[1].run) == (("on-the-grid",), ("anywhere",))

@@ -10,7 +10,7 @@ import click
 from pilotage.cli.numbers import import_numpy_quickly
 
 if TYPE_CHECKING:
-    from pilotage.app import Format, Loaded
+    from pilotage.app import Format, LoadedJob
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -51,7 +51,7 @@ def chosen_format(word: str) -> Format | None:
     return next((known for known in FORMATS if known == word), None)
 
 
-def load_document(file: str | None, source_format: str) -> Loaded:
+def load_document(file: str | None, source_format: str) -> LoadedJob:
     """Load FILE or the document of the current folder; its warnings are counted, `check` shows them."""
     import_numpy_quickly()
     from pilotage import app
@@ -59,7 +59,7 @@ def load_document(file: str | None, source_format: str) -> Loaded:
 
     source = app.find_document() if file is None else file
     loaded = app.load(source, source_format=chosen_format(source_format))
-    count = len(loaded.report.warnings)
+    count = len(loaded.warnings)
     if count:
         seen = "1 warning; see it" if count == 1 else f"{count:,} warnings; see them"
         say_to_reader(f"{seen} with: {command_with('pilotage check', source)}")

@@ -26,7 +26,7 @@ class Program(click.Group):
 
     def main(self, *arguments: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run the command that the arguments name; ends the process unless click is told not to."""
-        gc.disable()  # every command ends soon, and what it builds has no cycles: collecting only costs time
+        gc.disable()  # every command of today ends soon, and frees little before: collecting only costs time
         run: Callable[..., Any] = super().main
         if not standalone_mode:
             return run(*arguments, standalone_mode=False, **extra)

@@ -11,7 +11,7 @@ from pilotage.language.expansion.expansion import Expansion, LateStage
 from pilotage.language.expansion.lists import RecordedLists, RecordingLists
 from pilotage.language.expansion.packages import ConcreteBinary, ConcretePackage
 from pilotage.language.folder import DiskFolder, EarlierJobs, Folder, MemoryFolder
-from pilotage.language.load import FORMATS, Format, Loaded, detect_format, load
+from pilotage.language.load import FORMATS, Format, Loaded, LoadedJob, detect_format, load
 from pilotage.language.losses import Loss
 from pilotage.language.reading.document import DOCUMENT_NAMES, Document, read_definition, read_document, write_document
 from pilotage.language.text.tree import Report
@@ -31,6 +31,7 @@ __all__ = [
     "Format",
     "LateStage",
     "Loaded",
+    "LoadedJob",
     "Loss",
     "MemoryFolder",
     "RecordedLists",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
 from pilotage.language.folder import DiskFolder, Folder
-from pilotage.language.load import Loaded, load
+from pilotage.language.load import LoadedJob, load
 from pilotage.language.reading.document import read_document, write_document
 from pilotage.language.reading.spoken import SpokenJob, SpokenSoftware, SpokenStage
 from pilotage.language.text.emit import write_yaml
@@ -55,11 +55,9 @@ class Job:
             raise DocumentError(report.errors)
         return document.definition
 
-    def load(self, folder: Folder | str = ".") -> Loaded:
+    def load(self, folder: Folder | str = ".") -> LoadedJob:
         """The job read, checked and expanded in a folder; raises `DocumentError` with every fault."""
-        loaded = load(self.text.encode(), file=self._file, folder=_folder(folder), source_format="yaml")
-        loaded.report.refuse_if_faulty()
-        return loaded
+        return load(self.text.encode(), file=self._file, folder=_folder(folder), source_format="yaml").job()
 
     @property
     def _file(self) -> str:

@@ -18,6 +18,7 @@ from pilotage.language.reading.document import Document, read_what_can_be
 from pilotage.language.text.tree import Report
 from pilotage.language.text.yaml import read_tree
 from pilotage.model.definition import Definition
+from pilotage.model.errors import DocumentError, Problem
 
 Format = Literal["yaml", "dagman", "wfformat"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -33,6 +34,23 @@ class Loaded(msgspec.Struct, frozen=True):
     expansion: Expansion | None  # None where there is an error
     report: Report
     losses: tuple[Loss, ...] = ()
+
+    def job(self) -> LoadedJob:
+        """The job, if there is no fault; raises `DocumentError` with every one otherwise."""
+        if self.document is None or self.expansion is None:
+            raise DocumentError(self.report.errors)
+        warnings = tuple(self.report.warnings)
+        return LoadedJob(self.document.definition, self.expansion, warnings, self.losses, self.format)
+
+
+class LoadedJob(msgspec.Struct, frozen=True):
+    """A job without a fault: its definition, its packages, and what the writer should know about it."""
+
+    definition: Definition
+    expansion: Expansion
+    warnings: tuple[Problem, ...]
+    losses: tuple[Loss, ...]
+    format: Format
 
 
 def detect_format(data: bytes, *, file: str) -> Format:

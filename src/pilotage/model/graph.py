@@ -164,9 +164,19 @@ class Graph:
 
     def cycle(self) -> list[int]:
         """The packages of one cycle, each waiting for the one before it, starting with the smallest; empty if none."""
+        return next(self.cycles(), [])
+
+    def cycles(self) -> Iterator[list[int]]:
+        """Cycles that share no package, as many as there are; each as `cycle` gives it."""
         if self.order() is not None:
-            return []
-        left = self._in_or_behind_cycles()
+            return
+        removed: set[int] = set()
+        while True in (left := self._in_or_behind_cycles(removed)):
+            loop = self._loop(left)
+            yield loop
+            removed.update(loop)
+
+    def _loop(self, left: list[bool]) -> list[int]:
         # Every package left over waits for another one left over: going back must come around.
         current = left.index(True)
         seen: dict[int, int] = {}
@@ -179,16 +189,20 @@ class Graph:
         start = loop.index(min(loop))
         return loop[start:] + loop[:start]
 
-    def _in_or_behind_cycles(self) -> list[bool]:
+    def _in_or_behind_cycles(self, removed: set[int]) -> list[bool]:
         left = self._predecessor_counts().tolist()
         ready = [package for package, count in enumerate(left) if not count]
+        for package in removed:
+            if left[package]:
+                left[package] = 0
+                ready.append(package)
         over = [True] * self.count
         while ready:
             package = ready.pop()
             over[package] = False
             for other in self.successors(package).tolist():
                 left[other] -= 1
-                if not left[other]:
+                if left[other] == 0:
                     ready.append(other)
         return over
 

@@ -11,6 +11,7 @@ from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.makers import general_pattern
 from pilotage.language.expansion.placeholders import unused_variables
 from pilotage.language.expansion.software import filled_parameters, find_software
+from pilotage.language.reading.iterations import sources
 from pilotage.language.reading.kinds import Place
 from pilotage.language.reading.rules import MarkOf, values_in
 from pilotage.language.text.patterns import can_both_match
@@ -36,6 +37,12 @@ def advise(definition: Definition, report: Report, mark: MarkOf, *, executors: C
     """Note what is allowed and probably not meant."""
     for place, variable in unused_variables(definition):
         report.warn("unused-variable", f"nothing uses the variable {variable!r}", mark(place))
+    for place, variable, files in _not_taken(definition):
+        message = (
+            f"the stage iterates over the files {files!r}, and none of its packages takes {{{variable}}} as an input"
+        )
+        hint = f'add inputs: ["{{{variable}}}"], so that each waits for its file and gets it'
+        report.warn("not-taken", message, mark(place), hint=hint)
     for place, output in _unused_outputs(definition):
         message = f"nobody uses the output {output!r}, and it may be deleted"
         report.warn("unused-output", message, mark(place), hint="let it be kept, or leave it out")
@@ -51,7 +58,8 @@ def check_parameters(expansion: Expansion, report: Report, mark: MarkOf) -> None
     """Hold the parameters of software that Boutiques describes against its descriptor, and tell what it says in vain."""
     told: set[tuple[str, str, str]] = set()
     for block in expansion.blocks:
-        for place, binary in block.binaries():
+        for number, binary in enumerate(block.declared.binaries):
+            place: Place = (*block.place, "binaries", number)
             software = find_software(expansion.definition, binary) if binary.software else None
             if software is None or software.boutiques is None or not block.count:
                 continue
@@ -60,7 +68,7 @@ def check_parameters(expansion: Expansion, report: Report, mark: MarkOf) -> None
 
             found = described_by(software.boutiques)
             _check_distinct(found, block, binary, report, mark((*place, "parameters")))
-            image = container_of(expansion.definition, block.package)
+            image = container_of(expansion.definition, block.declared)
             parts = _parts_unused(found, block, binary, known_values(block), image=image)
             told_before = (binary.software, binary.version, "; ".join(parts))
             if parts and told_before not in told:
@@ -97,7 +105,7 @@ def _parts_unused(
     parts = found.unsaid(binary.parameters, known)
     if binary.outputs:
         parts = [part for part in parts if not part.startswith("output-files:")]
-    if block.package.container is not None:
+    if block.declared.container is not None:
         parts = [part for part in parts if not part.startswith("container-image:")]
     elif found.container is not None and image is None:
         parts.append("container-image: the binaries of the package do not share it")
@@ -120,6 +128,23 @@ def texts_in(value: object) -> Iterator[str]:
     elif isinstance(value, (list, dict)):
         for item in value.values() if isinstance(value, dict) else value:
             yield from texts_in(item)
+
+
+def _not_taken(definition: Definition) -> Iterator[tuple[Place, str, str]]:
+    """Files that a stage iterates over, and that none of its packages takes as an input."""
+    for number, stage in enumerate(definition.stages):
+        taken = {
+            placeholder.name
+            for line in stage.lines
+            for package in line.packages
+            for binary in package.binaries
+            for text in (binary.stdin, *(given.name for given in binary.inputs))
+            for placeholder in parse_template(text).placeholders
+        }
+        described = any(b.software for line in stage.lines for package in line.packages for b in package.binaries)
+        for source in (s for each in (stage.each, *(line.each for line in stage.lines)) for s in sources(each)):
+            if source.files and source.variable not in taken and not described:
+                yield ("stages", number), source.variable, source.files
 
 
 def _unused_outputs(definition: Definition) -> Iterator[tuple[Place, str]]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
 import numpy as np
 
 from pilotage.language.expansion.items import Column, Indices, Items, Tags
+from pilotage.language.expansion.software import find_software
 from pilotage.language.reading.kinds import Place
 from pilotage.language.text.paths import tidy_name
 from pilotage.language.text.patterns import is_pattern, literal
@@ -36,6 +38,7 @@ class Block:
         "_outputs",
         "activity",
         "constants",
+        "declared",
         "items",
         "layout",
         "line_items",
@@ -67,13 +70,16 @@ class Block:
         self.number = number
         self.items = stage_items
         self.line_items = line_items
-        self.package = line.packages[number]
+        self.declared = line.packages[number]  # as it is written
+        self.package = self.declared  # with what descriptions of its software add
         self.activity = activity_of(self.package) or stage_name
         # A variable that is iterated over goes before a constant of the same name, in every text alike.
         iterated = {*stage_items.columns, *line_items.columns}
         constants = {**definition.variables, "job": definition.job}
         self.constants: Constants = {name: text for name, text in constants.items() if name not in iterated}
         self.name = name
+        if any(_by_boutiques(definition, binary) for binary in self.package.binaries):
+            self.package = self._with_what_is_described(definition)
         self._outputs = tuple(self._find_outputs())
         self._inputs = tuple(self._find_inputs())
 
@@ -213,6 +219,23 @@ class Block:
         """Everything it needs: the inputs of its binaries, and their standard input."""
         return self._inputs
 
+    def _with_what_is_described(self, definition: Definition) -> Package:
+        """The package with the files, the container and the resources that descriptors of its software add."""
+        # Few jobs need it, and the reader of descriptors takes a while to import.
+        from pilotage.language.expansion import described
+
+        known = described.known_values(self)
+        binaries = []
+        for binary in self.package.binaries:
+            found = described.described_binary(definition, binary)
+            binaries.append(described.with_described_files(binary, found, known) if found else binary)
+        return msgspec.structs.replace(
+            self.package,
+            binaries=tuple(binaries),
+            container=described.container_of(definition, self.package),
+            resources=described.resources_of(definition, self.package),
+        )
+
     def _find_outputs(self) -> list[tuple[Place, OutputFile]]:
         found: list[tuple[Place, OutputFile]] = []
         for place, binary in self.binaries():
@@ -231,6 +254,12 @@ class Block:
             if binary.stdin and binary.stdin not in {given.name for given in binary.inputs}:
                 found.append(((*place, "stdin"), InputFile(name=binary.stdin)))
         return found
+
+
+def _by_boutiques(definition: Definition, binary: Binary) -> bool:
+    """Whether a Boutiques descriptor describes the software of a binary."""
+    software = find_software(definition, binary) if binary.software else None
+    return software is not None and software.boutiques is not None
 
 
 def binary_of(place: Place) -> int:

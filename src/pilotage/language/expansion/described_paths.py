@@ -26,6 +26,7 @@ KnownValues = Callable[[str], Collection[str] | None]
 _FIRST_STAND_IN = 0xF0000  # a plane of Unicode for private use; what documents hold of it is not taken
 _LAST_STAND_IN = 0x10FFFF
 _STAND_IN = re.compile(f"[{chr(_FIRST_STAND_IN)}-{chr(_LAST_STAND_IN)}]")
+_INTEGERS = re.compile(r"(?:(?:0|-?[1-9][0-9]*)\n)*+")  # a million are looked at in one go
 _SPECIAL = re.compile(r"[*?\[]")
 _NUMBERED = frozenset({"tag", "package"})  # digits with `_` or `.` between them, whatever is iterated
 
@@ -49,13 +50,7 @@ class _Gap(msgspec.Struct, frozen=True):
     texts: Collection[str] | None
     alone: bool  # nothing else stands in the value
     begins: bool  # nothing stands before it in its folder, so that its own name is the name of the file
-
-    @property
-    def may_have_folders(self) -> bool:
-        """Whether its text may hold a slash."""
-        if self.placeholder.attribute in ("name", "stem", "suffix") or self.placeholder.name in _NUMBERED:
-            return False
-        return self.texts is None or any("/" in text for text in self.texts)
+    may_have_folders: bool  # its text may hold a slash
 
 
 def nothing_known(_name: str) -> None:
@@ -229,6 +224,7 @@ class _Paths:
 
     def _whole(self, gap: _Gap, output: Output, *, before: str) -> str:
         """A placeholder that came through whole, but for extensions."""
+        self._refuse_folders(gap)
         placeholder, texts = gap.placeholder, gap.texts
         if not before and texts is not None and any(text.startswith(("/", "../")) for text in texts):
             raise NotSaid(f"is outside of the job's tree for some values of {placeholder}")
@@ -243,12 +239,18 @@ class _Paths:
 
     def _base(self, gap: _Gap, output: Output) -> str:
         """A placeholder that lost its folders."""
+        self._refuse_folders(gap)
         placeholder = gap.placeholder
         if placeholder.attribute or not gap.begins:
             raise NotSaid(f"needs the file name in {gap.input.id!r}, where {placeholder} may hold folders")
         if any(text.endswith("/") for text in gap.texts or ()):
             raise NotSaid(f"needs the file name in {gap.input.id!r}, where {placeholder} may be a folder")
         return str(Placeholder(placeholder.name, "stem" if self._loses_suffix(gap, output) else "name"))
+
+    def _refuse_folders(self, gap: _Gap) -> None:
+        """A value that names a folder leaves nothing of itself in a path, and bosh then leaves the key there."""
+        if gap.texts is not None and any(text.endswith("/") or not text for text in gap.texts):
+            raise NotSaid(f"has {gap.placeholder} in its path, which is a folder or empty for some values")
 
     def _loses_suffix(self, gap: _Gap, output: Output) -> bool:
         """Whether what the descriptor strips is exactly the last suffix, for every value; or nothing at all."""
@@ -277,9 +279,7 @@ class _Paths:
 
     def _check_number(self, gap: _Gap) -> None:
         """A number is written anew by bosh: 007 becomes 7."""
-        known = gap.placeholder.name in _NUMBERED or (
-            gap.texts is not None and all(str(typed({"n": text}, {"n"})["n"]) == text for text in gap.texts)
-        )
+        known = gap.placeholder.name in _NUMBERED or (gap.texts is not None and _all_stay_numbers(gap.texts))
         if not (known and gap.alone):
             raise NotSaid(f"has the number {gap.placeholder} in its path, which may be written otherwise there")
 
@@ -302,9 +302,13 @@ class _Paths:
             before: Part = parts[number - 1] if number else lead
             begins = isinstance(before, str) and (not before or before.endswith("/"))
             texts = self.known(part.name)
-            if texts is not None:
+            if texts is not None and part.attribute:
                 texts = {part_of_name(text, part.attribute) for text in texts}
-            written.append(self._stand_in(_Gap(part, item, texts, alone=len(parts) == 1, begins=begins)))
+            one_name = part.attribute in ("name", "stem", "suffix") or part.name in _NUMBERED
+            folders = not one_name and (texts is None or any("/" in text for text in texts))
+            alone = len(parts) == 1
+            gap = _Gap(part, item, texts, alone=alone, begins=begins, may_have_folders=folders)
+            written.append(self._stand_in(gap))
         return "".join(written)
 
     def _stand_in(self, gap: _Gap) -> str:
@@ -338,6 +342,13 @@ class _Paths:
         if number > _LAST_STAND_IN:
             raise NotSaid("has too many placeholders in its path")
         return chr(number)
+
+
+def _all_stay_numbers(texts: Collection[str]) -> bool:
+    """Whether each text is what is written for the number it stands for."""
+    if _INTEGERS.fullmatch("".join(f"{text}\n" for text in texts)):
+        return True
+    return all(str(typed({"n": text}, {"n"})["n"]) == text for text in texts)
 
 
 def _without(text: str, extensions: Collection[str]) -> str:

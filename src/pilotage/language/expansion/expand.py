@@ -7,6 +7,7 @@ it iterates over have appeared. Nothing here looks at a disk or a clock: the lis
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 
 from pilotage.language.expansion.expansion import Expansion
@@ -21,6 +22,7 @@ from pilotage.model.graph import Graph, Segment
 from pilotage.model.resolved import EXPANDER_VERSION
 
 _SHOWN_MAX = 5
+_CYCLES_MAX = 10
 
 
 def expand(definition: Definition, lists: Lists, report: Report, *, mark: MarkOf | None = None) -> Expansion | None:
@@ -98,8 +100,6 @@ def _finish(making: Making, earlier: Expansion | None) -> Expansion | None:
             needs.of_block(position, block)
     for block in making.late_blocks:
         needs.of_late_block(block)
-    if making.faulty:
-        return None
     first = earlier.graph.count if earlier else 0
     sources, targets, kinds = needs.edges(first_source=first if earlier else None)
     segment = Segment(first, making.count - first, sources=sources, targets=targets, kinds=kinds)
@@ -116,14 +116,14 @@ def _finish(making: Making, earlier: Expansion | None) -> Expansion | None:
         late=tuple(making.late[stage] for stage in sorted(making.late)),
         late_waits={block: tuple(s + 1 for s in stages) for block, stages in needs.late_waits.items()},
     )
-    return None if _refuse_cycle(making, expansion) else expansion
+    # Also beside other faults: the edges that were found are true, and so are the cycles they make.
+    for loop in itertools.islice(expansion.graph.cycles(), _CYCLES_MAX):
+        _refuse_cycle(making, expansion, loop)
+    return None if making.faulty else expansion
 
 
-def _refuse_cycle(making: Making, expansion: Expansion) -> bool:
-    """Note a cycle, if there is one; whether there is."""
-    loop = expansion.graph.cycle()
-    if not loop:
-        return False
+def _refuse_cycle(making: Making, expansion: Expansion, loop: list[int]) -> None:
+    """Note packages that wait for each other, with the files they wait for and the lines they stand in."""
     shown = loop if len(loop) <= 2 * _SHOWN_MAX else loop[:_SHOWN_MAX]
     steps = []
     for package, following in zip(shown, [*shown[1:], loop[0]], strict=True):
@@ -132,5 +132,6 @@ def _refuse_cycle(making: Making, expansion: Expansion) -> bool:
         steps.append(f"{making.package_name(package)}{through}")
     dots = "" if len(shown) == len(loop) else f"… ({len(loop) - len(shown)} more) → "
     message = f"these packages wait for each other: {''.join(steps)}{dots}{making.package_name(loop[0])}"
-    making.error("cycle", message, making.block_of(loop[0]).place)
-    return True
+    lines = sorted({making.mark(making.block_of(package).place).line for package in shown} - {0})
+    hint = f"they stand at the lines {', '.join(map(str, lines))}" if len(lines) > 1 else ""
+    making.error("cycle", message, making.block_of(loop[0]).place, hint)

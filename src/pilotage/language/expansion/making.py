@@ -19,7 +19,7 @@ from pilotage.language.expansion.resolve import ItemResolver, NotYetKnown
 from pilotage.language.reading.iterations import ITEMS_MAX
 from pilotage.language.reading.kinds import Place
 from pilotage.language.reading.rules import MarkOf
-from pilotage.language.text.paths import outside, tidy_name, tidy_names
+from pilotage.language.text.paths import outside, tidy_name, tidy_names, why_outside
 from pilotage.language.text.patterns import can_both_match, is_pattern, literal
 from pilotage.language.text.templates import literal_text, parse_template, render_column
 from pilotage.language.text.tree import Report
@@ -159,6 +159,7 @@ class Making:
                 self._check_names(block)
             else:
                 self.faulty_blocks.add(len(self.blocks) - 1)
+                self._check_literal_outputs(block)
                 self._note_late_outputs(stage)
 
     def _blocks(self, layout: StageLayout, stage_items: Items, line_items: list[Items]) -> Iterator[Block]:
@@ -282,9 +283,25 @@ class Making:
             if doubles:
                 self._refuse_doubles(doubles, block, place)
 
+    def _check_literal_outputs(self, block: Block) -> None:
+        """Hold names without a gap against the tree, also where another text of the block is at fault."""
+        for place, output in block.outputs():
+            template = block.output_template(output)
+            reason = "" if template.placeholders else why_outside(literal_text(template))
+            if reason:
+                self.error("outside-tree", f"the output {literal_text(template)!r} is refused: {reason}", place)
+
     def _refuse_doubles(self, doubles: list[tuple[str, int, int]], block: Block, place: Place) -> None:
         name, first, second = doubles[0]
-        more = f" (and {len(doubles) - 1:,} more names alike)" if len(doubles) > 1 else ""
+        others = len({double[0] for double in doubles}) - 1
+        again = sum(double[0] == name for double in doubles) - 1
+        more = (
+            f" (and {others:,} more names)"
+            if others
+            else f" (and {again:,} more {'does' if again == 1 else 'do'})"
+            if again
+            else ""
+        )
         other = self.block_of(first)
         there = self.mark(next(c.place for c in self.makers.chunks if c.block is other and name in c.names))
         where = f", by its output at line {there.line}" if there.line and there != self.mark(place) else ""

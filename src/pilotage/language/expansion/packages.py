@@ -260,9 +260,9 @@ def _software_command(binary: Binary, package: Package, values: Values, definiti
         raise PilotageError(f"no software {binary.software!r} is described", subject=definition.job)
     parameters = filled_parameters(binary.parameters, values)
     if software.boutiques is not None:
-        from pilotage.language.expansion.described import boutiques_command
+        from pilotage.language.expansion.described import described_by
 
-        return (*SHELL, boutiques_command(software.boutiques, parameters))
+        return described_by(software.boutiques).argv(parameters)
     found = find_execution(software, platform=package.platform, job_type=package.job_type)
     if found is None:
         message = f"the software {software.id!r} has no execution for job type {package.job_type!r}"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 import msgspec
 
 from pilotage.language.folder import Folder
 from pilotage.language.reading.catalogue import read_file
 from pilotage.language.reading.kinds import MISSING, ListOf, Place, Reading, describe
 from pilotage.language.reading.records import Record, fields_of
-from pilotage.language.reading.rules import check_rules
+from pilotage.language.reading.rules import check_rules, check_software
 from pilotage.language.text.tree import Listing, Mark, Node, Report, Scalar, Table
 from pilotage.language.text.yaml import read_tree
 from pilotage.model.definition import LANGUAGE_VERSION, Definition, Software, plain
@@ -25,11 +28,7 @@ class Document(msgspec.Struct, frozen=True):
 
     def mark(self, place: Place) -> Mark:
         """Where a part stands, or where the nearest part around it does."""
-        for end in range(len(place), -1, -1):
-            found = self.marks.get(place[:end])
-            if found is not None and found.line:
-                return found
-        return Mark()
+        return nearest_mark(self.marks, place)
 
 
 def read_document(data: bytes, *, file: str, folder: Folder) -> tuple[Document | None, Report]:
@@ -62,7 +61,7 @@ def read_what_can_be(tree: Node, report: Report, *, folder: Folder) -> tuple[Doc
     added = tuple(software for software in shared if (software.id, software.version) not in known)
     definition = msgspec.structs.replace(found, software=found.software + added)
     document = Document(definition, reading.marks, report)
-    check_rules(definition, report, document.mark, is_faulty=reading.is_faulty)
+    check_rules(definition, report, document.mark, is_faulty=reading.is_faulty, own_software=len(found.software))
     return document, reading
 
 
@@ -114,7 +113,23 @@ def _read_catalogues(node: Node, reading: Reading) -> tuple[Software, ...]:
         software = ListOf(Record(Software)).read(listed, ("catalogue", name.text), inner)
         if software is not MISSING and isinstance(software, tuple):
             found.extend(software)
+            for position, described in enumerate(software):
+                at: Place = ("catalogue", name.text, position)
+                check_software(described, inner.report, partial(_mark_below, inner, at))
     return tuple(found)
+
+
+def _mark_below(reading: Reading, at: Place, place: Place) -> Mark:
+    return nearest_mark(reading.marks, (*at, *place))
+
+
+def nearest_mark(marks: Mapping[Place, Mark], place: Place) -> Mark:
+    """Where a part stands, or where the nearest part around it does."""
+    for end in range(len(place), -1, -1):
+        found = marks.get(place[:end])
+        if found is not None and found.line:
+            return found
+    return Mark()
 
 
 def document_fields() -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from functools import cache
 from typing import get_args
 
 from pilotage.language.reading.iterations import RESERVED, Each, variable_fault
-from pilotage.language.reading.kinds import ListOf, Place
+from pilotage.language.reading.kinds import ListOf, Place, Text
 from pilotage.language.reading.records import Record, fields_of
 from pilotage.language.text.patterns import is_pattern
 from pilotage.language.text.quantities import parse_bytes, parse_seconds
@@ -42,9 +42,17 @@ _NAME_CHARACTERS_MAX = 4096  # no file system takes a longer path
 
 
 def check_rules(
-    definition: Definition, report: Report, mark: MarkOf, *, is_faulty: Callable[[Place], bool] = lambda _: False
+    definition: Definition,
+    report: Report,
+    mark: MarkOf,
+    *,
+    is_faulty: Callable[[Place], bool] = lambda _: False,
+    own_software: int | None = None,
 ) -> None:
-    """Note every broken rule, but none of records that are faulty already: what they lack may be what was unreadable."""
+    """Note every broken rule, but none of records that are faulty already: what they lack may be what was unreadable.
+
+    Of the software, only the first `own_software` stand in this document; others were checked where they stand.
+    """
     faulty = is_faulty(())
     if not _JOB_NAME.fullmatch(definition.job):
         message = f"{definition.job!r} cannot name a job: expected {_JOB_NAME_FORM}"
@@ -56,7 +64,7 @@ def check_rules(
         _check_limits(definition, report, mark)
     _check_variables(definition, report, mark)
     for place, value in values_in(definition):
-        if place and is_faulty(place):
+        if place and (is_faulty(place) or _stands_elsewhere(place, own_software)):
             continue
         for code, message, hint, inner in _faults(value, definition):
             if code not in _CONSEQUENCES or not faulty:
@@ -65,7 +73,42 @@ def check_rules(
             report.error(code, message, mark((*place, *inner)))
 
 
+def _stands_elsewhere(place: Place, own_software: int | None) -> bool:
+    return own_software is not None and place[0] == "software" and len(place) > 1 and int(place[1]) >= own_software
+
+
+def check_software(software: Software, report: Report, mark: MarkOf) -> None:
+    """Note every broken rule of a description that stands in a file of its own."""
+    for place, value in values_in(software):
+        for code, message, hint, inner in _faults(value, Definition(job="catalogue")):
+            report.error(code, message, mark((*place, *inner)), hint=hint)
+        for code, message, inner in _template_faults(value):
+            report.error(code, message, mark((*place, *inner)))
+
+
+_ANY_TEXT = frozenset(
+    {"description", "job", "pattern", "expression", "boutiques", "files", "csv", "lines", "values", "range"}
+)
+
+
+def _misplaced(value: Value) -> Iterator[tuple[str, str, Place]]:
+    """Placeholders in texts that are the same for every package, and would be taken as they stand."""
+    for field in fields_of(type(value)):
+        found = getattr(value, field.name)
+        if "template" in field.marks or field.name in _ANY_TEXT or not isinstance(field.kind, (Text, ListOf)):
+            continue
+        for text in (found,) if isinstance(found, str) else found:
+            gaps = parse_template(text).placeholders if isinstance(text, str) else ()
+            if gaps:
+                yield (
+                    "misplaced-placeholder",
+                    f"{gaps[0]} cannot stand in {field.name!r}, which is the same for all",
+                    (field.name,),
+                )
+
+
 def _template_faults(value: Value) -> Iterator[tuple[str, str, Place]]:
+    yield from _misplaced(value)
     for inner, text, style in templates_in(value):
         fault = parse_template(text, style).fault
         if inner[0] in ("name", "folder") and len(text) > _NAME_CHARACTERS_MAX:
