@@ -186,6 +186,8 @@ class _Paths:
         for item in self.descriptor.inputs:
             if item.value_key and item.value_key in template and self.values.get(item.id) is None:
                 raise NotSaid(f"has {item.id!r} in its path, which is not given")
+            if item.value_key and item.value_key in path:
+                raise NotSaid(f"keeps the key of {item.id!r} in its path: its value is a folder, or empty")
         for other in self.descriptor.outputs:
             if (
                 other.value_key
@@ -224,7 +226,6 @@ class _Paths:
 
     def _whole(self, gap: _Gap, output: Output, *, before: str) -> str:
         """A placeholder that came through whole, but for extensions."""
-        self._refuse_folders(gap)
         placeholder, texts = gap.placeholder, gap.texts
         if not before and texts is not None and any(text.startswith(("/", "../")) for text in texts):
             raise NotSaid(f"is outside of the job's tree for some values of {placeholder}")
@@ -239,18 +240,12 @@ class _Paths:
 
     def _base(self, gap: _Gap, output: Output) -> str:
         """A placeholder that lost its folders."""
-        self._refuse_folders(gap)
         placeholder = gap.placeholder
         if placeholder.attribute or not gap.begins:
             raise NotSaid(f"needs the file name in {gap.input.id!r}, where {placeholder} may hold folders")
         if any(text.endswith("/") for text in gap.texts or ()):
             raise NotSaid(f"needs the file name in {gap.input.id!r}, where {placeholder} may be a folder")
         return str(Placeholder(placeholder.name, "stem" if self._loses_suffix(gap, output) else "name"))
-
-    def _refuse_folders(self, gap: _Gap) -> None:
-        """A value that names a folder leaves nothing of itself in a path, and bosh then leaves the key there."""
-        if gap.texts is not None and any(text.endswith("/") or not text for text in gap.texts):
-            raise NotSaid(f"has {gap.placeholder} in its path, which is a folder or empty for some values")
 
     def _loses_suffix(self, gap: _Gap, output: Output) -> bool:
         """Whether what the descriptor strips is exactly the last suffix, for every value; or nothing at all."""
