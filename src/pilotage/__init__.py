@@ -40,3 +40,8 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """The public names, whether imported yet or not."""
+    return sorted({*globals(), *__all__})

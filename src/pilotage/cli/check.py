@@ -56,12 +56,13 @@ def _summary(verdict: Verdict, name: str) -> Iterator[str]:
     ]
     yield f"  {verdict.job}: {', '.join(counts)}"
     if verdict.critical_path_seconds is not None:
-        yield f"  critical path: {_duration(verdict.critical_path_seconds)}"
+        known = " of what is known" if verdict.late else ""
+        yield f"  critical path{known}: {_duration(verdict.critical_path_seconds)}"
     for late in verdict.late:
         yield f"  stage {late.stage} ({late.name}) grows later, over {', '.join(late.patterns)}: it is not counted yet"
     if verdict.losses:
         things = f"{verdict.losses:,} thing{'' if verdict.losses == 1 else 's'}"
-        yield f"  {things} in it have no meaning here; {command_with('pilotage convert', name)} --to yaml --report FILE lists them"
+        yield f"  {things} in it {'has' if verdict.losses == 1 else 'have'} no meaning here; {command_with('pilotage convert', name)} --to yaml --report FILE lists them"
 
 
 def _plural(count: int, noun: str) -> str:

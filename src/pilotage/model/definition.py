@@ -73,7 +73,9 @@ class OutputFile(Value, frozen=True, kw_only=True):
     locator: Annotated[str, TEMPLATE, _doc("Where the file is uploaded to: a URL, or a folder.")] = ""
     replicas: Annotated[Positive, _doc("How many copies the upload keeps.")] = 1
     size_bytes: Annotated[Count | None, _doc("Its estimated size.")] = None
-    dispositions: Annotated[tuple[Disposition, ...], _doc("What is done with it; any combination.")] = (
+    dispositions: Annotated[
+        tuple[Disposition, ...], _doc("What is done with it; any combination, but only one of retain and deletable.")
+    ] = (
         "forward",
         "retain-indefinitely",
     )
