@@ -365,3 +365,8 @@ def test_a_package_may_make_more_outputs_than_a_short_number_counts() -> None:
     block = expanded("stages:\n  - run: m\n    outputs: [o]\n").blocks[0]
     chunk = Chunk(block, ordinal=70_000, place=(), general="o", names=["o"], packages=[0])
     assert Found([(chunk, [0])]).ordinals.tolist() == [70_000]
+
+
+def test_an_unknown_way_to_combine_lists_names_those_there_are() -> None:
+    fault = only_fault("stages:\n  - each: {zip: {a: [1], b: [2]}}\n    run: x\n")
+    assert (fault.code, "flat-cross" in fault.message) == ("unknown-operator", True)

@@ -13,8 +13,11 @@ from typing import Protocol
 import msgspec
 
 from pilotage.language.folder import EarlierJobs, Folder, NoEarlierJobs
-from pilotage.language.text.patterns import matches
+from pilotage.language.text.patterns import literal, matches
+from pilotage.model.errors import near_name
 from pilotage.model.resolved import ResolvedLists
+
+_NEAR_MAX = 2000
 
 
 class ListFault(Exception):
@@ -69,6 +72,10 @@ class Lists(Protocol):
 
     def absent(self, names: list[str]) -> list[str]:
         """Those of the names that are no files on disk."""
+        ...
+
+    def near(self, name: str) -> str:
+        """A hint at a file on disk with nearly this name, if there is one."""
         ...
 
 
@@ -137,10 +144,19 @@ class RecordingLists:
         """Those of the names that the folder does not have."""
         return [name for name in names if not self._folder.exists(name)]
 
+    def near(self, name: str) -> str:
+        """A hint at a file in the same folder with nearly this name."""
+        parent, _, _ = name.rpartition("/")
+        beside = self._folder.glob(f"{literal(parent)}/*" if parent else "*")
+        found = near_name(name, beside[:_NEAR_MAX])
+        return f"did you mean {found!r}?" if found else ""
+
     def _text(self, path: str) -> str:
         data = self._folder.read(path)
         if data is None:
-            raise ListFault("missing-file", f"the file {path!r} cannot be read")
+            there = self._folder.exists(path)
+            why = "is no file that can be read" if there else "is not there"
+            raise ListFault("missing-file", f"the file {path!r} {why}", "" if there else self.near(path))
         if b"\0" in data:
             raise ListFault("nul-character", f"the file {path!r} holds a NUL character: is it text?")
         try:
@@ -193,6 +209,10 @@ class RecordedLists:
     def absent(self, names: list[str]) -> list[str]:
         """None of them: what was there at submission was checked then."""
         return []
+
+    def near(self, name: str) -> str:
+        """No hint: the disk is not looked at."""
+        return ""
 
     def _recorded(self, key: str) -> tuple[str, ...]:
         if key not in self._resolved:

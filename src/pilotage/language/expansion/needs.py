@@ -18,8 +18,10 @@ from pilotage.language.text.paths import tidy_name, tidy_names
 from pilotage.language.text.patterns import can_both_match, is_pattern, literal, matches
 from pilotage.language.text.templates import Template, literal_text, part_of_name, render_column
 from pilotage.model.definition import InputFile
-from pilotage.model.errors import did_you_mean
+from pilotage.model.errors import did_you_mean, near_name
 from pilotage.model.graph import EDGES_MAX, EdgeKind, Kinds
+
+_NEAR_MAX = 200
 
 
 class Needs:
@@ -184,10 +186,9 @@ class Needs:
 
     def _refuse_missing(self, absent: list[str], place: Place) -> None:
         more = f" (and {len(absent) - 1:,} more)" if len(absent) > 1 else ""
-        hint = did_you_mean(absent[0], self._near_names(absent[0])) if self._makers.by_name else ""
-        hint = (
-            hint if hint.startswith("did you") else "make it in a stage, give it a locator, or let acquisition be self"
-        )
+        near = near_name(absent[0], self._near_names(absent[0]))
+        hint = f"did you mean {near!r}?" if near else self._making.lists.near(absent[0])
+        hint = hint or "make it in a stage, give it a locator, or let acquisition be self"
         message = f"the input {absent[0]!r}{more} is made by no package and is not in the folder"
         self._making.error("missing-input", message, place, hint)
 
@@ -264,7 +265,9 @@ class Needs:
             self._making.report.warn("no-match", message, self._making.mark(place))
             return
         message = f"no file matches the input {pattern!r}, and no earlier stage makes any"
-        self._making.error("no-match", message, place)
+        made = [chunk.general.replace("**", "*") for chunk in self._makers.chunks[:_NEAR_MAX]]
+        near = near_name(pattern, made)
+        self._making.error("no-match", message, place, f"did you mean {near!r}?" if near else "")
 
     def _made_before(self, pattern: str, block: Block, target: int, binary: int) -> tuple[Indices, Indices]:
         """The makers of known names that match, and of patterns: in earlier stages, earlier in the line, or itself."""

@@ -25,7 +25,7 @@ from pilotage.language.text.patterns import is_pattern
 from pilotage.language.text.scalars import ambiguity
 from pilotage.language.text.tree import Listing, Node, Scalar, Table
 from pilotage.model.definition import Combination, Iteration, Operator, Source
-from pilotage.model.errors import did_you_mean
+from pilotage.model.errors import did_you_mean, near_name
 
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
 RANGE = re.compile(r"(-?[0-9]{1,18})\.\.(-?[0-9]{1,18})(?:\.\.(-?[0-9]{1,18}))?")
@@ -133,6 +133,13 @@ def _read_variable(key: Scalar, item: Node, place: Place, reading: Reading) -> o
     if isinstance(item, Table):
         if item.get("variable") is not None:
             return reading.fault("duplicate-key", item, f"the variable is named {key.text!r} already")
+        if item.entries and not any(k.text in _KEYS or near_name(k.text, _KEYS) for k, _ in item.entries):
+            message = f"{key.text!r} is no way to combine lists; there are {', '.join(OPERATORS)}"
+            hint = (
+                did_you_mean(key.text, OPERATORS)
+                or f"or, for a variable {key.text!r}, give one of {', '.join(_ORIGINS)}"
+            )
+            return reading.fault("unknown-operator", key, message, hint=hint)
         entries = list(item.entries)
     else:
         origin = "values"

@@ -16,7 +16,7 @@ from pilotage.language.folder import Folder
 from pilotage.language.text.quantities import BYTES_FORM, SECONDS_FORM, parse_bytes, parse_seconds
 from pilotage.language.text.tree import Listing, Mark, Node, Report, Scalar, Table
 from pilotage.language.text.yaml import ambiguity
-from pilotage.model.errors import did_you_mean
+from pilotage.model.errors import near_name
 
 Place = tuple[str | int, ...]
 Schema = dict[str, Any]
@@ -202,7 +202,8 @@ class Choice(msgspec.Struct, frozen=True):
         if isinstance(node, Scalar) and node.text in self.words:
             return node.text
         known = [word for word in self.words if word]
-        hint = did_you_mean(node.text, known) if isinstance(node, Scalar) else ""
+        near = near_name(node.text, known) if isinstance(node, Scalar) else ""
+        hint = f"did you mean {near!r}?" if near else ""
         return reading.fault(
             "unknown-choice", node, f"expected one of {', '.join(known)}; got {describe(node)}", hint=hint
         )

@@ -93,9 +93,9 @@ class Record(msgspec.Struct, frozen=True):
         """The value, or `MISSING`; every fault inside is noted."""
         table = self._table(node)
         if table is None:
-            return reading.fault(
-                "wrong-type", node, f"expected {_article(self.struct)} with fields, got {describe(node)}"
-            )
+            names = ", ".join(field.short_name for field in fields_of(self.struct)[:6])
+            message = f"expected {_article(self.struct)} with fields such as {names}; got {describe(node)}"
+            return reading.fault("wrong-type", node, message)
         if self.struct is d.Environment and not set(table.keys()) & {"exported", "setting"}:
             table = Table(((Scalar("exported", plain=False, mark=table.mark), table),), table.mark)
         faults = len(reading.report.errors)
@@ -157,7 +157,7 @@ class Record(msgspec.Struct, frozen=True):
             elif key.text in below:
                 moved.append((key, item))
             else:
-                hint = did_you_mean(key.text, own | inline_names | below)
+                hint = _hint(key, item, own | inline_names | below)
                 reading.fault("unknown-field", key, f"{_article(self.struct)} has no field {key.text!r}", hint=hint)
         if inlined and inline:
             here = _merge(here, inline[0], inlined, reading)
@@ -174,6 +174,17 @@ class Record(msgspec.Struct, frozen=True):
                     (Scalar(child, plain=False, mark=mark), Listing((Table(tuple(moved), table.mark),), table.mark))
                 )
         return Table(tuple(here), table.mark)
+
+
+def _hint(key: Scalar, item: Node, known: frozenset[str] | set[str]) -> str:
+    """What was probably meant by a field that is not known."""
+    longer = sorted(name for name in known if len(key.text) > 2 and name.startswith(key.text))
+    if longer:
+        return f"did you mean {longer[0]!r}?"
+    hint = did_you_mean(key.text, known)
+    if isinstance(item, Table) and not hint.startswith("did you"):
+        return f"if {key.text!r} is a name, write a list: each element begins with '- name: {key.text}'"
+    return hint
 
 
 def _merge(
