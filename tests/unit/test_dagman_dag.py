@@ -45,7 +45,9 @@ class TestLines:
     def test_keywords_are_read_in_any_case_and_with_either_dash(self) -> None:
         dag = accepted("job A a.sub\naBoRt_dag-ON A 3 Return 1\nPRE-SKIP A 4\n")
         assert node(dag, "A").abort is not None
-        assert node(dag, "A").pre_skip == 4
+        skip = node(dag, "A").pre_skip
+        assert skip is not None
+        assert skip.number == 4
 
     def test_a_backslash_continues_a_line_across_comments_and_blank_lines(self) -> None:
         dag = accepted("JOB A a.sub\nJOB B b.sub\nPARENT A \\\n# between\n\n  CHILD \\\n  B\n")

@@ -68,7 +68,7 @@ class CommandApplier:
         elif isinstance(command, ast.NumberCommand) and command.keyword == "PRIORITY":
             self._for_each(scope, command.node, command, lambda node: self._prioritise(node, command), kinds=_WORK)
         elif isinstance(command, ast.NumberCommand):
-            self._for_each(scope, command.node, command, lambda node: setattr(node, "pre_skip", command.number))
+            self._for_each(scope, command.node, command, lambda node: setattr(node, "pre_skip", command))
 
     def _named(self, scope: Scope, command: ast.NodeNameCommand) -> None:
         node = self._find(scope, command.node, command)
@@ -141,6 +141,11 @@ class CommandApplier:
     def _hint(self, name: str, known: Collection[str]) -> str:
         """The near name; comparing is slow, so only the first faults get one, and only among a few thousand names."""
         self._hints += 1
+        same = (
+            next((other for other in known if other.lower() == name.lower()), "") if self._hints <= _HINTS_MAX else ""
+        )
+        if same:
+            return f"did you mean {same!r}?"
         return did_you_mean(name, known) if self._hints <= _HINTS_MAX and len(known) <= _KNOWN_MAX else ""
 
     def _prioritise(self, node: DagNode, command: ast.NumberCommand) -> None:

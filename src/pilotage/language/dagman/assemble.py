@@ -8,7 +8,7 @@ from pilotage.language.dagman.lexer import Word, decode
 from pilotage.language.dagman.nodes import Dag, DagNode
 from pilotage.language.dagman.parser import parse_commands
 from pilotage.language.dagman.paths import found_instead, located
-from pilotage.language.dagman.scope import NODES_MAX, Scope, Workshop
+from pilotage.language.dagman.scope import NODES_MAX, SPLICED_MAX, Scope, Workshop
 from pilotage.language.folder import Folder
 from pilotage.language.losses import Losses
 from pilotage.language.text.tree import NOWHERE, Mark, Report
@@ -28,6 +28,8 @@ def assemble(text: str, report: Report, losses: Losses, *, file: str, folder: Fo
     top.close(workshop)
     if not workshop.nodes and len(report.errors) == faults_before:
         report.error("no-nodes", "expected at least one JOB, found none", NOWHERE, file=file)
+    if workshop.full:
+        return Dag(nodes=(), edges={}, limits={}, descriptions={})
     cycle = find_loop(followers(len(workshop.nodes), workshop.edges))
     if cycle:
         names = [workshop.nodes[i].name for i in cycle]
@@ -117,7 +119,8 @@ class _Assembler:
                 self._report.warn(
                     "done-ignored", f"a {command.keyword} node cannot be DONE", command.mark, file=command.file
                 )
-        if len(self._workshop.nodes) >= NODES_MAX:
+        spliced = self._workshop.spliced + bool(scope.prefix)
+        if len(self._workshop.nodes) >= NODES_MAX or spliced > SPLICED_MAX:
             self._workshop.too_large(command)
             return
         node = DagNode(
@@ -135,6 +138,7 @@ class _Assembler:
             )
             return
         self._workshop.names.add(node.name)
+        self._workshop.spliced = spliced
         scope.nodes[name] = len(self._workshop.nodes)
         scope.order.append(len(self._workshop.nodes))
         self._workshop.nodes.append(node)

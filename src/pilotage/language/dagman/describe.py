@@ -98,20 +98,27 @@ class _Description:
         package = self._package
         inputs: dict[str, None] = {}
         outputs: dict[str, None] = {}
+        inner: set[str] = set()
         for binary in package.binaries:
             for given in binary.inputs:
                 list_fields(given.declared, self._losses, place=package.path)
-                inputs.update(dict.fromkeys(self._taken(given)))
+                # What an earlier binary of the same package makes is there already.
+                inputs.update(dict.fromkeys(path for path in self._taken(given) if path not in inner))
             for output in binary.outputs:
                 list_fields(output.declared, self._losses, place=package.path)
                 if output.declared.expression or is_pattern(output.name) or not is_listable(output.name):
                     self._lose("outputs", f"{output.declared.expression or output.name!r} cannot be listed")
                 else:
                     outputs[output.name] = None
+            if len(package.binaries) > 1:
+                inputs.update({binary.stdin: None} if binary.stdin and binary.stdin not in inner else {})
+                outputs.update({stream: None for stream in (binary.stdout, binary.stderr) if stream})
+            inner.update(outputs)
         single = package.binaries[0] if len(package.binaries) == 1 else None
-        for binary in package.binaries if single is None else ():
-            inputs.update({binary.stdin: None} if binary.stdin else {})
-            outputs.update({stream: None for stream in (binary.stdout, binary.stderr) if stream})
+        taken = {*inputs, single.stdin} if single is not None else {*inputs}
+        made = {*outputs, single.stdout, single.stderr} if single is not None else {*outputs}
+        for name in sorted((taken & made) - {""}):
+            self._lose("outputs", f"{name!r} is also an input: who reads the DAG takes it as an input only")
         if inputs or outputs:
             self.lines.append(command("preserve_relative_paths", "true"))
         self.lines.append(command("should_transfer_files", "yes"))

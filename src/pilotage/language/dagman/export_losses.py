@@ -60,7 +60,7 @@ OTHER_EXPORT_LOSSES: dict[str, str] = {
     "locator": "HTCondor names a file after its path or URL",
     "memory": "sizes are rounded up to kilobytes",
     "name": "a name that cannot stand in a DAG file",
-    "outputs": "a pattern or an expression, or a name that cannot stand in a list",
+    "outputs": "a pattern or an expression, a name that cannot stand in a list, or a file that is an input too",
     "retry": "rules other than one exit code that gives up, or without a number of attempts",
     "role": "a DAG has one FINAL and one PROVISIONER node; these and SERVICE nodes have no edges",
     "scratch": "sizes are rounded up to kilobytes",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 LENGTH_MAX = 1_000_000
+EXPANSIONS_MAX = 1_000_000
 _DEPTH_MAX = 24
 _OPENING = re.compile(r"\$(\$?)([A-Za-z_][A-Za-z0-9_]*)?\(")
 _NAME = re.compile(r"[A-Za-z0-9_.+]+")
@@ -54,6 +55,8 @@ class _Expansion:
         self._table = table
         self._notes = notes
         self._made = 0
+        self._count = 0  # macros replaced, those inside a value that is known already included
+        self._known: dict[str, tuple[str, int]] = {}  # name → its value, and the macros that were replaced in it
 
     def expand(self, text: str, depth: int) -> str:
         if depth > _DEPTH_MAX:
@@ -61,7 +64,7 @@ class _Expansion:
             return ""
         parts: list[str] = []
         at = 0
-        while (found := _OPENING.search(text, at)) is not None and self._made <= LENGTH_MAX:
+        while (found := _OPENING.search(text, at)) is not None and not self._is_too_much():
             end = _closing(text, found.end())
             if end < 0:
                 break
@@ -76,13 +79,20 @@ class _Expansion:
             else:
                 parts.append(self._macro(body, written, depth))
             self._made += len(parts[-1]) + len(parts[-2])
+            self._count += 1
             at = end + 1
         parts.append(text[at:])
         result = "".join(parts)
+        if self._count > EXPANSIONS_MAX:
+            self._fault(f"more than {EXPANSIONS_MAX} macros stand inside each other")
+            return ""
         if max(self._made, len(result)) > LENGTH_MAX:
             self._fault(f"macros expand to more than {LENGTH_MAX} characters")
             return ""
         return result
+
+    def _is_too_much(self) -> bool:
+        return self._made > LENGTH_MAX or self._count > EXPANSIONS_MAX
 
     def _fault(self, message: str) -> None:
         if message not in self._notes.faults:
@@ -106,9 +116,19 @@ class _Expansion:
         return ""
 
     def _lookup(self, name: str, depth: int) -> str | None:
-        self._notes.used.add(name.lower())
-        value = self._table.get(name.lower())
-        return None if value is None else self.expand(value, depth + 1)
+        lower = name.lower()
+        self._notes.used.add(lower)
+        if lower in self._known:
+            value, count = self._known[lower]
+            self._count += count
+            return value
+        raw = self._table.get(lower)
+        if raw is None:
+            return None
+        before = self._count
+        value = self.expand(raw, depth + 1)
+        self._known[lower] = (value, self._count - before)
+        return value
 
     def _function(self, name: str, body: str, written: str, depth: int) -> str:
         upper = name.upper()

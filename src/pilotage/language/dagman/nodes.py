@@ -10,6 +10,7 @@ from pilotage.language.dagman.commands import (
     Inline,
     NodeCommand,
     NodeKind,
+    NumberCommand,
     RetryCommand,
     ScriptCommand,
     ToleranceCommand,
@@ -42,7 +43,7 @@ class DagNode(msgspec.Struct, kw_only=True):
     abort: AbortCommand | None = None
     tolerance: ToleranceCommand | None = None
     priority: int | None = None
-    pre_skip: int | None = None
+    pre_skip: NumberCommand | None = None
     category: str = ""
 
     @property

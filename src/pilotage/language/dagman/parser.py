@@ -18,6 +18,7 @@ from pilotage.language.dagman.parser_nodes import (
     required,
     same_keyword,
 )
+from pilotage.language.dagman.paths import told
 from pilotage.language.text.tree import Report
 from pilotage.model.errors import did_you_mean
 
@@ -33,7 +34,9 @@ def parse_commands(text: str, report: Report, *, file: str) -> tuple[ast.Command
         try:
             found.append(_command(line, reader, file=file))
         except Fault as fault:
-            report.error(fault.code, fault.message, fault.mark, hint=fault.hint, file=file)
+            message = told(fault.message, report, file=file)
+            hint = fault.hint if message == fault.message else ""
+            report.error(fault.code, message, fault.mark, hint=hint, file=file)
     return tuple(found)
 
 

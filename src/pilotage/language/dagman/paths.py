@@ -9,6 +9,7 @@ import posixpath
 
 from pilotage.language.folder import Folder
 from pilotage.language.text.paths import tidy_name
+from pilotage.language.text.tree import Report
 
 
 def located(directory: str, path: str) -> str:
@@ -25,6 +26,15 @@ def program(directory: str, path: str) -> str:
     """A program as a command that is never looked for on the search path."""
     where = located(directory, path) if directory else path
     return where if "/" in where else f"./{where}"
+
+
+def told(message: str, report: Report, *, file: str) -> str:
+    """A message as it may be told: of a file outside the DAG's folder, which may be anybody's, no word is repeated."""
+    if file in ("", report.file) or not is_outside(file):
+        return message
+    expected, found, _ = message.partition(", found ")
+    said = expected if found else "this line cannot be understood"
+    return f"{said}; what was found is not shown, the file is outside the DAG's folder"
 
 
 def found_instead(folder: Folder, path: str) -> str:

@@ -8,7 +8,7 @@ import re
 import msgspec
 
 from pilotage.language.dagman.lexer import SPACE, decode
-from pilotage.language.dagman.paths import found_instead, located
+from pilotage.language.dagman.paths import found_instead, located, told
 from pilotage.language.folder import Folder
 from pilotage.language.text.tree import Mark, Report
 
@@ -48,7 +48,12 @@ class QueueReader:
         if wrong is not None or (found is None and variables):
             self._report.error(
                 "bad-queue",
-                f"expected: queue [COUNT] [VARIABLES] [in LIST | from LINES | matching PATTERNS], found {text[:80]!r}",
+                told(
+                    "expected: queue [COUNT] [VARIABLES] [in LIST | from LINES | matching PATTERNS], "
+                    f"found {text[:80]!r}",
+                    self._report,
+                    file=file,
+                ),
                 mark,
                 file=file,
             )

@@ -12,6 +12,7 @@ from pilotage.language.losses import Losses
 from pilotage.language.text.tree import Report
 
 NODES_MAX = 1_000_000
+SPLICED_MAX = 100_000
 EDGES_MAX = 4_000_000
 COMMANDS_MAX = 4_000_000
 
@@ -27,6 +28,7 @@ class Workshop(msgspec.Struct, kw_only=True):
     with_parent: set[int] = set()
     with_child: set[int] = set()
     commands: int = 0
+    spliced: int = 0
     full: bool = False  # too much was asked for: nothing more is brought in
 
     def connect(self, parents: Iterable[int], children: Iterable[int], command: Command) -> None:
@@ -43,7 +45,7 @@ class Workshop(msgspec.Struct, kw_only=True):
 
     def has_room(self, command: Command) -> bool:
         """Whether another file may be brought in."""
-        if self.commands > COMMANDS_MAX or len(self.nodes) >= NODES_MAX:
+        if self.commands > COMMANDS_MAX or len(self.nodes) >= NODES_MAX or self.spliced >= SPLICED_MAX:
             self.too_large(command)
         return not self.full
 
@@ -53,7 +55,7 @@ class Workshop(msgspec.Struct, kw_only=True):
             self.full = True
             self.report.error(
                 "dag-too-large",
-                f"expected at most {NODES_MAX} nodes and {EDGES_MAX} edges",
+                f"expected at most {NODES_MAX} nodes, {SPLICED_MAX} of them from splices, and {EDGES_MAX} edges",
                 command.mark,
                 file=command.file,
             )

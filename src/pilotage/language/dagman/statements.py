@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from pilotage.language.dagman.lexer import SPACE
+from pilotage.language.dagman.paths import told
 from pilotage.language.text.tree import Mark, Report
 
 StatementKind = Literal["assign", "queue", "if", "elif", "else", "endif", "include", "use", "error", "warning"]
@@ -19,6 +20,7 @@ _BLOCK = re.compile(r"([+]?[A-Za-z_][A-Za-z0-9_.]*)[ \t]*@=[ \t]*(\S+)")
 _QUEUE = re.compile(r"queue(?:[ \t]+(.*))?", re.IGNORECASE | re.DOTALL)
 _CONDITION = re.compile(r"(if|elif|else|endif)\b(.*)", re.IGNORECASE | re.DOTALL)
 _COLON = re.compile(r"(include|use|error|warning)\b[ \t]*([A-Za-z_]*)[ \t]*:(.*)", re.IGNORECASE | re.DOTALL)
+_MENTION = re.compile(r"\$[A-Za-z_]*\(([A-Za-z0-9_.+]+)|\bdefined[ \t]+([A-Za-z0-9_.+]+)", re.IGNORECASE)
 _OPEN_LIST = re.compile(r"\b(?:in|from)\b[^(]*\(", re.IGNORECASE)
 
 _KINDS: dict[str, StatementKind] = {
@@ -41,6 +43,7 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     value: str = ""
     items: tuple[str, ...] | None = None
     mark: Mark
+    mentions: frozenset[str] = frozenset()
 
 
 def physical_lines(text: str) -> tuple[PhysicalLine, ...]:
@@ -63,10 +66,17 @@ def parse_statements(lines: Sequence[PhysicalLine], report: Report, *, file: str
         mark = Mark(line, column)
         statement = _statement(joined, stream, mark)
         if isinstance(statement, str):
-            report.error("bad-submit-line", statement, mark, file=file)
+            report.error("bad-submit-line", told(statement, report, file=file), mark, file=file)
         else:
-            found.append(statement)
+            names = mentioned(statement.value, *(statement.items or ())) - {statement.name}
+            found.append(msgspec.structs.replace(statement, mentions=names) if names else statement)
     return tuple(found)
+
+
+def mentioned(*texts: str) -> frozenset[str]:
+    """The names of the macros in some texts, in lower case."""
+    found = (_MENTION.finditer(text) for text in texts if "$" in text or "efined" in text)
+    return frozenset((match[1] or match[2]).lower() for matches in found for match in matches)
 
 
 def _continued(text: str, stream: Iterator[PhysicalLine]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -13,9 +13,9 @@ from pilotage.language.dagman.conditions import holds
 from pilotage.language.dagman.lexer import decode
 from pilotage.language.dagman.macros import Notes, expand
 from pilotage.language.dagman.nodes import Variable
-from pilotage.language.dagman.paths import found_instead, located
+from pilotage.language.dagman.paths import found_instead, located, told
 from pilotage.language.dagman.queue import QUEUED_MAX, QueueReader
-from pilotage.language.dagman.statements import Statement, parse_statements, physical_lines
+from pilotage.language.dagman.statements import Statement, mentioned, parse_statements, physical_lines
 from pilotage.language.folder import Folder
 from pilotage.language.losses import Losses
 from pilotage.language.text.tree import NOWHERE, Mark, Report
@@ -37,6 +37,7 @@ class SubmitJob(msgspec.Struct, frozen=True, kw_only=True):
     origins: Mapping[str, Origin]
     notes: Notes
     file: str
+    mentions: Mapping[str, Origin]  # macro → where it is first written
 
     def text(self, *names: str) -> str:
         """The expanded value of the first of these commands that is set, or an empty text."""
@@ -114,6 +115,7 @@ class _Run:
         self._process = 0
         self.table: dict[str, str] = {}
         self.origins: dict[str, Origin] = {}
+        self.mentions: dict[str, Origin] = {}
         self.jobs: list[SubmitJob] = []
         self.queue_seen = False
 
@@ -122,6 +124,11 @@ class _Run:
             if variable.append is append:
                 self.table[name.lower()] = self._of_before(name.lower(), variable.value)
                 self.origins[name.lower()] = Origin(variable.file, variable.mark)
+                self._mention(mentioned(variable.value), self.origins[name.lower()])
+
+    def _mention(self, names: Iterable[str], origin: Origin) -> None:
+        for name in names:
+            self.mentions.setdefault(name, origin)
 
     def _of_before(self, name: str, value: str) -> str:
         """A value that speaks of itself means the value before; everything else is expanded when it is used."""
@@ -134,6 +141,7 @@ class _Run:
         # One entry per open `if`: "taken" while its chosen branch runs, "open" while none was chosen, "over" after.
         branches: list[str] = []
         for statement in statements:
+            self._notes.used |= statement.mentions
             if statement.kind in ("if", "elif", "else", "endif"):
                 self._branch(statement, branches, file=file)
             elif all(branch == "taken" for branch in branches):
@@ -166,6 +174,8 @@ class _Run:
         return bool(result)
 
     def _perform(self, statement: Statement, *, file: str, depth: int) -> None:
+        if statement.mentions:
+            self._mention(statement.mentions, Origin(file, statement.mark))
         if statement.kind == "assign":
             self._assign(statement, file=file)
         elif statement.kind == "queue":
@@ -236,7 +246,9 @@ class _Run:
                 self._process += 1
                 # What the jobs of one statement have in common is kept once: there may be a million of them.
                 shared = ChainMap(own, table)
-                self.jobs.append(SubmitJob(table=shared, origins=origins, notes=self._notes, file=file))
+                self.jobs.append(
+                    SubmitJob(table=shared, origins=origins, notes=self._notes, file=file, mentions=self.mentions)
+                )
 
     def _error(self, code: str, message: str, statement: Statement, file: str) -> None:
-        self._report.error(code, message, statement.mark, file=file)
+        self._report.error(code, told(message, self._report, file=file), statement.mark, file=file)

@@ -8,6 +8,7 @@ import shlex
 
 import msgspec
 
+from pilotage.language.dagman.activity import activity_of_command
 from pilotage.language.dagman.commands import Inline, ScriptCommand
 from pilotage.language.dagman.drafts import Draft, DraftFile
 from pilotage.language.dagman.fields import Wrong, is_yes, split_arguments, split_environment, split_list, split_remaps
@@ -16,14 +17,12 @@ from pilotage.language.dagman.macros import Notes, expand
 from pilotage.language.dagman.nodes import Dag, DagNode
 from pilotage.language.dagman.paths import found_instead, is_outside, located, program
 from pilotage.language.dagman.resources import container, resources, whole_number
+from pilotage.language.dagman.review import Reviewer
 from pilotage.language.dagman.submit import Origin, SubmitJob, SubmitReader
 from pilotage.language.dagman.vocabulary import (
-    HARMLESS,
-    MEANT,
     OTHER_LOSSES,
     SCRIPT_HEAD,
     SEARCHED,
-    SUBMIT_LOSSES,
     WRAPPED,
 )
 from pilotage.language.expansion.packages import SHELL
@@ -59,6 +58,7 @@ class Translator:
         self._losses = losses
         self._folder = folder
         self._reader = SubmitReader(folder, report, losses)
+        self._reviewer = Reviewer(report, losses)
         self._noted: set[tuple[str, str, Origin]] = set()
         self._parents: dict[int, list[str]] = {}
         for parent, child in dag.edges:
@@ -70,9 +70,11 @@ class Translator:
         package = self._common(node)
         origin = Origin(node.file, node.mark)
         if node.kind == "subdag":
+            self._reviewer.review_unread(node)
             return [self._subjob(node, position, package, origin)]
         jobs = self._jobs(node, position)
         if jobs is None:
+            self._reviewer.review_unread(node)
             return [Draft(node=position, package=package, origin=origin)] if node.noop else []
         if not jobs:
             if not self._report.errors:
@@ -84,7 +86,7 @@ class Translator:
         for number, job in enumerate(jobs):
             name = package.name if len(jobs) == 1 else f"{package.name}.{number}"
             drafts.append(self._draft(node, position, job, msgspec.structs.replace(package, name=name)))
-        self._review(jobs[-1])
+        self._reviewer.review(node, jobs[-1])
         return drafts
 
     def _lose(self, keyword: str, reason: str, origin: Origin) -> None:
@@ -124,9 +126,14 @@ class Translator:
         found = {kind: self._script(node, command) for kind, command in node.scripts.items()}
         skip = node.pre_skip
         if skip is not None and "pre" not in found:
-            self._lose("PRE_SKIP", f"{node.name!r} has no PRE script", Origin(node.file, node.mark))
+            self._lose("PRE_SKIP", f"{node.name!r} has no PRE script", Origin(skip.file, skip.mark))
             skip = None
-        return Scripts(pre=found.get("pre"), post=found.get("post"), hold=found.get("hold"), skip_exit_code=skip)
+        return Scripts(
+            pre=found.get("pre"),
+            post=found.get("post"),
+            hold=found.get("hold"),
+            skip_exit_code=skip.number if skip else None,
+        )
 
     def _script(self, node: DagNode, command: ScriptCommand) -> Script:
         origin = Origin(command.file, command.mark)
@@ -208,10 +215,11 @@ class Translator:
             resources=resources(job, self._losses),
             container=container(job),
             environment=Environment(exported=self._environment(job)),
-            activity=package.activity or _activity(node),
         )
         draft = Draft(node=position, package=package, origin=job.origin("executable"))
         draft.command = self._command(node, job)
+        if "pilotage_activity" not in node.variables:
+            draft.package = msgspec.structs.replace(package, activity=_activity(node, draft.command))
         self._files(draft, job, directory)
         return draft
 
@@ -330,41 +338,13 @@ class Translator:
             return None
         return DraftFile(path, job.origin(*names))
 
-    def _review(self, job: SubmitJob) -> None:
-        """List what of a description has no meaning here, and warn of values that nothing uses."""
-        for name, origin in job.origins.items():
-            if name in (SEARCHED, WRAPPED) or (
-                name == "transfer_executable" and job.text("executable").startswith("/")
-            ):
-                continue
-            if name.startswith("my."):
-                self._lose("+ATTRIBUTE", f"{name[3:]}: {OTHER_LOSSES['+ATTRIBUTE']}", origin)
-            elif name in SUBMIT_LOSSES:
-                if job.text(name).lower() not in HARMLESS.get(name, ()):
-                    self._lose(name, SUBMIT_LOSSES[name], origin)
-            elif name not in MEANT and name.startswith("request_"):
-                self._lose("request_…", f"{name}: {SUBMIT_LOSSES['request_…']}", origin)
-            elif name not in MEANT and name not in job.notes.used and origin.file == job.file:
-                self._report.warn(
-                    "unused-variable", f"nothing uses {name!r}; a misspelt command?", origin.mark, file=origin.file
-                )
-        where = job.origin("executable")
-        for keyword, written in job.notes.losses.items():
-            self._lose(keyword, f"{written}: {OTHER_LOSSES.get(keyword, '')}", where)
-        for fault in job.notes.faults:
-            self._error("bad-macro", fault, where)
-        for name in job.notes.undefined:
-            self._report.warn(
-                "undefined-macro", f"$({name}) is set nowhere and counts as empty", where.mark, file=where.file
-            )
-
 
 def _why_no_output(path: str) -> str:
     return "it has characters of a pattern" if is_pattern(path) else why_outside(path)
 
 
-def _activity(node: DagNode) -> str:
+def _activity(node: DagNode, command: tuple[str, ...]) -> str:
+    """The name of the submit file, unless the program says the same anyway."""
     description = node.command.description
-    if isinstance(description, Inline):
-        return ""
-    return posixpath.splitext(posixpath.basename(description.text))[0]
+    stem = "" if isinstance(description, Inline) else posixpath.splitext(posixpath.basename(description.text))[0]
+    return "" if stem == activity_of_command(command) else stem

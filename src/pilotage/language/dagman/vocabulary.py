@@ -65,6 +65,7 @@ HARMLESS: dict[str, frozenset[str]] = {
     "should_transfer_files": frozenset({"yes", "if_needed", "auto", "automatic"}),
     "when_to_transfer_output": frozenset({"on_exit", "on_success"}),
     "transfer_executable": frozenset({"true", "yes", "1"}),
+    "get_env": frozenset({"false", "no", "0"}),
     "getenv": frozenset({"false", "no", "0"}),
     "hold": frozenset({"false", "no", "0"}),
     "nice_user": frozenset({"false", "no", "0"}),
@@ -80,6 +81,7 @@ _LOG = "a log or report that HTCondor writes"
 _TIMING = "HTCondor's own timing of starts"
 _TRANSFER = "a detail of HTCondor's file transfer"
 _OTHER = "a detail of HTCondor's own execution"
+_CREDENTIALS = "credentials are a matter of the site"
 _UNIVERSE = "belongs to a universe other than vanilla, container or docker"
 
 SUBMIT_LOSSES: dict[str, str] = {
@@ -180,9 +182,9 @@ SUBMIT_LOSSES: dict[str, str] = {
     "transfer_input": _TRANSFER,
     "transfer_output": _TRANSFER,
     "transfer_plugins": _TRANSFER,
-    "use_oauth_services": "credentials are a matter of the site",
-    "use_scitokens": "credentials are a matter of the site",
-    "use_x509userproxy": "credentials are a matter of the site",
+    "use_oauth_services": _CREDENTIALS,
+    "use_scitokens": _CREDENTIALS,
+    "use_x509userproxy": _CREDENTIALS,
     "vm_disk": _UNIVERSE,
     "vm_memory": _UNIVERSE,
     "vm_type": _UNIVERSE,
@@ -191,9 +193,54 @@ SUBMIT_LOSSES: dict[str, str] = {
     "want_name_tag": _OTHER,
     "want_remote_io": _OTHER,
     "when_to_transfer_output": "outputs are kept when a package has succeeded",
-    "x509userproxy": "credentials are a matter of the site",
+    "x509userproxy": _CREDENTIALS,
 }
 
+# Prefixes of commands that come in whole families; a macro of such a name that is used is none of them.
+LOST_FAMILIES = ("arc_", "aws_", "azure_", "cloud_label_", "ec2_", "gce_", "tool_daemon_", "vm_", "xen_")
+
+# The other submit commands of HTCondor 25 that mean nothing here, by their reasons.
+_MORE_LOSSES: dict[str, str] = {
+    _ACCOUNT: "primary_unix_group project_name",
+    _LOG: (
+        "dagman_log email_attributes job_machine_attrs_history_length manifest_dir submit_event_notes_attrs "
+        "ulog_execute_attrs want_ads"
+    ),
+    _TIMING: "cron_prep_time cron_window materialize_max_idle suspend_job_at_exec",
+    _MATCHING: "preferences require_gpus",
+    _POLICY: (
+        "checkpoint_exit_code concurrency_limits_expr exit_requirements on_evict_checks retry_request_disk "
+        "retry_request_memory retry_request_memory_increase retry_request_memory_max skip_if_dataflow"
+    ),
+    _TRANSFER: (
+        "buffer_block_size buffer_size checkpoint_destination compress_files container_is_common fetch_files "
+        "local_files output_directory transfer_checkpoint_files transfer_common_input transfer_container"
+    ),
+    _OTHER: (
+        "allow_arguments_v1 allow_environment_v1 batch_id container_service_names container_target_dir "
+        "core_size dagman_job_id disk_usage docker_override_entrypoint docker_pull_policy hold_kill_sig "
+        "interactive_args interactive_executable job_max_vacate_time jobset memory_usage mount_under_scratch "
+        "noop_job_exit_code noop_job_exit_signal parallel_script_shadow parallel_script_starter "
+        "remove_kill_sig rendezvousdir want_job_networking wantnametag"
+    ),
+    _UNIVERSE: "batch_extra_submit_args batch_runtime java_vm_arguments java_vm_arguments2",
+    _CREDENTIALS: (
+        "delegate_job_gsi_credentials_lifetime docker_send_credentials gs_access_key_id_file "
+        "gs_secret_access_key_file s3_access_key_id_file s3_secret_access_key_file scitokens_file "
+        "send_credential use_scitoken useoauthservices"
+    ),
+}
+SUBMIT_LOSSES |= {name: reason for reason, names in _MORE_LOSSES.items() for name in names.split()}
+SUBMIT_LOSSES |= {
+    **{f"{prefix}…": _UNIVERSE for prefix in LOST_FAMILIES},
+    "tool_daemon_…": _OTHER,
+    "arguments2": "use arguments",
+    "environment2": "use environment",
+    "get_env": SUBMIT_LOSSES["getenv"],
+    "shell": "a command line in place of an executable; use executable and arguments",
+}
+
+UNKNOWN = "unknown submit command"
 # Keywords whose losses depend on more than their presence; the reasons are given where the loss is found.
 OTHER_LOSSES: dict[str, str] = {
     "CONFIG": "configures DAGMan itself; nothing of the file is read",
@@ -207,6 +254,7 @@ OTHER_LOSSES: dict[str, str] = {
     "SCRIPT": "macros that only a running DAGMan knows, DEBUG, scripts of nodes with several jobs",
     "SET_JOB_ATTR": "an attribute of DAGMan's own job",
     "TOLERANCE": "packages fail and are retried one by one",
+    "VARS": "a value that nothing in the submit description uses",
     "WEAK PARENT": "the child waits until its parents have succeeded",
     "+ATTRIBUTE": "an attribute of HTCondor's job, from a submit description or VARS",
     "allowed_execute_duration": "a value that is no number",
@@ -224,6 +272,7 @@ OTHER_LOSSES: dict[str, str] = {
     "transfer_input_files": "the file keeps its folders: HTCondor puts it beside the program",
     "transfer_output_files": "the file's folders, or a file that several nodes make or that is needed before it is made",
     "transfer_output_remaps": "the program must write the file under its new name",
+    UNKNOWN: "no submit command that is known here, and no macro that is used",
     "universe": "packages run as in the vanilla, container or docker universe",
     "use": "a template of the HTCondor configuration is not known here",
     "$(Cluster)": "known only to a running HTCondor; kept as written",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 
+from pilotage.language.dagman.activity import activity_of_command
 from pilotage.language.dagman.describe import Described, describe
 from pilotage.language.dagman.export_losses import list_fields
 from pilotage.language.dagman.submit_text import protected, variable
@@ -92,7 +93,8 @@ class _Writer:
         options = (" NOOP" if declared.noop else "") + (" DONE" if declared.done else "")
         keyword = self._keyword(package)
         variables: dict[str, str] = {}
-        activity = ""
+        unsaid = self._of_its_stage(package)  # the activity that a reader takes from elsewhere where none is written
+        written = ""  # the one that the node's submit file is named after
         if package.subjob:
             if not package.subjob.endswith(".dag"):
                 self._lose("subjob", f"{package.subjob!r}: only a DAG file can be a SUBDAG", package.path)
@@ -103,9 +105,16 @@ class _Writer:
             described = describe(package, node=name, losses=self._losses)
             submit = self._submit_file(package, described)
             variables.update(described.variables)
-            activity = submit.removesuffix(".sub")
             self._lines.append(f"{keyword} {name} {submit}{options}")
-        self._name(package, name, variables, activity=activity)
+            unsaid = activity_of_command(_command(package, name))
+            written = submit.removesuffix(".sub")
+        wanted = declared.activity or ("" if unsaid == package.activity else package.activity)
+        if wanted != ("" if written == unsaid else written):
+            self._say("activity", wanted, variables, place=package.path)
+        self._say("name", package.name, variables, place=package.path)
+        pairs = " ".join(variable(key, value) for key, value in variables.items())
+        if pairs:
+            self._lines.append(f"VARS {name} {pairs}")
         self._properties(package, name, declared)
 
     def _keyword(self, package: ConcretePackage) -> str:
@@ -130,18 +139,17 @@ class _Writer:
             self._files[known] = described.submit
         return known
 
-    def _name(self, package: ConcretePackage, name: str, variables: dict[str, str], *, activity: str) -> None:
-        """Say the package's name and activity, unless a reader takes `activity` from the submit file's name anyway."""
-        for keyword, text in (("name", package.name), ("activity", package.activity)):
-            if keyword == "activity" and text == activity:
-                continue
-            if "\n" in text:
-                self._lose(keyword, f"{text!r} cannot stand in a DAG file", package.path)
-            else:
-                variables[f"pilotage_{keyword}"] = protected(text)
-        pairs = " ".join(variable(key, value) for key, value in variables.items())
-        if pairs:
-            self._lines.append(f"VARS {name} {pairs}")
+    def _of_its_stage(self, package: ConcretePackage) -> str:
+        """The activity of a package without a command: its stage's, which only comes back where nobody chose it."""
+        stage = self._expansion.definition.stages[package.id.stage - 1]
+        return "" if stage.name or self._expansion.late else package.activity
+
+    def _say(self, keyword: str, text: str, variables: dict[str, str], *, place: str) -> None:
+        """Keep a package's name or activity in a variable."""
+        if "\n" in text:
+            self._lose(keyword, f"{text!r} cannot stand in a DAG file", place)
+        else:
+            variables[f"pilotage_{keyword}"] = protected(text)
 
     def _properties(self, package: ConcretePackage, name: str, declared: Package) -> None:
         for kind in ("pre", "post", "hold"):
@@ -222,3 +230,10 @@ class _Writer:
 
 def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _command(package: ConcretePackage, node: str) -> tuple[str, ...]:
+    """The command that a reader of the package's submit file finds."""
+    if package.startup:
+        return package.startup
+    return package.binaries[0].argv if len(package.binaries) == 1 else (f"{node}.sh",)

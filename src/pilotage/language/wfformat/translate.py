@@ -228,7 +228,8 @@ class _Translation:
                 f"{_first_of(list(self._outside))}; acquisition is self, the program has to find them"
             )
             self._report.warn("input-from-outside", message, next(iter(self._outside.values())).mark)
-        silent = [(m, n) for n, makers in enumerate(by_files) for m in makers if m not in set(declared[n])]
+        said = [set(parents) for parents in declared]
+        silent = [(m, n) for n, makers in enumerate(by_files) for m in makers if m not in said[n]]
         if silent:
             pairs = [f"{tasks[maker].id.text} → {tasks[number].id.text}" for maker, number in silent[:_SHOWN_MAX]]
             message = f"{_counted(len(silent), 'edge')} implied by files and not among 'parents': {_first_of(pairs, len(silent))}"
