@@ -17,6 +17,7 @@ from pilotage.language.drawing.file_count import count_files
 from pilotage.language.drawing.layers import lay_out
 from pilotage.language.drawing.picture import ACTIVITIES_MAX, Arrow, Box, Picture, picture_of
 from pilotage.language.drawing.svg import draw_picture
+from pilotage.language.expansion.edge_files import FilesOnEdges
 from pilotage.language.text.patterns import is_pattern
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -98,7 +99,10 @@ def test_json_of_many_packages_is_whole() -> None:
 def test_the_files_of_edges_agree_with_the_expansion() -> None:
     expansion = expanded(SWEEP.format(count=5))
     listed = {(e["from"], e["to"]): e["files"] for e in json.loads("".join(draw(expansion, "json")))["edges"]}
-    asked = {(expansion.path(a), expansion.path(b)): expansion.edge_files(a, b) for a, b, _ in expansion.graph.edges()}
+    asked = {
+        (expansion.path(a), expansion.path(b)): FilesOnEdges(expansion).between(a, b)
+        for a, b, _ in expansion.graph.edges()
+    }
     assert listed == asked
 
 

@@ -23,7 +23,10 @@ def test_an_edge_without_a_file_carries_none_whatever_its_names_look_like() -> N
         "  - {run: z, outputs: [ab]}\n  - {run: y, after: [one], inputs: [ab]}\n"
     )
     expansion = expanded(body)
-    assert {(a, b): expansion.edge_files(a, b) for a, b, _ in expansion.graph.edges()} == {(0, 2): [], (1, 2): ["ab"]}
+    assert {(a, b): FilesOnEdges(expansion).between(a, b) for a, b, _ in expansion.graph.edges()} == {
+        (0, 2): [],
+        (1, 2): ["ab"],
+    }
 
 
 def test_a_star_in_a_value_is_a_character_of_the_name() -> None:
@@ -32,17 +35,17 @@ def test_a_star_in_a_value_is_a_character_of_the_name() -> None:
         "  - {each: {v: ['a*']}, run: y, inputs: ['{v}']}\n"
     )
     expansion = expanded(body)
-    assert {(a, b): expansion.edge_files(a, b) for a, b, _ in expansion.graph.edges()} == {(0, 2): ["a*"]}
+    assert {(a, b): FilesOnEdges(expansion).between(a, b) for a, b, _ in expansion.graph.edges()} == {(0, 2): ["a*"]}
 
 
 def test_only_those_patterns_of_a_maker_are_carried_that_can_be_meant() -> None:
     body = "stages:\n  - {run: x, outputs: ['p-*', 'q-*', r]}\n  - {run: y, inputs: ['p-?', r]}\n"
-    assert expanded(body).edge_files(0, 1) == ["p-*", "r"]
+    assert FilesOnEdges(expanded(body)).between(0, 1) == ["p-*", "r"]
 
 
 def test_a_name_that_comes_of_a_pattern_is_carried_as_that_pattern() -> None:
     body = "stages:\n  - {run: x, outputs: ['p-*']}\n  - {run: y, inputs: [p-1, ./p-2]}\n"
-    assert expanded(body).edge_files(0, 1) == ["p-*"]
+    assert FilesOnEdges(expanded(body)).between(0, 1) == ["p-*"]
 
 
 def test_a_pattern_takes_nothing_of_a_later_stage() -> None:
@@ -51,7 +54,7 @@ def test_a_pattern_takes_nothing_of_a_later_stage() -> None:
         "  - {run: c, outputs: [x-1, y]}\n"
     )
     expansion = expanded(body)
-    assert {(a, b): expansion.edge_files(a, b) for a, b, _ in expansion.graph.edges()} == {
+    assert {(a, b): FilesOnEdges(expansion).between(a, b) for a, b, _ in expansion.graph.edges()} == {
         (0, 1): ["x-0"],
         (2, 1): ["y"],
     }
@@ -59,7 +62,7 @@ def test_a_pattern_takes_nothing_of_a_later_stage() -> None:
 
 def test_packages_of_a_line_hand_on_what_matches() -> None:
     body = "stages:\n  - packages: [{run: a, outputs: [x-1]}, {run: b, inputs: ['x-*']}]\n"
-    assert expanded(body).edge_files(0, 1) == ["x-1"]
+    assert FilesOnEdges(expanded(body)).between(0, 1) == ["x-1"]
 
 
 class Counting:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pilotage.language import MemoryFolder
+from pilotage.language.expansion.edge_files import FilesOnEdges
 from pilotage.model.graph import EdgeKind
 from tests.jobs import Untouchable, again, commands, edges, expanded, only_fault, picture, refused
 
@@ -304,7 +305,7 @@ def test_the_critical_path_follows_the_estimates() -> None:
 
 def test_edges_know_their_files() -> None:
     text = "stages:\n  - run: a\n    outputs: [x, y, z, 'p-*']\n  - run: b\n    inputs: [x, 'p-*', '[yw]']\n"
-    assert sorted(expanded(text).edge_files(0, 1)) == ["p-*", "x", "y"]
+    assert sorted(FilesOnEdges(expanded(text)).between(0, 1)) == ["p-*", "x", "y"]
 
 
 def test_all_to_all_beyond_the_limit_is_refused_before_it_is_made() -> None:

@@ -8,18 +8,15 @@ packages are called.
 from __future__ import annotations
 
 import bisect
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.packages import needed_names
 from pilotage.language.text.patterns import can_both_match, literal_prefix, matches
 from pilotage.model.definition import OutputFile
 from pilotage.model.graph import EdgeKind, Graph
-
-if TYPE_CHECKING:
-    from pilotage.language.expansion.expansion import Expansion
 
 
 class Carried(msgspec.Struct, frozen=True):

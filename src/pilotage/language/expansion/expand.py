@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 
+from pilotage.language.expansion.edge_files import FilesOnEdges
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.lists import Lists, RecordedLists, late_key, makers_key
 from pilotage.language.expansion.making import Making
@@ -126,8 +127,9 @@ def _refuse_cycle(making: Making, expansion: Expansion, loop: list[int]) -> None
     """Note packages that wait for each other, with the files they wait for and the lines they stand in."""
     shown = loop if len(loop) <= 2 * _SHOWN_MAX else loop[:_SHOWN_MAX]
     steps = []
+    on_edges = FilesOnEdges(expansion)
     for package, following in zip(shown, [*shown[1:], loop[0]], strict=True):
-        files = expansion.edge_files(package, following)
+        files = on_edges.between(package, following)
         through = f" ─[{', '.join(files[:2])}]→ " if files else " → "
         steps.append(f"{making.package_name(package)}{through}")
     dots = "" if len(shown) == len(loop) else f"… ({len(loop) - len(shown)} more) → "

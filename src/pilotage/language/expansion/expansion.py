@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 
 from pilotage.language.expansion.blocks import Block, BlockColumns, BlockIndex
-from pilotage.language.expansion.edge_files import FilesOnEdges
 from pilotage.language.expansion.lists import files_read
 from pilotage.language.expansion.makers import general_pattern, late_outputs
 from pilotage.language.expansion.packages import ConcretePackage, write_package
@@ -167,10 +166,6 @@ class Expansion:
         if stage not in self._late_patterns:
             self._late_patterns[stage] = late_outputs(self.definition, stage - 1)
         return self._late_patterns[stage]
-
-    def edge_files(self, maker: int, consumer: int) -> list[str]:
-        """The names and patterns of the files on an edge."""
-        return FilesOnEdges(self).between(maker, consumer)
 
     def late_stage(self, stage: int) -> LateStage:
         """The late stage with a number, counted from 1."""

@@ -194,9 +194,15 @@ def _write_binary(
     known["outputs"] = tuple(output.name for output in outputs)
     known["arguments"] = render_arguments(binary.arguments, known)
     environment = environment_levels(definition, block.package, binary, values)
+    software = find_software(definition, binary) if binary.software else None
+    if software is not None and software.boutiques is not None:
+        from pilotage.language.expansion.described import described_by
+
+        outer = described_by(software.boutiques).environment(filled_parameters(binary.parameters, values))
+        environment = msgspec.structs.replace(environment, exported={**outer, **environment.exported})
     return ConcreteBinary(
         declared=binary,
-        software=_software(binary, definition),
+        software="@".join(filter(None, (software.id, software.version))) if software else "",
         argv=command_of(binary, block.package, known, definition),
         inputs=inputs,
         outputs=outputs,
@@ -205,11 +211,6 @@ def _write_binary(
         stderr=_name(binary.stderr, values),
         environment=environment,
     )
-
-
-def _software(binary: Binary, definition: Definition) -> str:
-    found = find_software(definition, binary) if binary.software else None
-    return "" if found is None else f"{found.id}@{found.version}" if found.version else found.id
 
 
 def _write_input(

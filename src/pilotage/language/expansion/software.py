@@ -52,11 +52,6 @@ def environment_levels(definition: Definition, package: Package, binary: Binary,
         exported.update(level.exported)
         setting.update(level.setting)
     filled = {name: render(parse_template(text), values) for name, text in exported.items()}
-    if software is not None and software.boutiques is not None:
-        from pilotage.language.expansion.described import described_by
-
-        parameters = filled_parameters(binary.parameters, values)
-        filled = {**described_by(software.boutiques).environment(parameters), **filled}
     return Environment(exported=filled, setting=setting)
 
 
