@@ -32,6 +32,7 @@ class Needs:
         self._making = making
         self._makers = making.makers
         self._edges: list[tuple[Indices, Indices, int]] = []
+        self._singles: list[tuple[int, int, int]] = []
         self._count = 0
         self._matched: dict[tuple[str, int], Found | None] = {}
         self._by_package_name: dict[str, list[int]] | None = None
@@ -79,6 +80,12 @@ class Needs:
 
     def edges(self, *, first_source: int | None) -> tuple[Indices, Indices, Kinds]:
         """Every edge noted; when a graph grows, of older packages only those that come from new ones."""
+        if self._singles:
+            columns = np.array(self._singles, dtype=np.int32)
+            self._singles.clear()
+            for kind in np.unique(columns[:, 2]).tolist():
+                alike = columns[columns[:, 2] == kind]
+                self._edges.append((alike[:, 0], alike[:, 1], kind))
         if not self._edges:
             return np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.uint8)
         sources = np.concatenate([sources for sources, _, _ in self._edges])
@@ -111,7 +118,9 @@ class Needs:
                 return set()
         elif is_pattern(literal_text(template)):
             return self._of_pattern(block, packages, place, given, template, awaited)
-        elif _comes_from_outside(given) and self._makers.makes_nothing_like(general_pattern(template)):
+        elif (_comes_from_outside(given) and self._makers.makes_nothing_like(general_pattern(template))) or (
+            not template.placeholders and block.count == 1 and self._single(template, packages, awaited)
+        ):
             return set()
         else:
             names = tidy_names(render_column(template, self._making.block_columns(block), block.count))
@@ -126,6 +135,16 @@ class Needs:
             return set()
         unmade = np.flatnonzero(~made)
         return self._of_unmade(block, [names[i] for i in unmade.tolist()], targets[unmade], place, given, awaited)
+
+    def _single(self, template: Template, packages: Indices, awaited: EdgeKind) -> bool:
+        """Note the one edge of a plain name; imported jobs have little else. False where it needs a closer look."""
+        maker = self._makers.by_name.get(tidy_name(literal_text(template)))
+        target = int(packages[0])
+        if maker is None or maker == target:
+            return False
+        self._singles.append((maker, target, int(EdgeKind.FILE | awaited)))
+        self._count += 1
+        return True
 
     def _of_unmade(
         self, block: Block, names: list[str], targets: Indices, place: Place, given: InputFile, awaited: EdgeKind

@@ -127,10 +127,12 @@ def _check_limits(definition: Definition, report: Report, mark: MarkOf) -> None:
 
 
 def values_in(value: Value, place: Place = ()) -> Iterator[tuple[Place, Value]]:
-    """Every record of a definition with its place, outer ones first."""
+    """Every record of a definition with its place, outer ones first; what nobody wrote is left out."""
     yield place, value
-    for name in _record_fields(type(value)):
+    for name, default in _record_fields(type(value)):
         inner = getattr(value, name)
+        if inner is default:
+            continue
         if isinstance(inner, Value):
             yield from values_in(inner, (*place, name))
         elif isinstance(inner, tuple):
@@ -140,13 +142,13 @@ def values_in(value: Value, place: Place = ()) -> Iterator[tuple[Place, Value]]:
 
 
 @cache
-def _record_fields(kind: type[Value]) -> tuple[str, ...]:
-    """The fields that hold records, or lists of them: most hold texts and numbers, and imported jobs have many."""
+def _record_fields(kind: type[Value]) -> tuple[tuple[str, object], ...]:
+    """The fields that hold records, or lists of them, with their defaults: imported jobs have many, mostly empty."""
     if kind is Combination:
-        return ("of",)
+        return (("of", None),)
     of_lists = (field for field in fields_of(kind) if isinstance(field.kind, ListOf))
     lists = {field.name for field in of_lists if isinstance(field.kind, ListOf) and isinstance(field.kind.item, Record)}
-    return tuple(f.name for f in fields_of(kind) if f.name in lists or isinstance(f.kind, (Record, Each)))
+    return tuple((f.name, f.default) for f in fields_of(kind) if f.name in lists or isinstance(f.kind, (Record, Each)))
 
 
 def templates_in(value: Value) -> Iterator[tuple[Place, str, Style]]:
