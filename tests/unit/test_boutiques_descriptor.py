@@ -222,7 +222,7 @@ def test_every_fault_is_told_at_once_with_its_place() -> None:
 TEXTS = [
     ("", "not-json", 1, 1),
     ("{", "not-json", 1, 2),
-    ('{"a": 1,\n}', "not-json", 2, 1),
+    ('{"a": 1,\n"b"}', "not-json", 2, 4),
     ('{"a" 1}', "not-json", 1, 6),
     ("[1 2]", "not-json", 1, 4),
     ("[010]", "not-json", 1, 3),
