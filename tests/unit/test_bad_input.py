@@ -63,6 +63,7 @@ def test_a_dozen_faults_of_every_kind_are_told_at_once_with_their_places() -> No
         ("unknown-field", 6, 38),
         ("unequal-lengths", 9, 11),
         ("unknown-placeholder", 13, 14),
+        ("outside-tree", 17, 15),
         ("wrong-type", 18, 13),
         ("unknown-choice", 25, 11),
         ("bad-template", 27, 16),
@@ -210,3 +211,16 @@ def test_the_head_is_asked_for_by_an_example() -> None:
 
 def test_the_common_head_is_valid() -> None:
     assert loaded("run: x\n", head=HEAD).report.errors == []
+
+
+def test_an_unknown_field_does_not_hide_other_faults_of_its_record() -> None:
+    faults = refused("stages:\n  - run: a\n    memmory: 2\n    outputs: [../x]\n")
+    assert sorted((fault.code, fault.line) for fault in faults) == [("outside-tree", 6), ("unknown-field", 5)]
+
+
+def test_a_cycle_is_told_beside_other_faults_and_every_cycle_is() -> None:
+    text = "stages:\n  - {run: a, outputs: [../x]}\n"
+    for first, second in (("d", "e"), ("f", "g")):
+        text += f"  - {{run: {first}, inputs: [{second}], outputs: [{first}]}}\n"
+        text += f"  - {{run: {second}, inputs: [{first}], outputs: [{second}]}}\n"
+    assert sorted(fault.code for fault in refused(text)) == ["cycle", "cycle", "outside-tree"]

@@ -31,6 +31,10 @@ _SURE = frozenset(
 )
 
 
+# Of these, the ones that no unreadable field of the same record can have brought about.
+_NEVER_FOLLOWS = frozenset({"bad-table", "not-utf8", "outside-tree", "too-many-items"})
+
+
 class _Further(Report):
     """A report that remembers from which place each text at fault was looked for."""
 
@@ -70,5 +74,6 @@ def look_further(document: Document, reading: Reading) -> None:
         place = Mark(problem.line, problem.column)
         if problem.code not in _SURE or (unsure and problem.code == "unknown-placeholder"):
             continue
-        if further.begun(place) not in spoilt and place not in known:
+        follows = further.begun(place) in spoilt and problem.code not in _NEVER_FOLLOWS
+        if not follows and place not in known:
             report.errors.append(problem)
