@@ -56,12 +56,15 @@ class _Further(Report):
 def look_further(document: Document, reading: Reading) -> None:
     """Note the faults of a refused document's texts and lists as well, as far as they follow from no other fault."""
     spoilt: set[Mark] = set()
+    unreadable: set[Mark] = set()
 
     def mark(place: Place) -> Mark:
         found = document.mark(place)
         # A record takes all it holds with it, but the document as a whole and its levels do not.
         if any(reading.is_faulty(place[:end]) for end in range(2, len(place) + 1)):
             spoilt.add(found)
+        if reading.is_faulty(place):
+            unreadable.add(found)
         return found
 
     report = document.report
@@ -74,6 +77,7 @@ def look_further(document: Document, reading: Reading) -> None:
         place = Mark(problem.line, problem.column)
         if problem.code not in _SURE or (unsure and problem.code == "unknown-placeholder"):
             continue
-        follows = further.begun(place) in spoilt and problem.code not in _NEVER_FOLLOWS
+        begun = further.begun(place)
+        follows = begun in unreadable or (begun in spoilt and problem.code not in _NEVER_FOLLOWS)
         if not follows and place not in known:
             report.errors.append(problem)
