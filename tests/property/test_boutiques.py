@@ -149,6 +149,8 @@ def test_bosh_says_the_same_of_any_small_descriptor_and_invocation(bosh: Bosh, d
     event(f"bosh: {theirs.verdict}, we: {mine.verdict}")
     if theirs.verdict == "crash" or (not invocation and mine.verdict == "refuse"):
         return  # nothing to compare: bosh failed, or let an empty invocation pass unseen
+    if mine.codes == ("condition-unknown-name",):
+        return  # documented: we refuse a name that bosh fails over only when it comes to evaluate it
     assert (mine.verdict, mine.command) == (theirs.verdict, theirs.command), (theirs, mine)
     assert mine.outputs == theirs.outputs, (theirs, mine)
 

@@ -175,7 +175,8 @@ def test_every_mark_lies_in_the_text(text: str) -> None:
 def test_without_names_in_braces_the_tree_is_that_of_pyyaml(text: str) -> None:
     tree, report = read_tree(text.encode(), file="")
     is_json = text.lstrip("\ufeff \t\r\n").startswith(("{", "[", '"'))  # read by other rules than YAML's
-    assume(not report.errors and not NAME_IN_BRACES.search(text) and not is_json)
+    twice_marked = text.startswith("\ufeff\ufeff")  # we drop every mark at the beginning, PyYAML the first
+    assume(not report.errors and not NAME_IN_BRACES.search(text) and not is_json and not twice_marked)
     assert tree is not None
     composed = yaml.compose(text, Loader=yaml.CSafeLoader)
     assert composed is not None
