@@ -25,6 +25,18 @@ from pilotage.model.definition import Definition
 from pilotage.model.errors import Problem
 from pilotage.model.resolved import ResolvedLists
 
+SWEEP = """\
+pilotage: 1
+job: sweep
+stages:
+  - each: {seed: 1..1000}
+    run: ./simulate --seed {seed} --out sim-{seed}.dat
+    outputs: [sim-{seed}.dat]
+  - run: ./merge {inputs} --out result.dat
+    inputs: [sim-*.dat]
+    outputs: [result.dat]
+"""  # the example of the README, as it stands
+
 HEAD = "pilotage: 1\njob: j\n"
 
 

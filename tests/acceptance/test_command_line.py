@@ -12,17 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs import SWEEP
+
 PROGRAM = Path(sys.executable).with_name("pilotage")
-SWEEP = """pilotage: 1
-job: sweep
-stages:
-  - each: {seed: 1..1000}
-    run: ./simulate --seed {seed} --out sim-{seed}.dat
-    outputs: [sim-{seed}.dat]
-  - run: ./merge {inputs} --out result.dat
-    inputs: [sim-*.dat]
-    outputs: [result.dat]
-"""
 
 
 @pytest.fixture

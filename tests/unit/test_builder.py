@@ -12,18 +12,7 @@ from pilotage.language.reading import spoken as s
 from pilotage.language.reading.records import names_below, names_of
 from pilotage.model import definition as d
 from pilotage.model.errors import DocumentError
-
-SWEEP = """\
-pilotage: 1
-job: sweep
-stages:
-  - each: {seed: 1..1000}
-    run: ./simulate --seed {seed} --out sim-{seed}.dat
-    outputs: [sim-{seed}.dat]
-  - run: ./merge {inputs} --out result.dat
-    inputs: [sim-*.dat]
-    outputs: [result.dat]
-"""
+from tests.jobs import SWEEP
 
 
 def sweep() -> Job:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pilotage.language.boutiques import output_paths
 from pilotage.language.expansion.described import (
     Described,
-    boutiques_command,
     container_of,
     described,
     described_by,
@@ -92,7 +91,7 @@ class TestCommand:
         text = descriptor()
         assert described_by(text) is described_by(text)
         assert described(Software(id="a", boutiques=text)) is described_by(text)
-        assert boutiques_command(text, {"image": "a"}) == "blur a"
+        assert described_by(text).command({"image": "a"}) == "blur a"
 
     def test_only_some_descriptors_are_kept(self) -> None:
         first = descriptor()
@@ -245,8 +244,6 @@ class TestOutputs:
         found = tool({"path_template": "blur.cfg", "file_template": ["width = [WIDTH]"]})
         assert found.outputs({"image": "i", "width": 2}) == ()
         assert found.unsaid({"image": "i"}) == ["file-template: the configuration file 'out0' is not written"]
-        (file,) = found.configuration({"image": "i", "width": "2"})
-        assert (file.path, file.text) == ("blur.cfg", "width = 2")
 
     def test_a_strange_character_of_a_descriptor_is_not_taken_for_a_placeholder(self) -> None:
         assert said("x\U000f0000.txt", {"image": "i"}).startswith("not said")

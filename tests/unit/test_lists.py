@@ -91,10 +91,3 @@ def test_only_what_is_absent_is_absent() -> None:
     lists, _ = recording()
     assert lists.absent(["f.dat", "g.dat"]) == ["g.dat"]
     assert RecordedLists(ResolvedLists()).absent(["g.dat"]) == []
-
-
-def test_the_address_of_a_list_depends_on_its_content_alone() -> None:
-    lists = {"one": ("a", "b"), "two": ("a", "b"), "three": ("ab",), "four": ("a", "b", ""), "five": ()}
-    digests = ResolvedLists(lists=lists).digests()
-    assert digests["one"] == digests["two"]
-    assert len(set(digests.values())) == 4

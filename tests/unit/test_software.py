@@ -216,18 +216,16 @@ stages:
     assert package.declared.resources.memory_bytes is not None
 
 
-def test_the_infrastructure_that_is_named_goes_first() -> None:
-    document = """\
+@pytest.mark.parametrize("executor, command", [("grid", "on-the-grid"), ("local", "anywhere"), ("cloud", "anywhere")])
+def test_the_executor_chooses_the_infrastructure(executor: str, command: str) -> None:
+    document = f"""\
 software:
   - id: s
     infrastructures:
-      - {name: any, executions: [{run: anywhere}]}
-      - {name: grid, executions: [{run: on-the-grid}]}
-stages: [{software: s}]
+      - {{name: any, executions: [{{run: anywhere}}]}}
+      - {{name: grid, environment: {{WHERE: grid}}, executions: [{{run: on-the-grid}}]}}
+stages: [{{software: s, executor: {executor}}}]
 """
-    definition = expanded(document).definition
-    found = find_execution(definition.software[0], platform="", job_type="normal", infrastructure="grid")
-    other = find_execution(definition.software[0], platform="", job_type="normal", infrastructure="cloud")
-    assert found is not None
-    assert other is not None
-    assert (found[1].run, other[1].run) == (("on-the-grid",), ("anywhere",))
+    binary = expanded(document).package(0).binaries[0]
+    assert binary.argv == (command,)
+    assert binary.environment.exported == ({"WHERE": "grid"} if executor == "grid" else {})

@@ -12,18 +12,7 @@ from pilotage.language.text.growth import ALIASED_NODES_MAX, DEPTH_MAX, PROBLEMS
 from pilotage.language.text.tree import Listing, Mark, Node, Scalar, Table
 from pilotage.language.text.yaml import SIZE_BYTES_MAX, ambiguity, read_tree
 from pilotage.model.errors import Problem
-
-EXAMPLE = """\
-pilotage: 1
-job: sweep
-stages:
-  - each: {seed: 1..1000}
-    run: ./simulate --seed {seed} --out sim-{seed}.dat
-    outputs: [sim-{seed}.dat]
-  - run: ./merge {inputs} --out result.dat
-    inputs: [sim-*.dat]
-    outputs: [result.dat]
-"""
+from tests.jobs import SWEEP
 
 
 def plain_data(node: Node | None) -> object:
@@ -57,7 +46,7 @@ def codes(text: str | bytes) -> list[tuple[str, int, int]]:
 
 
 def test_the_ten_line_example_reads_as_it_stands() -> None:
-    assert read(EXAMPLE) == {
+    assert read(SWEEP) == {
         "pilotage": "1",
         "job": "sweep",
         "stages": [
@@ -307,7 +296,7 @@ def test_the_tree_beside_faults_holds_what_could_be_understood() -> None:
 
 def test_without_libyaml_the_parser_in_python_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(yaml, "CSafeLoader")
-    assert read(EXAMPLE) == read(EXAMPLE.replace("[sim-{seed}.dat]", '["sim-{seed}.dat"]'))
+    assert read(SWEEP) == read(SWEEP.replace("[sim-{seed}.dat]", '["sim-{seed}.dat"]'))
     assert codes("a:\n\tb: 1") == [("tab", 2, 1)]
     assert codes("a: [x") == [("syntax", 1, 4)]
 
@@ -348,3 +337,9 @@ def test_a_quoted_scalar_is_never_ambiguous(text: str) -> None:
 @pytest.mark.parametrize("text", ["1:30:00", "001..100", "1.10", "0", "0.5", "true", "north", "x_1", "1..9", "-", "-x"])
 def test_a_clear_plain_scalar_is_not_reported(text: str) -> None:
     assert ambiguity(Scalar(text, plain=True)) == ""
+
+
+def test_a_byte_order_mark_does_not_keep_json_from_being_read() -> None:
+    tree, report = read_tree('\ufeff{"a": "\\ud83d\\ude00"}'.encode(), file="j.json")
+    assert report.errors == []
+    assert plain_data(tree) == {"a": "\U0001f600"}

@@ -10,6 +10,7 @@ import click
 from pilotage.cli.numbers import import_numpy_quickly
 from pilotage.cli.options import chosen_format, command_with, document_argument, format_option
 from pilotage.cli.output import emit, shown
+from pilotage.model.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from pilotage.app import Verdict
@@ -35,7 +36,7 @@ def check(file: str | None, source_format: str, *, as_json: bool) -> int:
         show_problems(verdict.errors, severity="error")
         show_problems(verdict.warnings, severity="warning")
         emit(f"{shown(line)}\n" for line in _summary(verdict, file or verdict.file))
-    return 0 if verdict.valid else 2
+    return ExitCode.COMPLETE if verdict.valid else ExitCode.BAD_INPUT
 
 
 def _summary(verdict: Verdict, name: str) -> Iterator[str]:

@@ -8,9 +8,7 @@ from collections.abc import Callable
 import click
 
 from pilotage.cli.output import finish, reason, say_to_reader
-
-BAD_INPUT = 2
-INTERRUPTED = 130
+from pilotage.model.exit_codes import ExitCode
 
 
 def exit_code_of(run: Callable[[], object]) -> int:
@@ -20,7 +18,7 @@ def exit_code_of(run: Callable[[], object]) -> int:
         return finish() or code
     except KeyboardInterrupt:
         say_to_reader("interrupted")
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
 
 
 def _guarded(run: Callable[[], object]) -> int:
@@ -34,15 +32,15 @@ def _guarded(run: Callable[[], object]) -> int:
         said = io.StringIO()
         fault.show(said)
         say_to_reader(said.getvalue().rstrip("\n"))
-        return BAD_INPUT
+        return ExitCode.BAD_INPUT
     except MemoryError:
         say_to_reader("error: there is not enough memory for this")
-        return BAD_INPUT
+        return ExitCode.BAD_INPUT
     except OSError as error:
         # The system, not the program: a folder that is gone, a disk that cannot be read.
         where = f"{error.filename}: " if error.filename else ""
         say_to_reader(f"error: {where}{reason(error)}")
-        return BAD_INPUT
+        return ExitCode.BAD_INPUT
     except Exception as error:  # noqa: BLE001 # what is not ours is raised again
         return show(error)
     return result if isinstance(result, int) else 0

@@ -195,7 +195,12 @@ class Package(Value, frozen=True, kw_only=True):
     startup_parameters: Annotated[tuple[Annotated[str, TEMPLATE], ...], _doc("The arguments of that script.")] = ()
     node_restriction: Annotated[tuple[str, ...], _doc("Only on one of these nodes.")] = ()
     platform: Annotated[str, _doc("Only on this platform.")] = ""
-    executor: Annotated[str, _doc("The site or kind of site to run on; none: the default.")] = ""
+    executor: Annotated[
+        str,
+        _doc(
+            "The site or kind of site to run on, which also chooses the infrastructure of software; none: the default."
+        ),
+    ] = ""
     job_type: Annotated[str, _doc("Which execution of the software, such as `normal` or `mpi`.")] = "normal"
     resources: Annotated[Resources, _doc("What it takes of a node.")] = Resources()
     container: Annotated[Container | None, _doc("The image it runs in.")] = None

@@ -10,11 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-EXIT_COMPLETE = 0
-EXIT_PACKAGES_FAILED = 1
-EXIT_BAD_INPUT = 2
-EXIT_STOPPED = 3
-EXIT_INTERRUPTED = 130
+from pilotage.model.exit_codes import ExitCode
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +28,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 class PilotageError(Exception):
     """The one base class: what failed, on which object, what was expected against what was there, and what to do next."""
 
-    exit_code = EXIT_BAD_INPUT
+    exit_code: int = ExitCode.BAD_INPUT
     retryable = False
 
     def __init__(self, what: str, *, subject: str = "", expected: str = "", got: str = "", next_step: str = "") -> None:

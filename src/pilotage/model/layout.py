@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-_DOTTED = re.compile(r"([1-9][0-9]{0,8})\.([1-9][0-9]{0,8})\.([1-9][0-9]{0,8})")
 _PATH = re.compile(r"(?:(.+)/)?([0-9]{3,9})/([0-9]{3,9})/([0-9]{3,9})")
 
 
@@ -41,12 +40,6 @@ def parse_path(path: str) -> PackageId | None:
     place = PackageId(int(found[2]), int(found[3]), int(found[4]))
     # One path for each package: `0001` is not another way to write `001`.
     return place if place.path("") == f"/{found[2]}/{found[3]}/{found[4]}" else None
-
-
-def parse_dotted(text: str) -> PackageId | None:
-    """The place that a dotted form such as `1.2.1` names, or None."""
-    found = _DOTTED.fullmatch(text)
-    return PackageId(int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
 class TemplateLayout(msgspec.Struct, frozen=True):

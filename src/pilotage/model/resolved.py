@@ -19,12 +19,6 @@ class ResolvedLists(msgspec.Struct, frozen=True, kw_only=True):
     growth: tuple[int, ...] = ()  # late stages, counted from 1
     expander_version: int = EXPANDER_VERSION
 
-    def digests(self) -> dict[str, str]:
-        """The address of each list by its content."""
-        import hashlib  # only when a job is recorded
-
-        return {key: hashlib.sha256(msgspec.json.encode(values)).hexdigest() for key, values in self.lists.items()}
-
     def with_growth(self, stage: int, lists: Mapping[str, tuple[str, ...]]) -> ResolvedLists:
         """The lists after one more late stage was laid out over those given."""
         return ResolvedLists(

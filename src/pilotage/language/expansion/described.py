@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from pilotage.language import boutiques
-from pilotage.language.boutiques import ConfigurationFile, Descriptor, Input, check_invocation, command_line
+from pilotage.language.boutiques import Descriptor, Input, check_invocation, command_line
 from pilotage.language.expansion.described_paths import (
     KnownValues,
     OutputTemplates,
@@ -85,10 +85,6 @@ class Described:
     def environment(self, parameters: Mapping[str, object]) -> dict[str, str]:
         """The variables of the tool; one that stands for an input without a value is left out."""
         return boutiques.environment(self.descriptor, boutiques_values(self.descriptor, parameters))
-
-    def configuration(self, parameters: Mapping[str, object]) -> tuple[ConfigurationFile, ...]:
-        """The files that must be there before the tool starts."""
-        return boutiques.configuration_files(self.descriptor, boutiques_values(self.descriptor, parameters))
 
     @property
     def container(self) -> Container | None:
@@ -256,11 +252,6 @@ def described(software: Software | None) -> Described | None:
 def described_binary(definition: Definition, binary: Binary) -> Described | None:
     """How Boutiques describes what a binary runs; None where it does not."""
     return described(find_software(definition, binary)) if binary.software else None
-
-
-def boutiques_command(descriptor: Mapping[str, object], parameters: Mapping[str, object]) -> str:
-    """The shell command of a descriptor for one set of parameters; raises `DocumentError` where bosh would refuse it."""
-    return described_by(descriptor).command(parameters)
 
 
 def with_described_files(binary: Binary, found: Described, known: KnownValues = nothing_known) -> Binary:

@@ -136,12 +136,6 @@ class Items:
         """The tag of one item as text."""
         return str(item) if self._tags is None else "_".join(map(str, self._tags[item].tolist()))
 
-    def tag_texts(self) -> list[str]:
-        """The tags of all items as texts."""
-        if self._tags is None:
-            return list(map(str, range(self.count)))
-        return ["_".join(map(str, row)) for row in self._tags.tolist()]
-
     def values(self, item: int) -> dict[str, str | tuple[str, ...]]:
         """The variables of one item."""
         return {name: column.value(item) for name, column in self.columns.items()}

@@ -10,8 +10,8 @@ import msgspec
 from pilotage.language.expansion.blocks import Block, binary_of
 from pilotage.language.expansion.software import (
     environment_levels,
+    execution_for,
     filled_parameters,
-    find_execution,
     find_software,
     parameter_texts,
 )
@@ -264,7 +264,7 @@ def _software_command(binary: Binary, package: Package, values: Values, definiti
         from pilotage.language.expansion.described import described_by
 
         return described_by(software.boutiques).argv(parameters)
-    found = find_execution(software, platform=package.platform, job_type=package.job_type)
+    found = execution_for(software, package)
     if found is None:
         message = f"the software {software.id!r} has no execution for job type {package.job_type!r}"
         raise PilotageError(message, subject=definition.job)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Protocol
 
 from pilotage.language.expansion.blocks import Block
-from pilotage.language.expansion.software import find_execution, find_software
+from pilotage.language.expansion.software import execution_for, find_software
 from pilotage.language.reading.iterations import sources
 from pilotage.language.reading.kinds import Place
 from pilotage.language.reading.rules import templates_in, values_in
@@ -63,7 +63,7 @@ def _software_faults(binary: Binary, block: Block, definition: Definition) -> It
     if software is None or software.boutiques is not None:
         return
     package = block.package
-    found = find_execution(software, platform=package.platform, job_type=package.job_type)
+    found = execution_for(software, package)
     if found is None:
         on = f" on the platform {package.platform!r}" if package.platform else ""
         message = f"the software {software.id!r} has no execution for the job type {package.job_type!r}{on}"

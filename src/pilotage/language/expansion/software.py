@@ -36,13 +36,19 @@ def find_execution(
     return None
 
 
+def execution_for(software: Software, package: Package) -> tuple[Infrastructure, Execution] | None:
+    """How a software is started for a package: on the infrastructure that its executor names, where there is one."""
+    named = package.executor if any(i.name == package.executor for i in software.infrastructures) else ""
+    return find_execution(software, platform=package.platform, job_type=package.job_type, infrastructure=named)
+
+
 def environment_levels(definition: Definition, package: Package, binary: Binary, values: Values) -> Environment:
     """The variables of a binary, filled in: release, infrastructure, execution, job, package, binary; the inner wins."""
     levels: list[Environment] = []
     software = find_software(definition, binary) if binary.software else None
     if software is not None:
         levels.append(software.environment)
-        found = find_execution(software, platform=package.platform, job_type=package.job_type)
+        found = execution_for(software, package)
         if found is not None:
             levels += [found[0].environment, found[1].environment]
     levels += [definition.environment, package.environment, binary.environment]

@@ -10,7 +10,7 @@ import msgspec
 from pilotage.language.folder import Folder
 from pilotage.language.reading.catalogue import read_file
 from pilotage.language.reading.kinds import MISSING, ListOf, Place, Reading, describe
-from pilotage.language.reading.records import Record, fields_of
+from pilotage.language.reading.records import Record
 from pilotage.language.reading.rules import check_rules, check_software
 from pilotage.language.text.tree import Listing, Mark, Node, Report, Scalar, Table
 from pilotage.language.text.yaml import read_tree
@@ -130,8 +130,3 @@ def nearest_mark(marks: Mapping[Place, Mark], place: Place) -> Mark:
         if found is not None and found.line:
             return found
     return Mark()
-
-
-def document_fields() -> tuple[str, ...]:
-    """The names of the fields at the head of a document."""
-    return (*(field.name for field in fields_of(Definition)), "catalogue")
