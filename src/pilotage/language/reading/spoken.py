@@ -146,7 +146,7 @@ class SpokenSource(TypedDict, total=False):
 
 
 SpokenIteration = (
-    Mapping[str, Any] | d.Source | d.Combination
+    Mapping[str, Any] | SpokenSource | d.Source | d.Combination
 )  # {variable: values, range, text or SpokenSource}, or {operator: operands}
 
 
