@@ -40,8 +40,13 @@ check: $(DEVELOPMENT)  ## lint, format, types, imports and house rules
 	pytest --quiet tests/test_tidy.py
 
 .PHONY: bench
-bench: $(DEVELOPMENT)  ## measure every figure the documentation gives
-	python -m bench.language
+bench: $(DEVELOPMENT)  ## measure every figure the documentation gives, up to a hundred thousand
+	@failed=; for each in language book; do python -m bench.$$each || failed="$$failed $$each"; done; \
+	if [ -n "$$failed" ]; then echo "make: figures were missed in$$failed" >&2; exit 1; fi
+
+.PHONY: bench-full
+bench-full: $(DEVELOPMENT)  ## the same with a million packages and ten million events: for a quiet night
+	python -m bench.book --full
 
 .PHONY: docs
 docs: $(DEVELOPMENT)  ## write the generated parts of the reference pages

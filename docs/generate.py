@@ -1,4 +1,4 @@
-"""Writes the generated parts of the reference pages anew: `make docs`."""
+"""Writes the generated parts of the documentation anew: `make docs`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,32 @@ import re
 from pathlib import Path
 
 from pilotage.language.reading.reference import reference_tables
+from pilotage.model.configuration import settings_tables
+from pilotage.model.event_tables import event_tables
+from pilotage.model.state_diagram import compound_table, state_diagram, state_table, transition_table
 
-PAGE = Path(__file__).parent / "reference" / "document.md"
-PART = re.compile(r"(<!-- generated: fields -->\n).*?(<!-- end of generated -->)", re.DOTALL)
+FOLDER = Path(__file__).parent
+PAGES = tuple(
+    FOLDER / page
+    for page in ("reference/document.md", "reference/events.md", "explanation/states.md", "reference/settings.md")
+)
+PARTS = {
+    "fields": reference_tables,
+    "events": event_tables,
+    "states": state_table,
+    "diagram": state_diagram,
+    "transitions": transition_table,
+    "compounds": compound_table,
+    "settings": settings_tables,
+}
+PART = re.compile(r"(<!-- generated: ([a-z]+) -->\n).*?(<!-- end of generated -->)", re.DOTALL)
 
 
 def with_tables(page: str) -> str:
-    """The page with its tables as they should be."""
-    return PART.sub(lambda found: f"{found[1]}\n{reference_tables()}\n{found[2]}", page)
+    """The page with its generated parts as they should be."""
+    return PART.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]()}\n{found[3]}", page)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_tables(PAGE.read_text("utf-8")), "utf-8")
+    for each in PAGES:
+        each.write_text(with_tables(each.read_text("utf-8")), "utf-8")

@@ -14,6 +14,8 @@ from typing import TypeVar
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["tests.engines.fixtures"]
+
 REFERENCE_DATA_VARIABLE = "PILOTAGE_REFERENCE_DATA"
 REFERENCE_DATA_ABSENT = f"reference data: set {REFERENCE_DATA_VARIABLE} to the folder that holds it"
 

@@ -1,7 +1,7 @@
 """pilotage carries a job from its definition to provable results across unreliable sites.
 
-`load` reads and checks a document, `Job` builds one in Python. Both are imported when first used: a program that only
-wants `pilotage.__version__` pays for nothing else.
+`load` reads and checks a document, `Job` builds one in Python, `Producer` logs events. They are imported when first used:
+a program that only wants `pilotage.__version__` pays for nothing else.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pilotage.model.version import VERSION
 
 if TYPE_CHECKING:
+    from pilotage.agent import Producer
     from pilotage.app import load
     from pilotage.language import Expansion, LoadedJob
     from pilotage.language.builder import Job
@@ -18,7 +19,17 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 
-__all__ = ["DocumentError", "Expansion", "Job", "LoadedJob", "PilotageError", "Problem", "__version__", "load"]
+__all__ = [
+    "DocumentError",
+    "Expansion",
+    "Job",
+    "LoadedJob",
+    "PilotageError",
+    "Problem",
+    "Producer",
+    "__version__",
+    "load",
+]
 
 _HOMES = {
     "DocumentError": "pilotage.model.errors",
@@ -27,6 +38,7 @@ _HOMES = {
     "LoadedJob": "pilotage.language",
     "PilotageError": "pilotage.model.errors",
     "Problem": "pilotage.model.errors",
+    "Producer": "pilotage.agent",
     "load": "pilotage.app",
 }
 

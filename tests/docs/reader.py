@@ -9,10 +9,12 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+from pilotage.service.announcement import find_service
 from tests.docs.pages import Command, Enter, Script, Step, Write
 
 # What a reader does on another machine, or once in a lifetime: it is shown, and not run.
@@ -50,6 +52,13 @@ class Reader:
                 compare(f"line {line}: the script", expected=output, printed=printed, codes=(0, code))
             case Command():
                 self._command(step)
+
+    def leave(self) -> None:
+        """Stop what the page left running: a service, where it failed before it came to stop it."""
+        for file in self.home.parent.rglob("service.json"):
+            told = find_service(file.parent)
+            if told is not None:
+                os.kill(told.pid, signal.SIGTERM)
 
     def _enter(self, name: str) -> None:
         source = (self.root / name).resolve()

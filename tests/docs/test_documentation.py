@@ -29,6 +29,8 @@ def test_the_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
             reader.follow(step)
     except (BadPage, Surprise) as reason:
         pytest.fail(f"{page}, {reason}", pytrace=False)
+    finally:
+        reader.leave()
 
 
 @pytest.mark.parametrize("page", LINKING, ids=str)

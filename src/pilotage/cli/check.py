@@ -10,6 +10,7 @@ import click
 from pilotage.cli.numbers import import_numpy_quickly
 from pilotage.cli.options import chosen_format, command_with, document_argument, format_option
 from pilotage.cli.output import emit, shown
+from pilotage.cli.words import duration, plural
 from pilotage.model.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -41,44 +42,26 @@ def check(file: str | None, source_format: str, *, as_json: bool) -> int:
 
 def _summary(verdict: Verdict, name: str) -> Iterator[str]:
     source = verdict.file
-    problems = [_plural(len(verdict.errors), "error"), _plural(len(verdict.warnings), "warning")]
+    problems = [plural(len(verdict.errors), "error"), plural(len(verdict.warnings), "warning")]
     if not verdict.valid:
         yield f"{source}: {', '.join(problems if verdict.warnings else problems[:1])}"
         return
     warned = f", {problems[1]}" if verdict.warnings else ""
     yield f"{source}: valid{warned}"
     counts = [
-        _plural(verdict.stages or 0, "stage"),
-        _plural(verdict.lines or 0, "line"),
-        _plural(verdict.packages or 0, "package"),
-        _plural(verdict.binaries or 0, "binary"),
-        _plural(verdict.files or 0, "file"),
-        _plural(verdict.edges or 0, "edge"),
+        plural(verdict.stages or 0, "stage"),
+        plural(verdict.lines or 0, "line"),
+        plural(verdict.packages or 0, "package"),
+        plural(verdict.binaries or 0, "binary"),
+        plural(verdict.files or 0, "file"),
+        plural(verdict.edges or 0, "edge"),
     ]
     yield f"  {verdict.job}: {', '.join(counts)}"
     if verdict.critical_path_seconds is not None:
         known = " of what is known" if verdict.late else ""
-        yield f"  critical path{known}: {_duration(verdict.critical_path_seconds)}"
+        yield f"  critical path{known}: {duration(verdict.critical_path_seconds)}"
     for late in verdict.late:
         yield f"  stage {late.stage} ({late.name}) grows later, over {', '.join(late.patterns)}: it is not counted yet"
     if verdict.losses:
         things = f"{verdict.losses:,} thing{'' if verdict.losses == 1 else 's'}"
         yield f"  {things} in it {'has' if verdict.losses == 1 else 'have'} no meaning here; {command_with('pilotage convert', name)} --to yaml --report FILE lists them"
-
-
-def _plural(count: int, noun: str) -> str:
-    plural = noun if count == 1 else f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{count:,} {plural}"
-
-
-def _duration(seconds: float) -> str:
-    """A time in its two largest units."""
-    if seconds < 60:
-        return f"{seconds:g} s"
-    whole = round(seconds)
-    parts: list[str] = []
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
-        count, whole = divmod(whole, size)
-        if count or parts:
-            parts.append(f"{count} {unit}" if count else "")
-    return " ".join(part for part in parts[:2] if part)

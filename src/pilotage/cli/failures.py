@@ -60,4 +60,10 @@ def show(error: Exception) -> int:
     if isinstance(error, PilotageError):
         say_to_reader(f"error: {error}")
         return error.exit_code
+    # The agent runs where pilotage is not installed, so its errors are no PilotageErrors; they speak the same words.
+    from pilotage.client.errors import AgentError
+
+    if isinstance(error, AgentError):
+        say_to_reader(f"error: {error}")
+        return ExitCode.STOPPED if error.retryable else ExitCode.BAD_INPUT
     raise error

@@ -5,20 +5,44 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import click
 
 from pilotage import __version__
 from pilotage.cli import failures
-from pilotage.cli.check import check
-from pilotage.cli.completion import completion
-from pilotage.cli.convert import convert
-from pilotage.cli.graph import graph
-from pilotage.cli.init import init
-from pilotage.cli.schema import schema
-from pilotage.cli.software import software
 from pilotage.cli.streams import guard_standard_streams
+
+COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
+    "Jobs as documents": {
+        "check": ("check", "Check a document and count what it comes to."),
+        "completion": ("completion", "Print a script that completes pilotage's words in a shell."),
+        "convert": ("convert", "Write a document in another format, or in the canonical form of our own."),
+        "graph": ("graph", "Draw the graph that a document's files imply."),
+        "init": ("init", "Write a first pilotage.yaml into the current folder."),
+        "schema": ("schema", "Print the JSON Schema of a document, for editors and other programs."),
+        "software": ("software", "Work with descriptions of software."),
+    },
+    "The book": {
+        "book": ("book", "Look after a book: rebuild, check, seal, dump, load, purge."),
+        "courier": ("courier", "Deliver events that wait in the spool, to each server its own."),
+        "events": ("events", "Show what happened to a job or a package, in the order of the book."),
+        "log": ("log_event", "Log an event, from a script or by hand."),
+        "query": ("query", "Find packages, jobs or events."),
+        "serve": ("serve", "Serve the book over HTTP, for programs that bring their own scheduler."),
+        "statistics": ("statistics", "Show how work flows through the states."),
+        "status": ("status", "Show how a job or a package stands."),
+        "subscriptions": ("subscriptions", "Be told of changes: by following them, by a webhook or by mail."),
+        "tag": ("tag", "Give a job or a package names with values, before, during or after its run."),
+    },
+}
+"""Every command by name: the module of `pilotage.cli` that has it, and what `--help` says of it.
+
+A module is imported when its command is used: `pilotage --help` must be quick, however many there are.
+"""
+
+_HOMES = {name: module for section in COMMANDS.values() for name, (module, _) in section.items()}
 
 
 class Program(click.Group):
@@ -26,19 +50,36 @@ class Program(click.Group):
 
     def main(self, *arguments: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run the command that the arguments name; ends the process unless click is told not to."""
-        gc.disable()  # every command of today ends soon, and frees little before: collecting only costs time
+        gc.disable()  # most commands end soon, and free little before: collecting only costs time
         run: Callable[..., Any] = super().main
         if not standalone_mode:
             return run(*arguments, standalone_mode=False, **extra)
         guard_standard_streams()
         sys.exit(failures.exit_code_of(lambda: run(*arguments, standalone_mode=False, **extra)))
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands."""
+        return sorted(_HOMES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command, its module imported now."""
+        if cmd_name not in _HOMES:
+            return None
+        command: click.Command = getattr(import_module(f"pilotage.cli.{_HOMES[cmd_name]}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands into the help text, without importing any."""
+        for section, commands in COMMANDS.items():
+            with formatter.section(section):
+                formatter.write_dl([(name, told) for name, (_, told) in commands.items()])
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; a word that is none is answered with the nearest that is."""
         word = args[0]
-        if self.get_command(ctx, word) is None and not word.startswith("-"):
+        if word not in _HOMES and not word.startswith("-"):
             import difflib
 
             known = self.list_commands(ctx)
@@ -52,7 +93,3 @@ class Program(click.Group):
 @click.version_option(__version__, prog_name="pilotage", message="%(prog)s %(version)s")
 def main() -> None:
     """Carry a job from its definition to provable results across unreliable sites."""
-
-
-for _command in (check, graph, convert, software, schema, init, completion):
-    main.add_command(_command)

@@ -1,4 +1,4 @@
-"""How a command ends. More come with what can end otherwise: packages that failed, a run that was stopped."""
+"""How a command ends."""
 
 from __future__ import annotations
 
@@ -9,5 +9,7 @@ class ExitCode(IntEnum):
     """The exit codes of every command."""
 
     COMPLETE = 0
+    FAILED = 1  # what was looked at is not as it should be: packages failed, a book that does not add up
     BAD_INPUT = 2
+    STOPPED = 3  # trying again can help: a server that does not answer
     INTERRUPTED = 130

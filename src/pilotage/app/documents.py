@@ -1,4 +1,4 @@
-"""The composition root: what pilotage can be asked to do, for the command line and for Python.
+"""Documents: read, checked, drawn and converted.
 
 Everything heavy is imported where it is used, so that what needs little is quick.
 """

@@ -1,0 +1,272 @@
+"""The one format in which a job leaves a journal and enters another: lines of JSON, the last of which vouches for the rest.
+
+1. `{"format": "pilotage-job", "version": 1, "job": ID, "schema": N}`
+2. for each content that the job speaks of, `{"content": SHA256, "base64": …}`
+3. for each event, in the order of positions, `{"event": {…}, "received": SECONDS, "position": N}`; the event as on the wire
+4. `{"end": true, "contents": N, "events": N, "sha256": …}`, the hash of all lines before it
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import tempfile
+from array import array
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import IO, Protocol
+
+import msgspec
+
+from pilotage.book.codec import Codec, Refusal
+from pilotage.book.ledger import Ledger
+from pilotage.book.ranges import Range, contains, heard_by, ranges_of, size
+from pilotage.book.replay import KEPT_ALREADY, Identity, NotReplayed, Replay, identity_of, wire_event
+from pilotage.book.rows import JobRow
+from pilotage.model.events import JOB_ID, Event
+from pilotage.ports import FoundEvent, JournalError
+
+FORMAT = "pilotage-job"
+VERSION = 1
+
+_SPOOLED_BYTES_MAX = 16 * 1024 * 1024
+
+
+class DumpError(JournalError):
+    """The text is no whole dump of a job; nothing of it was kept. Dump the job again, or copy the dump again."""
+
+
+class _Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: str
+    version: int
+    job: str
+    schema: int
+
+
+class _Content(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    content: str
+    base64: str
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    event: Event
+    received: float
+    position: int
+
+
+class _End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    end: bool
+    contents: int
+    events: int
+    sha256: str
+
+
+class _Start(msgspec.Struct, frozen=True):
+    """Enough of a line to tell what it is."""
+
+    event: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    content: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    end: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_encode = msgspec.json.Encoder().encode
+_start = msgspec.json.Decoder(_Start)
+_kept = msgspec.json.Decoder(_Kept)
+
+
+def dump_lines(
+    job: str, *, schema: int, contents: Iterable[tuple[str, bytes]], events: Iterable[FoundEvent]
+) -> Iterator[bytes]:
+    """The lines of a dump, each with its end."""
+    hashed = hashlib.sha256()
+    counts = [0, 0]
+
+    def line(value: msgspec.Struct) -> bytes:
+        text = _encode(value) + b"\n"
+        hashed.update(text)
+        return text
+
+    yield line(_Header(format=FORMAT, version=VERSION, job=job, schema=schema))
+    for sha256, content in contents:
+        counts[0] += 1
+        yield line(_Content(content=sha256, base64=base64.b64encode(content).decode()))
+    for found in events:
+        counts[1] += 1
+        event = wire_event(found.row, job=found.job, source=found.source, stream=found.stream)
+        yield line(_Kept(event=event, received=found.row.received, position=found.row.position))
+    end = _End(end=True, contents=counts[0], events=counts[1], sha256=hashed.hexdigest())
+    yield _encode(end) + b"\n"
+
+
+class Takes(Protocol):
+    """What a journal must have for a dump to be loaded into it."""
+
+    def job(self, job: str) -> JobRow | None:
+        """A job, also a sealed or a purged one."""
+        ...
+
+    def put_content(self, content: bytes) -> str:
+        """Keep bytes by their sha256, which is returned."""
+        ...
+
+    def transaction(self) -> AbstractContextManager[Ledger]:
+        """One durable transaction."""
+        ...
+
+
+def load_lines(journal: Takes, lines: Iterable[bytes]) -> str:
+    """Take a dumped job in, whole or not at all; its id is returned."""
+    with tempfile.SpooledTemporaryFile(max_size=_SPOOLED_BYTES_MAX) as spool:
+        dump = _Dump(spool, lines)
+        if journal.job(dump.job) is not None:
+            raise _known(dump.job)
+        for content in dump.contents():
+            journal.put_content(content)
+        with journal.transaction() as ledger:
+            if list(ledger.jobs([dump.job])):
+                raise _known(dump.job)
+            dump.check_heard(ledger)
+            try:
+                replay = Replay(ledger, comes=dump.has)
+                for kept in dump.events():
+                    replay.add(kept.event, received=kept.received)
+                replay.finish()
+            except NotReplayed as fault:
+                raise DumpError(f"the job cannot be loaded: {fault}", subject=f"job {dump.job}") from fault
+    return dump.job
+
+
+class _Dump:
+    """A dump that was read once and found whole."""
+
+    def __init__(self, spool: IO[bytes], lines: Iterable[bytes]) -> None:
+        """Read every line and check it against the last; nothing else happens before that."""
+        self._spool = spool
+        self._codec = Codec(limits=KEPT_ALREADY)
+        self._numbers: dict[tuple[str, str], array[int]] = {}
+        self._contents = self._events = 0
+        self.job = ""
+        hashed = hashlib.sha256()
+        end: _End | None = None
+        for number, line in enumerate(_whole_lines(lines), 1):
+            if end is not None:
+                raise _broken(number, "something follows the last line")
+            end = self._read(number, line)
+            if end is None:
+                hashed.update(line)
+                spool.write(line)
+        if end is None:
+            raise DumpError("the dump ends too early", next_step="copy it again: its last line is missing")
+        counted = (self._contents, self._events, hashed.hexdigest())
+        if not end.end or (end.contents, end.events, end.sha256) != counted:
+            raise DumpError(
+                "the dump was changed on its way",
+                expected=f"{end.contents} contents, {end.events} events, sha256 {end.sha256}",
+                got=f"{counted[0]} contents, {counted[1]} events, sha256 {counted[2]}",
+                next_step="copy it again",
+            )
+        self._ranges: dict[tuple[str, str], list[Range]] = {
+            name: ranges_of(numbers) for name, numbers in self._numbers.items()
+        }
+        if sum(size(ranges) for ranges in self._ranges.values()) != self._events:
+            raise DumpError("an event came twice in the dump", subject=f"job {self.job}", next_step="dump it again")
+
+    def _read(self, number: int, line: bytes) -> _End | None:
+        try:
+            if number == 1:
+                self._header(msgspec.json.decode(line, type=_Header))
+                return None
+            start = _start.decode(line)
+            if start.event is not msgspec.UNSET:
+                self._event(number, _kept.decode(line).event)
+            elif start.content is not msgspec.UNSET:
+                _content(line)
+                self._contents += 1
+            else:
+                return msgspec.json.decode(line, type=_End)
+        except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error) as fault:
+            raise _broken(number, str(fault)) from fault
+        return None
+
+    def _header(self, header: _Header) -> None:
+        if header.format != FORMAT or header.version != VERSION or not JOB_ID.fullmatch(header.job):
+            raise DumpError(
+                "this is no dump of a job that can be read",
+                expected=f"format {FORMAT}, version {VERSION}",
+                got=f"format {header.format[:40]}, version {header.version}, job {header.job[:64]!r}",
+                next_step="load it with the pilotage that made it, or a newer one",
+            )
+        self.job = header.job
+
+    def _event(self, number: int, event: Event) -> None:
+        found = self._codec.check(event)
+        if isinstance(found, Refusal):
+            raise _broken(number, found.message)
+        if event.job != self.job:
+            raise _broken(number, f"an event of job {event.job}, in the dump of {self.job}")
+        self._events += 1
+        self._numbers.setdefault((event.source, event.stream), array("q")).append(event.n)
+
+    def has(self, identity: Identity) -> bool:
+        """Whether an event is in the dump."""
+        source, stream, n = identity
+        return contains(self._ranges.get((source, stream), []), n)
+
+    def check_heard(self, ledger: Ledger) -> None:
+        """Refuse events that were heard here as something else; those that wait here for their job are the same ones."""
+        waiting = {identity_of(row) for row in ledger.parked(self.job)}
+        for row in ledger.streams(self._ranges.keys()):
+            heard = heard_by(row)
+            for n in self._numbers[row.source, row.stream]:
+                if contains(heard, n) and (row.source, row.stream, n) not in waiting:
+                    raise DumpError(
+                        "an event of the job is known here with other content",
+                        subject=f"job {self.job}",
+                        got=f"{row.source} {row.stream} {n}",
+                        next_step="load the job into another book",
+                    )
+
+    def contents(self) -> Iterator[bytes]:
+        """The contents, decoded."""
+        return (_content(line) for line in self._lines() if _start.decode(line).content is not msgspec.UNSET)
+
+    def events(self) -> Iterator[_Kept]:
+        """The events."""
+        return (_kept.decode(line) for line in self._lines() if _start.decode(line).event is not msgspec.UNSET)
+
+    def _lines(self) -> Iterator[bytes]:
+        self._spool.seek(0)
+        next(iter(self._spool))
+        return iter(self._spool)
+
+
+def _content(line: bytes) -> bytes:
+    found = msgspec.json.decode(line, type=_Content)
+    content = base64.b64decode(found.base64, validate=True)
+    if hashlib.sha256(content).hexdigest() != found.content:
+        raise DumpError("a content of the dump is not what its hash says", got=found.content[:64])
+    return content
+
+
+def _whole_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines, however the text was cut into pieces."""
+    rest = b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line + b"\n"
+    if rest:
+        yield rest
+
+
+def _known(job: str) -> DumpError:
+    return DumpError(
+        "a job of this id is known here already",
+        subject=f"job {job}",
+        next_step="load it into another book; an id is used once",
+    )
+
+
+def _broken(number: int, why: str) -> DumpError:
+    return DumpError(f"line {number} of the dump cannot be read: {why[:300]}", next_step="copy it again")

@@ -1,0 +1,81 @@
+"""The PostgreSQL journal: one database, one writer by an advisory lock, reading beside it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import psycopg
+
+from pilotage.adapters.journals.postgres_connection import Connection, Readers, Server, Writer, told
+from pilotage.adapters.journals.postgres_keeping import PostgresKeeping
+from pilotage.adapters.journals.postgres_ledger import PostgresLedger
+from pilotage.adapters.journals.postgres_moving import Mover
+from pilotage.adapters.journals.postgres_opening import prepare, schemas_of
+from pilotage.adapters.journals.postgres_schema import MIGRATIONS, Migration
+from pilotage.adapters.journals.queries import check_indexable
+from pilotage.adapters.journals.sqlite import DEFAULT_INDEXED
+
+LOCK_WAIT_SECONDS = 2.0
+"""How long a writer waits for another one's lock: long enough for the session of one that was just ended to be noticed."""
+
+
+class PostgresJournal(PostgresKeeping):
+    """A book in a PostgreSQL database, in the first schema of the search path that exists."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        indexed: frozenset[str] = DEFAULT_INDEXED,
+        lock_wait_seconds: float = LOCK_WAIT_SECONDS,
+        migrations: Sequence[Migration] = MIGRATIONS,
+    ) -> None:
+        """Open the book of a database for writing; it is made where there is none."""
+        check_indexable(indexed)
+        self._server = Server(url)
+        self._writing = threading.RLock()
+        self._writer = Writer(self._server, lock_wait_seconds=lock_wait_seconds)
+        self._readers = Readers(self._server)
+        self._indexed = indexed
+        try:
+            self._schemas = schemas_of(self._writer.connection(), where=self._server.where)
+            with self._transaction() as connection:
+                prepare(connection, self._schemas, indexed=indexed, migrations=migrations, where=self._server.where)
+            self._mover = Mover(self._transaction, self._schemas)
+            self._mover.take_up()
+        except BaseException:
+            self.close()
+            raise
+
+    @contextmanager
+    def transaction(self) -> Iterator[PostgresLedger]:
+        """One durable transaction; undone by an exception.
+
+        Where the connection is lost at the end, nobody knows whether it was committed: send again, repeats are recognised.
+        """
+        with self._transaction() as connection:
+            ledger = PostgresLedger(connection)
+            yield ledger
+            ledger.finish()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with self._writing:
+            try:
+                connection = self._writer.begin()
+                yield connection
+                self._writer.commit(connection)
+            except psycopg.Error as fault:
+                self._writer.undo()
+                raise told(fault, where=self._server.where) from fault
+            except BaseException:
+                self._writer.undo()
+                raise
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._readers.close()
+        with self._writing:
+            self._writer.close()

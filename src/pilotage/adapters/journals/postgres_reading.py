@@ -1,0 +1,238 @@
+"""Reading the PostgreSQL journal: rows by their names, pages of queries, counts. Every answer is of one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from pilotage.adapters.journals.postgres_connection import Connection, Readers
+from pilotage.adapters.journals.postgres_opening import Schemas
+from pilotage.adapters.journals.postgres_queries import everywhere, jobs_named, question
+from pilotage.adapters.journals.postgres_rows import PACKAGE_COLUMNS, package_of, told_row
+from pilotage.adapters.journals.postgres_schema import table_of
+from pilotage.adapters.journals.postgres_text import stored_text, told_text
+from pilotage.adapters.journals.queries import Sql, bounds
+from pilotage.book import rows, tally
+from pilotage.book.query import Query, Target
+from pilotage.model.layout import PackageId
+from pilotage.ports import FoundEvent, FoundPackage, Page
+
+AnyRow = TypeVar("AnyRow", bound=rows.Row)
+
+_PACKAGE = ", ".join(f"p.{column}" for column in PACKAGE_COLUMNS)
+_KEY = "p.job_id, p.stage, p.line, p.number"
+# How many rows there are behind a key PostgreSQL cannot tell. It guesses that they are few, and would sort them all, where
+# an index has them in order and a page of them is wanted.
+_IN_ORDER = b"SET LOCAL enable_sort = off"
+
+
+class PostgresReading:
+    """The questions of the port `Journal`. Each is one statement, so that it sees whole commits only."""
+
+    _readers: Readers
+    _schemas: Schemas
+    _indexed: frozenset[str]
+
+    def position(self) -> int:
+        """The position of the last event."""
+        return int(self._ask("SELECT value FROM counters WHERE name = 'position'")[0][0])
+
+    def job(self, job: str) -> rows.JobRow | None:
+        """A job, also a sealed or a purged one."""
+        found = self._rows(rows.JobRow, "WHERE t.job = %s", (stored_text(job),))
+        return found[0] if found else None
+
+    def stages(self, job: rows.JobRow) -> list[rows.StageRow]:
+        """The stages of a job, in order."""
+        return self._rows(
+            rows.StageRow, "WHERE t.job_id = %s ORDER BY t.stage", (job.job_id,), within=everywhere(self._schemas)
+        )
+
+    def package(self, job: rows.JobRow, place: PackageId) -> rows.PackageRow | None:
+        """A package of which something was heard."""
+        found = self._ask(
+            f"{everywhere(self._schemas)}SELECT {_PACKAGE} FROM package_facts AS p"
+            " WHERE p.job_id = %s AND p.stage = %s AND p.line = %s AND p.number = %s",
+            (job.job_id, place.stage, place.line, place.number),
+        )
+        return package_of(found[0]) if found else None
+
+    def line_counts(self, job: rows.JobRow, *, stage: int, line: int) -> rows.Counted:
+        """The histogram of the packages of a line that have a row."""
+        found = self._ask(
+            f"{everywhere(self._schemas)}SELECT p.state, COALESCE((p.facts ->> 'dropped')::bigint, 0),"
+            " COALESCE((p.facts ->> 'started')::bigint, 0), p.facts ->> 'done_at' IS NOT NULL,"
+            " COALESCE((p.facts ->> 'shaped')::bigint, 0), count(*)"
+            " FROM package_facts AS p WHERE p.job_id = %s AND p.stage = %s AND p.line = %s GROUP BY 1, 2, 3, 4, 5",
+            (job.job_id, stage, line),
+        )
+        counted = rows.Counted()
+        for state, dropped, started, granted, shaped, count in found:
+            succeeded = int(granted and state in ("DONE", "CLEARED"))
+            tally.count(counted, (state, dropped, started, succeeded), count)
+            counted.touched += count if shaped else 0
+        return counted
+
+    def find_jobs(self, query: Query, *, after: str | None, limit: int) -> Page[rows.JobRow]:
+        """Jobs in the order of their ids, after one."""
+        columns = ", ".join(f"j.{column}" for column in table_of(rows.JobRow).columns)
+        asked = question(query, Target.JOBS, schemas=self._schemas, indexed=self._indexed)
+        further = Sql("TRUE") if after is None else Sql("j.job > %s", (stored_text(after),))
+        found = self._readers.read(
+            lambda reader: _fetch(reader, asked.select(columns, also=further, order=_page("j.job", limit)))
+        )
+        return Page(items=[told_row(rows.JobRow, each) for each in found[:limit]], more=len(found) > limit)
+
+    def find_packages(
+        self, query: Query, *, after: tuple[str, PackageId] | None, limit: int, job: rows.JobRow | None = None
+    ) -> Page[FoundPackage]:
+        """Packages that have a row, in the order of job and place, after one."""
+
+        def read(reader: Connection) -> list[tuple[Any, ...]]:
+            job_ids = self._job_ids(reader, query, job)
+            asked = question(query, Target.PACKAGES, schemas=self._schemas, indexed=self._indexed, job_ids=job_ids)
+            further = Sql("TRUE")
+            if after is not None:
+                last = reader.execute("SELECT job_id FROM jobs WHERE job = %s", (stored_text(after[0]),)).fetchone()
+                place = after[1]
+                mark = (last[0] if last else 0, place.stage, place.line, place.number)
+                further = Sql(f"({_KEY}) > (%s, %s, %s, %s)", mark)
+            if job_ids is not None and len(job_ids) == 1:
+                reader.execute(_IN_ORDER)
+            return _fetch(reader, asked.select(f"j.job, j.owner, {_PACKAGE}", also=further, order=_page(_KEY, limit)))
+
+        found = self._readers.read_snapshot(read)
+        items = [
+            FoundPackage(job=told_text(name), owner=told_text(owner), row=package_of(rest))
+            for name, owner, *rest in found[:limit]
+        ]
+        return Page(items=items, more=len(found) > limit)
+
+    def find_events(
+        self,
+        query: Query,
+        *,
+        after: int,
+        limit: int,
+        job: rows.JobRow | None = None,
+        place: PackageId | None = None,
+    ) -> Page[FoundEvent]:
+        """Events in the order of their positions, after one; of one job or package where it is given."""
+        first, last = bounds(query, after=after)
+        columns = ", ".join(f"e.{column}" for column in table_of(rows.EventRow).columns)
+
+        def read(reader: Connection) -> list[tuple[Any, ...]]:
+            job_ids = self._job_ids(reader, query, job)
+            asked = question(query, Target.EVENTS, schemas=self._schemas, indexed=self._indexed, job_ids=job_ids)
+            further = [Sql("e.position > %s", (first,))]
+            if last is not None:
+                further.append(Sql("e.position <= %s", (last,)))
+            if place is not None:
+                # A package knows where its events are; there is no index of them.
+                further.append(
+                    Sql(
+                        "e.position = ANY(ARRAY(SELECT json_array_elements_text(p.facts -> 'positions')::bigint"
+                        " FROM package_facts AS p"
+                        " WHERE p.job_id = ANY(%s) AND p.stage = %s AND p.line = %s AND p.number = %s))",
+                        (job_ids or [], place.stage, place.line, place.number),
+                    )
+                )
+            else:
+                reader.execute(_IN_ORDER)
+            also = Sql(
+                " AND ".join(part.text for part in further),
+                tuple(value for part in further for value in part.parameters),
+            )
+            order = _page("e.position", limit)
+            return _fetch(reader, asked.select(f"j.job, s.source, s.stream, {columns}", also=also, order=order))
+
+        found = self._readers.read_snapshot(read)
+        items = [
+            FoundEvent(job=name, source=source, stream=stream, row=told_row(rows.EventRow, rest))
+            for name, source, stream, *rest in found[:limit]
+        ]
+        return Page(items=items, more=len(found) > limit)
+
+    def count_jobs(self, query: Query) -> int:
+        """How many jobs there are."""
+        asked = question(query, Target.JOBS, schemas=self._schemas, indexed=self._indexed)
+        return int(self._readers.read(lambda reader: _fetch(reader, asked.select("count(*)")))[0][0])
+
+    def count_packages(self, query: Query, *, job: rows.JobRow | None = None) -> int:
+        """How many packages that have a row there are."""
+
+        def read(reader: Connection) -> int:
+            job_ids = self._job_ids(reader, query, job)
+            asked = question(query, Target.PACKAGES, schemas=self._schemas, indexed=self._indexed, job_ids=job_ids)
+            return int(_fetch(reader, asked.select("count(*)"))[0][0])
+
+        return self._readers.read_snapshot(read)
+
+    def statistics(self, *, width_seconds: int, slices: range) -> list[rows.StatisticRow]:
+        """The slices of statistics that exist in a range."""
+        return self._rows(
+            rows.StatisticRow,
+            "WHERE t.width_seconds = %s AND t.slice >= %s AND t.slice < %s ORDER BY t.slice, t.site, t.activity",
+            (width_seconds, slices.start, slices.stop),
+        )
+
+    def pilots(self, *, after: str, limit: int) -> list[rows.PilotRow]:
+        """Pilots by name."""
+        return self._rows(rows.PilotRow, "WHERE t.pilot > %s ORDER BY t.pilot LIMIT %s", (stored_text(after), limit))
+
+    def nodes(self, *, after: str, limit: int) -> list[rows.NodeRow]:
+        """Nodes by name."""
+        return self._rows(rows.NodeRow, "WHERE t.node > %s ORDER BY t.node LIMIT %s", (stored_text(after), limit))
+
+    def sites(self) -> list[rows.SiteRow]:
+        """All sites."""
+        return self._rows(rows.SiteRow, "ORDER BY t.site", ())
+
+    def tags(self, job: rows.JobRow, *, after: tuple[int, int, int, str], limit: int) -> list[rows.TagRow]:
+        """The tags of a job and its packages, in the order of place and name, after one."""
+        return self._rows(
+            rows.TagRow,
+            "WHERE t.job_id = %s AND (t.stage, t.line, t.number, t.name) > (%s, %s, %s, %s)"
+            " ORDER BY t.stage, t.line, t.number, t.name LIMIT %s",
+            (job.job_id, *after[:3], stored_text(after[3]), limit),
+            within=everywhere(self._schemas),
+        )
+
+    def content(self, sha256: str) -> bytes | None:
+        """Bytes that were kept."""
+        found = self._ask("SELECT content FROM contents WHERE sha256 = %s", (stored_text(sha256),))
+        return bytes(found[0][0]) if found else None
+
+    def _job_ids(self, reader: Connection, query: Query, job: rows.JobRow | None) -> list[int] | None:
+        """The jobs that a question names: by themselves, or within the query."""
+        if job is not None:
+            return [job.job_id]
+        named = jobs_named(query)
+        if named is None:
+            return None
+        found = reader.execute("SELECT job_id FROM jobs WHERE job = ANY(%s)", ([stored_text(name) for name in named],))
+        return [job_id for (job_id,) in found]
+
+    def _ask(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return self._readers.read(lambda reader: _fetch(reader, (statement.encode(), values)))
+
+    def _rows(
+        self,
+        row: type[AnyRow],
+        rest: str,
+        values: Sequence[Any],
+        *,
+        within: str = "",
+    ) -> list[AnyRow]:
+        table = table_of(row)
+        columns = ", ".join(f"t.{column}" for column in table.columns)
+        statement = f"{within}SELECT {columns} FROM {table.name} AS t {rest}"
+        return [told_row(row, found) for found in self._ask(statement, values)]
+
+
+def _fetch(reader: Connection, statement: tuple[bytes, Sequence[Any]]) -> list[tuple[Any, ...]]:
+    return reader.execute(*statement).fetchall()
+
+
+def _page(key: str, limit: int) -> str:
+    return f" ORDER BY {key} LIMIT {limit + 1}"

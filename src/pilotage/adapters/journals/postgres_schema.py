@@ -1,0 +1,235 @@
+"""The tables of the PostgreSQL journal: made from the book's own list, with views that show stored facts as columns.
+
+The names of tables, views and columns are the same as in SQLite, and part of the interface. What belongs to a sealed job
+is in tables and views of the same names, in a schema of its own.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from pilotage.book.rows import AttemptFacts, PackageFacts, Row
+from pilotage.book.tables import PACKAGE_KEY, TABLE_BY_ROW, TABLES, Index, Table
+
+_KEY = ", ".join(PACKAGE_KEY)
+_HIDDEN = {"keys", "positions", "attempts", "tags", "registered_activity", "counted_with"}
+# What an operating system says of a process may be larger than any number of ours.
+_UNBOUNDED = {"exit_status", "signal"}
+_KINDS = {int: "bigint", float: "double precision", str: 'text COLLATE "C"', bytes: "bytea"}
+
+JSON_COLUMNS = {
+    "streams": {"ahead"},
+    "jobs": {"lists", "growth", "access", "tags"},
+    "stages": {"shape"},
+    "nodes": {"software", "environment"},
+    "events": {"data"},
+    "parked": {"event"},
+    "package_facts": {"facts"},
+}
+"""Columns that hold JSON. As `json`, which is kept as it was written; `jsonb` would write numbers anew."""
+
+JOB_INDEXES = (
+    Index(columns=("entered_at", "job"), attribute="entered"),
+    Index(columns=("cause", "job"), attribute="reason"),
+)
+PACKAGE_EXPRESSIONS = {
+    "node": "facts ->> 'node'",
+    "exit_code": "facts ->> 'exit_code'",
+    "activity": "facts ->> 'activity'",
+    "reason": "COALESCE(facts ->> 'reason', facts ->> 'cause')",
+}
+"""What can have an index where a setting asks for it, beside the book's own list; a query writes it the same way."""
+
+SEALED_TABLES = ("package_facts", "events", "tags", "stages")
+"""The tables whose rows leave with their job when it is sealed."""
+
+
+class PackageRecord(Row, gc=False):
+    """A row of `package_facts`, with the two facts that are columns for the sake of their indexes."""
+
+    job_id: int
+    stage: int
+    line: int
+    number: int
+    state: str
+    site: str | None
+    facts: str
+
+
+PACKAGE_FACTS = Table(name="package_facts", row=PackageRecord, key=PACKAGE_KEY)
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """What brings a schema to a version from the one before; `{schema}` and `{sealed}` stand for the two schemas."""
+
+    version: int
+    statements: tuple[str, ...]
+
+
+def column_types(table: Table) -> dict[str, str]:
+    """The type of each column, with NOT NULL where it always has a value."""
+    hints = typing.get_type_hints(table.row)
+    json = JSON_COLUMNS.get(table.name, set())
+    types = {}
+    for column in table.columns:
+        plain, optional = _plain(hints[column])
+        types[column] = ("json" if column in json else _KINDS[plain]) + ("" if optional else " NOT NULL")
+    return types
+
+
+def _plain(hint: object) -> tuple[type, bool]:
+    members = typing.get_args(hint)
+    plain = next((member for member in members if member is not type(None)), hint)
+    return typing.cast("type", plain), type(None) in members
+
+
+def _table(table: Table, *, schema: str) -> str:
+    columns = ", ".join(f"{name} {kind}" for name, kind in column_types(table).items())
+    return f"CREATE TABLE {schema}.{table.name} ({columns}, PRIMARY KEY ({', '.join(table.key)}))"
+
+
+def _tables(*, schema: str, names: Iterable[str] | None = None) -> list[str]:
+    wanted = None if names is None else set(names)
+    return [
+        _table(table, schema=schema) for table in (*TABLES, PACKAGE_FACTS) if wanted is None or table.name in wanted
+    ]
+
+
+def _views(schema: str) -> list[str]:
+    return [
+        _packages_view(schema),
+        _attempts_view(schema),
+        _inner_view(
+            schema, name="phases", position="finished_position", columns={"started_at": float, "seconds": float}
+        ),
+        _inner_view(
+            schema, name="files", position="staged_position", columns={"name": str, "size_bytes": int, "sha256": str}
+        ),
+    ]
+
+
+def _packages_view(schema: str) -> str:
+    columns = _shown("p.facts", PackageFacts, without={*_HIDDEN, "state", "site"})
+    tags = (
+        "COALESCE((SELECT json_object_agg(t.key, t.value ->> 0) FROM json_each(p.facts -> 'tags') AS t),"
+        " '{{}}'::json) AS tags"
+    )
+    attempts = "(SELECT count(*) FROM json_object_keys(p.facts -> 'attempts')) AS attempts"
+    return (
+        f"CREATE VIEW {schema}.packages AS SELECT p.job_id, p.stage, p.line, p.number, p.state, p.site, "
+        f"{', '.join(columns)}, {attempts}, {tags} FROM {schema}.package_facts AS p"
+    )
+
+
+def _attempts_view(schema: str) -> str:
+    columns = _shown("a.value", AttemptFacts, without=_HIDDEN)
+    return (
+        f"CREATE VIEW {schema}.attempts AS SELECT p.job_id, p.stage, p.line, p.number, a.key::bigint AS attempt, "
+        f"{', '.join(columns)} FROM {schema}.package_facts AS p, json_each(p.facts -> 'attempts') AS a"
+    )
+
+
+def _inner_view(schema: str, *, name: str, position: str, columns: dict[str, type]) -> str:
+    """A view of what stands in the payload of the event that an attempt points at."""
+    inner, first = ("phases", ["i.value ->> 'phase' AS phase"]) if name == "phases" else ("manifest", ["a.granted_at"])
+    shown = [*first, *(f"{_cast('i.value', column, kind)} AS {column}" for column, kind in columns.items())]
+    inside = f"e.data -> '{inner}'"
+    return (
+        f"CREATE VIEW {schema}.{name} AS SELECT a.job_id, a.stage, a.line, a.number, a.attempt, {', '.join(shown)}"
+        f" FROM {schema}.attempts AS a JOIN {schema}.events AS e ON e.position = a.{position},"
+        f" json_array_elements(CASE WHEN json_typeof({inside}) = 'array' THEN {inside} END) AS i"
+    )
+
+
+def _shown(source: str, facts: type[PackageFacts | AttemptFacts], *, without: set[str]) -> list[str]:
+    blank, hints = facts(), typing.get_type_hints(facts)
+    columns = []
+    for name in facts.__struct_fields__:
+        if name in without:
+            continue
+        found = _cast(source, name, _plain(hints[name])[0])
+        default = getattr(blank, name)
+        columns.append(f"{found if default is None else f'COALESCE({found}, {default!r})'} AS {name}")
+    return columns
+
+
+def _cast(source: str, name: str, kind: type) -> str:
+    plain = f"{source} ->> '{name}'"
+    if kind is str:
+        return f'({plain}) COLLATE "C"'
+    return f"({plain})::{'numeric' if name in _UNBOUNDED else _KINDS[kind]}"
+
+
+def _first_version() -> tuple[str, ...]:
+    return (
+        *_tables(schema="{schema}"),
+        "CREATE TABLE {schema}.counters (name text PRIMARY KEY, value bigint NOT NULL)",
+        "INSERT INTO {schema}.counters VALUES ('position', 0), ('job_id', 0), ('stream_id', 0), ('forgotten', 0)",
+        "CREATE TABLE {schema}.contents (sha256 text PRIMARY KEY, content bytea NOT NULL)",
+        "ALTER TABLE {schema}.contents ALTER COLUMN content SET STORAGE EXTERNAL",
+        # Jobs on their way between the schemas, so that a move that was broken off is taken up again.
+        "CREATE TABLE {schema}.moves (job_id bigint PRIMARY KEY, place text NOT NULL)",
+        # Wider than the book's own list has it: here the events of a job have an index, by which they are moved too.
+        "CREATE INDEX events_job_id ON {schema}.events (job_id, position) WHERE job_id IS NOT NULL",
+        *_views("{schema}"),
+        "CREATE SCHEMA IF NOT EXISTS {sealed}",
+        *_tables(schema="{sealed}", names=SEALED_TABLES),
+        "CREATE INDEX events_job_id ON {sealed}.events (job_id, position)",
+        "CREATE INDEX events_of_jobs ON {sealed}.events (job_id, position) WHERE stage = 0",
+        *_views("{sealed}"),
+    )
+
+
+MIGRATIONS: Sequence[Migration] = (Migration(1, _first_version()),)
+SCHEMA_VERSION = MIGRATIONS[-1].version
+
+
+def wanted_indexes(indexed: frozenset[str]) -> dict[str, str]:
+    """The indexes that there should be beside the keys, by name; which attributes have one is a setting."""
+    tags_too = any(name.startswith("tag.") for name in indexed)
+    found = {}
+    for table in TABLES:
+        for index in (*table.indexes, *(JOB_INDEXES if table.name == "jobs" else ())):
+            by = index.attribute
+            if not by or by in indexed or (by == "tag" and tags_too):
+                name = f"{table.name}_{'_'.join(index.columns)}"
+                found[name] = _index(table, index, name=name)
+    if "state" in indexed:
+        # What is done is most of what there is, and is asked for by job; the rest is what people look for.
+        where = "state NOT IN ('DONE', 'CLEARED')"
+        found["package_facts_state"] = (
+            f"CREATE INDEX package_facts_state ON {{schema}}.package_facts (state, {_KEY}) WHERE {where}"
+        )
+    if "site" in indexed:
+        found["package_facts_site"] = f"CREATE INDEX package_facts_site ON {{schema}}.package_facts (site, {_KEY})"
+    for attribute in sorted(indexed & PACKAGE_EXPRESSIONS.keys()):
+        fact, name = PACKAGE_EXPRESSIONS[attribute], f"package_facts_{attribute}"
+        found[name] = f"CREATE INDEX {name} ON {{schema}}.package_facts (({fact}), {_KEY}) WHERE ({fact}) IS NOT NULL"
+    return found
+
+
+TAG_INDEXED_LENGTH = 400
+"""An entry of an index has at most 2,704 bytes, a tag's value many more: its beginning is indexed."""
+
+
+def _index(table: Table, index: Index, *, name: str) -> str:
+    unique = "UNIQUE " if index.unique else ""
+    where = f" WHERE {index.where}" if index.where else ""
+    columns = [
+        f"left(value, {TAG_INDEXED_LENGTH})" if (table.name, column) == ("tags", "value") else column
+        for column in index.columns
+    ]
+    return f"CREATE {unique}INDEX {name} ON {{schema}}.{table.name} ({', '.join(columns)}){where}"
+
+
+def table_of(row: type[Row]) -> Table:
+    """The table of a row."""
+    return PACKAGE_FACTS if row is PackageRecord else TABLE_BY_ROW[row]
+
+
+def columns_of(table: str) -> tuple[str, ...]:
+    """The columns of a table, by its name."""
+    return next(each.columns for each in (*TABLES, PACKAGE_FACTS) if each.name == table)

@@ -1,0 +1,247 @@
+"""The SQLite journal: one live book in WAL mode, one writer, and a file for each sealed job."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from pilotage.adapters.journals import sealed_copy, sqlite_schema
+from pilotage.adapters.journals.dump import dump_lines, load_lines
+from pilotage.adapters.journals.network_folders import MOUNTS, network_kind
+from pilotage.adapters.journals.queries import check_indexable
+from pilotage.adapters.journals.recent import Recent
+from pilotage.adapters.journals.sqlite_connections import connect_writer, told
+from pilotage.adapters.journals.sqlite_events import events_of_job
+from pilotage.adapters.journals.sqlite_ledger import SqliteLedger
+from pilotage.adapters.journals.sqlite_places import BOOK
+from pilotage.adapters.journals.sqlite_reader import SCANNED_MAX, SqliteReader
+from pilotage.adapters.journals.sqlite_sealing import Sealing
+from pilotage.book.rows import JobRow, PackageRow, Row, StageRow, TagRow, written_facts
+from pilotage.book.tables import TABLE_BY_ROW
+from pilotage.ports import JournalBusy, JournalError
+
+__all__ = ["BOOK", "DEFAULT_INDEXED", "SqliteJournal"]
+
+log = logging.getLogger(__name__)
+
+DEFAULT_INDEXED = frozenset({"owner", "state", "site", "tag", "submitted", "name", "parent"})
+"""What is indexed unless a setting says otherwise: what `book.query.default_indexed` promises for jobs and packages."""
+
+
+class SqliteJournal(SqliteReader):
+    """A folder with the live book and the files of sealed jobs. This process is its one writer."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        indexed: frozenset[str] = DEFAULT_INDEXED,
+        scanned_max: int = SCANNED_MAX,
+        durable: bool = True,
+        mounts: Path = MOUNTS,
+    ) -> None:
+        """Open the book of a folder for writing; it is made where there is none. A scratch book need not be durable."""
+        check_indexable(indexed)
+        folder.mkdir(parents=True, exist_ok=True)
+        super().__init__(folder, indexed=indexed, scanned_max=scanned_max)
+        self._lock_file = _only_writer(folder / "book.lock")
+        self._writing = threading.RLock()
+        self._recent = Recent()
+        try:
+            self._writer = self._open(network=network_kind(folder, mounts=mounts), durable=durable)
+            try:
+                self._prepare(indexed)
+                self._sealing = Sealing(self, self._transact)
+                self._sealing.resume()
+            except BaseException:
+                self._writer.close()
+                raise
+        except BaseException:
+            super().close()
+            os.close(self._lock_file)
+            raise
+
+    def _open(self, *, network: str, durable: bool) -> sqlite3.Connection:
+        if network:
+            log.warning(
+                "%s is on %s, a network file system: slower, with a rollback journal, and only as safe as its locks",
+                self.folder,
+                network,
+            )
+        try:
+            return connect_writer(self.folder / BOOK, rollback_journal=bool(network), durable=durable)
+        except sqlite3.Error as fault:
+            raise told(fault, self.folder / BOOK) from fault
+
+    def _prepare(self, indexed: frozenset[str]) -> None:
+        with self._transact() as connection:
+            version = sqlite_schema.version_of(connection)
+            if version > sqlite_schema.SCHEMA_VERSION:
+                raise JournalError(
+                    "the book was written by a newer pilotage",
+                    subject=str(self.folder / BOOK),
+                    expected=f"schema {sqlite_schema.SCHEMA_VERSION} or older",
+                    got=f"schema {version}",
+                    next_step="use the newer pilotage, or dump the jobs with it and load them here",
+                )
+            if version == 0:
+                sqlite_schema.create(connection, indexed=indexed)
+            else:
+                sqlite_schema.migrate(connection, to=sqlite_schema.SCHEMA_VERSION, migrations=sqlite_schema.MIGRATIONS)
+                sqlite_schema.reindex(connection, indexed=indexed)
+
+    @contextmanager
+    def transaction(self) -> Iterator[SqliteLedger]:
+        """One durable transaction; undone by an exception."""
+        with self._exclusive() as connection:
+            yield SqliteLedger(connection, self._recent)
+
+    @contextmanager
+    def _transact(self) -> Iterator[sqlite3.Connection]:
+        """The same, for what is written past the ledger, which then must not remember what it saw before."""
+        with self._exclusive() as connection:
+            self._recent.clear()
+            yield connection
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[sqlite3.Connection]:
+        with self._writing:
+            connection = self._writer
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                yield connection
+                connection.execute("COMMIT")
+            except sqlite3.Error as fault:
+                self._undo()
+                raise told(fault, self.folder / BOOK) from fault
+            except BaseException:
+                self._undo()
+                raise
+
+    def _undo(self) -> None:
+        self._recent.clear()
+        if self._writer.in_transaction:
+            self._writer.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Close the book."""
+        super().close()
+        with self._writing:
+            self._writer.close()
+            if self._lock_file >= 0:
+                os.close(self._lock_file)
+                self._lock_file = -1
+
+    # --- keeping ---
+
+    def put_content(self, content: bytes) -> str:
+        """Keep bytes by their sha256, which is returned."""
+        sha256 = hashlib.sha256(content).hexdigest()
+        with self.live() as book:
+            known = book.execute("SELECT 1 FROM contents WHERE sha256 = ?", (sha256,)).fetchone()
+        if known is None:
+            with self._transact() as book:
+                book.execute("INSERT OR IGNORE INTO contents VALUES (?, ?)", (sha256, content))
+        return sha256
+
+    def seal(self, job: str) -> None:
+        """Move a finished job into a file of its own, in slices; its row stays."""
+        self._sealing.seal(job)
+
+    def unseal(self, jobs: Collection[str]) -> None:
+        """Bring sealed jobs back into the live book."""
+        self._sealing.unseal(jobs)
+
+    def purge(self, job: str, *, at: float) -> None:
+        """Forget a job but for its row, which says that it was purged."""
+        self._sealing.purge(job, at=at)
+
+    def dump(self, job: str) -> Iterator[bytes]:
+        """Everything known of a job, as lines of JSON."""
+        row = self.job(job)
+        if row is None:
+            raise JournalError("no such job is known here", subject=f"job {job}")
+        with self.book_of(row.job_id) as book:
+            if book is None:
+                raise JournalError("the job was purged: nothing of it is left to dump", subject=f"job {job}")
+            hashes = sealed_copy.used_contents(book, row.job_id)
+            found = ((sha256, self.content(sha256)) for sha256 in hashes)
+            contents = ((sha256, content) for sha256, content in found if content is not None)
+            events = events_of_job(book, row.job_id)
+            yield from dump_lines(job, schema=sqlite_schema.SCHEMA_VERSION, contents=contents, events=events)
+
+    def load(self, lines: Iterable[bytes]) -> str:
+        """Take a dumped job in; its id is returned. The job must be unknown here."""
+        return load_lines(self, lines)
+
+    def count_parked(self, *, before: float) -> int:
+        """How many events have waited for their job since before a time."""
+        with self.live() as book:
+            return int(book.execute("SELECT count(*) FROM parked WHERE received < ?", (before,)).fetchone()[0])
+
+    def drop_parked(self, *, before: float) -> int:
+        """Forget events that have waited for their job since before a time; how many they were."""
+        with self._transact() as book:
+            dropped = book.execute("DELETE FROM parked WHERE received < ?", (before,)).rowcount
+            book.execute("UPDATE counters SET value = value + ? WHERE name = 'forgotten'", (dropped,))
+            return dropped
+
+    # --- mending ---
+
+    def replace_job(
+        self, job: JobRow, *, stages: Iterable[StageRow], packages: Iterable[PackageRow], tags: Iterable[TagRow]
+    ) -> None:
+        """Put these rows in the place of all that are derived from the events of a live job, in one transaction."""
+        with self._transact() as book:
+            for table in ("stages", "package_facts", "tags"):
+                book.execute(f"DELETE FROM {table} WHERE job_id = ?", (job.job_id,))
+            _put(book, [job])
+            _put(book, stages)
+            _put(book, tags)
+            book.executemany(
+                "INSERT INTO package_facts VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    (
+                        row.job_id,
+                        row.stage,
+                        row.line,
+                        row.number,
+                        row.facts.state,
+                        row.facts.site,
+                        written_facts(row.facts),
+                    )
+                    for row in packages
+                ),
+            )
+
+
+def _put(book: sqlite3.Connection, rows: Iterable[Row]) -> None:
+    for row in rows:
+        table = TABLE_BY_ROW[type(row)]
+        places = ", ".join("?" * len(table.columns))
+        book.execute(
+            f"INSERT OR REPLACE INTO {table.name} ({', '.join(table.columns)}) VALUES ({places})",
+            msgspec.structs.astuple(row),
+        )
+
+
+def _only_writer(path: Path) -> int:
+    """Hold the lock that makes this process the writer."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as fault:
+        os.close(descriptor)
+        raise JournalBusy(
+            "another process writes this book", subject=str(path.parent), next_step="stop it, or talk to it over HTTP"
+        ) from fault
+    return descriptor

@@ -1,0 +1,119 @@
+"""Connections to SQLite files: the one that writes the live book, a pool of those that read it, and those to sealed jobs."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pilotage.ports import JournalError, JournalFull, JournalUnavailable
+
+IDLE_MAX = 8
+"""Readers beyond this are closed when they are done, not kept."""
+
+
+def connect_writer(path: Path, *, rollback_journal: bool = False, durable: bool = True) -> sqlite3.Connection:
+    """The connection of the one writer; with a rollback journal where shared memory cannot be relied on."""
+    connection = sqlite3.connect(path, isolation_level=None, cached_statements=512, check_same_thread=False)
+    connection.execute("PRAGMA page_size = 8192")
+    connection.execute(f"PRAGMA journal_mode = {'DELETE' if rollback_journal else 'WAL'}")
+    connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
+    connection.execute("PRAGMA cache_size = -65536")
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")
+    return connection
+
+
+def connect_reader(path: Path) -> sqlite3.Connection:
+    """A connection that cannot write."""
+    connection = sqlite3.connect(path, isolation_level=None, cached_statements=256, check_same_thread=False)
+    connection.create_function("real_of", 1, _real_of, deterministic=True)
+    connection.execute("PRAGMA query_only = ON")
+    connection.execute("PRAGMA cache_size = -8192")
+    return connection
+
+
+@contextmanager
+def sealed_reader(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection to the file of a sealed job, which must exist; FileNotFoundError where it does not."""
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    # A sealed file never changes, so that no lock is needed, and none may be had on a file system that is read-only.
+    address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    try:
+        connection = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
+    except sqlite3.OperationalError as fault:
+        raise FileNotFoundError(path) from fault
+    try:
+        connection.create_function("real_of", 1, _real_of, deterministic=True)
+        yield connection
+    finally:
+        connection.close()
+
+
+def _real_of(text: str | None) -> float | None:
+    return None if text is None else float(text)
+
+
+class ReaderPool:
+    """Connections that read one file; each question has one to itself, within one snapshot."""
+
+    def __init__(self, path: Path) -> None:
+        """Open nothing yet."""
+        self._path = path
+        self._lock = threading.Lock()
+        self._idle: list[sqlite3.Connection] = []
+        self._closed = False
+
+    @contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """A connection on which everything that is read is of one moment."""
+        connection = self._take()
+        try:
+            connection.execute("BEGIN")
+            yield connection
+        except sqlite3.Error as fault:
+            raise told(fault, self._path) from fault
+        finally:
+            self._give_back(connection)
+
+    def _take(self) -> sqlite3.Connection:
+        with self._lock:
+            if self._closed:
+                raise JournalError("the book is closed", subject=str(self._path))
+            if self._idle:
+                return self._idle.pop()
+        try:
+            return connect_reader(self._path)
+        except sqlite3.Error as fault:
+            raise told(fault, self._path) from fault
+
+    def _give_back(self, connection: sqlite3.Connection) -> None:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        with self._lock:
+            if not self._closed and len(self._idle) < IDLE_MAX:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def close(self) -> None:
+        """Close what is idle; what is in use is closed when it is done."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+
+def told(fault: sqlite3.Error, path: Path) -> JournalError:
+    """What SQLite says, as an error of the journal."""
+    code = getattr(fault, "sqlite_errorcode", 0) & 0xFF  # the rest of it tells kinds of the same apart
+    if code == sqlite3.SQLITE_FULL:
+        return JournalFull(
+            "no room left to write", subject=str(path), next_step="make room on the disk; it goes on by itself"
+        )
+    if isinstance(fault, sqlite3.OperationalError):
+        return JournalUnavailable(f"the book cannot be used: {fault}", subject=str(path))
+    return JournalError(f"the book cannot be used: {fault}", subject=str(path))

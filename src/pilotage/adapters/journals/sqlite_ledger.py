@@ -1,0 +1,237 @@
+"""One transaction of the SQLite journal: rows in by their keys, rows out in batches."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+
+from pilotage.adapters.journals.recent import Recent
+from pilotage.adapters.journals.row_statements import find_statement, remove_statement
+from pilotage.book import rows, statistics
+from pilotage.book.ledger import Changes, PackageKey, Sought
+from pilotage.book.rows import PackageRow, read_facts, written_facts
+from pilotage.book.tables import TABLE_BY_ROW
+
+AnyRow = TypeVar("AnyRow", bound=rows.Row)
+
+# An update leaves the indexes alone whose columns did not change; replacing would write them all.
+_PUT_PACKAGE = """INSERT INTO package_facts VALUES (?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (job_id, stage, line, number) DO UPDATE
+    SET state = excluded.state, site = excluded.site, facts = excluded.facts"""
+_KEYS_AT_ONCE = 200  # keys of one statement: its text is then the same again and again, and is parsed once
+
+
+class SqliteLedger:
+    """An open transaction of the one writer."""
+
+    def __init__(self, connection: sqlite3.Connection, recent: Recent | None = None) -> None:
+        """Work on a connection on which a transaction was begun; `recent` must be cleared when it is undone."""
+        self._connection = connection
+        self._recent = recent if recent is not None else Recent()
+
+    def streams(self, names: Collection[tuple[str, str]]) -> Iterable[rows.StreamRow]:
+        """The streams that are known among some (source, stream)."""
+        return self._select(rows.StreamRow, ("source", "stream"), names)
+
+    def jobs(self, jobs: Collection[str]) -> Iterable[rows.JobRow]:
+        """The jobs that are known among some ids."""
+        return self._select(rows.JobRow, ("job",), [(job,) for job in jobs])
+
+    def stages(self, keys: Collection[tuple[int, int]]) -> Iterable[rows.StageRow]:
+        """The stages that are known among some (job_id, stage)."""
+        return self._select(rows.StageRow, ("job_id", "stage"), keys)
+
+    def stages_of(self, job_id: int) -> list[rows.StageRow]:
+        """Every stage of a job."""
+        return list(self._select(rows.StageRow, ("job_id",), [(job_id,)]))
+
+    def packages(self, keys: Collection[PackageKey]) -> Iterable[PackageRow]:
+        """The packages that have a row among some."""
+        columns = ("job_id", "stage", "line", "number", "facts")
+        here, wanted = self._recent.split(keys, self._last_place)
+        found = _by_keys(self._connection, "package_facts", columns, columns[:4], wanted)
+        here += [PackageRow(a, b, c, d, read_facts(text)) for a, b, c, d, text in found]
+        return here
+
+    def _last_place(self, job_id: int, stage: int) -> tuple[int, int]:
+        found = self._connection.execute(
+            "SELECT line, number FROM package_facts WHERE job_id = ? AND stage = ? ORDER BY line DESC, number DESC LIMIT 1",
+            (job_id, stage),
+        ).fetchone()
+        return (found[0], found[1]) if found is not None else (0, 0)
+
+    def packages_of(self, job_id: int, *, stage: int) -> list[PackageRow]:
+        """Every package of a stage that has a row."""
+        found = self._connection.execute(
+            "SELECT job_id, stage, line, number, facts FROM package_facts WHERE job_id = ? AND stage = ?",
+            (job_id, stage),
+        )
+        return [PackageRow(a, b, c, d, read_facts(text)) for a, b, c, d, text in found]
+
+    def idle_packages(self, job_id: int) -> list[PackageRow]:
+        """The packages of a job that have a row, no final fact, and no attempt in a queue or running."""
+        found = self._connection.execute(
+            "SELECT job_id, stage, line, number, facts FROM package_facts"
+            " WHERE job_id = ? AND state NOT IN ('SCHEDULED', 'RUNNING', 'DONE', 'CLEARED')"
+            " AND facts ->> 'cancelled_at' IS NULL AND facts ->> 'aborted_at' IS NULL",
+            (job_id,),
+        )
+        return [PackageRow(a, b, c, d, read_facts(text)) for a, b, c, d, text in found]
+
+    def pilots(self, names: Collection[str]) -> Iterable[rows.PilotRow]:
+        """The pilots that are known among some."""
+        return self._select(rows.PilotRow, ("pilot",), [(name,) for name in names])
+
+    def nodes(self, names: Collection[str]) -> Iterable[rows.NodeRow]:
+        """The nodes that are known among some."""
+        return self._select(rows.NodeRow, ("node",), [(name,) for name in names])
+
+    def sites(self, names: Collection[str]) -> Iterable[rows.SiteRow]:
+        """The sites that are known among some."""
+        return self._select(rows.SiteRow, ("site",), [(name,) for name in names])
+
+    def stored(self, wanted: Collection[Sought]) -> Iterable[rows.EventRow | rows.ParkedRow]:
+        """The events that are stored among some, those that are parked too."""
+        identities = {(one.stream_id, one.n) for one in wanted}
+        yield from self._select(rows.ParkedRow, ("stream_id", "n"), identities)
+        plain = [(one.stream_id, one.n) for one in wanted if one.package is None]
+        yield from self._select(rows.EventRow, ("stream_id", "n"), plain, and_where="t.stage = 0")
+        packages = self.packages({one.package for one in wanted if one.package is not None})
+        positions = [(position,) for row in packages for position in row.facts.positions]
+        for event in self._select(rows.EventRow, ("position",), positions):
+            if (event.stream_id, event.n) in identities:
+                yield event
+
+    def parked(self, job: str) -> list[rows.ParkedRow]:
+        """The events that wait for a job to be registered."""
+        return list(self._select(rows.ParkedRow, ("job",), [(job,)]))
+
+    def statistics(self, keys: Collection[tuple[int, int, str, str]]) -> Iterable[rows.StatisticRow]:
+        """The slices of statistics that exist among some (width_seconds, slice, site, activity)."""
+        return self._select(rows.StatisticRow, ("width_seconds", "slice", "site", "activity"), keys)
+
+    def next_stream_id(self) -> int:
+        """A number that no stream has."""
+        return self._next("stream_id")
+
+    def next_job_id(self) -> int:
+        """A number that no job ever had."""
+        return self._next("job_id")
+
+    def position(self) -> int:
+        """The position of the last event."""
+        found = self._connection.execute("SELECT value FROM counters WHERE name = 'position'").fetchone()
+        return int(found[0])
+
+    def write(self, changes: Changes) -> None:
+        """Put all rows in place of those with the same keys."""
+        if changes.events:
+            self._connection.executemany(_insert_statement(rows.EventRow), changes.events)
+            position = changes.events[-1][0]
+            self._connection.execute("UPDATE counters SET value = ? WHERE name = 'position'", (position,))
+        self._connection.executemany(
+            _PUT_PACKAGE,
+            [
+                (row.job_id, row.stage, row.line, row.number, row.facts.state, row.facts.site, written_facts(row.facts))
+                for row in changes.packages
+            ],
+        )
+        self._recent.written(changes.packages)
+        self._connection.executemany("DELETE FROM parked WHERE job = ?", [(job,) for job in changes.unparked])
+        for group in (
+            changes.streams, changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags,
+            changes.parked, changes.statistics,
+        ):  # fmt: skip
+            self._insert(group)
+        if changes.statistics:
+            self._forget_statistics(changes.received)
+
+    def find_rows(
+        self,
+        row: type[AnyRow],
+        *,
+        having: Mapping[str, str | int],
+        after: tuple[str | int, ...] = (),
+        limit: int | None = None,
+    ) -> list[AnyRow]:
+        """Rows with these values, in the order of the table's key; behind a whole key, where one is given."""
+        statement, parameters = find_statement(row, having=having, after=after, limit=limit, mark="?")
+        columns = TABLE_BY_ROW[row].columns
+        found = self._connection.execute(statement, parameters)
+        return [row(**dict(zip(columns, values, strict=True))) for values in found]
+
+    def rows_by_keys(
+        self, row: type[AnyRow], *, by: tuple[str, ...], keys: Collection[tuple[Any, ...]]
+    ) -> Iterable[AnyRow]:
+        """The rows that there are among some keys, given as the values of some columns; in any order."""
+        return self._select(row, by, keys)
+
+    def put_rows(self, changed: Sequence[rows.Row]) -> None:
+        """Put rows of one table in place of those with the same keys."""
+        self._insert(changed)
+
+    def remove_rows(
+        self, row: type[rows.Row], *, having: Mapping[str, str | int], through: tuple[str | int, ...] = ()
+    ) -> None:
+        """Remove the rows with these values; of those only up to a whole key and with it, where one is given."""
+        self._connection.execute(*remove_statement(row, having=having, through=through, mark="?"))
+
+    def _forget_statistics(self, now: float) -> None:
+        for width, seconds in statistics.KEPT_SECONDS.items():
+            oldest = int(now - seconds) // width
+            self._connection.execute("DELETE FROM statistics WHERE width_seconds = ? AND slice < ?", (width, oldest))
+
+    def _insert(self, changed: Sequence[rows.Row]) -> None:
+        if changed:
+            statement = _insert_statement(type(changed[0]))
+            self._connection.executemany(statement, map(msgspec.structs.astuple, changed))
+
+    def _next(self, counter: str) -> int:
+        found = self._connection.execute(
+            "UPDATE counters SET value = value + 1 WHERE name = ? RETURNING value", (counter,)
+        ).fetchone()
+        return int(found[0])
+
+    def _select(
+        self, row: type[AnyRow], by: tuple[str, ...], keys: Collection[tuple[Any, ...]], and_where: str = ""
+    ) -> Iterator[AnyRow]:
+        table = TABLE_BY_ROW[row]
+        for found in _by_keys(self._connection, table.name, table.columns, by, list(keys), and_where):
+            yield row(**dict(zip(table.columns, found, strict=True)))
+
+
+@lru_cache(maxsize=256)
+def _insert_statement(row: type[rows.Row]) -> str:
+    table = TABLE_BY_ROW[row]
+    verb = "INSERT" if row in (rows.EventRow, rows.ParkedRow) else "INSERT OR REPLACE"
+    places = ", ".join("?" * len(table.columns))
+    return f"{verb} INTO {table.name} ({', '.join(table.columns)}) VALUES ({places})"
+
+
+@lru_cache(maxsize=1024)
+def _select_statement(table: str, columns: tuple[str, ...], by: tuple[str, ...], count: int, and_where: str) -> str:
+    values = ", ".join([f"({', '.join('?' * len(by))})"] * count)
+    names = ", ".join(f"k{at}" for at in range(len(by)))
+    on = " AND ".join(f"t.{column} = k{at}" for at, column in enumerate(by))
+    wanted = ", ".join(f"t.{column}" for column in columns)
+    where = f" WHERE {and_where}" if and_where else ""
+    return f"WITH k({names}) AS (VALUES {values}) SELECT {wanted} FROM k CROSS JOIN {table} AS t ON {on}{where}"
+
+
+def _by_keys(
+    connection: sqlite3.Connection,
+    table: str,
+    columns: tuple[str, ...],
+    by: tuple[str, ...],
+    keys: Sequence[tuple[Any, ...]],
+    and_where: str = "",
+) -> Iterator[tuple[Any, ...]]:
+    """The rows of a table that have one of some keys, a few hundred at a time."""
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        some = keys[start : start + _KEYS_AT_ONCE]
+        statement = _select_statement(table, columns, by, len(some), and_where)
+        yield from connection.execute(statement, [value for key in some for value in key])

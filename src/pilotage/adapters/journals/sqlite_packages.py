@@ -1,0 +1,212 @@
+"""Where candidates of a query for packages come from in SQLite, in the order of job and place, and how many fit.
+
+Of several clauses that an index serves the one with the fewest candidates is taken, which is tried out: that all are at
+one site, or in one state, is as common as that few are.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from pilotage.adapters.journals import sqlite_schema
+from pilotage.adapters.journals.queries import SQLITE, Compiler, Sql, narrowing_clauses, serving_clauses
+from pilotage.adapters.journals.sqlite_sources import JOB_COLUMNS, JOB_INDEXES, Candidate, Served, merged, served
+from pilotage.book.query import Clause, Query, Target
+from pilotage.book.query.attributes import TAG
+from pilotage.book.tables import TABLES
+
+PackageKey = tuple[int, int, int, int]
+
+_KEY = "p.job_id, p.stage, p.line, p.number"
+_TRIED_ROWS = (256, 8192)
+_sql = Compiler(SQLITE, Target.PACKAGES)
+
+
+class Shelf(msgspec.Struct, frozen=True, kw_only=True):
+    """A book to look in, the attributes that it has an index for, and where it says its jobs are."""
+
+    book: sqlite3.Connection
+    indexed: frozenset[str]
+    place: str = "live"
+
+
+def shelf_of(book: sqlite3.Connection, job_id: int, *, indexed: frozenset[str]) -> Shelf:
+    """The shelf that a job is found on: the live book, or its own, which has indexes of its own."""
+    (place,) = book.execute("SELECT place FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
+    return Shelf(book=book, indexed=sqlite_schema.SEALED_INDEXED if place == "sealed" else indexed, place=place)
+
+
+def live_packages(shelf: Shelf, query: Query, *, after: PackageKey) -> list[Iterator[Candidate]]:
+    """Packages of all live jobs, from each index that serves. Raises `QueryTooBroad`.
+
+    A candidate is job_id, stage, line, number, job, owner, and the facts where it fits.
+    """
+    clause = _narrowest(shelf, serving_clauses(query, Target.PACKAGES, indexed=shelf.indexed))
+    assert clause is not None  # packages are never listed by their key alone
+    return [_rows(shelf, query, one, after=after) for one in served(clause)]
+
+
+def packages_of_job(shelf: Shelf, query: Query, job_id: int, *, job: str, after: PackageKey) -> Iterator[Candidate]:
+    """Packages of one job; first a candidate that is none, so that jobs without packages count as read too."""
+    if job_id < after[0]:
+        return
+    place = after[1:] if job_id == after[0] else (0, 0, 0)
+    yield (job_id, *place, job, "", None)
+    clause = _narrowest(shelf, narrowing_clauses(query, indexed=shelf.indexed), job_id=job_id)
+    if clause is not None:
+        after = (job_id, place[0], place[1], place[2])
+        sources = [_by_index(shelf, query, one, after=after, job_id=job_id) for one in served(clause)]
+        with merged(sources, key=4) as candidates:
+            yield from candidates
+        return
+    fits = _sql.filter(query)
+    yield from shelf.book.execute(
+        f"SELECT {_KEY}, j.job, j.owner, CASE WHEN {fits.text} THEN p.facts END"
+        " FROM package_facts AS p CROSS JOIN jobs AS j ON j.job_id = p.job_id"
+        " WHERE p.job_id = ? AND (p.stage, p.line, p.number) > (?, ?, ?) ORDER BY p.stage, p.line, p.number",
+        (*fits.parameters, job_id, *place),
+    )
+
+
+def count_live_packages(shelf: Shelf, query: Query) -> int:
+    """How many packages of live jobs fit. Raises `QueryTooBroad`."""
+    clause = _narrowest(shelf, serving_clauses(query, Target.PACKAGES, indexed=shelf.indexed))
+    assert clause is not None
+    return _count(shelf, query, clause)
+
+
+def count_packages_of_job(shelf: Shelf, query: Query, job_id: int) -> int:
+    """How many packages of one job fit, wherever it is."""
+    clause = _narrowest(shelf, narrowing_clauses(query, indexed=shelf.indexed), job_id=job_id)
+    if clause is not None:
+        return _count(shelf, query, clause, job_id=job_id)
+    fits = _sql.filter(query)
+    found = shelf.book.execute(
+        "SELECT count(*) FROM package_facts AS p CROSS JOIN jobs AS j ON j.job_id = p.job_id"
+        f" WHERE p.job_id = ? AND ({fits.text})",
+        (job_id, *fits.parameters),
+    ).fetchone()
+    return int(found[0])
+
+
+def _count(shelf: Shelf, query: Query, clause: Clause, *, job_id: int | None = None) -> int:
+    """What an alternative of the clause counted, the next does not."""
+    fits = _sql.filter(query)
+    total = 0
+    for number, condition in enumerate(clause):
+        before = _sql.clause(clause[:number])
+        for one in served((condition,)):
+            source = _source(shelf, one, job_id=job_id)
+            found = shelf.book.execute(
+                f"SELECT count(*) {source.text} AND ({fits.text}) AND ({before.text}) IS NOT TRUE",
+                (*source.parameters, *fits.parameters, *before.parameters),
+            ).fetchone()
+            total += found[0]
+    return total
+
+
+def _narrowest(shelf: Shelf, clauses: Sequence[Clause], *, job_id: int | None = None) -> Clause | None:
+    """The clause with the fewest candidates, as far as that is quickly seen; of equals, the first."""
+    if len(clauses) < 2:
+        return clauses[0] if clauses else None
+    sizes: list[int] = []
+    for rows in _TRIED_ROWS:
+        sizes = [_size(shelf, clause, job_id=job_id, rows=rows) for clause in clauses]
+        if min(sizes) < rows:
+            break
+    return clauses[sizes.index(min(sizes))]
+
+
+def _size(shelf: Shelf, clause: Clause, *, job_id: int | None, rows: int) -> int:
+    total = 0
+    for one in served(clause):
+        source = _source(shelf, one, job_id=job_id)
+        statement = f"SELECT count(*) FROM (SELECT 1 {source.text} LIMIT ?)"
+        total += shelf.book.execute(statement, (*source.parameters, rows - total)).fetchone()[0]
+        if total >= rows:
+            break
+    return total
+
+
+def _rows(shelf: Shelf, query: Query, one: Served, *, after: PackageKey) -> Iterator[Candidate]:
+    """What one value of the serving clause finds."""
+    if one.attribute not in ("job", "owner", "name", "parent"):
+        return _by_index(shelf, query, one, after=after)
+    return _by_jobs(shelf, query, one, after=after)
+
+
+def _by_jobs(shelf: Shelf, query: Query, one: Served, *, after: PackageKey) -> Iterator[Candidate]:
+    """The packages of a job, or of all jobs of an owner, a name or a parent."""
+    column, by = _job_column(one.attribute)
+    jobs = shelf.book.execute(
+        f"SELECT j.job_id, j.job FROM jobs AS j {by}"
+        f" WHERE j.{column} = ? AND j.{sqlite_schema.LIVE} AND j.job_id >= ? ORDER BY j.job_id",
+        (one.value, after[0]),
+    ).fetchall()
+    for job_id, job in jobs:
+        yield from packages_of_job(shelf, query, job_id, job=job, after=after)
+
+
+def _by_index(
+    shelf: Shelf, query: Query, one: Served, *, after: PackageKey, job_id: int | None = None
+) -> Iterator[Candidate]:
+    source = _source(shelf, one, job_id=job_id)
+    fits = _sql.filter(query)
+    # Of one job only the place is asked for in order: with its number SQLite would sort what an index has in order.
+    parts = ("job_id", "stage", "line", "number") if job_id is None else ("stage", "line", "number")
+    key = ", ".join(f"{'t' if one.attribute == TAG else 'p'}.{part}" for part in parts)
+    return shelf.book.execute(
+        f"SELECT {_KEY}, j.job, j.owner, CASE WHEN {fits.text} THEN p.facts END {source.text}"
+        f" AND ({key}) > ({', '.join('?' * len(parts))}) ORDER BY {key}",
+        (*fits.parameters, *source.parameters, *after[-len(parts) :]),
+    )
+
+
+def _source(shelf: Shelf, one: Served, *, job_id: int | None = None) -> Sql:
+    """From which tables, by which index, and where, candidates come."""
+    joined = f"CROSS JOIN jobs AS j ON j.job_id = p.job_id AND j.place = '{shelf.place}'"
+    row = "p"
+    values: tuple[Any, ...] = (one.value,)
+    match one.attribute:
+        case "job" | "owner" | "name" | "parent" as attribute:
+            column, by = _job_column(attribute)
+            tables = f"jobs AS j {by} CROSS JOIN package_facts AS p ON p.job_id = j.job_id AND j.{sqlite_schema.LIVE}"
+            where = f"j.{column} = ?"
+        case "state":
+            tables = f"package_facts AS p INDEXED BY package_facts_state {joined}"
+            where = f"p.state = ? AND p.{sqlite_schema.UNENDED}"
+        case "site":
+            tables, where = f"package_facts AS p INDEXED BY package_facts_site {joined}", "p.site = ?"
+        case attribute if attribute == TAG:
+            row = "t"
+            index, named, names = _tag_index(one.condition.tag, shelf.indexed)
+            tables = (
+                f"tags AS t INDEXED BY {index} CROSS JOIN package_facts AS p ON p.job_id = t.job_id"
+                f" AND p.stage = t.stage AND p.line = t.line AND p.number = t.number {joined}"
+            )
+            where, values = f"{named} AND t.value = ?", (*names, one.value)
+        case attribute:
+            fact = sqlite_schema.PACKAGE_EXPRESSIONS[attribute].replace("facts", "p.facts")
+            tables = f"package_facts AS p INDEXED BY package_facts_{attribute} {joined}"
+            where = f"{fact} = ? AND {fact} IS NOT NULL"
+    if job_id is not None:
+        where, values = f"{where} AND {row}.job_id = ?", (*values, job_id)
+    return Sql(f"FROM {tables} WHERE {where}", values)
+
+
+def _job_column(attribute: str) -> tuple[str, str]:
+    """The column of jobs that has an attribute, and the index to take."""
+    by = f"INDEXED BY {JOB_INDEXES[attribute]}" if attribute in JOB_INDEXES else ""
+    return JOB_COLUMNS.get(attribute, "job"), by
+
+
+def _tag_index(tag: str, indexed: frozenset[str]) -> tuple[str, str, tuple[str, ...]]:
+    """The index that has a tag, how the tag is named for it to be taken, and the values for that."""
+    if TAG in indexed:
+        tags = next(table for table in TABLES if table.name == "tags")
+        return sqlite_schema.index_name("tags", tags.indexes[0]), "t.name = ?", (tag,)
+    return sqlite_schema.tag_index(tag), f"t.name = {sqlite_schema.quoted(tag)}", ()

@@ -1,0 +1,280 @@
+"""Reading a SQLite book: every question on a snapshot of its own, from any thread, without ever holding up the writer.
+
+A job that was sealed is read from its own file; whoever asks need not know.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from pilotage.adapters.journals.queries import named_jobs, serving_clause
+from pilotage.adapters.journals.sqlite_events import EventReader, merged_pages
+from pilotage.adapters.journals.sqlite_packages import (
+    PackageKey,
+    Shelf,
+    count_live_packages,
+    count_packages_of_job,
+    live_packages,
+    packages_of_job,
+    shelf_of,
+)
+from pilotage.adapters.journals.sqlite_places import SqlitePlaces, jobs_named, select
+from pilotage.adapters.journals.sqlite_sources import Candidate, job_sources, jobs_sql, merged
+from pilotage.book import tally
+from pilotage.book.query import Query, Target
+from pilotage.book.rows import (
+    Counted,
+    JobRow,
+    NodeRow,
+    PackageRow,
+    PilotRow,
+    SiteRow,
+    StageRow,
+    StatisticRow,
+    TagRow,
+    read_facts,
+)
+from pilotage.model.layout import PackageId
+from pilotage.ports import FoundEvent, FoundPackage, Page
+
+SCANNED_MAX = 20_000
+"""Rows that are read for one page; where too few of them fit, the page is short and the next one goes on from there."""
+
+_JOBS_AT_ONCE = 500
+
+
+class SqliteReader(SqlitePlaces):
+    """The reading side of a book in a folder; the writing side is `SqliteJournal`."""
+
+    def __init__(self, folder: Path, *, indexed: frozenset[str], scanned_max: int = SCANNED_MAX) -> None:
+        """Read the book of a folder that has the indexes of some attributes."""
+        super().__init__(folder)
+        self._indexed = indexed
+        self._scanned_max = scanned_max
+
+    # --- one thing ---
+
+    def position(self) -> int:
+        """The position of the last event."""
+        with self.live() as book:
+            return int(book.execute("SELECT value FROM counters WHERE name = 'position'").fetchone()[0])
+
+    def job(self, job: str) -> JobRow | None:
+        """A job, also a sealed or a purged one."""
+        with self.live() as book:
+            return next(iter(jobs_named(book, [job])), None)
+
+    def stages(self, job: JobRow) -> list[StageRow]:
+        """The stages of a job, in order."""
+        with self.book_of(job.job_id) as book:
+            return list(select(book, StageRow, "WHERE job_id = ? ORDER BY stage", (job.job_id,))) if book else []
+
+    def package(self, job: JobRow, place: PackageId) -> PackageRow | None:
+        """A package of which something was heard."""
+        key = (job.job_id, place.stage, place.line, place.number)
+        with self.book_of(job.job_id) as book:
+            if book is None:
+                return None
+            statement = "SELECT facts FROM package_facts WHERE (job_id, stage, line, number) = (?, ?, ?, ?)"
+            found = book.execute(statement, key).fetchone()
+        return PackageRow(*key, read_facts(found[0])) if found else None
+
+    def line_counts(self, job: JobRow, *, stage: int, line: int) -> Counted:
+        """The histogram of the packages of a line that have a row."""
+        counts = Counted()
+        with self.book_of(job.job_id) as book:
+            statement = "SELECT facts FROM package_facts WHERE job_id = ? AND stage = ? AND line = ?"
+            for (text,) in book.execute(statement, (job.job_id, stage, line)) if book else ():
+                facts = read_facts(text)
+                tally.count(counts, tally.standing(facts), 1)
+                counts.touched += facts.shaped
+        return counts
+
+    # --- pages ---
+
+    def find_jobs(self, query: Query, *, after: str | None, limit: int) -> Page[JobRow]:
+        """Jobs in the order of their ids, after one."""
+        clause = serving_clause(query, Target.JOBS, indexed=self._indexed)
+        with self.live() as book:
+            sources = job_sources(book, query, clause, after=after or "")
+            with merged(sources, key=1) as candidates:
+                found, more, last = self._page(candidates, limit=limit, fits=2)
+            ids = [candidate[1] for candidate in found]
+            rows = {row.job_id: row for row in _by_ids(book, ids)}
+        return Page(items=[rows[job_id] for job_id in ids], more=more, scanned_to=last[0] if more else None)
+
+    def find_packages(
+        self, query: Query, *, after: tuple[str, PackageId] | None, limit: int, job: JobRow | None = None
+    ) -> Page[FoundPackage]:
+        """Packages that have a row, in the order in which jobs were registered and of their places, after one."""
+        with ExitStack() as stack:
+            sources = self._package_sources(stack, query, job=job, after=after)
+            candidates = stack.enter_context(merged(sources, key=4))
+            found, more, last = self._page(candidates, limit=limit, fits=6)
+        items = [
+            FoundPackage(job=job, owner=owner, row=PackageRow(job_id, stage, line, number, read_facts(facts)))
+            for job_id, stage, line, number, job, owner, facts in found
+        ]
+        return Page(items=items, more=more, scanned_to=(last[4], PackageId(*last[1:4])) if more else None)
+
+    def _package_sources(
+        self, stack: ExitStack, query: Query, *, job: JobRow | None, after: tuple[str, PackageId] | None
+    ) -> list[Iterator[Candidate]]:
+        """Where the packages are that a query may be true of; a job that is named is read wherever it is."""
+        names = (job.job,) if job is not None else named_jobs(query)
+        if names is not None:
+            with self.live() as book:
+                return [self._packages_of(query, jobs_named(book, names), after=_key_after(book, after))]
+        book = stack.enter_context(self.live())
+        return live_packages(Shelf(book=book, indexed=self._indexed), query, after=_key_after(book, after))
+
+    def _packages_of(self, query: Query, jobs: Sequence[JobRow], *, after: PackageKey) -> Iterator[Candidate]:
+        """Packages of one job after another; each is opened only when those before it are read to their end."""
+        for row in jobs:
+            if row.job_id >= after[0]:
+                with self.book_of(row.job_id) as book:
+                    if book is not None:
+                        shelf = shelf_of(book, row.job_id, indexed=self._indexed)
+                        yield from packages_of_job(shelf, query, row.job_id, job=row.job, after=after)
+
+    def _page(
+        self, candidates: Iterator[Candidate], *, limit: int, fits: int
+    ) -> tuple[list[Candidate], bool, Candidate]:
+        """The candidates that fit, whether there may be more, and the one to go on after."""
+        found: list[Candidate] = []
+        last: Candidate = ()
+        for number, candidate in enumerate(candidates, 1):
+            if candidate[fits]:
+                if len(found) == limit:
+                    return found, True, found[-1]
+                found.append(candidate)
+            last = candidate
+            if number >= self._scanned_max:
+                return found, True, last
+        return found, False, last
+
+    def find_events(
+        self,
+        query: Query,
+        *,
+        after: int,
+        limit: int,
+        job: JobRow | None = None,
+        place: PackageId | None = None,
+    ) -> Page[FoundEvent]:
+        """Events in the order of their positions, after one; of one job or package where it is given."""
+        names = (job.job,) if job is not None else named_jobs(query)
+        if names is None:
+            serving_clause(query, Target.EVENTS, indexed=self._indexed)
+            with self.live() as book:
+                return EventReader(book, query, after=after, limit=limit, scanned_max=self._scanned_max).between()
+        with self.live() as book:
+            jobs = jobs_named(book, names)
+        pages = [self._events_of(query, row, place, after=after, limit=limit) for row in jobs]
+        return merged_pages(pages, limit=limit)
+
+    def _events_of(
+        self, query: Query, job: JobRow, place: PackageId | None, *, after: int, limit: int
+    ) -> Page[FoundEvent]:
+        with self.book_of(job.job_id) as book:
+            if book is None:
+                return Page(items=[], more=False)
+            reader = EventReader(book, query, after=after, limit=limit, scanned_max=self._scanned_max)
+            return reader.of_job(job.job_id) if place is None else reader.of_package(job.job_id, place)
+
+    # --- counts ---
+
+    def count_jobs(self, query: Query) -> int:
+        """How many jobs there are."""
+        serving_clause(query, Target.JOBS, indexed=self._indexed)
+        fits = jobs_sql.filter(query)
+        with self.live() as book:
+            statement = f"SELECT count(*) FROM jobs AS j WHERE {fits.text}"
+            return int(book.execute(statement, fits.parameters).fetchone()[0])
+
+    def count_packages(self, query: Query, *, job: JobRow | None = None) -> int:
+        """How many packages that have a row there are."""
+        names = (job.job,) if job is not None else named_jobs(query)
+        if names is None:
+            with self.live() as book:
+                return count_live_packages(Shelf(book=book, indexed=self._indexed), query)
+        with self.live() as book:
+            jobs = jobs_named(book, names)
+        total = 0
+        for row in jobs:
+            with self.book_of(row.job_id) as book_of_job:
+                if book_of_job is not None:
+                    shelf = shelf_of(book_of_job, row.job_id, indexed=self._indexed)
+                    total += count_packages_of_job(shelf, query, row.job_id)
+        return total
+
+    # --- other rows ---
+
+    def statistics(self, *, width_seconds: int, slices: range) -> list[StatisticRow]:
+        """The slices of statistics that exist in a range."""
+        with self.live() as book:
+            where = "WHERE width_seconds = ? AND slice >= ? AND slice < ? ORDER BY slice, site, activity"
+            return list(select(book, StatisticRow, where, (width_seconds, slices.start, slices.stop)))
+
+    def pilots(self, *, after: str, limit: int) -> list[PilotRow]:
+        """Pilots by name."""
+        with self.live() as book:
+            return list(select(book, PilotRow, "WHERE pilot > ? ORDER BY pilot LIMIT ?", (after, limit)))
+
+    def nodes(self, *, after: str, limit: int) -> list[NodeRow]:
+        """Nodes by name."""
+        with self.live() as book:
+            return list(select(book, NodeRow, "WHERE node > ? ORDER BY node LIMIT ?", (after, limit)))
+
+    def sites(self) -> list[SiteRow]:
+        """All sites."""
+        with self.live() as book:
+            return list(select(book, SiteRow, "ORDER BY site"))
+
+    def tags(self, job: JobRow, *, after: tuple[int, int, int, str], limit: int) -> list[TagRow]:
+        """The tags of a job and its packages, in the order of place and name, after one."""
+        where = "WHERE job_id = ? AND (stage, line, number, name) > (?, ?, ?, ?) ORDER BY stage, line, number, name"
+        with self.book_of(job.job_id) as book:
+            return list(select(book, TagRow, f"{where} LIMIT ?", (job.job_id, *after, limit))) if book else []
+
+    def forgotten(self) -> int:
+        """How many events were heard that are kept no more: those of purged jobs, and parked ones that were dropped."""
+        with self.live() as book:
+            return int(book.execute("SELECT value FROM counters WHERE name = 'forgotten'").fetchone()[0])
+
+    def mislabelled(self, job: JobRow) -> list[PackageId]:
+        """The packages of a job whose columns are not what their facts say."""
+        with self.book_of(job.job_id) as book:
+            if book is None:
+                return []
+            found = book.execute(
+                "SELECT stage, line, number FROM package_facts WHERE job_id = ?"
+                " AND (state IS NOT facts ->> 'state' OR site IS NOT facts ->> 'site') ORDER BY stage, line, number",
+                (job.job_id,),
+            )
+            return [PackageId(*place) for place in found]
+
+    def orphans(self) -> list[int]:
+        """The numbers of jobs that events are about and that have no row."""
+        with self.live() as book:
+            found = book.execute(
+                "SELECT DISTINCT e.job_id FROM events AS e WHERE e.job_id IS NOT NULL"
+                " AND NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.job_id = e.job_id)"
+            )
+            return [job_id for (job_id,) in found]
+
+
+def _by_ids(book: sqlite3.Connection, ids: Sequence[int]) -> Iterator[JobRow]:
+    for start in range(0, len(ids), _JOBS_AT_ONCE):
+        some = ids[start : start + _JOBS_AT_ONCE]
+        yield from select(book, JobRow, f"WHERE job_id IN ({', '.join('?' * len(some))})", some)
+
+
+def _key_after(book: sqlite3.Connection, after: tuple[str, PackageId] | None) -> PackageKey:
+    if after is None:
+        return (0, 0, 0, 0)
+    found = book.execute("SELECT job_id FROM jobs WHERE job = ?", (after[0],)).fetchone()
+    return (found[0] if found else 0, after[1].stage, after[1].line, after[1].number)

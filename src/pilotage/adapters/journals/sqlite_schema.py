@@ -1,0 +1,221 @@
+"""The tables of the SQLite journal: made from the book's own list, with views that show stored facts as columns.
+
+The names of tables, views and columns are part of the interface: anyone may open a file with `sqlite3` or DuckDB.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import typing
+from collections.abc import Mapping, Sequence
+
+from pilotage.adapters.journals.queries import UNINDEXED_STATES
+from pilotage.book.rows import AttemptFacts, PackageFacts
+from pilotage.book.tables import TABLES, Index, Table
+
+SCHEMA_VERSION = 1
+APPLICATION_ID = 0x70696C6F  # "pilo", so that `file` knows whose it is
+
+_PACKAGE_KEY = "job_id, stage, line, number"
+_HIDDEN = {"keys", "positions", "attempts", "tags", "registered_activity", "counted_with"}
+
+PACKAGE_FACTS = f"""CREATE TABLE package_facts (
+    job_id INTEGER NOT NULL, stage INTEGER NOT NULL, line INTEGER NOT NULL, number INTEGER NOT NULL,
+    state TEXT NOT NULL, site TEXT, facts TEXT NOT NULL, PRIMARY KEY ({_PACKAGE_KEY})) WITHOUT ROWID"""
+
+
+JOB_INDEXES = (
+    Index(columns=("entered_at", "job"), attribute="entered"),
+    Index(columns=("cause", "job"), attribute="reason"),
+)
+"""Indexes of jobs that are made only where a setting asks for them, beside those of the book's own list."""
+
+PACKAGE_EXPRESSIONS = {
+    "node": "facts ->> 'node'",
+    "exit_code": "facts ->> 'exit_code'",
+    "activity": "facts ->> 'activity'",
+    "reason": "COALESCE(facts ->> 'reason', facts ->> 'cause')",
+}
+"""Facts of packages that can have an index, which a query must write the same way."""
+
+UNENDED = f"state NOT IN ({', '.join(repr(state) for state in UNINDEXED_STATES)})"
+"""What the index of package states is limited to, which a query must write the same way."""
+
+LIVE = "place = 'live'"
+
+SEALED_INDEXED = frozenset({"state"})
+"""The attributes that a sealed job's own file has an index for: those few packages that are not done are looked for."""
+
+Migration = Sequence[str]
+MIGRATIONS: Mapping[int, Migration] = {}
+"""For each version but the last, the statements that make the next of it; of the live book and of sealed jobs alike."""
+
+
+def statements() -> list[str]:
+    """Everything that makes an empty book, but for the indexes."""
+    made = [_table(table) for table in TABLES]
+    made.append(PACKAGE_FACTS)
+    made.append("CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
+    made.append("INSERT INTO counters VALUES ('position', 0), ('job_id', 0), ('stream_id', 0), ('forgotten', 0)")
+    made.append("CREATE TABLE contents (sha256 TEXT PRIMARY KEY, content BLOB NOT NULL) WITHOUT ROWID")
+    made.append("CREATE TABLE sealed_contents (sha256 TEXT, job TEXT, PRIMARY KEY (sha256, job)) WITHOUT ROWID")
+    # Jobs on their way between the live book and their own file, so that a move that was broken off is taken up again.
+    made.append("CREATE TABLE moves (job TEXT PRIMARY KEY, step TEXT NOT NULL) WITHOUT ROWID")
+    made += [_packages_view(), _attempts_view(), _PHASES_VIEW, _FILES_VIEW]
+    return made
+
+
+def create(connection: sqlite3.Connection, *, indexed: frozenset[str]) -> None:
+    """Make an empty book."""
+    for statement in statements():
+        connection.execute(statement)
+    reindex(connection, indexed=indexed)
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """The schema of a file; 0 where nothing was made yet."""
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def migrate(connection: sqlite3.Connection, *, to: int, migrations: Mapping[int, Migration]) -> None:
+    """Bring a file of an older schema to another version, one after another; within a transaction."""
+    for version in range(version_of(connection), to):
+        for statement in migrations[version]:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {version + 1}")
+
+
+def wanted_indexes(indexed: frozenset[str]) -> dict[str, str]:
+    """The indexes that there should be beside the keys, by name; which attributes have one is a setting."""
+    found = {"jobs_live": f"CREATE INDEX jobs_live ON jobs (job_id) WHERE {LIVE}"}
+    for table in TABLES:
+        for index in (*table.indexes, *(JOB_INDEXES if table.name == "jobs" else ())):
+            if not index.attribute or index.attribute in indexed:
+                name = index_name(table.name, index)
+                found[name] = _index(table, index, name=name)
+    if "state" in indexed:
+        # What is done is most of what there is, and is asked for by job; the rest is what people look for.
+        made = f"CREATE INDEX package_facts_state ON package_facts (state, {_PACKAGE_KEY}) WHERE {UNENDED}"
+        found["package_facts_state"] = made
+    if "site" in indexed:
+        found["package_facts_site"] = f"CREATE INDEX package_facts_site ON package_facts (site, {_PACKAGE_KEY})"
+    for attribute in sorted(indexed & PACKAGE_EXPRESSIONS.keys()):
+        fact, name = PACKAGE_EXPRESSIONS[attribute], f"package_facts_{attribute}"
+        found[name] = f"CREATE INDEX {name} ON package_facts ({fact}, {_PACKAGE_KEY}) WHERE {fact} IS NOT NULL"
+    tags = sorted(name.removeprefix("tag.") for name in indexed if name.startswith("tag."))
+    if tags or "tag" in indexed:
+        # The tags of jobs are few among those of packages.
+        found["tags_of_jobs"] = "CREATE INDEX tags_of_jobs ON tags (name, value, job_id) WHERE stage = 0"
+    if "tag" not in indexed:
+        for tag in tags:
+            name = tag_index(tag)
+            found[name] = f"CREATE INDEX {name} ON tags (value, {_PACKAGE_KEY}) WHERE name = {quoted(tag)}"
+    return found
+
+
+def index_name(table: str, index: Index) -> str:
+    """What an index of the book's own list is called."""
+    return f"{table}_{'_'.join(index.columns)}"
+
+
+def tag_index(tag: str) -> str:
+    """What the index of one tag is called."""
+    return f"tags_one_{hashlib.sha256(tag.encode()).hexdigest()[:16]}"
+
+
+def quoted(text: str) -> str:
+    """A text as SQL writes it; an index of a part is used only where the query writes the same."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def reindex(connection: sqlite3.Connection, *, indexed: frozenset[str]) -> None:
+    """Make the indexes that are wanted and drop those that are not; within a transaction."""
+    wanted = wanted_indexes(indexed)
+    found = dict(
+        connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL").fetchall()
+    )
+    for name, made in found.items():
+        if wanted.get(name) != made:
+            connection.execute(f"DROP INDEX {name}")
+    for name, made in wanted.items():
+        if found.get(name) != made:
+            connection.execute(made)
+
+
+def _table(table: Table) -> str:
+    hints = typing.get_type_hints(table.row)
+    whole = len(table.key) == 1 and _kind(hints[table.key[0]])[0] == "INTEGER"
+    columns = []
+    for column in table.columns:
+        kind, optional = _kind(hints[column])
+        key = " PRIMARY KEY" if whole and column == table.key[0] else ""
+        columns.append(f"{column} {kind}{key}{'' if optional or key else ' NOT NULL'}")
+    if not whole:
+        columns.append(f"PRIMARY KEY ({', '.join(table.key)})")
+    return f"CREATE TABLE {table.name} ({', '.join(columns)}){'' if whole else ' WITHOUT ROWID'}"
+
+
+def _index(table: Table, index: Index, *, name: str) -> str:
+    unique = "UNIQUE " if index.unique else ""
+    where = f" WHERE {index.where}" if index.where else ""
+    return f"CREATE {unique}INDEX {name} ON {table.name} ({', '.join(index.columns)}){where}"
+
+
+def _kind(hint: object) -> tuple[str, bool]:
+    names = {int: "INTEGER", float: "REAL", str: "TEXT", bytes: "BLOB"}
+    members = typing.get_args(hint)
+    optional = type(None) in members
+    plain = next((member for member in members if member is not type(None)), hint)
+    return names[typing.cast("type", plain)], optional
+
+
+def _packages_view() -> str:
+    columns = [
+        f"{_extract('p.facts', name, default)} AS {name}"
+        for name, default in _defaults(PackageFacts)
+        if name not in {*_HIDDEN, "state", "site"}
+    ]
+    tags = "(SELECT json_group_object(t.key, t.value ->> 0) FROM json_each(p.facts, '$.tags') AS t) AS tags"
+    attempts = "(SELECT count(*) FROM json_each(p.facts, '$.attempts')) AS attempts"
+    return (
+        "CREATE VIEW packages AS SELECT p.job_id, p.stage, p.line, p.number, p.state, p.site, "
+        f"{', '.join(columns)}, {attempts}, {tags} FROM package_facts AS p"
+    )
+
+
+def _attempts_view() -> str:
+    columns = [
+        f"{_extract('a.value', name, default)} AS {name}"
+        for name, default in _defaults(AttemptFacts)
+        if name not in _HIDDEN
+    ]
+    return (
+        "CREATE VIEW attempts AS SELECT p.job_id, p.stage, p.line, p.number, CAST(a.key AS INTEGER) AS attempt, "
+        f"{', '.join(columns)} FROM package_facts AS p, json_each(p.facts, '$.attempts') AS a"
+    )
+
+
+_PHASES_VIEW = """CREATE VIEW phases AS
+    SELECT a.job_id, a.stage, a.line, a.number, a.attempt, p.value ->> 'phase' AS phase,
+           p.value ->> 'started_at' AS started_at, p.value ->> 'seconds' AS seconds
+    FROM attempts AS a JOIN events AS e ON e.position = a.finished_position, json_each(e.data, '$.phases') AS p"""
+
+_FILES_VIEW = """CREATE VIEW files AS
+    SELECT a.job_id, a.stage, a.line, a.number, a.attempt, a.granted_at, f.value ->> 'name' AS name,
+           f.value ->> 'size_bytes' AS size_bytes, f.value ->> 'sha256' AS sha256
+    FROM attempts AS a JOIN events AS e ON e.position = a.staged_position, json_each(e.data, '$.manifest') AS f"""
+
+
+def _extract(source: str, name: str, default: object) -> str:
+    plain = f"{source} ->> '{name}'"
+    if default is None:
+        return plain
+    return f"COALESCE({plain}, {default!r})"
+
+
+def _defaults(facts: type[PackageFacts | AttemptFacts]) -> list[tuple[str, object]]:
+    blank = facts()
+    return [(name, getattr(blank, name)) for name in facts.__struct_fields__]

@@ -1,0 +1,1 @@
+"""Ways to tell somebody: webhooks and mail, behind the port `Notifier`."""

@@ -1,0 +1,323 @@
+"""Delivers the events of one queue to its server until each is acknowledged or set aside with the reason.
+
+The order of things is what makes it safe, whatever dies in between:
+on disk → sent → what was refused on disk → acknowledged mark moved → finished segments deleted.
+Sending the same event twice does no harm, so every doubt ends in sending again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pilotage.agent.answers import NotNow, Refusal, Taken, TooMuch, judge
+from pilotage.agent.errors import AgentError, SpoolError, spool_error
+from pilotage.agent.files import locked_if_free
+from pilotage.agent.http_client import Connection
+from pilotage.agent.reading import Batch, Reader
+from pilotage.agent.spool import EventId, event_id
+from pilotage.agent.stream import Place, Stream, StreamRetired
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pilotage.agent.spool import Queue
+
+BATCH_EVENTS = 2000
+BATCH_BYTES = 1 << 20
+POLL_SECONDS = 0.5
+HOLD_SECONDS = 0.01
+BUSY_SECONDS = 0.05
+REFUSED_LOOK_BACK = 10_000
+EVENTS_PATH = "/v1/events"
+
+
+class Drained(NamedTuple):
+    """What came of one go at a queue: events done with, events refused among them, and why it stopped early, if so."""
+
+    delivered: int = 0
+    refused: int = 0
+    problem: str = ""
+    retry_after_seconds: float = 0.0
+    busy: bool = False  # another courier is at it
+
+
+class Backoff:
+    """Longer and longer pauses after failures in a row, each drawn from the upper half of its span."""
+
+    def __init__(
+        self, *, first_seconds: float = 0.5, longest_seconds: float = 60.0, chance: Callable[[], float] | None = None
+    ) -> None:
+        """Take the source of randomness, a number from 0 to 1, so that a test can know it."""
+        self._first_seconds = first_seconds
+        self._longest_seconds = longest_seconds
+        self._chance = chance or _chance
+        self.failures = 0
+
+    def failed(self, *, retry_after_seconds: float = 0.0) -> float:
+        """How long to pause after one more failure: never less than the server asked for."""
+        span = min(self._longest_seconds, self._first_seconds * 2.0 ** min(self.failures, 30))
+        self.failures += 1
+        # Thousands of agents that lost their server together must not come back together.
+        return max(span * (0.5 + 0.5 * self._chance()), retry_after_seconds * (1 + 0.1 * self._chance()))
+
+    def succeeded(self) -> None:
+        """Begin anew with the next failure."""
+        self.failures = 0
+
+
+def _chance() -> float:
+    return int.from_bytes(os.urandom(4), "big") / 2**32
+
+
+def _no_token() -> str:
+    return ""
+
+
+class Courier:
+    """The courier of one queue. Any number may exist, in any number of processes: one is at work at a time."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        *,
+        token: Callable[[], str] | None = None,
+        connection: Connection | None = None,
+        batch_events: int = BATCH_EVENTS,
+        batch_bytes: int = BATCH_BYTES,
+        backoff: Backoff | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Take the queue, and a function that says which token to show now (tokens are renewed)."""
+        self.queue = queue
+        self.last_error = ""  # why the last try failed; empty when it did not
+        self._token = token or _no_token
+        self._connection = connection or Connection(queue.server)
+        self._batch_events = batch_events
+        self._batch_bytes = batch_bytes
+        self._backoff = backoff or Backoff()
+        self._clock = clock
+        self._readers: dict[str, Reader] = {}
+        self._limits: dict[str, int] = {}
+        self._unsafe: set[str] = set()  # streams that a disk failed under: to be retired before anything else
+        self._set_aside: set[EventId] | None = None
+        self._working = threading.Lock()
+        self._change = threading.Condition()
+        self._woken = self._urgent = self._stopped = False
+
+    def drain_once(self, *, timeout_seconds: float | None = None, enough: Callable[[], bool] | None = None) -> Drained:
+        """Deliver what is there now, up to the first failure, or until the time is up or the caller has enough.
+
+        Leaves at once where another courier is at work.
+        """
+        if not self._working.acquire(blocking=False):
+            return Drained(busy=True)
+        try:
+            if not self.queue.folder.is_dir():
+                return Drained()
+            with locked_if_free(self.queue.folder / "courier.lock") as mine:
+                if not mine:
+                    return Drained(busy=True)
+                until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+                drained = self._drain(until, enough)
+        except OSError as error:
+            drained = Drained(problem=str(spool_error(error, doing="delivering", subject=str(self.queue.folder))))
+        finally:
+            self._working.release()
+        self.last_error = drained.problem
+        with self._change:
+            self._change.notify_all()
+        return drained
+
+    def _drain(self, until: float | None, enough: Callable[[], bool] | None) -> Drained:
+        """One batch of each stream in turn, until nothing is left or the time is up."""
+        delivered = refused = 0
+        problem = ""
+        readers = [self._reader(folder) for folder in self.queue.streams()]
+        while readers and not self._stopped and (until is None or time.monotonic() < until):
+            for reader in list(readers):
+                try:
+                    came = self._deliver_batch(reader, until)
+                except SpoolError as error:
+                    # A stream that cannot be read keeps its events; the others go on.
+                    problem = str(error)
+                    came = None
+                if came is None:
+                    readers.remove(reader)
+                    continue
+                delivered, refused = delivered + came.delivered, refused + came.refused
+                if came.problem:
+                    return Drained(delivered, refused, came.problem, came.retry_after_seconds)
+                with self._change:
+                    self._change.notify_all()
+                if enough is not None and enough():
+                    return Drained(delivered, refused, problem)
+        return Drained(delivered, refused, problem)
+
+    def _reader(self, folder: Path) -> Reader:
+        reader = self._readers.get(folder.name)
+        if reader is None:
+            reader = self._readers[folder.name] = Reader(folder)
+        reader.reload()
+        return reader
+
+    def _deliver_batch(self, reader: Reader, until: float | None) -> Drained | None:
+        """Send one batch and draw the consequences; None where there is nothing to send."""
+        limit = self._limits.get(reader.folder.name, self._batch_events)
+        batch = self._next_batch(reader, events_max=limit)
+        if batch is None:
+            return None
+        taken = Taken(0, [])
+        if batch.texts:
+            verdict = self._send(batch.texts, until)
+            if isinstance(verdict, NotNow):
+                # A server in trouble gets smaller batches, which grow again with success.
+                self._limits[reader.folder.name] = max(1, len(batch.texts) // 2)
+                return Drained(problem=verdict.reason, retry_after_seconds=verdict.retry_after_seconds)
+            if isinstance(verdict, TooMuch):
+                if len(batch.texts) > 1:
+                    self._limits[reader.folder.name] = len(batch.texts) // 2
+                    return Drained()
+                verdict = Taken(0, [Refusal(0, verdict.code, verdict.message)])
+            taken = verdict
+        self._settle(reader, batch, taken)
+        self._limits[reader.folder.name] = min(self._batch_events, limit * 2)
+        return Drained(len(batch.texts), len(taken.refused) + len(batch.damaged))
+
+    def _next_batch(self, reader: Reader, *, events_max: int) -> Batch | None:
+        name = reader.folder.name
+        if name in self._unsafe:
+            self._retire(reader.folder, "it could not be written to disk")
+            self._unsafe.discard(name)
+        try:
+            return reader.next_batch(events_max=events_max, size_max_bytes=self._batch_bytes)
+        except SpoolError:
+            # What is in memory may never have reached the disk, and its numbers must not be given twice.
+            self._unsafe.add(name)
+            raise
+
+    def _send(self, texts: list[bytes], until: float | None) -> Taken | TooMuch | NotNow:
+        timeout_seconds = None if until is None else max(0.05, until - time.monotonic())
+        body = b'{"events":[' + b",".join(texts) + b"]}"
+        try:
+            answer = self._connection.post(EVENTS_PATH, body, token=self._token(), timeout_seconds=timeout_seconds)
+        except AgentError as error:
+            return NotNow(str(error), 0.0)
+        return judge(answer, count=len(texts))
+
+    def _settle(self, reader: Reader, batch: Batch, taken: Taken) -> None:
+        entries = []
+        for each in taken.refused:
+            event = json.loads(batch.texts[each.batch_index])
+            if self._is_new(EventId(event["source"], event["stream"], event["n"])):
+                entries.append(self._entry(each.code, each.message, event=event))
+        entries += [
+            self._entry("damaged", "the line is not what was written", text=line[:4096].decode("utf-8", "replace"))
+            for line in batch.damaged
+        ]
+        if entries:
+            self.queue.set_aside(entries)
+        if taken.position:
+            self.queue.note_seen(taken.position)
+        if any(each.code == "conflict" for each in taken.refused):
+            # Someone else counts in this stream, a clone of this machine perhaps: leave it to them.
+            self._retire(reader.folder, "the server has other events under its numbers")
+        reader.acknowledge(batch)
+
+    def _is_new(self, event: EventId) -> bool:
+        """Whether an event is not yet set aside; it is where a courier died before it moved the mark."""
+        if self._set_aside is None:
+            told = map(event_id, self.queue.refused()[-REFUSED_LOOK_BACK:])
+            self._set_aside = {each for each in told if each is not None}
+        known = event in self._set_aside
+        self._set_aside.add(event)
+        return not known
+
+    def _entry(self, code: str, reason: str, **what: Any) -> dict[str, Any]:
+        return {"time": self._clock(), "code": code, "reason": reason, **what}
+
+    def _retire(self, folder: Path, why: str) -> None:
+        try:
+            stream = Stream(folder)
+        except StreamRetired:
+            return
+        try:
+            stream.retire(why)
+        finally:
+            stream.close()
+
+    def synced(self, stream: str) -> Place:
+        """How far a stream, by the name of its folder, is known to be on disk because it was sent."""
+        reader = self._readers.get(stream)
+        return reader.synced if reader is not None else Place(0, 0)
+
+    def run(self, stop: threading.Event | None = None) -> None:
+        """Deliver until told to stop: by `stop()`, or by the event within half a second."""
+        while not self._stopped and not (stop is not None and stop.is_set()):
+            drained = self.drain_once()
+            if drained.problem:
+                self._rest(self._backoff.failed(retry_after_seconds=drained.retry_after_seconds), stop, idle=False)
+                continue
+            self._backoff.succeeded()
+            self._rest(BUSY_SECONDS if drained.busy else POLL_SECONDS, stop, idle=not drained.busy)
+        self.close()
+
+    def _rest(self, seconds: float, stop: threading.Event | None, *, idle: bool) -> None:
+        """Wait for that long, or until there is a reason not to; a new event is one only where nothing is wrong."""
+        until = time.monotonic() + seconds
+        with self._change:
+            while not (self._stopped or self._urgent or (idle and self._woken)):
+                left = until - time.monotonic()
+                if left <= 0 or (stop is not None and stop.is_set()):
+                    break
+                self._change.wait(min(left, POLL_SECONDS))
+            if self._woken and idle and not self._urgent and not self._stopped:
+                self._change.wait(HOLD_SECONDS)  # many events in one batch
+            self._woken = self._urgent = False
+
+    def wake(self) -> None:
+        """Say that there are new events; nearly free where it has been said already."""
+        if self._woken:
+            return
+        with self._change:
+            self._woken = True
+            self._change.notify_all()
+
+    def hurry(self) -> None:
+        """Try again now, whatever the pause after a failure."""
+        with self._change:
+            self._urgent = True
+            self._change.notify_all()
+
+    def wait_for_news(self, timeout_seconds: float) -> None:
+        """Wait until a batch has been delivered by this courier, or a go has ended."""
+        with self._change:
+            self._change.wait(timeout_seconds)
+
+    def stop(self) -> None:
+        """End `run` soon and for good, also where it waits for an answer; what is not acknowledged stays in the spool."""
+        with self._change:
+            self._stopped = True
+            self._change.notify_all()
+        self._connection.break_off()
+
+    def abandon(self) -> None:
+        """Let go of the connection in a forked child: it is the parent's."""
+        self._connection.abandon()
+
+    def close(self) -> None:
+        """Close the connection and the files; not while another thread is at work here."""
+        with self._working:
+            self._connection.close()
+            for reader in self._readers.values():
+                reader.close()
+            self._readers.clear()
+
+
+def acknowledged(queue: Queue, event: EventId) -> bool:
+    """Whether the server has an event, or has refused it."""
+    return queue.acknowledged(queue.folder / f"{event.source}.{event.stream}").n >= event.n

@@ -1,0 +1,355 @@
+"""The front door for programs: log events, which are kept at once and delivered in the background."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import threading
+import time as clock
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pilotage.agent.courier import Courier, acknowledged
+from pilotage.agent.errors import AgentError, BadEvent, BadSetting, EventRefused, NotDelivered
+from pilotage.agent.identity import (
+    Subject,
+    TokenSource,
+    check_counter,
+    check_tag,
+    check_time,
+    check_type,
+    read_environment,
+)
+from pilotage.agent.spool import SOURCES, EventId, Spool, default_spool
+from pilotage.agent.stream import Stream, StreamRetired
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+EVENT_BYTES_MAX = (8 << 20) - 1024  # what a server takes in one batch
+GROUP_SECONDS = 0.05
+CLOSE_SECONDS = 5.0
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
+class Producer:
+    """Logs the events of one source to one server through a spool on this host.
+
+    Whatever is not said is found in the environment: PILOTAGE_SERVER, PILOTAGE_TOKEN or PILOTAGE_TOKEN_FILE,
+    PILOTAGE_SPOOL, and what the events are about, PILOTAGE_JOB, PILOTAGE_PACKAGE, PILOTAGE_ATTEMPT and PILOTAGE_EPOCH.
+    Threads may share a producer, and a forked child may go on with the one it inherited. No file is made and no
+    thread started before the first event.
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        source: str = "application",
+        spool: str | os.PathLike[str] | None = None,
+        token: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        deliver: bool = True,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        """Take what the environment does not say; without `deliver` events only wait, for a flush or another courier."""
+        said = dict(os.environ) if environment is None else environment
+        surroundings = read_environment(said)
+        address = server or surroundings.server
+        if not address:
+            raise BadSetting("no server", next_step="give server=, or set PILOTAGE_SERVER to its base URL")
+        if source not in SOURCES:
+            raise BadSetting("unknown source", subject=source, expected=", ".join(sorted(SOURCES)))
+        self.source = source
+        self.queue = Spool(Path(spool) if spool is not None else default_spool(said)).queue(address)
+        if token is None and token_file is None:
+            token, token_file = surroundings.token, surroundings.token_file
+        self._token = TokenSource(token=token, token_file=None if token_file is None else os.fspath(token_file))
+        self._subject = surroundings.subject
+        self._epoch = surroundings.epoch
+        self._subject_texts: dict[tuple[Subject, int], str] = {}
+        self._usual = self._about(self._subject, self._epoch)
+        self._types: set[str] = set()
+        self._deliver = deliver
+        self._closed = False
+        self._last: dict[str, EventId] = {}  # of each stream this producer wrote to
+        self._begin()
+        _producers.add(self)
+
+    def _begin(self) -> None:
+        """The state that belongs to one process: a forked child begins it anew."""
+        self._guard = threading.RLock()
+        self._stream: Stream | None = None
+        self._courier = Courier(self.queue, token=self._token)
+        self._threads: list[threading.Thread] = []
+        self._dirty = threading.Event()
+        self._stopping = threading.Event()
+        self._failure: AgentError | None = None
+        self._seen = 0
+
+    def log(
+        self,
+        event_type: str,
+        data: dict[str, Any] | None = None,
+        *,
+        job: str | None = None,
+        package: str | None = None,
+        attempt: int | None = None,
+        pilot: str | None = None,
+        site: str | None = None,
+        epoch: int | None = None,
+        time: float | None = None,
+        version: int = 1,
+    ) -> EventId:
+        """Append an event to the spool and return at once with its identity; it is on disk a moment later.
+
+        Without a subject it is about the attempt this program runs in. Raises `BadEvent` for what no server would
+        take, `SpoolFull` where there is no room; then nothing was written.
+        """
+        if job is None and package is None and attempt is None and pilot is None and site is None and epoch is None:
+            about = self._usual
+        else:
+            subject = Subject(job, package, attempt, pilot, site).over(self._subject)
+            inherited = self._epoch if job is None and subject.job is not None else 1
+            about = self._about(subject, inherited if epoch is None else epoch)
+        if event_type not in self._types:
+            check_type(event_type)
+            self._types.add(event_type)
+        if time is None:
+            time = clock.time()
+        else:
+            check_time(time)
+        if version != 1:
+            check_counter("version", version)
+            about = f'"version":{version},{about}'
+        return self._append(f'"type":"{event_type}","time":{time:.6f},{about}"data":{_payload(data)}}}')
+
+    def _about(self, subject: Subject, epoch: int) -> str:
+        text = self._subject_texts.get((subject, epoch))
+        if text is None:
+            subject.check()
+            check_counter("epoch", epoch)
+            values: dict[str, Any] = {name: value for name, value in subject._asdict().items() if value is not None}
+            if epoch != 1:
+                values["epoch"] = epoch
+            text = _encode(values)[1:-1] + "," if values else ""
+            if len(self._subject_texts) > 1000:
+                self._subject_texts.clear()
+            self._subject_texts[subject, epoch] = text
+        return text
+
+    def _append(self, text: str) -> EventId:
+        try:
+            rest = text.encode()
+        except UnicodeEncodeError as error:
+            raise BadEvent(
+                "the event has text that is not Unicode", got=repr(error.object[error.start : error.end])
+            ) from error
+        if len(rest) > EVENT_BYTES_MAX:
+            raise BadEvent("the event is too large", expected=f"at most {EVENT_BYTES_MAX} bytes", got=str(len(rest)))
+        with self._guard:
+            event = self._append_line(rest)
+            self._last[event.stream] = event
+        if not self._dirty.is_set():
+            self._dirty.set()
+        if self._deliver:
+            self._courier.wake()
+        return event
+
+    def _append_line(self, rest: bytes) -> EventId:
+        while True:
+            stream = self._stream or self._open()
+            try:
+                return EventId(self.source, stream.name, stream.append(rest, seen=self._seen))
+            except StreamRetired:
+                self._stream = None
+                stream.close()
+
+    def _open(self) -> Stream:
+        """The stream to append to, and the threads that look after it."""
+        if self._closed:
+            raise AgentError("the producer is closed", subject=self.queue.server)
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        self._stream = self.queue.stream(self.source)
+        self._seen = self.queue.seen()
+        if not self._threads:
+            self._threads = [threading.Thread(target=self._keep, name="pilotage-spool", daemon=True)]
+            if self._deliver:
+                self._threads.append(threading.Thread(target=self._courier.run, name="pilotage-courier", daemon=True))
+            for thread in self._threads:
+                thread.start()
+        return self._stream
+
+    def _keep(self) -> None:
+        """Bring events to disk in groups, and learn how far the server's book has come."""
+        while not self._stopping.is_set():
+            self._dirty.wait()
+            if self._stopping.wait(GROUP_SECONDS):
+                return
+            self._dirty.clear()
+            try:
+                self._sync()
+                self._seen = self.queue.seen()
+            except AgentError as error:
+                with self._guard:
+                    self._failure = error
+                    stream, self._stream = self._stream, None
+                if stream is not None:
+                    stream.close()
+
+    def _sync(self) -> None:
+        stream = self._stream
+        if stream is not None and self._courier.synced(stream.folder.name) < stream.place:
+            stream.sync()
+
+    def sync(self) -> None:
+        """Wait until everything logged so far is on disk."""
+        with self._guard:
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            if self._stream is not None:
+                self._stream.sync()
+
+    def tag(
+        self, name: str, value: str, *, job: str | None = None, package: str | None = None, epoch: int | None = None
+    ) -> EventId:
+        """Give a job or a package a name and a value; without either, the package that this program runs in."""
+        check_tag(name, value)
+        if job is None and package is None:
+            job, package = self._subject.job, self._subject.package
+            epoch = self._epoch if epoch is None else epoch
+        if job is None and self._subject.job is None:
+            raise BadEvent("no job to tag", subject=name, next_step="give job=, or set PILOTAGE_JOB")
+        return self.log("Tagged", {"name": name, "value": value}, job=job, package=package, epoch=epoch)
+
+    def log_now(
+        self, event_type: str, data: dict[str, Any] | None = None, *, timeout_seconds: float = 30.0, **details: Any
+    ) -> EventId:
+        """Log an event as `log` does, and return when the server has it.
+
+        Raises `EventRefused` with the server's reason, or `NotDelivered` when the time is up: then the event is kept
+        and delivered later.
+        """
+        event = self.log(event_type, data, **details)
+        self._deliver_all([event], timeout_seconds=timeout_seconds)
+        refusal = self.queue.refusal(event)
+        if refusal is not None:
+            raise EventRefused(str(refusal["reason"]), code=str(refusal["code"]), subject=event_type)
+        return event
+
+    def flush(self, timeout_seconds: float = 30.0) -> None:
+        """Return when the server has everything that this producer logged; raises `NotDelivered` when the time is up.
+
+        An event that the server refuses is done with, too: it is set aside (`queue.refused()`).
+        """
+        with self._guard:
+            wanted = list(self._last.values())
+        self._deliver_all(wanted, timeout_seconds=timeout_seconds)
+
+    def _deliver_all(self, wanted: list[EventId], *, timeout_seconds: float) -> None:
+        until = clock.monotonic() + timeout_seconds
+        pause_seconds = 0.05
+
+        def done() -> bool:
+            return all(acknowledged(self.queue, event) for event in wanted)
+
+        while not done():
+            left = until - clock.monotonic()
+            if left <= 0:
+                raise NotDelivered(
+                    f"not acknowledged within {timeout_seconds:g} s: {self.last_error or 'another courier is at work'}",
+                    subject=self.queue.server,
+                    next_step=f"the events are kept in {self.queue.folder} and delivered when the server is there",
+                )
+            drained = self._courier.drain_once(timeout_seconds=left, enough=done)
+            if drained.busy:
+                self._courier.wait_for_news(min(0.02, left))
+            elif drained.problem:
+                self._courier.wait_for_news(min(pause_seconds, max(0.0, until - clock.monotonic())))
+                pause_seconds = min(2.0, pause_seconds * 2)
+
+    @property
+    def last_error(self) -> str:
+        """Why the last try to deliver failed; empty when it did not."""
+        return self._courier.last_error
+
+    def close(self, flush_seconds: float = CLOSE_SECONDS) -> None:
+        """Bring everything to disk, give the server that long to take it, end the threads.
+
+        What is not acknowledged by then stays in the spool, for the next courier of this queue.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        _producers.discard(self)
+        try:
+            self.sync()
+            if self._deliver and flush_seconds > 0:
+                self.flush(flush_seconds)
+        except NotDelivered:
+            pass  # kept, and said so in the docstring
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._stopping.set()
+        self._dirty.set()
+        self._courier.stop()
+        for thread in self._threads:
+            thread.join()
+        self._courier.close()
+        with self._guard:
+            if self._stream is not None:
+                self._stream.close()
+            self._stream = None
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def after_fork(self) -> None:
+        """Begin anew in a forked child, which has neither the threads nor the locks of its parent."""
+        stream = self._stream
+        courier = self._courier
+        self._begin()
+        courier.abandon()
+        if stream is not None:
+            stream.abandon()
+
+
+def _payload(data: dict[str, Any] | None) -> str:
+    if data is None:
+        return "{}"
+    if not isinstance(data, dict):
+        raise BadEvent("the data of an event is an object", expected="a dictionary", got=type(data).__name__)
+    try:
+        return _encode(data)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadEvent(f"the data cannot be written as JSON: {error}", got=type(data).__name__) from error
+
+
+_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for producer in list(_producers):
+        producer.after_fork()
+
+
+def _at_exit() -> None:
+    for producer in list(_producers):
+        producer.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

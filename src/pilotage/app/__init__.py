@@ -1,0 +1,72 @@
+"""The composition root: what pilotage can be asked to do, for the command line and for Python.
+
+`documents` understands jobs and is offered here; `book` opens, serves and looks after the book.
+Everything heavy is imported where it is used, so that what needs little is quick.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pilotage.app.documents import (
+    GZIP_MAGIC,
+    NOT_WRITTEN,
+    SOURCE_BYTES_MAX,
+    STANDARD_INPUT,
+    Converted,
+    SidedLoss,
+    Verdict,
+    check,
+    convert,
+    document_schema,
+    draw,
+    examine,
+    find_document,
+    first_document,
+    json_text,
+    load,
+    missing_file_hint,
+    read_source,
+    shell_words,
+    shown_name,
+    software_command,
+    table_columns,
+    text_cells,
+    text_of,
+    verdict_json,
+)
+
+if TYPE_CHECKING:
+    # The command line speaks of these, too, and knows the language only through this package.
+    from pilotage.app.documents import Drawing as Drawing  # offered on
+    from pilotage.app.documents import Format as Format  # offered on
+    from pilotage.app.documents import Loaded as Loaded  # offered on
+    from pilotage.app.documents import LoadedJob as LoadedJob  # offered on
+
+__all__ = [
+    "GZIP_MAGIC",
+    "NOT_WRITTEN",
+    "SOURCE_BYTES_MAX",
+    "STANDARD_INPUT",
+    "Converted",
+    "SidedLoss",
+    "Verdict",
+    "check",
+    "convert",
+    "document_schema",
+    "draw",
+    "examine",
+    "find_document",
+    "first_document",
+    "json_text",
+    "load",
+    "missing_file_hint",
+    "read_source",
+    "shell_words",
+    "shown_name",
+    "software_command",
+    "table_columns",
+    "text_cells",
+    "text_of",
+    "verdict_json",
+]

@@ -1,0 +1,93 @@
+"""A service in the background: started so that it outlives its terminal, and stopped by its folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from pilotage.adapters.settings_files import state_folder
+from pilotage.app.book import JOURNAL_VARIABLE
+from pilotage.model.configuration import Settings
+from pilotage.model.errors import PilotageError
+from pilotage.service.announcement import Announcement, find_service, refuse_second
+
+LOG_FILE = "service.log"
+START_SECONDS = 60.0
+STOP_SECONDS = 60.0
+LOOK_SECONDS = 0.02
+_TOLD_BYTES_MAX = 4096
+
+
+class NotStarted(PilotageError):
+    """The service ended before it answered; what it said is in the message."""
+
+
+class NotStopped(PilotageError):
+    """There is no service to stop, or it goes on."""
+
+
+def start_in_background(settings: Settings, arguments: Sequence[str]) -> Announcement:
+    """Start the service with these words of the command line, and the journal of the settings; returns when it answers."""
+    folder = state_folder(settings, folder=Path.cwd())
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    refuse_second(folder)
+    log = folder / LOG_FILE
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab") as said:
+        begin = said.tell()
+        # A session of its own: the end of the terminal is not the end of the service.
+        child = subprocess.Popen(
+            [sys.executable, "-m", "pilotage", "serve", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+            # Not on the command line, which everybody on this computer can read: the address may hold a password.
+            env={**os.environ, JOURNAL_VARIABLE: settings.journal.url},
+        )
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until:
+        found = find_service(folder)
+        if found is not None and found.pid == child.pid:
+            child.returncode = 0  # it goes on without us, and nobody waits for it
+            return found
+        if child.poll() is not None:
+            raise NotStarted(f"the service did not start: {_told(log, begin)}", next_step=f"its log: {log}")
+        time.sleep(LOOK_SECONDS)
+    child.terminate()
+    child.wait()
+    raise NotStarted(f"the service did not answer within {START_SECONDS:g} s", next_step=f"its log: {log}")
+
+
+def _told(log: Path, begin: int) -> str:
+    with log.open("rb") as said:
+        said.seek(begin)
+        return said.read(_TOLD_BYTES_MAX).decode("utf-8", "replace").strip().removeprefix("error: ")
+
+
+def stop_service(settings: Settings) -> Announcement:
+    """Stop the service of a folder in good order; returns when it has ended."""
+    folder = state_folder(settings, folder=Path.cwd())
+    found = find_service(folder)
+    if found is None:
+        raise NotStopped(
+            "no service runs here",
+            subject=str(folder),
+            next_step="go to its folder, or name its book with the --journal that it was started with",
+        )
+    try:
+        os.kill(found.pid, signal.SIGTERM)
+    except ProcessLookupError:
+        pass  # it ended by itself just now
+    except PermissionError as error:
+        raise NotStopped("the service belongs to another user", subject=f"process {found.pid}") from error
+    until = time.monotonic() + STOP_SECONDS
+    while find_service(folder) is not None:
+        if time.monotonic() > until:
+            raise NotStopped(f"the service did not end within {STOP_SECONDS:g} s", subject=f"process {found.pid}")
+        time.sleep(LOOK_SECONDS)
+    return found

@@ -1,0 +1,132 @@
+"""The book, put together: which settings hold, where its service is, and the journal itself."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pilotage.adapters.settings_files import SETTINGS_FILE, STATE_FOLDER, load_settings, state_folder
+from pilotage.client.finding import StateFolder
+from pilotage.model.configuration import Settings
+from pilotage.model.errors import PilotageError
+
+if TYPE_CHECKING:
+    from pilotage.ports import Journal
+    from pilotage.service.announcement import Announcement as Announcement  # noqa: PLC0414 # offered on
+    from pilotage.service.notifications import MakeNotifications
+
+JOURNAL_VARIABLE = "PILOTAGE_JOURNAL_URL"
+
+
+class SystemClock:
+    """What time it is, by the clock of this computer."""
+
+    def now(self) -> float:
+        """Seconds since 1970, UTC."""
+        return time.time()
+
+
+def settings_here(flags: Mapping[str, object] | None = None) -> Settings:
+    """The settings for a command in the current folder; flags that are None were not given."""
+    return load_settings(environment=os.environ, folder=Path.cwd(), flags=flags or {})
+
+
+def state_folders(*, environment: Mapping[str, str], folder: Path) -> Iterator[StateFolder]:
+    """Where a service that concerns a folder may have said its address: its own first, then those of the folders above."""
+    yield _told_by_settings(environment, folder)
+    for place in folder.parents:
+        if (place / SETTINGS_FILE).is_file() or (place / STATE_FOLDER).is_dir():
+            # What is wrong with the settings of a folder above is for those who work there.
+            with suppress(PilotageError):
+                yield _told_by_settings(environment, place)
+
+
+def _told_by_settings(environment: Mapping[str, str], folder: Path) -> StateFolder:
+    settings = load_settings(environment=environment, folder=folder, flags={})
+    host, port = settings.service.host, settings.service.port
+    if host in ("0.0.0.0", "::", ""):
+        host = "127.0.0.1"
+    shown = f"[{host}]" if ":" in host else host
+    return StateFolder(
+        path=state_folder(settings, folder=folder).absolute(), usual_url=f"http://{shown}:{port}" if port else ""
+    )
+
+
+def open_journal(settings: Settings) -> Journal:
+    """The journal that the settings name, opened for writing; raises `JournalBusy` where another process writes it."""
+    address = settings.journal.address
+    if address.kind == "sqlite":
+        from pilotage.adapters.journals.sqlite import SqliteJournal
+
+        return SqliteJournal(Path(address.folder), indexed=_indexed(settings))
+    from pilotage.model.extras import extra
+
+    with extra("postgres", purpose="to keep the book in PostgreSQL"):
+        from pilotage.adapters.journals.postgres import PostgresJournal
+
+    return PostgresJournal(address.url, indexed=_indexed(settings))
+
+
+def _indexed(settings: Settings) -> frozenset[str]:
+    from pilotage.adapters.journals.sqlite import DEFAULT_INDEXED
+    from pilotage.book.query import indexed_names
+
+    return indexed_names(settings.query.indexed) or DEFAULT_INDEXED
+
+
+def serve_book(settings: Settings, *, started: Callable[[Announcement], None]) -> int | None:
+    """Serve the book over HTTP until a signal comes, which is returned."""
+    from pilotage.adapters.local_token import ensure_token, token_file
+    from pilotage.service.access import Access, digest_of, local_principal
+    from pilotage.service.server import serve
+
+    folder = state_folder(settings, folder=Path.cwd())
+    access = Access({digest_of(ensure_token(folder)): local_principal(local_user())})
+    return serve(
+        settings=settings,
+        state_folder=folder,
+        open_journal=lambda: open_journal(settings),
+        access=access,
+        token_file=token_file(folder).absolute(),
+        clock=SystemClock(),
+        make_notifications=_notifications_for(settings),
+        started=started,
+    )
+
+
+def _notifications_for(settings: Settings) -> MakeNotifications:
+    """What makes the notifications of a service, with the transports that the settings name."""
+    from pilotage.adapters.notifiers.making import make_transports, owner_addresses
+    from pilotage.service.notifications import Notifications
+
+    clock = SystemClock()
+    transports = make_transports(settings.notifications, clock=clock, listen_host=settings.service.host)
+    addresses = owner_addresses(settings.notifications.addresses)
+
+    def make(journal: Journal, *, base_url: str) -> Notifications:
+        return Notifications(
+            journal,
+            clock=clock,
+            settings=settings.notifications,
+            base_url=base_url,
+            notifiers=transports.notifiers,
+            mailer=transports.mailer,
+            address_of=addresses,
+        )
+
+    return make
+
+
+def local_user() -> str:
+    """Who this process belongs to, by the system's account and not by what the environment claims."""
+    import pwd
+
+    identity = os.geteuid()
+    try:
+        return pwd.getpwuid(identity).pw_name
+    except KeyError:
+        return f"uid-{identity}"

@@ -1,0 +1,184 @@
+"""Looking after a book that no service serves: checked, mended, and its finished jobs sealed, dumped, loaded or purged."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from pilotage.adapters.settings_files import state_folder
+from pilotage.app.book import SystemClock, local_user, open_journal
+from pilotage.model.configuration import Settings
+from pilotage.model.errors import PilotageError
+from pilotage.model.states import FINAL_STATES
+
+if TYPE_CHECKING:
+    from pilotage.book.rows import JobRow
+    from pilotage.book.ulm import Imported
+    from pilotage.ports import Journal
+    from pilotage.service.rebuild import Book
+    from pilotage.service.rebuild import Verdict as Verdict  # noqa: PLC0414 # offered on
+    from pilotage.service.retention import Plan
+
+_FINAL = frozenset(state.value for state in FINAL_STATES)
+
+
+class NoBook(PilotageError):
+    """There is no book at that address: name one with --journal, or go to the folder that has it."""
+
+
+class StillRunning(PilotageError):
+    """The job is not over: what is still to come of it would be lost."""
+
+
+class Purged(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that was forgotten, or would be."""
+
+    job: str
+    state: str
+    packages: int
+
+
+@contextmanager
+def book_of(settings: Settings) -> Iterator[Journal]:
+    """The book that the settings name, for this process alone; raises `NoBook`, or `JournalBusy` where it is served."""
+    address = settings.journal.address
+    if address.kind == "sqlite" and not Path(address.folder, "book.sqlite").is_file():
+        raise NoBook(
+            "there is no book here",
+            subject=str(address),
+            next_step="go to the folder that has it, or name it with --journal sqlite:DIR",
+        )
+    with _own(settings) as journal:
+        yield journal
+
+
+@contextmanager
+def _own(settings: Settings) -> Iterator[Journal]:
+    from pilotage.service.announcement import refuse_second
+
+    folder = state_folder(settings, folder=Path.cwd())
+    # Its file says which process it is, and where; the lock of the journal only that there is one.
+    refuse_second(folder)
+    if settings.journal.address.kind == "sqlite":
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    journal = open_journal(settings)
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
+@contextmanager
+def _scratch() -> Iterator[Journal]:
+    """An empty journal that is thrown away."""
+    from pilotage.adapters.journals.sqlite import SqliteJournal
+
+    with tempfile.TemporaryDirectory(prefix="pilotage-fold-") as folder:
+        journal = SqliteJournal(Path(folder), durable=False)
+        try:
+            yield journal
+        finally:
+            journal.close()
+
+
+def check_book(settings: Settings) -> Verdict:
+    """Whether every row of the book is what its events say."""
+    from pilotage.service.rebuild import check
+
+    with book_of(settings) as journal, _scratch() as scratch:
+        return check(_mendable(journal), scratch)
+
+
+def rebuild_book(settings: Settings) -> Verdict:
+    """Fold everything anew, and put right what differs; what was found is returned."""
+    from pilotage.service.rebuild import rebuild
+
+    with book_of(settings) as journal, _scratch() as scratch:
+        return rebuild(_mendable(journal), scratch)
+
+
+def _mendable(journal: Journal) -> Book:
+    # Every journal of ours can be checked and mended; the port has only what the service needs.
+    return cast("Book", journal)
+
+
+def _job(journal: Journal, settings: Settings, job: str) -> JobRow:
+    """A job that is there; one that is not is answered with a near one."""
+    from pilotage.service.access import local_principal
+    from pilotage.service.reading import Reading
+
+    reading = Reading(journal, clock=SystemClock(), settings=settings.query)
+    return reading.job(local_principal(local_user()), job)
+
+
+def seal_jobs(settings: Settings, jobs: Sequence[str]) -> None:
+    """Move finished jobs out of the live book."""
+    with book_of(settings) as journal:
+        for job in jobs:
+            journal.seal(_job(journal, settings, job).job)
+
+
+def dump_job(settings: Settings, job: str) -> Iterator[bytes]:
+    """Everything known of a job, as lines."""
+    with book_of(settings) as journal:
+        yield from journal.dump(_job(journal, settings, job).job)
+
+
+def load_job(settings: Settings, lines: Iterable[bytes]) -> str:
+    """Take a dumped job in, into a book that is made where there is none; its id is returned."""
+    with _own(settings) as journal:
+        return journal.load(lines)
+
+
+def purge_jobs(settings: Settings, jobs: Sequence[str], *, force: bool, dry_run: bool) -> list[Purged]:
+    """Forget jobs but for the row that says so; all of them, or none where one is unknown or not over."""
+    with book_of(settings) as journal:
+        rows = [_job(journal, settings, job) for job in jobs]
+        for row in rows:
+            if row.state not in _FINAL and not force:
+                raise StillRunning(
+                    "this job is not over",
+                    subject=f"job {row.job}",
+                    got=row.state,
+                    next_step="purge it all the same with --force",
+                )
+        if not dry_run:
+            now = SystemClock().now()
+            for row in rows:
+                journal.purge(row.job, at=now)
+    return [Purged(job=row.job, state=row.state, packages=row.expected) for row in rows]
+
+
+def retain_jobs(settings: Settings, *, dry_run: bool) -> Plan:
+    """Do what is due for finished jobs by the settings, or only say what that is."""
+    from pilotage.service.keeper import Keeper
+    from pilotage.service.retention import Retention
+
+    # A stream of its own for each run: nobody else counts in it.
+    stream = f"retain-{secrets.token_hex(6)}"
+    numbers = count(1)
+    with book_of(settings) as journal:
+        clock = SystemClock()
+        retention = Retention(
+            journal,
+            settings=settings.retention,
+            keep=Keeper(journal, clock=clock).take,
+            identity=lambda: (stream, next(numbers)),
+        )
+        now = clock.now()
+        return retention.plan(now) if dry_run else retention.apply(now)
+
+
+def import_ulm(source: str) -> Imported:
+    """The jobs that a file of L&B's ULM lines tells of."""
+    from pilotage.app.documents import read_source, shown_name
+    from pilotage.book.ulm import read_ulm
+
+    return read_ulm(read_source(source), file=shown_name(source))

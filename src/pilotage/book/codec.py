@@ -1,0 +1,340 @@
+"""From bytes to checked events: each event of a batch by itself, so that a bad one does not take the good ones with it.
+
+A payload carries a version. Every version that was ever written can still be read: an upcaster for each old one turns
+it into the next, until it is today's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from pilotage.model.errors import did_you_mean
+from pilotage.model.events import (
+    COUNTER_MAX,
+    DOTTED,
+    EVENT_TYPES,
+    JOB_ID,
+    NAME,
+    PLACE_MAX,
+    STREAM,
+    TIME_MAX,
+    Event,
+    EventType,
+    SubjectKind,
+    subject_kind,
+)
+from pilotage.model.payloads import JobRegistered, Payload, StageExpanded, StageShape, Tagged
+
+RefusalCode = Literal[
+    "conflict", "unknown_type", "unknown_version", "malformed", "too_large", "purged", "forbidden", "too_many"
+]
+Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
+
+UPCASTERS: Mapping[tuple[str, int], Upcaster] = {}
+"""For each type and old version, what makes the next version of it."""
+
+
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Why one event of a batch was not taken."""
+
+    index: int
+    code: RefusalCode
+    message: str
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How large an event may be."""
+
+    event_bytes_max: int = 4 * 1024 * 1024
+    tag_bytes_max: int = 64 * 1024
+
+
+Place = tuple[int, int, int]
+"""The stage, line and number of a package."""
+
+
+class Checked(msgspec.Struct, frozen=True, gc=False):
+    """An event that is well formed, with its subject and payload read."""
+
+    index: int
+    event: Event
+    kind: SubjectKind
+    place: Place | None
+    data: Payload
+
+
+class _Refused(Exception):
+    def __init__(self, code: RefusalCode, message: str) -> None:
+        super().__init__(message)
+        self.code: RefusalCode = code
+        self.message = message
+
+
+class _BatchOfEvents(msgspec.Struct, forbid_unknown_fields=True):
+    events: list[Event]
+
+
+class _BatchOfText(msgspec.Struct, forbid_unknown_fields=True):
+    events: list[msgspec.Raw]
+
+
+class MalformedBatch(Exception):
+    """The body is not a batch at all: nothing in it could be read."""
+
+
+class Codec:
+    """Reads batches. Remembers what it has found well formed, since the same few names come again and again."""
+
+    def __init__(
+        self,
+        *,
+        limits: Limits = Limits(),  # noqa: B008 # frozen
+        types: Mapping[str, EventType] = EVENT_TYPES,
+        upcasters: Mapping[tuple[str, int], Upcaster] = UPCASTERS,
+    ) -> None:
+        """Take the table of types and the upcasters; tests bring their own."""
+        self._limits = limits
+        self._types = types
+        self._upcasters = upcasters
+        self._event = msgspec.json.Decoder(Event)
+        self._whole = msgspec.json.Decoder(_BatchOfEvents)
+        self._batch = msgspec.json.Decoder(_BatchOfText)
+        self._payloads: dict[str, msgspec.json.Decoder[Payload]] = {
+            name: msgspec.json.Decoder(each.payload) for name, each in types.items()
+        }
+        self._jobs: set[str] = set()
+        self._streams: set[str] = set()
+        self._names: set[str] = set()
+        self._places: dict[str, Place] = {}
+        self._readers: dict[tuple[str, str, str, int], msgspec.json.Decoder[Payload]] = {}
+
+    def read_batch(self, body: bytes | bytearray | memoryview) -> tuple[list[Checked], list[Refusal], int]:
+        """The well-formed events of `{"events": […]}`, why others were refused, and how many there were in all."""
+        limit = self._limits.event_bytes_max
+        try:
+            events = self._whole.decode(body).events
+        except _UNREADABLE:
+            pass  # one of them is bad: each is read by itself
+        else:
+            if len(body) <= limit or all(len(memoryview(event.data)) <= limit for event in events):
+                return *self._check_decoded(events), len(events)
+        texts = self._texts(body)
+        checked, refused = [], []
+        for index, text in enumerate(texts):
+            found = self.read(text, index)
+            if isinstance(found, Checked):
+                checked.append(found)
+            else:
+                refused.append(found)
+        return checked, refused, len(texts)
+
+    def _texts(self, body: bytes | bytearray | memoryview) -> Sequence[bytes | msgspec.Raw]:
+        """The text of each event.
+
+        What only a lenient reader takes (half a surrogate pair, NaN) is for the one event to answer for that has it.
+        """
+        try:
+            return self._batch.decode(body).events
+        except _UNREADABLE as fault:
+            try:
+                found = json.loads(bytes(body).decode("utf-8", "surrogateescape"))
+            except (ValueError, RecursionError):
+                found = None
+            if not isinstance(found, dict) or found.keys() != {"events"} or not isinstance(found["events"], list):
+                raise MalformedBatch(f"the body is not a batch of events: {fault}") from None
+            plain = [json.dumps(each, ensure_ascii=False, separators=(",", ":")) for each in found["events"]]
+            return [text.encode("utf-8", "surrogatepass") for text in plain]
+
+    def without_limits(self) -> Codec:
+        """One that reads what was taken before, whatever the limits are today."""
+        limits = Limits(event_bytes_max=COUNTER_MAX, tag_bytes_max=COUNTER_MAX)
+        return Codec(limits=limits, types=self._types, upcasters=self._upcasters)
+
+    def read(self, text: bytes | msgspec.Raw, index: int = 0) -> Checked | Refusal:
+        """One event from its JSON text."""
+        try:
+            if len(bytes(text)) > self._limits.event_bytes_max:
+                return _too_large(index, "an event", self._limits.event_bytes_max)
+            event = self._event.decode(text)
+        except _UNREADABLE as fault:
+            return Refusal(index=index, code="malformed", message=_plain(fault))
+        return self.check(event, index)
+
+    def check(self, event: Event, index: int = 0) -> Checked | Refusal:
+        """One event that is already a value."""
+        try:
+            kind, place = self._subject(event)
+            reader = self._readers.get((event.type, kind, event.source, event.version))
+            if reader is None:
+                data = self._payload(event, kind)
+            else:
+                data = reader.decode(event.data)
+                if kind != "attempt" or event.type == "Tagged":
+                    self._check_size(data)
+        except _Refused as refused:
+            return Refusal(index=index, code=refused.code, message=refused.message)
+        except _UNREADABLE as fault:
+            return Refusal(index=index, code="malformed", message=f"data of {event.type}: {_plain(fault)}")
+        return Checked(index, event, kind, place, data)
+
+    def _check_decoded(self, events: Sequence[Event]) -> tuple[list[Checked], list[Refusal]]:
+        """As `check`, for events whose numbers the decoder has seen to: an event like those before it in one go."""
+        checked: list[Checked] = []
+        refused: list[Refusal] = []
+        jobs, streams, places, readers = self._jobs, self._streams, self._places, self._readers
+        for index, event in enumerate(events):
+            package = event.package
+            if (
+                package is not None
+                and event.job in jobs
+                and event.stream in streams
+                and event.pilot is event.site is None
+            ):
+                place = places.get(package) or self._place_of(package)
+                kind: SubjectKind = "package" if event.attempt is None else "attempt"
+                reader = readers.get((event.type, kind, event.source, event.version))
+                if place is not None and reader is not None and event.type != "Tagged":
+                    try:
+                        checked.append(Checked(index, event, kind, place, reader.decode(event.data)))
+                    except _UNREADABLE:
+                        pass  # said below, with what is wrong
+                    else:
+                        continue
+            found = self.check(event, index)
+            if isinstance(found, Checked):
+                checked.append(found)
+            else:
+                refused.append(found)
+        return checked, refused
+
+    def check_all(self, events: Sequence[Event]) -> tuple[list[Checked], list[Refusal]]:
+        """Events that never were text."""
+        found = [self.check(event, index) for index, event in enumerate(events)]
+        return [one for one in found if isinstance(one, Checked)], [one for one in found if isinstance(one, Refusal)]
+
+    def _subject(self, event: Event) -> tuple[SubjectKind, Place | None]:
+        self._clock(event)
+        kind = subject_kind(event)
+        if kind is None:
+            raise _Refused(
+                "malformed", "the subject is one of: job; job and package; job, package and attempt; pilot; site; none"
+            )
+        if event.job is not None and event.job not in self._jobs:
+            _remember(self._jobs, event.job, JOB_ID, "job id")
+        name = event.pilot if event.pilot is not None else event.site
+        if name is not None and name not in self._names:
+            _remember(self._names, name, NAME, f"{kind} name")
+        if event.attempt is not None and not (1 <= event.attempt <= 999_999_999):
+            raise _Refused("malformed", f"attempt {event.attempt}: attempts count from 1")
+        if event.package is None:
+            return kind, None
+        return kind, self._place(event.package)
+
+    def _place(self, text: str) -> Place:
+        place = self._places.get(text) or self._place_of(text)
+        if place is None:
+            raise _Refused("malformed", f"package {_short(text)!r} is not stage.line.n, each from 1")
+        return place
+
+    def _place_of(self, text: str) -> Place | None:
+        found = DOTTED.fullmatch(text)
+        if found is None:
+            return None
+        if len(self._places) >= 65_536:
+            self._places.clear()
+        place = self._places[text] = (int(found[1]), int(found[2]), int(found[3]))
+        return place
+
+    def _clock(self, event: Event) -> None:
+        if not (1 <= event.n <= COUNTER_MAX):
+            raise _Refused("malformed", f"n is {event.n}: it counts from 1 to {COUNTER_MAX}")
+        if event.stream not in self._streams:
+            _remember(self._streams, event.stream, STREAM, "stream")
+        if not (1 <= event.epoch <= COUNTER_MAX) or not (0 <= event.seen <= COUNTER_MAX):
+            said = f"clock ({event.epoch}, {event.seen})"
+            raise _Refused("malformed", f"{said}: an epoch counts from 1, a position from 0")
+        if not (0 <= event.time < TIME_MAX) or math.isnan(event.time):
+            raise _Refused("malformed", f"time {event.time} is not in seconds since 1970")
+
+    def _payload(self, event: Event, kind: SubjectKind) -> Payload:
+        known = self._types.get(event.type)
+        if known is None:
+            hint = did_you_mean(event.type[:64], self._types)
+            raise _Refused("unknown_type", f"no event is called {_short(event.type)!r}{f'; {hint}' if hint else ''}")
+        if kind not in known.subjects:
+            about = " or ".join(sorted(known.subjects))
+            raise _Refused("malformed", f"{event.type} is about a {about}, and this one about a {kind}")
+        if event.source not in known.sources:
+            writers = " or ".join(sorted(known.sources))
+            raise _Refused("forbidden", f"{event.type} comes from the {writers} alone, not from {event.source}")
+        if event.version != known.version:
+            data = self._payloads[event.type].decode(self._upcast(event, known))
+        else:
+            reader = self._readers[event.type, kind, event.source, event.version] = self._payloads[event.type]
+            data = reader.decode(event.data)
+        self._check_size(data)
+        return data
+
+    def _check_size(self, data: Payload) -> None:
+        if isinstance(data, JobRegistered):
+            for shape in data.stages:
+                _check_shape(shape)
+            for value in data.tags.values():
+                self._check_tag(value)
+        elif isinstance(data, StageExpanded):
+            _check_shape(data.shape)
+        elif isinstance(data, Tagged):
+            self._check_tag(data.value)
+
+    def _check_tag(self, value: str) -> None:
+        if len(value.encode()) > self._limits.tag_bytes_max:
+            raise _Refused("too_large", f"a tag's value has at most {self._limits.tag_bytes_max:,} bytes")
+
+    def _upcast(self, event: Event, known: EventType) -> bytes:
+        if not 1 <= event.version < known.version:
+            versions = f"1 to {known.version}" if known.version > 1 else "1"
+            raise _Refused("unknown_version", f"{event.type} has version {versions}, not {event.version}")
+        try:
+            data = msgspec.json.decode(event.data, type=dict[str, Any])
+        except _UNREADABLE as fault:
+            raise _Refused("malformed", f"data of {event.type}: {_plain(fault)}") from None
+        for version in range(event.version, known.version):
+            try:
+                data = self._upcasters[event.type, version](data)
+            except (KeyError, TypeError, ValueError, AttributeError) as fault:
+                raise _Refused("malformed", f"data of {event.type}, version {event.version}: {fault!r}") from None
+        return msgspec.json.encode(data)
+
+
+def _remember(names: set[str], name: str, pattern: re.Pattern[str], what: str) -> None:
+    if pattern.fullmatch(name) is None:
+        raise _Refused("malformed", f"{what} {_short(name)!r} is not a well-formed one")
+    if len(names) >= 65_536:
+        names.clear()
+    names.add(name)
+
+
+def _check_shape(shape: StageShape) -> None:
+    if shape.lines > PLACE_MAX or shape.packages > COUNTER_MAX:
+        raise _Refused("too_large", f"a stage has at most {PLACE_MAX:,} lines")
+
+
+def _too_large(index: int, what: str, limit: int) -> Refusal:
+    return Refusal(index=index, code="too_large", message=f"{what} has at most {limit:,} bytes")
+
+
+def _plain(fault: Exception) -> str:
+    return str(fault)[:500]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,187 @@
+"""Which events of a batch are new: repeats are told from conflicts, and what nobody can place yet is parked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from pilotage.book.codec import Checked, Codec, Refusal, RefusalCode
+from pilotage.book.ledger import Ledger, PackageKey, Sought
+from pilotage.book.rows import EventRow, JobRow, ParkedRow, StreamRow
+from pilotage.book.streams import Heard, TooManyGaps
+from pilotage.model import payloads
+from pilotage.model.events import Event
+
+_event = msgspec.json.Decoder(Event)
+_encode = msgspec.json.Encoder().encode
+
+
+class JobsSealed(Exception):
+    """Events came for jobs that have left the live book: bring them back and try again."""
+
+    def __init__(self, jobs: Sequence[str]) -> None:
+        """Name the jobs."""
+        super().__init__(", ".join(jobs))
+        self.jobs = tuple(jobs)
+
+
+Fresh = tuple[Checked, int, float, PackageKey | None]
+"""An event that was not heard before, or has waited for its job: the number of its stream, when it came, its package."""
+
+
+class Intake:
+    """One batch, sorted: what is fresh, parked, repeated and refused, and the jobs it is about."""
+
+    def __init__(self, ledger: Ledger, checked: Sequence[Checked], *, received: float, codec: Codec) -> None:
+        """Sort a batch; nothing is written."""
+        self._ledger = ledger
+        self._received = received
+        self.fresh: list[Fresh] = []
+        self.refused: list[Refusal] = []
+        self.parked: list[ParkedRow] = []
+        self.unparked: list[str] = []
+        self.repeated = 0
+        self.jobs: dict[str, JobRow] = {}
+        self._heard: dict[tuple[str, str], Heard] = {}
+        self._load(checked)
+        self._sort(checked)
+        self.parked_now = len(self.parked)
+        self._unpark(codec)
+
+    @property
+    def streams(self) -> list[StreamRow]:
+        """The streams that were heard further."""
+        return [heard.packed() for heard in self._heard.values() if heard.changed]
+
+    def _load(self, checked: Sequence[Checked]) -> None:
+        jobs = {one.event.job for one in checked if one.event.job is not None}
+        self.jobs = {row.job: row for row in self._ledger.jobs(jobs)} if jobs else {}
+        sealed = [row.job for row in self.jobs.values() if row.place == "sealed"]
+        if sealed:
+            raise JobsSealed(sealed)
+        names = {(one.event.source, one.event.stream) for one in checked}
+        self._heard = {(row.source, row.stream): Heard(row) for row in self._ledger.streams(names)}
+        for source, stream in sorted(names - self._heard.keys()):
+            row = StreamRow(stream_id=self._ledger.next_stream_id(), source=source, stream=stream)
+            self._heard[source, stream] = Heard(row)
+
+    def _sort(self, checked: Sequence[Checked]) -> None:
+        if any(one.event.type == "JobRegistered" for one in checked):
+            # Registrations first: an event of a job that is registered beside it need not be parked.
+            checked = sorted(checked, key=lambda one: one.event.type != "JobRegistered")
+        repeats: list[tuple[Checked, int]] = []
+        heards, jobs, fresh, received = self._heard, self.jobs, self.fresh, self._received
+        purged = {row.job for row in jobs.values() if row.place == "purged"}
+        for one in checked:
+            event = one.event
+            name, n = event.job, event.n
+            heard = heards[event.source, event.stream]
+            if name is not None and name in purged:
+                self._refuse(one, "purged", f"job {name} was purged: nothing more is kept of it")
+                continue
+            if n == heard.watermark + 1 and not heard.firsts:  # what `add` does, for the stream that counts on
+                heard.watermark, heard.changed = n, True
+            elif not self._heard_first(heard, one, repeats):
+                continue
+            if name is None:
+                fresh.append((one, heard.row.stream_id, received, None))
+            elif (job := jobs.get(name)) is not None:
+                place = one.place
+                fresh.append((one, heard.row.stream_id, received, place and (job.job_id, *place)))
+            elif isinstance(one.data, payloads.JobRegistered):
+                jobs[name] = JobRow(job_id=self._ledger.next_job_id(), job=name)
+                self.unparked.append(name)
+                fresh.append((one, heard.row.stream_id, received, None))
+            else:
+                text = _encode(event).decode()
+                row = ParkedRow(job=name, stream_id=heard.row.stream_id, n=n, received=received, event=text)
+                self.parked.append(row)
+        if repeats:
+            self._compare(repeats)
+
+    def _heard_first(self, heard: Heard, one: Checked, repeats: list[tuple[Checked, int]]) -> bool:
+        """Whether an event out of turn is new; if it is not, it is refused or noted among the repeats."""
+        try:
+            if heard.add(one.event.n):
+                return True
+        except TooManyGaps:
+            self._refuse(one, "too_many", f"stream {one.event.stream} has more holes than one that counts would leave")
+            return False
+        repeats.append((one, heard.row.stream_id))
+        return False
+
+    def _compare(self, repeats: list[tuple[Checked, int]]) -> None:
+        """A repeat with the same content is acknowledged; one with other content is refused."""
+        first = {(stream_id, one.event.n): one.event for one, stream_id, _, _ in self.fresh}
+        first |= {(row.stream_id, row.n): _event.decode(row.event) for row in self.parked}
+        wanted = [
+            Sought(stream_id, one.event.n, self._key(one))
+            for one, stream_id in repeats
+            if (stream_id, one.event.n) not in first
+        ]
+        stored: dict[tuple[int, int], EventRow | ParkedRow] = {
+            (row.stream_id, row.n): row for row in (self._ledger.stored(wanted) if wanted else ())
+        }
+        for one, stream_id in repeats:
+            identity = (stream_id, one.event.n)
+            row = stored.get(identity)
+            if identity in first:
+                same = _same(one.event, first[identity])
+            elif isinstance(row, ParkedRow):
+                same = _same(one.event, _event.decode(row.event))
+            else:
+                # An event that is not where its subject has its events was about something else.
+                same = row is not None and _same_row(one, row, self.jobs)
+            if same:
+                self.repeated += 1
+            else:
+                source, stream = one.event.source, one.event.stream
+                self._refuse(one, "conflict", f"{source} {stream} {one.event.n} is known with other content")
+
+    def _key(self, one: Checked) -> PackageKey | None:
+        job = self.jobs.get(one.event.job) if one.event.job is not None else None
+        place = one.place
+        return (job.job_id, *place) if job is not None and place is not None else None
+
+    def _unpark(self, codec: Codec) -> None:
+        rows = [row for job in self.unparked for row in self._ledger.parked(job)]
+        if not rows:
+            return
+        reader = codec.without_limits()  # these were acknowledged
+        for row in rows:
+            found = reader.check(_event.decode(row.event))
+            if isinstance(found, Checked):
+                self.fresh.append((found, row.stream_id, row.received, self._key(found)))
+            else:
+                self.parked.append(row)  # written by a newer version: it waits for one
+
+    def _refuse(self, one: Checked, code: RefusalCode, message: str) -> None:
+        self.refused.append(Refusal(index=one.index, code=code, message=message))
+
+
+def _same(one: Event, other: Event) -> bool:
+    return _comparable(one) == _comparable(other)
+
+
+def _comparable(event: Event) -> tuple[object, ...]:
+    return (
+        event.type, event.version, event.time, event.epoch, event.seen, event.job, event.package, event.attempt,
+        event.pilot, event.site, msgspec.json.decode(event.data),
+    )  # fmt: skip
+
+
+def _same_row(one: Checked, row: EventRow, jobs: dict[str, JobRow]) -> bool:
+    event = one.event
+    job = jobs.get(event.job) if event.job is not None else None
+    return (
+        event.type == row.type
+        and event.version == row.version
+        and event.time == row.time
+        and (event.epoch, event.seen) == (row.epoch, row.seen)
+        and (job.job_id if job is not None else None) == row.job_id
+        and (one.place or (0, 0, 0)) == (row.stage, row.line, row.number)
+        and (event.attempt or 0) == row.attempt
+        and (event.pilot, event.site) == (row.pilot, row.site)
+        and msgspec.json.decode(event.data) == msgspec.json.decode(row.data)
+    )

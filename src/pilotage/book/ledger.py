@@ -1,0 +1,142 @@
+"""What the join of a batch needs of a store, within one transaction, and what it gives back to be written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from pilotage.book import rows
+
+AnyRow = TypeVar("AnyRow", bound=rows.Row)
+
+PackageKey = tuple[int, int, int, int]
+"""job_id, stage, line, number"""
+
+
+class Sought(NamedTuple):
+    """An event that may be stored: its identity, and the package it would be about if any."""
+
+    stream_id: int
+    n: int
+    package: PackageKey | None
+
+
+class Changes(msgspec.Struct, kw_only=True):
+    """Every row that a batch adds or changes; each at most once."""
+
+    received: float = 0.0
+    events: list[tuple[Any, ...]] = []  # in the order of the columns of EventRow
+    streams: list[rows.StreamRow] = []
+    jobs: list[rows.JobRow] = []
+    stages: list[rows.StageRow] = []
+    packages: list[rows.PackageRow] = []
+    pilots: list[rows.PilotRow] = []
+    nodes: list[rows.NodeRow] = []
+    sites: list[rows.SiteRow] = []
+    tags: list[rows.TagRow] = []
+    parked: list[rows.ParkedRow] = []
+    unparked: list[str] = []  # jobs whose parked events are among `events` now
+    statistics: list[rows.StatisticRow] = []
+
+
+class Ledger(Protocol):
+    """One open transaction of the one writer."""
+
+    def streams(self, names: Collection[tuple[str, str]]) -> Iterable[rows.StreamRow]:
+        """The streams that are known among some (source, stream)."""
+        ...
+
+    def jobs(self, jobs: Collection[str]) -> Iterable[rows.JobRow]:
+        """The jobs that are known among some ids."""
+        ...
+
+    def stages(self, keys: Collection[tuple[int, int]]) -> Iterable[rows.StageRow]:
+        """The stages that are known among some (job_id, stage)."""
+        ...
+
+    def stages_of(self, job_id: int) -> list[rows.StageRow]:
+        """Every stage of a job."""
+        ...
+
+    def packages(self, keys: Collection[PackageKey]) -> Iterable[rows.PackageRow]:
+        """The packages that have a row among some."""
+        ...
+
+    def packages_of(self, job_id: int, *, stage: int) -> list[rows.PackageRow]:
+        """Every package of a stage that has a row."""
+        ...
+
+    def idle_packages(self, job_id: int) -> list[rows.PackageRow]:
+        """The packages of a job that have a row, no final fact, and no attempt in a queue or running."""
+        ...
+
+    def pilots(self, names: Collection[str]) -> Iterable[rows.PilotRow]:
+        """The pilots that are known among some."""
+        ...
+
+    def nodes(self, names: Collection[str]) -> Iterable[rows.NodeRow]:
+        """The nodes that are known among some."""
+        ...
+
+    def sites(self, names: Collection[str]) -> Iterable[rows.SiteRow]:
+        """The sites that are known among some."""
+        ...
+
+    def stored(self, wanted: Collection[Sought]) -> Iterable[rows.EventRow | rows.ParkedRow]:
+        """The events that are stored among some, those that are parked too."""
+        ...
+
+    def parked(self, job: str) -> list[rows.ParkedRow]:
+        """The events that wait for a job to be registered."""
+        ...
+
+    def statistics(self, keys: Collection[tuple[int, int, str, str]]) -> Iterable[rows.StatisticRow]:
+        """The slices of statistics that exist among some (width_seconds, slice, site, activity)."""
+        ...
+
+    def next_stream_id(self) -> int:
+        """A number that no stream has."""
+        ...
+
+    def next_job_id(self) -> int:
+        """A number that no job ever had."""
+        ...
+
+    def position(self) -> int:
+        """The position of the last event."""
+        ...
+
+    def write(self, changes: Changes) -> None:
+        """Put all rows in place of those with the same keys."""
+        ...
+
+    # --- rows of notifications, which are no part of a batch's changes: any table of `book.tables`, by its row ---
+
+    def find_rows(
+        self,
+        row: type[AnyRow],
+        *,
+        having: Mapping[str, str | int],
+        after: tuple[str | int, ...] = (),
+        limit: int | None = None,
+    ) -> list[AnyRow]:
+        """Rows with these values, in the order of the table's key; behind a whole key, where one is given."""
+        ...
+
+    def rows_by_keys(
+        self, row: type[AnyRow], *, by: tuple[str, ...], keys: Collection[tuple[Any, ...]]
+    ) -> Iterable[AnyRow]:
+        """The rows that there are among some keys, given as the values of some columns; in any order."""
+        ...
+
+    def put_rows(self, changed: Sequence[rows.Row]) -> None:
+        """Put rows of one table in place of those with the same keys."""
+        ...
+
+    def remove_rows(
+        self, row: type[rows.Row], *, having: Mapping[str, str | int], through: tuple[str | int, ...] = ()
+    ) -> None:
+        """Remove the rows with these values; of those only up to a whole key and with it, where one is given."""
+        ...

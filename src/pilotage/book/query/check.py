@@ -1,0 +1,210 @@
+"""From what was written, in text or in JSON, to checked conditions: one set of rules for both forms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from pilotage.book.query.attributes import TAG, TAG_PREFIX, Attribute, Kind, Target, find_attribute, name_hint
+from pilotage.book.query.conditions import (
+    CONDITIONS_MAX,
+    LENGTH_BYTES_MAX,
+    TAG_NAME_MAX,
+    VALUES_MAX,
+    Clause,
+    Condition,
+    Operator,
+    Query,
+    canonical,
+)
+from pilotage.book.query.errors import Place, QueryError, shown
+from pilotage.book.query.values import (
+    DAY_SECONDS,
+    WITHIN_FORM,
+    Ago,
+    Value,
+    is_date,
+    is_duration,
+    read_duration,
+    read_package,
+    read_value,
+)
+
+
+class RawValue(msgspec.Struct, frozen=True):
+    """A value as written, with its place; text of a query, or anything that JSON may hold."""
+
+    value: object
+    place: Place
+
+
+class RawCondition(msgspec.Struct, frozen=True, kw_only=True):
+    """A condition as written; the name of a tag is part of the attribute, after `tag.`."""
+
+    attribute: str
+    operator: Operator
+    values: Sequence[RawValue]
+    place: Place
+    operator_place: Place
+
+
+RawClause = Sequence[RawCondition]
+
+
+def check_query(clauses: Sequence[RawClause], *, target: Target | None, place: Place) -> Query:
+    """The query that was meant, or the first fault in it."""
+    check_sizes(clauses, place=place)
+    checked: list[Clause] = []
+    for clause in clauses:
+        checked += _check_clause(clause, target)
+    query = Query(tuple(checked))
+    if sum(len(clause) for clause in checked) > CONDITIONS_MAX:
+        raise too_many_conditions(place)
+    # What is short in one form may be long in the other; a query that is one must be able to be both.
+    if len(canonical(query).encode()) > LENGTH_BYTES_MAX:
+        raise too_long(place)
+    return query
+
+
+def check_sizes(clauses: Sequence[RawClause], *, place: Place) -> None:
+    """Refuse what is too much before any of it is looked at."""
+    if sum(len(clause) for clause in clauses) > CONDITIONS_MAX:
+        raise too_many_conditions(place)
+    if sum(len(condition.values) for clause in clauses for condition in clause) > VALUES_MAX:
+        raise too_many_values(place)
+
+
+def too_many_conditions(place: Place) -> QueryError:
+    """The error for more conditions than a query may have."""
+    hint = "write alternatives of one attribute as a list: site in (a, b, c)"
+    return place.error("too many conditions", expected=f"at most {CONDITIONS_MAX}", next_step=hint)
+
+
+def too_many_values(place: Place) -> QueryError:
+    """The error for more values than a query may have."""
+    return place.error("too many values", expected=f"at most {VALUES_MAX}", next_step="split it into several queries")
+
+
+def too_long(place: Place) -> QueryError:
+    """The error for a query of more text than is read."""
+    return place.error(
+        "the query is too long", expected=f"at most {LENGTH_BYTES_MAX} bytes", next_step="split it into several queries"
+    )
+
+
+def check_target(query: Query, target: Target) -> None:
+    """Refuse a query that names an attribute which the target does not have."""
+    for condition in query.conditions:
+        _check_applies(condition.about, name=condition.name, target=target, place=Place())
+
+
+def _check_clause(clause: RawClause, target: Target | None) -> list[Clause]:
+    """Mostly one clause; a DØ path that names its job stands for two."""
+    split = _split_path(clause[0]) if len(clause) == 1 else ()
+    if split:
+        return [(_check_condition(condition, target),) for condition in split]
+    return [tuple(_check_condition(condition, target) for condition in clause)]
+
+
+def _split_path(condition: RawCondition) -> Sequence[RawCondition]:
+    attribute = find_attribute(condition.attribute)
+    if attribute is None or attribute.kind is not Kind.PACKAGE or condition.operator is not Operator.EQUAL:
+        return ()
+    job, package = read_package(condition.values[0].value) if len(condition.values) == 1 else ("", None)
+    if not job or package is None:
+        return ()
+    place = condition.values[0].place
+    name = msgspec.structs.replace(condition, attribute="name", values=[RawValue(job, place)])
+    return name, msgspec.structs.replace(condition, values=[RawValue(package.dotted, place)])
+
+
+def _check_condition(raw: RawCondition, target: Target | None) -> Condition:
+    attribute, tag = _check_attribute(raw, target)
+    if raw.operator.orders and not attribute.kind.ordered:
+        raise raw.operator_place.error(
+            f"{attribute.name} has no order",
+            expected="=, !=, in or not in",
+            got=str(raw.operator),
+            next_step="only times and counts are compared with <, <=, >, >= and within",
+        )
+    values = _check_values(attribute, raw)
+    return Condition(attribute=attribute.name, tag=tag, operator=raw.operator, values=values)
+
+
+def _check_attribute(raw: RawCondition, target: Target | None) -> tuple[Attribute, str]:
+    name, place = raw.attribute, raw.place
+    is_tag = name[: len(TAG_PREFIX)].lower() == TAG_PREFIX
+    tag = name[len(TAG_PREFIX) :] if is_tag else ""
+    attribute = find_attribute(TAG if is_tag else name)
+    if attribute is None:
+        raise place.error(f"no such attribute: {shown(name)}", next_step=name_hint(name, target))
+    if attribute.name == TAG and not 0 < len(tag) <= TAG_NAME_MAX:
+        raise place.error(
+            "a tag needs its name", expected=f"tag.NAME, at most {TAG_NAME_MAX} characters", got=shown(name)
+        )
+    if tag:
+        read_value(Kind.TEXT, tag, place)
+    if target is not None:
+        _check_applies(attribute, name=name, target=target, place=place)
+    return attribute, tag
+
+
+def _check_applies(attribute: Attribute, *, name: str, target: Target, place: Place) -> None:
+    if target not in attribute.targets:
+        has = " and ".join(attribute.targets)
+        hint = f"ask for {' or '.join(attribute.targets)}; {name_hint('', target)}"
+        raise place.error(f"{target} have no {shown(name)}, which is an attribute of {has}", next_step=hint)
+
+
+def _check_values(attribute: Attribute, raw: RawCondition) -> tuple[Value, ...]:
+    match raw.operator:
+        case Operator.WITHIN:
+            return _check_range(attribute, raw)
+        case Operator.IN | Operator.NOT_IN:
+            if not raw.values:
+                raise raw.operator_place.error("an empty list", expected="at least one value")
+        case _ if len(raw.values) != 1:
+            raise raw.operator_place.error("the wrong number of values", expected="one", got=str(len(raw.values)))
+    for each in raw.values:
+        if attribute.kind is Kind.TIME and is_date(each.value) and not raw.operator.orders:
+            hint = f"write {attribute.name} within {each.value} for that day"
+            raise each.place.error("a day is not a moment", next_step=hint)
+    return tuple(read_value(attribute.kind, each.value, each.place) for each in raw.values)
+
+
+def _check_range(attribute: Attribute, raw: RawCondition) -> tuple[Value, Value]:
+    kind = attribute.kind
+    match raw.values:
+        case [only] if kind is Kind.TIME and is_duration(only.value):
+            seconds = read_duration(str(only.value))
+            if not seconds:
+                raise only.place.error(
+                    "no such time", expected="up to a hundred years, but some", got=shown(only.value)
+                )
+            return Ago(seconds), Ago(0.0)
+        case [only] if kind is Kind.TIME and is_date(only.value):
+            start = read_value(kind, only.value, only.place)
+            end = read_value(kind, start + DAY_SECONDS if isinstance(start, float) else start, only.place)
+            return start, end
+        case [first, second]:
+            start = read_value(kind, first.value, first.place)
+            end = read_value(kind, second.value, second.place)
+            if _is_empty(start, end):
+                hint = "the start is part of a range and the end is not: within 1..3 means 1 and 2"
+                raise second.place.error("nothing is within this range", next_step=hint)
+            return start, end
+        case _:
+            expected = WITHIN_FORM if kind is Kind.TIME else "within START..END"
+            got = f"{len(raw.values)} values" if len(raw.values) != 1 else shown(raw.values[0].value)
+            raise raw.operator_place.error("not a range", expected=expected, got=got)
+
+
+def _is_empty(start: Value, end: Value) -> bool:
+    match start, end:
+        case Ago(seconds=longer), Ago(seconds=shorter):
+            return longer <= shorter
+        case int() | float(), int() | float():
+            return start >= end
+        case _:
+            return False  # one of them moves with the clock: who knows

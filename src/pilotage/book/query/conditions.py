@@ -1,0 +1,143 @@
+"""A checked query as a value: clauses that must all hold, each a choice of conditions; and its one canonical text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+import msgspec
+
+from pilotage.book.query.attributes import ATTRIBUTES, TAG, TAG_PREFIX, Attribute
+from pilotage.book.query.values import TIME_MAX, Ago, Value, write_duration, write_text, write_value
+
+LENGTH_BYTES_MAX = 16 * 1024
+CONDITIONS_MAX = 64
+VALUES_MAX = 1000
+TAG_NAME_MAX = 256
+
+EVERYTHING_WORD = "all"
+
+
+class Operator(StrEnum):
+    """How the value of an attribute is compared with those of a condition."""
+
+    EQUAL = "="
+    NOT_EQUAL = "!="
+    LESS = "<"
+    LESS_OR_EQUAL = "<="
+    GREATER = ">"
+    GREATER_OR_EQUAL = ">="
+    IN = "in"
+    NOT_IN = "not in"
+    WITHIN = "within"
+
+    @property
+    def orders(self) -> bool:
+        """Whether values must have an order for it."""
+        return self in _ORDERING
+
+    @property
+    def denies(self) -> bool:
+        """Whether it holds for a missing value, and never by an index."""
+        return self in (Operator.NOT_EQUAL, Operator.NOT_IN)
+
+
+_ORDERING = frozenset({
+    Operator.LESS, Operator.LESS_OR_EQUAL, Operator.GREATER, Operator.GREATER_OR_EQUAL, Operator.WITHIN,
+})  # fmt: skip
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """One comparison; `values` is one value, those of a list, or the inclusive start and the exclusive end of a range.
+
+    `tag` is the name of the tag where the attribute is `tag`, and empty otherwise.
+    """
+
+    attribute: str
+    operator: Operator
+    values: tuple[Value, ...]
+    tag: str = ""
+
+    @property
+    def name(self) -> str:
+        """The attribute as programs name it: `site`, `tag.study`."""
+        return TAG_PREFIX + self.tag if self.attribute == TAG else self.attribute
+
+    @property
+    def about(self) -> Attribute:
+        """The line of the table that the attribute stands in."""
+        return ATTRIBUTES[self.attribute]
+
+    def __str__(self) -> str:
+        """The condition as a query writes it."""
+        name = TAG_PREFIX + write_text(self.tag) if self.attribute == TAG else self.attribute
+        kind = self.about.kind
+        texts = [write_value(kind, value) for value in self.values]
+        match self.operator:
+            case Operator.IN | Operator.NOT_IN:
+                return f"{name} {self.operator} ({', '.join(texts)})"
+            case Operator.WITHIN:
+                return f"{name} within {_last(self.values) or '..'.join(texts)}"
+            case _ if any(isinstance(value, Ago) for value in self.values):
+                return f"{name} {self.operator} {texts[0]}"
+            case _:
+                return f"{name}{self.operator}{texts[0]}"
+
+
+def _last(values: tuple[Value, ...]) -> str:
+    """The duration, where a range is the time from then till now."""
+    match values:
+        case (Ago(seconds=seconds), Ago(seconds=0)):
+            return write_duration(seconds)
+        case _:
+            return ""
+
+
+Clause = tuple[Condition, ...]
+"""Alternatives: one of them must hold."""
+
+
+class Query(msgspec.Struct, frozen=True):
+    """Clauses that must all hold; without any, everything does. `parse` and `from_json` make only checked ones."""
+
+    clauses: tuple[Clause, ...] = ()
+
+    @property
+    def conditions(self) -> Iterator[Condition]:
+        """Every condition, in the order written."""
+        return (condition for clause in self.clauses for condition in clause)
+
+    def __str__(self) -> str:
+        """The canonical text: parsing it gives an equal query."""
+        return canonical(self)
+
+
+EVERYTHING = Query()
+
+
+def canonical(query: Query) -> str:
+    """The one text for a query: names and keywords in full and lower case, quotes only where needed, times in UTC."""
+    if not query.clauses:
+        return EVERYTHING_WORD
+    return " and ".join(_clause_text(clause) for clause in query.clauses)
+
+
+def _clause_text(clause: Clause) -> str:
+    text = " or ".join(str(condition) for condition in clause)
+    return f"({text})" if len(clause) > 1 else text
+
+
+def resolve(query: Query, *, now: float) -> Query:
+    """The query with every relative time made absolute; `now` is in seconds since 1970."""
+    if not any(isinstance(value, Ago) for condition in query.conditions for value in condition.values):
+        return query
+    return Query(tuple(tuple(_resolved(condition, now) for condition in clause) for clause in query.clauses))
+
+
+def _resolved(condition: Condition, now: float) -> Condition:
+    values = tuple(_at(value, now) if isinstance(value, Ago) else value for value in condition.values)
+    return msgspec.structs.replace(condition, values=values)
+
+
+def _at(ago: Ago, now: float) -> float:
+    return min(max(round(now - ago.seconds, 6), 0.0), TIME_MAX)

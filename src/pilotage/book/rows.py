@@ -1,0 +1,303 @@
+"""The rows of the book: facts as people query them. The names of tables and columns are part of the interface.
+
+A row holds the values of its registers as columns, and `keys`, which says for each register what it was last set by. Rows
+are working values of one transaction: loaded, joined with events, written back whole.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+StoredKey = tuple[int, int, int, int, str]
+Keys = dict[int, StoredKey]
+"""The total key of the event that each register was set by; registers are numbered in `facts.py`."""
+
+_keys_decoder = msgspec.msgpack.Decoder(dict[int, tuple[int, int, int, int, str]])
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def keys_of(row: JobRow | StageRow | PilotRow | NodeRow | SiteRow) -> Keys:
+    """The keys of a row's registers."""
+    return _keys_decoder.decode(row.keys) if row.keys else {}
+
+
+def packed(keys: Keys) -> bytes:
+    """Keys as they are stored; sorted, so that equal facts are equal bytes."""
+    return _encode(dict(sorted(keys.items())))
+
+
+class Row(msgspec.Struct, gc=False):
+    """One row of a table."""
+
+
+class StreamRow(Row, kw_only=True, gc=False):
+    """How far one counting source was heard: everything up to `watermark`, and the ranges `ahead` of it."""
+
+    stream_id: int
+    source: str
+    stream: str
+    watermark: int = 0
+    ahead: str = "[]"  # JSON: [[first, last], …]
+
+
+class Counted(Row, kw_only=True, gc=False):
+    """How many packages stand in each state; packages that nothing was heard of count where their job puts them."""
+
+    expected: int = 0  # packages that the shape tells of
+    touched: int = 0  # those of them that have a row
+    submitted: int = 0
+    waiting: int = 0
+    ready: int = 0
+    scheduled: int = 0
+    running: int = 0
+    done: int = 0
+    aborted: int = 0
+    cancelled: int = 0
+    cleared: int = 0
+    dropped: int = 0
+    started: int = 0  # packages that ever held a lease
+    succeeded: int = 0  # granted in their epoch, cleared or not
+
+
+class JobRow(Counted, kw_only=True, gc=False):
+    """A job, its registers, and the histogram of its packages."""
+
+    job_id: int
+    job: str
+    name: str = ""
+    owner: str = ""
+    parent: str | None = None
+    state: str = "SUBMITTED"
+    epoch: int = 1
+    place: str = "live"  # live, sealed or purged
+    stages: int = 0
+    late: int = 0  # stages that are not known yet
+    held: int = 0
+    failed: int = 0  # aborted or cancelled packages
+    definition: str | None = None
+    expander_version: int = 0
+    lists: str = "{}"
+    growth: str = "[]"
+    access: str = "[]"
+    tags: str = "{}"
+    submitted_at: float | None = None
+    accepted_at: float | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+    killed_at: float | None = None
+    aborted_at: float | None = None
+    cause: str | None = None
+    cleared_at: float | None = None
+    cleared_by: str | None = None
+    opened_at: float | None = None
+    entered_at: float | None = None
+    updated_at: float = 0.0
+    purged_at: float | None = None
+    keys: bytes = b""
+
+
+class StageRow(Counted, kw_only=True, gc=False):
+    """A stage: its shape and the histogram of its packages."""
+
+    job_id: int
+    stage: int
+    late: int = 0
+    shape: str = "{}"
+    keys: bytes = b""
+
+
+class AttemptFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What is known of one try at a package; an attempt is never overwritten by another."""
+
+    epoch: int = 1
+    site: str | None = None
+    pilot: str | None = None
+    node: str | None = None
+    native_id: str | None = None
+    lease_seconds: float | None = None
+    replaces: int | None = None
+    created_at: float | None = None
+    queued_at: float | None = None
+    started_at: float | None = None
+    suspected_at: float | None = None
+    phase: str | None = None
+    phase_at: float | None = None
+    staged_at: float | None = None
+    staged_position: int | None = None  # of the event that holds the manifest
+    finished_at: float | None = None
+    finished_position: int | None = None  # of the event that holds the phases
+    granted_at: float | None = None
+    exit_code: str | None = None
+    exit_message: str | None = None
+    reason: str | None = None
+    exit_status: int | None = None
+    signal: int | None = None
+    peak_memory_bytes: int | None = None
+    cpu_seconds: float | None = None
+    keys: Keys = {}
+
+
+class PackageFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What is known of a package and its attempts, and what follows from it; stored as JSON, shown through views."""
+
+    state: str = ""
+    epoch: int = 1
+    activity: str = ""
+    registered_activity: str = ""  # with its registration; the shape of the job knows better
+    site: str | None = None
+    node: str | None = None
+    attempt: int | None = None  # the one whose outcome is shown: the granted, or else the last
+    exit_code: str | None = None
+    exit_message: str | None = None
+    reason: str | None = None
+    cause: str | None = None  # why it was given up
+    cleared_by: str | None = None
+    held: int = 0
+    dropped: int = 0
+    started: int = 0
+    conflict: int = 0  # facts that exclude each other stand for one epoch
+    shaped: int = 0  # the shape of the job tells of it
+    inferred: str = ""  # events that must have been, but were not seen
+    bound_site: str | None = None
+    registered_at: float | None = None
+    opened_at: float | None = None
+    bound_at: float | None = None
+    cancelled_at: float | None = None
+    aborted_at: float | None = None
+    cleared_at: float | None = None
+    ready_at: float | None = None
+    scheduled_at: float | None = None
+    running_at: float | None = None
+    done_at: float | None = None
+    entered_at: float | None = None
+    updated_at: float = 0.0
+    counted_with: tuple[float, float] | None = None  # when its job was submitted and accepted, as statistics took it
+    tags: dict[str, tuple[str, StoredKey]] = {}
+    attempts: dict[int, AttemptFacts] = {}
+    positions: list[int] = []  # of the events about it, as they came
+    keys: Keys = {}
+
+
+class PackageRow(msgspec.Struct):
+    """A package of which something was heard; what nothing was heard of has no row.
+
+    What it was last counted as is remembered with the row as long as the row is in memory, and not stored.
+    """
+
+    job_id: int
+    stage: int
+    line: int
+    number: int
+    facts: PackageFacts
+    counted: tuple[str, int, int, int] | None = None
+    observed: tuple[tuple[float, ...], str, str] | None = None
+
+
+_facts_decoder = msgspec.json.Decoder(PackageFacts)
+_facts_encode = msgspec.json.Encoder().encode
+
+
+def read_facts(text: str | bytes) -> PackageFacts:
+    """Facts from the text that is stored."""
+    return _facts_decoder.decode(text)
+
+
+def written_facts(facts: PackageFacts) -> str:
+    """Facts as they are stored."""
+    return _facts_encode(facts).decode()
+
+
+class PilotRow(Row, kw_only=True, gc=False):
+    """An agent process at a site."""
+
+    pilot: str
+    site: str | None = None
+    node: str | None = None
+    native_id: str | None = None
+    slots: int = 0
+    requested_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    reason: str | None = None
+    stderr: str | None = None
+    updated_at: float = 0.0
+    keys: bytes = b""
+
+
+class NodeRow(Row, kw_only=True, gc=False):
+    """A computer, as it described itself."""
+
+    node: str
+    site: str | None = None
+    cores: int = 0
+    memory_bytes: int = 0
+    system: str = ""
+    software: str = "{}"
+    environment: str = "{}"
+    updated_at: float = 0.0
+    keys: bytes = b""
+
+
+class SiteRow(Row, kw_only=True, gc=False):
+    """A place that runs attempts."""
+
+    site: str
+    kind: str = ""
+    status: str = ""
+    message: str = ""
+    updated_at: float = 0.0
+    keys: bytes = b""
+
+
+class TagRow(Row, gc=False):
+    """A user's tag, of a job (stage, line and number are 0) or of a package."""
+
+    job_id: int
+    stage: int
+    line: int
+    number: int
+    name: str
+    value: str
+
+
+class EventRow(Row, kw_only=True, gc=False):
+    """An event as it is stored: its place in the book, its identity, subject, clock and payload."""
+
+    position: int
+    stream_id: int
+    n: int
+    type: str
+    version: int
+    time: float
+    received: float
+    skewed: int
+    epoch: int
+    seen: int
+    job_id: int | None
+    stage: int
+    line: int
+    number: int
+    attempt: int
+    pilot: str | None
+    site: str | None
+    data: str
+
+
+class ParkedRow(Row, kw_only=True, gc=False):
+    """An event of a job that is not registered yet, whole as it came."""
+
+    job: str
+    stream_id: int
+    n: int
+    received: float
+    event: str
+
+
+class StatisticRow(Row, kw_only=True, gc=False):
+    """What happened in one slice of time at one site in one activity: entries into states and times between states."""
+
+    width_seconds: int
+    slice: int  # the number of the slice since 1970
+    site: str
+    activity: str
+    sketch: bytes

@@ -1,0 +1,68 @@
+"""Which packages the shape of a stage tells of, and of which activity each is."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import accumulate
+
+import msgspec
+
+from pilotage.model.layout import PackageId, StageLayout, TemplateLayout
+from pilotage.model.payloads import StageShape
+
+_decoder = msgspec.json.Decoder(StageShape)
+
+
+class Shape:
+    """The packages of one stage."""
+
+    __slots__ = ("_layout", "_line_ends", "_line_period", "count", "late", "shape")
+
+    def __init__(self, shape: StageShape, *, stage: int) -> None:
+        """Lay the stage out; nothing is kept per package."""
+        self.shape = shape
+        self.late = shape.late
+        templates = [TemplateLayout(lines=each.lines, packages=len(each.activities)) for each in shape.templates]
+        self._layout = StageLayout(stage=stage, first=0, items=shape.items, templates=templates)
+        self._line_period = self._layout.line_period
+        self._line_ends = list(accumulate(each.lines for each in shape.templates))
+        self.count = 0 if shape.late else self._layout.count
+
+    def activity(self, line: int, number: int) -> str | None:
+        """The activity of a package by its line and number, or None where the stage has no such package."""
+        if self.late or not self._line_period:
+            return None
+        item, rest = divmod(line - 1, self._line_period)
+        if item >= self.shape.items or line < 1:
+            return None
+        at = 0 if len(self._line_ends) == 1 else bisect.bisect_right(self._line_ends, rest)
+        activities = self.shape.templates[at].activities
+        return activities[number - 1] if 1 <= number <= len(activities) else None
+
+    def after(self, package: PackageId | None) -> Iterator[PackageId]:
+        """The packages of the stage in their order, after one of them or from the first.
+
+        A place that the stage does not have stands where its line and number put it.
+        """
+        if not self.count:
+            return
+        start = 0
+        if package is not None:
+            low, high = 0, self.count
+            while low < high:
+                middle = (low + high) // 2
+                if self._layout.id(middle) <= package:
+                    low = middle + 1
+                else:
+                    high = middle
+            start = low
+        for number in range(start, self.count):
+            yield self._layout.id(number)
+
+
+@lru_cache(maxsize=1024)
+def shape_of(text: str, *, stage: int) -> Shape:
+    """The shape that a stage's row holds."""
+    return Shape(_decoder.decode(text), stage=stage)

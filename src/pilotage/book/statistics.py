@@ -1,0 +1,326 @@
+"""How work flows: entries into each state, and the times between any two states, by site and activity.
+
+Each observation falls into a slice of time, 10 seconds wide for the last minute and 5 minutes wide for the last day. A
+slice holds counts in logarithmic bins, so that slices add up and a quantile is known to within 5 % of its value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from math import log
+from typing import Any
+
+import msgspec
+
+from pilotage.book.ledger import Ledger
+from pilotage.book.rows import JobRow, PackageFacts, StatisticRow
+from pilotage.model.states import State
+
+FINE_SECONDS = 10
+COARSE_SECONDS = 300
+KEPT_SECONDS = {FINE_SECONDS: 130, COARSE_SECONDS: 25 * 3600}
+WINDOWS: dict[str, int] = {"1m": 60, "1h": 3600, "1d": 86_400}
+
+_BASE = 1.1  # a bin is ten per cent wide: its middle is within five of every value in it
+_SMALLEST = 0.001  # below a millisecond everything counts as nothing, and so does a clock that runs backwards
+_PER_LOG = 1 / math.log(_BASE)
+_OFFSET = 1 - math.log(_SMALLEST) * _PER_LOG
+_BINS = 1024
+_ENTRY = 15  # in place of the earlier state: an entry into the later one, not a time
+_WIDTH = 256 * _BINS  # one more than the largest code
+_STATES = tuple(State)
+_WORTH_AN_ARRAY = 32  # from here on arrays are quicker than loops
+
+NEVER = -1.0
+Milestones = tuple[float, ...]
+"""When a package entered each state, in the order of `State`; NEVER where it did not."""
+Observed = tuple[Milestones, str, str]
+"""The milestones of a package, its site and its activity."""
+_NOTHING: Milestones = (NEVER,) * len(_STATES)
+
+
+class Sketch(msgspec.Struct, array_like=True):
+    """Counts by (earlier state, later state, bin), and sums of seconds by (earlier, later)."""
+
+    counts: dict[int, int]
+    sums: dict[int, float]
+
+
+_decoder = msgspec.msgpack.Decoder(Sketch)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Interval(msgspec.Struct, frozen=True, kw_only=True):
+    """The time between two states over a window."""
+
+    count: int
+    mean_seconds: float
+    median_seconds: float
+    p95_seconds: float
+
+
+class Flow(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened at a site in an activity over a window: entries into states, and times from one to another."""
+
+    window: str
+    site: str
+    activity: str
+    entries: dict[str, int]
+    per_second: dict[str, float]
+    intervals: dict[str, Interval]  # by "WAITING-RUNNING"
+
+
+def observed(row: PackageFacts) -> Observed:
+    """What a package was last counted with."""
+    submitted, waiting = row.counted_with or (NEVER, NEVER)
+    times = (
+        submitted,
+        waiting,
+        row.ready_at or NEVER,
+        row.scheduled_at or NEVER,
+        row.running_at or NEVER,
+        row.done_at or NEVER,
+        row.aborted_at or NEVER,
+        row.cancelled_at or NEVER,
+        row.cleared_at or NEVER,
+    )
+    return times, row.site or "", row.activity
+
+
+def observe_now(row: PackageFacts, job: JobRow) -> Observed:
+    """What a package is to be counted with from now on; that is noted with it, since its job may learn more later."""
+    row.counted_with = (job.submitted_at or NEVER, row.opened_at or job.accepted_at or NEVER)
+    return observed(row)
+
+
+class Observations:
+    """What one batch adds to the statistics; what it corrects is taken back."""
+
+    __slots__ = ("_groups", "_pending", "_slices", "_times")
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._slices: dict[tuple[int, str, str], Sketch] = {}
+        self._groups: dict[tuple[str, str], int] = {}
+        self._pending: list[int] = []  # the group of each package that moved,
+        self._times: list[float] = []  # and its milestones: those that are counted, and all of them
+
+    def observe(self, *, before: Observed | None, after: Observed) -> None:
+        """A package moved: milestones, site and activity as they were counted before, and as they are now."""
+        times, site, activity = after
+        if before is None:
+            counted = _NOTHING
+        elif before[1] != site or before[2] != activity:
+            # It was counted elsewhere: there it is taken back whole.
+            self._count(_NOTHING, before, -1)
+            counted = _NOTHING
+        else:
+            counted = before[0]
+            for old, new in zip(counted, times, strict=True):
+                if old != new and old != NEVER:
+                    # A time was corrected: what was counted with it is taken back, and everything is counted anew.
+                    self._count(_NOTHING, before, -1)
+                    counted = _NOTHING
+                    break
+        group = self._groups.get((site, activity))
+        if group is None:
+            group = self._groups[site, activity] = len(self._groups)
+        self._pending.append(group)
+        self._times.extend(counted)
+        self._times.extend(times)
+
+    def _count_pending(self) -> None:
+        if len(self._pending) >= _WORTH_AN_ARRAY:
+            self._count_together()
+            return
+        names = list(self._groups)
+        for at, group in enumerate(self._pending):
+            both = self._times[at * 18 : at * 18 + 18]
+            self._count(tuple(both[:9]), (tuple(both[9:]), *names[group]), 1)
+
+    def _count_together(self) -> None:
+        """What `_count` does for many packages at once, in arrays."""
+        import numpy as np  # only a busy book needs it
+
+        both = np.array(self._times, dtype=np.float64).reshape(-1, 2, 9)
+        times, groups = both[:, 1], np.array(self._pending, dtype=np.int64)
+        known = times != NEVER
+        new = known & (both[:, 0] == NEVER)
+        rows, states = np.nonzero(new[:, 2:])
+        entries = (_ENTRY * 16 + states + 2) * _BINS
+        self._add_codes(times[rows, states + 2], groups[rows], entries)
+        earlier, later = np.triu_indices(9, 1)
+        earlier, later = earlier[later >= 2], later[later >= 2]
+        rows, pairs = np.nonzero(known[:, earlier] & known[:, later] & (new[:, earlier] | new[:, later]))
+        at = times[rows, later[pairs]]
+        seconds = at - times[rows, earlier[pairs]]
+        pair = earlier[pairs] * 16 + later[pairs]
+        tiny = seconds < _SMALLEST
+        bins = (np.log(np.where(tiny, 1.0, seconds)) * _PER_LOG + _OFFSET).astype(np.int64)
+        code = pair * _BINS + np.where(tiny, 0, np.minimum(_BINS - 1, bins))
+        self._add_codes(at, groups[rows], code, np.where(tiny, 0.0, seconds))
+
+    def _add_codes(self, at: Any, groups: Any, codes: Any, seconds: Any = None) -> None:
+        import numpy as np
+
+        names, count = list(self._groups), len(self._groups)
+        places = at.astype(np.int64) // FINE_SECONDS * count + groups
+        which, where, counts = np.unique(places * _WIDTH + codes, return_inverse=True, return_counts=True)
+        totals = (
+            np.bincount(where, weights=seconds, minlength=len(which)) if seconds is not None else np.zeros(len(which))
+        )
+        for key, number, total in zip(which.tolist(), counts.tolist(), totals.tolist(), strict=True):
+            place, code = divmod(key, _WIDTH)
+            sketch = self._sketch(place // count, *names[place % count])
+            sketch.counts[code] = sketch.counts.get(code, 0) + number
+            if total:
+                sketch.sums[code // _BINS] = sketch.sums.get(code // _BINS, 0.0) + total
+
+    def _count(self, counted: Milestones, what: Observed, by: int) -> None:
+        """Count every pair of known times of which at least one was not counted before."""
+        times, site, activity = what
+        for later in range(2, 9):
+            at = times[later]
+            if at == NEVER:
+                continue
+            is_new = counted[later] == NEVER
+            if not is_new and all(counted[at] != NEVER for at in range(later) if times[at] != NEVER):
+                continue
+            sketch = self._sketch(int(at) // FINE_SECONDS, site, activity)
+            counts, sums = sketch.counts, sketch.sums
+            if is_new:
+                code = (_ENTRY * 16 + later) * _BINS
+                counts[code] = counts.get(code, 0) + by
+            for earlier in range(later):
+                since = times[earlier]
+                if since == NEVER or not (is_new or counted[earlier] == NEVER):
+                    continue
+                pair = earlier * 16 + later
+                seconds = at - since
+                if seconds < _SMALLEST:
+                    code = pair * _BINS
+                else:
+                    code = pair * _BINS + min(_BINS - 1, int(log(seconds) * _PER_LOG + _OFFSET))
+                    sums[pair] = sums.get(pair, 0.0) + by * seconds
+                counts[code] = counts.get(code, 0) + by
+
+    def _sketch(self, number: int, site: str, activity: str) -> Sketch:
+        key = (number, site, activity)
+        found = self._slices.get(key)
+        if found is None:
+            found = self._slices[key] = Sketch({}, {})
+        return found
+
+    def rows(self, ledger: Ledger, *, now: float) -> list[StatisticRow]:
+        """The slices of the book after these observations; what is too old for every window is left out."""
+        self._count_pending()
+        wanted: dict[tuple[int, int, str, str], list[Sketch]] = {}
+        for (fine, site, activity), sketch in self._slices.items():
+            for width in (FINE_SECONDS, COARSE_SECONDS):
+                number = fine * FINE_SECONDS // width
+                if (number + 1) * width > now - KEPT_SECONDS[width]:
+                    wanted.setdefault((width, number, site, activity), []).append(sketch)
+        if not wanted:
+            return []
+        stored = {
+            (row.width_seconds, row.slice, row.site, row.activity): _decoder.decode(row.sketch)
+            for row in ledger.statistics(wanted.keys())
+        }
+        return [
+            StatisticRow(
+                width_seconds=key[0],
+                slice=key[1],
+                site=key[2],
+                activity=key[3],
+                sketch=_packed(merged([*([stored[key]] if key in stored else []), *sketches])),
+            )
+            for key, sketches in wanted.items()
+        ]
+
+
+def _middle(number: int) -> float:
+    return 0.0 if number == 0 else _SMALLEST * _BASE ** (number - 0.5)
+
+
+def _packed(sketch: Sketch) -> bytes:
+    counts = {code: count for code, count in sorted(sketch.counts.items()) if count}
+    counted = {code // _BINS for code in counts}
+    sums = {pair: total for pair, total in sorted(sketch.sums.items()) if pair in counted}
+    return _encode(Sketch(counts, sums))
+
+
+def merged(sketches: Iterable[Sketch]) -> Sketch:
+    """Several sketches as one."""
+    total = Sketch({}, {})
+    for sketch in sketches:
+        for code, count in sketch.counts.items():
+            total.counts[code] = total.counts.get(code, 0) + count
+        for pair, seconds in sketch.sums.items():
+            total.sums[pair] = total.sums.get(pair, 0.0) + seconds
+    return total
+
+
+def slices_of(window: str, *, now: float) -> tuple[int, range]:
+    """The width and the numbers of the slices that make up a window which ends now."""
+    seconds = WINDOWS[window]
+    width = FINE_SECONDS if seconds <= KEPT_SECONDS[FINE_SECONDS] else COARSE_SECONDS
+    last = int(now) // width
+    return width, range(last - seconds // width + 1, last + 1)
+
+
+def flows(rows: Iterable[StatisticRow], *, window: str) -> list[Flow]:
+    """What the slices of a window say, for each site and activity."""
+    grouped: dict[tuple[str, str], list[Sketch]] = {}
+    for row in rows:
+        grouped.setdefault((row.site, row.activity), []).append(_decoder.decode(row.sketch))
+    return [
+        _flow(merged(sketches), window=window, site=site, activity=activity)
+        for (site, activity), sketches in sorted(grouped.items())
+    ]
+
+
+def _flow(sketch: Sketch, *, window: str, site: str, activity: str) -> Flow:
+    entries: dict[str, int] = {}
+    bins: dict[int, dict[int, int]] = {}
+    for code, count in sketch.counts.items():
+        pair, number = divmod(code, _BINS)
+        if count <= 0:
+            continue
+        if pair // 16 == _ENTRY:
+            entries[_STATES[pair % 16].value] = count
+        else:
+            bins.setdefault(pair, {})[number] = count
+    intervals = {
+        f"{_STATES[pair // 16].value}-{_STATES[pair % 16].value}": _interval(counts, sketch.sums.get(pair, 0.0))
+        for pair, counts in sorted(bins.items())
+    }
+    seconds = WINDOWS[window]
+    return Flow(
+        window=window,
+        site=site,
+        activity=activity,
+        entries=dict(sorted(entries.items())),
+        per_second={state: count / seconds for state, count in sorted(entries.items())},
+        intervals=intervals,
+    )
+
+
+def _interval(counts: Mapping[int, int], total_seconds: float) -> Interval:
+    count = sum(counts.values())
+    return Interval(
+        count=count,
+        mean_seconds=total_seconds / count,
+        median_seconds=_quantile(counts, count, 0.5),
+        p95_seconds=_quantile(counts, count, 0.95),
+    )
+
+
+def _quantile(counts: Mapping[int, int], count: int, share: float) -> float:
+    rank = max(1, math.ceil(share * count))
+    passed = 0
+    for number in sorted(counts):
+        passed += counts[number]
+        if passed >= rank:
+            return _middle(number)
+    return 0.0

@@ -1,0 +1,73 @@
+"""Which events of a stream were heard: a watermark and the ranges ahead of it. Repeats are found without an index of ids."""
+
+from __future__ import annotations
+
+import bisect
+
+import msgspec
+
+from pilotage.book.rows import StreamRow
+
+RANGES_MAX = 10_000
+"""A stream with more holes than this is not counting; its next hole is refused."""
+
+_ranges = msgspec.json.Decoder(list[tuple[int, int]])
+
+
+class TooManyGaps(Exception):
+    """A stream has more holes than anybody who counts would leave."""
+
+
+class Heard:
+    """What was heard of one stream."""
+
+    __slots__ = ("_lasts", "changed", "firsts", "row", "watermark")
+
+    def __init__(self, row: StreamRow) -> None:
+        """Unpack a row."""
+        self.row = row
+        self.changed = False
+        self.watermark = row.watermark
+        ranges = _ranges.decode(row.ahead)
+        self.firsts = [first for first, _ in ranges]
+        self._lasts = [last for _, last in ranges]
+
+    def add(self, n: int) -> bool:
+        """Whether `n` is new; from now on it is not."""
+        if n == self.watermark + 1 and not self.firsts:
+            self.watermark = n
+            self.changed = True
+            return True
+        if n <= self.watermark:
+            return False
+        at = bisect.bisect_right(self.firsts, n)
+        if at and n <= self._lasts[at - 1]:
+            return False
+        self._insert(at, n)
+        self.changed = True
+        if self.firsts and self.firsts[0] == self.watermark + 1:
+            self.watermark = self._lasts[0]
+            del self.firsts[0], self._lasts[0]
+        return True
+
+    def _insert(self, at: int, n: int) -> None:
+        joins_before = at > 0 and self._lasts[at - 1] == n - 1
+        joins_after = at < len(self.firsts) and self.firsts[at] == n + 1
+        if joins_before and joins_after:
+            self._lasts[at - 1] = self._lasts[at]
+            del self.firsts[at], self._lasts[at]
+        elif joins_before:
+            self._lasts[at - 1] = n
+        elif joins_after:
+            self.firsts[at] = n
+        elif len(self.firsts) >= RANGES_MAX and n != self.watermark + 1:
+            raise TooManyGaps
+        else:
+            self.firsts.insert(at, n)
+            self._lasts.insert(at, n)
+
+    def packed(self) -> StreamRow:
+        """The row again."""
+        self.row.watermark = self.watermark
+        self.row.ahead = msgspec.json.encode(list(zip(self.firsts, self._lasts, strict=True))).decode()
+        return self.row

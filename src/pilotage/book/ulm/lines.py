@@ -1,0 +1,241 @@
+r"""One ULM line to one event: `NAME=value` fields with blanks between them, values in quotes where they need it.
+
+Inside quotes `\"`, `\\` and `\n` are escapes. Genuine logs also hold quotes that nobody escaped; such a value is read on
+to the first quote that a field or the end of the line follows, and the event says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import msgspec
+
+from pilotage.book.ulm.codes import SequenceCode, parse_code
+from pilotage.book.ulm.moves import CREAM_EXECUTOR, CREAM_INTERFACE, EVENT_TYPES, RESULT_FIELDS, SOURCE_NAMES, move_of
+from pilotage.model.errors import Problem
+
+_NAME = r"[A-Za-z0-9._-]++"
+_VALUE_ENDS = rf"(?=\s*+\Z|\s++{_NAME}=)"
+# Everything is possessive: a line of a megabyte costs one pass, whatever it holds.
+_FIELD = re.compile(
+    rf'\s*+({_NAME})=(?:"((?:[^"\\]++|\\.)*+)"{_VALUE_ENDS}|([^\s"]++)(?=\s|\Z)|(?=\s|\Z))',
+    re.DOTALL,
+)
+_BROKEN_FIELD = re.compile(
+    rf'\s*+({_NAME})="((?:[^"\\]++|\\.|"(?!\s*+\Z|\s++{_NAME}=))*+)"{_VALUE_ENDS}',
+    re.DOTALL,
+)
+_BEGUN_FIELD = re.compile(rf'\s*+({_NAME})="(?:[^"\\]++|\\.)*+(")?+', re.DOTALL)
+_BLANKS = re.compile(r"\s*+")
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_DATE = re.compile(r"[0-9]{14}(?:\.[0-9]{1,9})?")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+# Written or rewritten on the way: the same event may arrive with and without them, by two ways.
+_STAMPS = frozenset({
+    "DG.JOBID", "DG.USER", "DG.PRIORITY", "DG.LLLID", "DG.LLPID", "DG.ARRIVED", "DG.ARR_DATE", "ARR_DATE",
+})  # fmt: skip
+_NOTHING = frozenset({"", "(nil)"})  # how the C components of L&B print what they do not have
+_OTHER_SYSTEMS = ("pbs", "condor", "vm")
+
+# A job's own id in its description, and in the name of the folder that the workload manager made for it.
+_ID_IN_DESCRIPTION = re.compile(r'\bedg_jobid\s*+=\s*+"([^"\s]{1,1000})"')
+_ID_IN_FOLDER = re.compile(r"/(https_3a_2f_2f[A-Za-z0-9._-]{1,1000})/")
+_ENCODED = re.compile(r"_([0-9a-f]{2})")
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """What a RegJob event says of its job: its type, in capitals, its parent, and how many subjobs it will have."""
+
+    kind: str
+    parent: str
+    subjobs: int
+
+
+class UlmEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of one job, with what its state can depend on; `identity` tells two events apart, journeys aside."""
+
+    job: str
+    kind: str
+    source: str
+    result: str
+    code: SequenceCode
+    time: str
+    identity: bytes
+    line: int = 0
+    destination: str = ""
+    worker_code: SequenceCode | None = None
+    registration: Registration | None = None
+    own_names: tuple[str, ...] = ()
+    """Ids that descriptions in an event without job id give the job, then those that folder names give it."""
+    oddities: tuple[str, ...] = ()
+    """What is strange about the line, which counts all the same."""
+
+    @property
+    def order(self) -> tuple[SequenceCode, str, str, str, bytes]:
+        """The total order of the events of a job: their codes; where these are equal the clock, then the content."""
+        return self.code, self.time, self.source, self.kind, self.identity
+
+
+class _Unreadable(Exception):
+    def __init__(self, code: str, message: str, *, column: int = 0, hint: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.column = column
+        self.hint = hint
+
+
+def parse_line(text: str, *, file: str = "", line: int = 0) -> UlmEvent | Problem:
+    """The event of one line that is not blank, or what is wrong with the line."""
+    try:
+        return _event(text, line=line)
+    except _Unreadable as reason:
+        return Problem(
+            file=file, line=line, column=reason.column, code=reason.code, message=reason.message, hint=reason.hint
+        )
+
+
+class _Fields:
+    """The fields of a line as they are written, unescaped when one is asked for."""
+
+    __slots__ = ("oddities", "raw")
+
+    def __init__(self, text: str) -> None:
+        self.raw: dict[str, str] = {}
+        self.oddities: list[str] = []
+        position, end = 0, len(text.rstrip())
+        while position < end:
+            found = _FIELD.match(text, position)
+            if found is None:
+                found = _BROKEN_FIELD.match(text, position)
+                if found is None:
+                    raise _broken(text, position)
+                self.oddities.append(f"a quote inside {_short(found[1])} is not escaped")
+            name, quoted, plain = found[1].upper(), found[2], found[3] if found.re is _FIELD else None
+            value = quoted if quoted is not None else plain or ""
+            if self.raw.setdefault(name, value) != value:
+                raise _Unreadable(
+                    "ulm-repeated-field", f"{_short(name)} stands twice, with two values", column=found.start(1) + 1
+                )
+            position = found.end()
+
+    def get(self, name: str) -> str:
+        """The value of a field, or an empty text where there is none or the component had none to give."""
+        value = self.raw.get(name, "")
+        if "\\" in value:
+            value = _ESCAPE.sub(_unescaped, value)
+        return "" if value in _NOTHING else value
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return "\n" if found[1] == "n" else found[1]
+
+
+def _broken(text: str, position: int) -> _Unreadable:
+    """What is wrong where no field could be read."""
+    begun = _BEGUN_FIELD.match(text, position)
+    if begun is not None and begun[2] is None:
+        name, start = begun[1], begun.start(1)
+        return _Unreadable("ulm-quote", f"the quoted value of {_short(name)} does not end", column=start + 1)
+    wrong = _BLANKS.match(text, position if begun is None else begun.end())
+    start = position if wrong is None else wrong.end()
+    message = f"expected NAME=value, got {_short(text[start : start + 41])}"
+    return _Unreadable("ulm-field", message, column=start + 1, hint='values with blanks go into "…"')
+
+
+def _short(text: str) -> str:
+    """A few characters of what somebody else wrote, safe to show."""
+    return repr(text if len(text) <= 40 else text[:40] + "…")[1:-1]
+
+
+def _event(text: str, *, line: int) -> UlmEvent:
+    fields = _Fields(text)
+    kind = _kind(fields.get("DG.EVNT"))
+    code_text = fields.get("DG.SEQCODE")
+    code = parse_code(code_text)
+    if code is None:
+        raise _Unreadable("ulm-sequence-code", _code_fault(code_text))
+    time = fields.get("DATE")
+    if time and _DATE.fullmatch(time) is None:
+        raise _Unreadable("ulm-date", f"DATE is {_short(time)}; expected YYYYMMDDhhmmss.ffffff")
+    written_source = fields.get("DG.SOURCE")
+    source = SOURCE_NAMES.get(written_source.lower(), written_source)
+    result = "/".join(fields.get(f"DG.{kind.upper()}.{name}").upper() for name in RESULT_FIELDS.get(kind, ()))
+    if move_of(kind, source=source, result=result) is None:
+        fields.oddities.append(_no_meaning(kind, source=source, result=result))
+    job = fields.get("DG.JOBID")
+    return UlmEvent(
+        job=job,
+        kind=kind,
+        source=source,
+        result=result,
+        code=code,
+        time=time,
+        identity=_identity(fields.raw),
+        line=line,
+        destination=_destination(fields, kind=kind, source=source),
+        worker_code=parse_code(fields.get("DG.REALLYRUNNING.WN_SEQ")) if kind == "ReallyRunning" else None,
+        registration=_registration(fields) if kind == "RegJob" else None,
+        own_names=() if job else _own_names(fields),
+        oddities=tuple(fields.oddities),
+    )
+
+
+def _kind(name: str) -> str:
+    kind = EVENT_TYPES.get(name.lower())
+    if kind is not None:
+        return kind
+    if not name:
+        raise _Unreadable("ulm-event-type", "the line has no DG.EVNT, so nobody knows what happened")
+    if name.lower().startswith(_OTHER_SYSTEMS):
+        raise _Unreadable(
+            "ulm-event-type",
+            f"{_short(name)} is an event of a job outside gLite",
+            hint="states are computed for gLite jobs, collections, CREAM jobs and file transfers",
+        )
+    raise _Unreadable("ulm-event-type", f"{_short(name)} is no type of event that L&B knows")
+
+
+def _code_fault(text: str) -> str:
+    if not text:
+        return "the line has no DG.SEQCODE, so its event has no place among the others"
+    return f"DG.SEQCODE is {_short(text)}; expected UI=…:NS=…:WM=…:BH=…:JSS=…:LM=…:LRMS=…:APP=…:LBS=…"
+
+
+def _no_meaning(kind: str, *, source: str, result: str) -> str:
+    of = f" with the result {_short(result)}" if kind in RESULT_FIELDS else ""
+    return f"{kind} from {_short(source) or 'nobody'}{of} says nothing about a state"
+
+
+def _identity(raw: dict[str, str]) -> bytes:
+    content = "\n".join(sorted(f"{name}={value}" for name, value in raw.items() if name not in _STAMPS))
+    return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _destination(fields: _Fields, *, kind: str, source: str) -> str:
+    if kind == "Match":
+        return fields.get("DG.MATCH.DEST_ID")
+    if kind == "RegJob" and source in (CREAM_INTERFACE, CREAM_EXECUTOR):
+        return fields.get("DG.REGJOB.NS")
+    return ""
+
+
+def _registration(fields: _Fields) -> Registration:
+    subjobs = fields.get("DG.REGJOB.NSUBJOBS")
+    return Registration(
+        kind=fields.get("DG.REGJOB.JOBTYPE").upper(),
+        parent=fields.get("DG.REGJOB.PARENT"),
+        subjobs=int(subjobs) if _NUMBER.fullmatch(subjobs) else 0,
+    )
+
+
+def _own_names(fields: _Fields) -> tuple[str, ...]:
+    """Ids by which the descriptions in the line call the job: those it is told by, or else those of its folders."""
+    texts = [fields.get(name) for name in sorted(fields.raw) if name.endswith((".JDL", ".JOB"))]
+    said = {found for text in texts for found in _ID_IN_DESCRIPTION.findall(text)}
+    if said:
+        return tuple(sorted(said))
+    folders = {found for text in texts for found in _ID_IN_FOLDER.findall(text)}
+    return tuple(sorted({_ENCODED.sub(lambda found: chr(int(found[1], 16)), folder) for folder in folders}))

@@ -1,0 +1,246 @@
+"""The events of one job, in their total order, to its state, its resubmissions and its destination.
+
+L&B folds events as they arrive, and what it makes of a late one depends on what came before. Here all events are sorted
+first, the way L&B sorts them when it computes a state from a stored log, and then folded by the same rules: branches of
+shallow resubmissions, the deadline that a deep one sets, final states. Any order of arrival gives one sorted list, and
+one list one state.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+
+from pilotage.book.ulm.codes import SequenceCode
+from pilotage.book.ulm.lines import UlmEvent
+from pilotage.book.ulm.moves import LOG_MONITOR, LRMS, WORKLOAD_MANAGER, Move, move_of
+from pilotage.model.states import State
+
+_FINAL = frozenset({State.ABORTED, State.CANCELLED, State.CLEARED})
+_RAN = frozenset({State.RUNNING, State.DONE})
+_RESUBMITTED = frozenset({"WILLRESUB", "SHALLOW"})
+# Logged by anybody at any time: their codes say nothing about where the job is.
+_ASIDE = frozenset({"Cancel", "ChangeACL", "GrantPayloadOwnership", "TakePayloadOwnership"})
+
+
+class ChildClass(StrEnum):
+    """What a collection counts its children as; a job that ended badly but may be resubmitted rests."""
+
+    RESTING = "resting"
+    RUNNING = "running"
+    DONE = "done"
+    ABORTED = "aborted"
+    CLEARED = "cleared"
+
+
+class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What all events of one job say together."""
+
+    state: State
+    failed: bool
+    events: int
+    resubmissions: int
+    destination: str | None
+    kind: str = ""
+    parent: str = ""
+    subjobs: int = 0
+    registered_line: int = 0
+    changed_class_time: str | None = None
+    """When the job last became something else in the eyes of a collection; None where it never did."""
+    aborted_time: str = ""
+    collection_reported: bool = False
+    """L&B itself logged the state of this collection."""
+
+    @property
+    def child_class(self) -> ChildClass:
+        """What a collection counts this job as."""
+        return child_class(self.state, failed=self.failed)
+
+
+def child_class(state: State | None, *, failed: bool) -> ChildClass:
+    """What a collection counts a child in this state as (L&B: cancelled children are as good as cleared)."""
+    match state:
+        case State.RUNNING:
+            return ChildClass.RUNNING
+        case State.DONE:
+            return ChildClass.RESTING if failed else ChildClass.DONE
+        case State.ABORTED:
+            return ChildClass.ABORTED
+        case State.CANCELLED | State.CLEARED:
+            return ChildClass.CLEARED
+        case _:
+            return ChildClass.RESTING
+
+
+def facts_of(events: Iterable[UlmEvent]) -> JobFacts:
+    """Fold the distinct events of one job, which may come in any order."""
+    fold = _Fold()
+    for event in sorted(events, key=lambda each: each.order):
+        fold.take(event)
+    return fold.facts()
+
+
+class _Standing(StrEnum):
+    """Where an event stands to the branch that the job is known to run in."""
+
+    FREE = "no branch is known"
+    GOOD = "of the branch that runs"
+    FOREIGN = "of a branch that lost"
+    OLD = "of before the last deep resubmission"
+
+
+class _Fold:
+    """The facts so far. A branch is what one decision of the workload manager led to: the events with its counter."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._state: State | None = None
+        self._failed = False
+        self._ran_branch = -1  # the workload manager's counter when the job was last seen running or done
+        self._last: SequenceCode | None = None
+        self._branch: int | None = None  # the branch whose payload really runs
+        self._branch_last: SequenceCode | None = None
+        self._deep_branch: int | None = None
+        self._destination = ""
+        self._matches: dict[int, str] = {}
+        self._matched_branches: list[int] = []
+        self._resubmissions = 0
+        self._announced = False
+        self._kind = ""
+        self._parent = ""
+        self._subjobs = 0
+        self._registered_line = 0
+        self._class = ChildClass.RESTING
+        self._changed_class_time: str | None = None
+        self._aborted_time = ""
+        self._collection_reported = False
+
+    def take(self, event: UlmEvent) -> None:
+        """Fold the next event in the total order."""
+        self._count += 1
+        if event.kind != "Cancel" and self._enters_again(event.code):
+            self._branch = self._branch_last = self._deep_branch = None
+        standing = self._standing(event.code)
+        late = self._is_late(event, standing)
+        self._learn(event, standing)
+        move = move_of(event.kind, source=event.source, result=event.result)
+        if event.kind == "ReallyRunning":
+            self._run_really(event, standing, late=late)
+        elif event.kind == "Resubmission":
+            self._resubmit(event)
+        elif move is not None and move.state is not None and not late and not self._is_overtaken(move, event):
+            self._enter(move.state, event, branch=event.code.wm, failed=move.failed)
+        if move is not None and not late:
+            self._pass(event, standing)
+
+    def facts(self) -> JobFacts:
+        """What the events said; a job of which nothing else is known was at least submitted."""
+        return JobFacts(
+            state=self._state or State.SUBMITTED,
+            failed=self._failed,
+            events=self._count,
+            resubmissions=self._resubmissions + self._announced,
+            destination=self._destination or None,
+            kind=self._kind,
+            parent=self._parent,
+            subjobs=self._subjobs,
+            registered_line=self._registered_line,
+            changed_class_time=self._changed_class_time,
+            aborted_time=self._aborted_time,
+            collection_reported=self._collection_reported,
+        )
+
+    def _enters_again(self, code: SequenceCode) -> bool:
+        """Whether the job comes from its user once more, which ends all loops of resubmission."""
+        return self._last is not None and (code.ui > self._last.ui or code.ns > self._last.ns)
+
+    def _standing(self, code: SequenceCode) -> _Standing:
+        if self._deep_branch is not None and code.wm < self._deep_branch:
+            return _Standing.OLD
+        if self._branch is None:
+            return _Standing.FREE
+        return _Standing.GOOD if code.wm == self._branch else _Standing.FOREIGN
+
+    def _is_late(self, event: UlmEvent, standing: _Standing) -> bool:
+        """Whether the event can no longer change the state."""
+        if event.kind == "Abort" and event.source == WORKLOAD_MANAGER:
+            return False  # L&B takes its word in every case
+        if self._state in _FINAL and not (self._state is State.ABORTED and event.kind == "CollectionState"):
+            return True
+        if standing is _Standing.GOOD:
+            return self._branch_last is not None and event.code < self._branch_last
+        return standing is not _Standing.FREE
+
+    def _is_overtaken(self, move: Move, event: UlmEvent) -> bool:
+        return move.overtaken and self._state in _RAN and event.code.wm == self._ran_branch
+
+    def _learn(self, event: UlmEvent, standing: _Standing) -> None:
+        """Keep what is not a state: late events tell the truth about these, too."""
+        if event.registration is not None:
+            self._kind = event.registration.kind or self._kind
+            self._parent = event.registration.parent or self._parent
+            self._subjobs = event.registration.subjobs
+            self._registered_line = event.line
+        if event.kind == "CollectionState":
+            self._collection_reported = True
+        if event.destination:
+            if standing in (_Standing.FREE, _Standing.GOOD):
+                self._destination = event.destination
+            if event.code.wm not in self._matches:
+                bisect.insort(self._matched_branches, event.code.wm)
+            self._matches[event.code.wm] = event.destination
+
+    def _run_really(self, event: UlmEvent, standing: _Standing, *, late: bool) -> None:
+        """The payload started: from now on only the events of its branch count, and its destination is the job's."""
+        if standing in (_Standing.OLD, _Standing.FOREIGN) or event.source not in (LRMS, LOG_MONITOR):
+            return
+        # The log monitor tells what it heard from the worker node, whose own code names the branch.
+        heard = event.worker_code if event.source == LOG_MONITOR and event.worker_code else event.code
+        if event.source == LRMS or self._branch is None:
+            self._branch = heard.wm
+        if not late and (event.source == LRMS or self._branch_last is None):
+            self._branch_last = heard
+            self._enter(State.RUNNING, event, branch=heard.wm, failed=False)
+        place = bisect.bisect_right(self._matched_branches, self._branch)
+        if place:
+            self._destination = self._matches[self._matched_branches[place - 1]]
+
+    def _resubmit(self, event: UlmEvent) -> None:
+        """Count each round once: the log monitor announces one, and the workload manager's decision replaces that."""
+        again = event.result in _RESUBMITTED
+        if event.source != WORKLOAD_MANAGER:
+            self._resubmissions += self._announced and again
+            self._announced = self._announced or again
+            return
+        self._announced = False
+        self._resubmissions += again
+        if event.result == "WILLRESUB":
+            self._forget_branches(event.code)
+
+    def _forget_branches(self, code: SequenceCode) -> None:
+        self._branch = None
+        self._deep_branch = code.wm
+        self._matches.clear()
+        self._matched_branches.clear()
+
+    def _enter(self, state: State, event: UlmEvent, *, branch: int, failed: bool) -> None:
+        self._state = state
+        self._failed = failed
+        if state in _RAN:
+            self._ran_branch = branch
+        if state is State.ABORTED:
+            self._aborted_time = event.time
+            self._forget_branches(event.code)
+        now = child_class(state, failed=failed)
+        if now is not self._class:
+            self._class = now
+            self._changed_class_time = event.time
+
+    def _pass(self, event: UlmEvent, standing: _Standing) -> None:
+        if event.kind not in _ASIDE or self._state is State.CANCELLED:
+            self._last = event.code
+        if standing is _Standing.GOOD:
+            self._branch_last = event.code

@@ -1,0 +1,141 @@
+"""The working set of one batch: the rows it touches, loaded once, with what they counted as before."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from pilotage.book import statistics, tally
+from pilotage.book.ledger import Ledger, PackageKey
+from pilotage.book.rows import JobRow, Keys, PackageFacts, PackageRow, StageRow, keys_of
+from pilotage.book.settle import default_state
+from pilotage.book.shapes import Shape, shape_of
+from pilotage.model.layout import PackageId
+
+UNKNOWN_SHAPE = '{"items":0}'
+
+
+class PackageWork:
+    """A package that is being joined, and what it counted as before."""
+
+    __slots__ = ("before", "facts", "job", "new", "observed", "row", "shaped_before")
+
+    def __init__(self, row: PackageRow, job: JobRow, *, new: bool) -> None:
+        """Note what the row counted as."""
+        self.row = row
+        self.facts = facts = row.facts
+        self.job = job
+        self.new = new
+        self.shaped_before = facts.shaped
+        self.before: tally.Standing | None = None
+        self.observed: statistics.Observed | None = None
+        if not new:
+            self.before = row.counted or tally.standing(facts)
+            self.observed = row.observed or statistics.observed(facts)
+
+
+class StageWork:
+    """A stage whose histogram may change; packages that nothing was heard of are taken out and put back at the end."""
+
+    __slots__ = ("job", "keys", "row")
+
+    def __init__(self, row: StageRow, job: JobRow, *, job_before: JobRow) -> None:
+        """Take the untouched packages out of the histograms of the stage and of its job, where they were counted."""
+        self.row = row
+        self.job = job
+        self.keys: Keys = keys_of(row)
+        self.count((default_state(job_before), 0, 0, 0), -tally.untouched(row))
+
+    @property
+    def shape(self) -> Shape:
+        """The packages the stage has."""
+        return shape_of(self.row.shape, stage=self.row.stage)
+
+    def count(self, what: tally.Standing, by: int) -> None:
+        """Count packages in the stage and in its job."""
+        tally.count(self.row, what, by)
+        tally.count(self.job, what, by)
+
+    def expect(self, text: str) -> None:
+        """Give the stage another shape."""
+        before, late_before = self.row.expected, self.row.late
+        self.row.shape = text
+        shape = self.shape
+        self.row.expected, self.row.late = shape.count, int(shape.late)
+        self.job.expected += shape.count - before
+        self.job.late += self.row.late - late_before
+
+    def touch(self, by: int) -> None:
+        """Count a package of the shape as heard of."""
+        self.row.touched += by
+        self.job.touched += by
+
+    def close(self) -> None:
+        """Put the untouched packages where the job says they stand."""
+        self.count((default_state(self.job), 0, 0, 0), tally.untouched(self.row))
+
+
+class Working:
+    """Everything that one batch touches."""
+
+    def __init__(self, ledger: Ledger, jobs: dict[str, JobRow]) -> None:
+        """Begin with the jobs."""
+        self._ledger = ledger
+        self._jobs = {row.job_id: row for row in jobs.values()}
+        self._jobs_before = {row.job_id: msgspec.structs.replace(row) for row in jobs.values()}
+        self.packages: dict[PackageKey, PackageWork] = {}
+        self.stages: dict[tuple[int, int], StageWork] = {}
+        self.all_stages: set[int] = set()
+
+    def load_packages(self, keys: Collection[PackageKey]) -> None:
+        """Load packages with all their attempts, and their stages; what has no row is made."""
+        wanted = keys - self.packages.keys()
+        if not wanted:
+            return
+        self.load_stages({key[:2] for key in wanted})
+        self._add(self._ledger.packages(wanted))
+        for key in wanted - self.packages.keys():
+            row = PackageRow(*key, PackageFacts())
+            self.packages[key] = self._work(row, new=True)
+
+    def load_rows(self, rows: Iterable[PackageRow]) -> None:
+        """Take rows in that were found otherwise, unless they are here."""
+        here = self.packages
+        fresh = [row for row in rows if (row.job_id, row.stage, row.line, row.number) not in here]
+        self.load_stages({(row.job_id, row.stage) for row in fresh})
+        self._add(fresh)
+
+    def _add(self, rows: Iterable[PackageRow]) -> None:
+        for row in rows:
+            self.packages[row.job_id, row.stage, row.line, row.number] = self._work(row, new=False)
+
+    def _work(self, row: PackageRow, *, new: bool) -> PackageWork:
+        return PackageWork(row, self._jobs[row.job_id], new=new)
+
+    def load_stages(self, keys: Collection[tuple[int, int]]) -> None:
+        """Load stages; those that nobody told of are made, without a shape."""
+        wanted = keys - self.stages.keys()
+        if not wanted:
+            return
+        for row in self._ledger.stages(wanted):
+            self.stages[row.job_id, row.stage] = self._stage(row)
+        for key in wanted - self.stages.keys():
+            row = StageRow(job_id=key[0], stage=key[1], shape=UNKNOWN_SHAPE)
+            self.stages[key] = self._stage(row)
+
+    def _stage(self, row: StageRow) -> StageWork:
+        return StageWork(row, self._jobs[row.job_id], job_before=self._jobs_before[row.job_id])
+
+    def load_stages_of(self, job_id: int) -> None:
+        """Load every stage of a job."""
+        if job_id in self.all_stages:
+            return
+        self.all_stages.add(job_id)
+        for row in self._ledger.stages_of(job_id):
+            if (row.job_id, row.stage) not in self.stages:
+                self.stages[row.job_id, row.stage] = self._stage(row)
+
+    def place(self, work: PackageWork) -> PackageId:
+        """Where a package stands in its job."""
+        return PackageId(work.row.stage, work.row.line, work.row.number)

@@ -1,0 +1,210 @@
+"""`pilotage book`: looks after a book that no service serves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pilotage.cli.options import output_option
+from pilotage.cli.output import emit, say_to_reader
+from pilotage.cli.remote import json_option
+from pilotage.cli.words import plural, table
+from pilotage.model.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from pilotage.app.keeping import Verdict
+    from pilotage.model.configuration import Settings
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+@click.group()
+def book() -> None:
+    """Look after a book: rebuild, check, seal, dump, load, purge.
+
+    These commands need the book for themselves: stop its service first.
+    """
+
+
+def journal_option(command: Decorated) -> Decorated:
+    """`--journal`: which book."""
+    help_text = "Which book: sqlite:DIR or postgresql://…; none: what the settings say."
+    return click.option("--journal", metavar="URL", help=help_text)(command)
+
+
+def dry_run_option(command: Decorated) -> Decorated:
+    """`--dry-run`: say, and do nothing."""
+    return click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")(command)
+
+
+def _settings(journal: str | None) -> Settings:
+    from pilotage.app.book import settings_here
+
+    return settings_here({"journal.url": journal})
+
+
+# --- whether it is sound ----------------------------------------------------------------------------------------------
+
+
+@book.command()
+@journal_option
+@json_option
+def check(journal: str | None, *, as_json: bool) -> int:
+    """Verify that the rows of the book are what its events say.
+
+    Exit code 0: they are; 1: they are not, and `pilotage book rebuild` puts that right.
+    """
+    from pilotage.app.keeping import check_book
+
+    verdict = check_book(_settings(journal))
+    _tell(verdict, as_json=as_json)
+    if not verdict.sound:
+        say_to_reader("put it right with: pilotage book rebuild")
+    return ExitCode.COMPLETE if verdict.sound else ExitCode.FAILED
+
+
+@book.command()
+@journal_option
+@json_option
+def rebuild(journal: str | None, *, as_json: bool) -> None:
+    """Fold all events anew, and put right every row that is not what they say."""
+    from pilotage.app.keeping import rebuild_book
+
+    verdict = rebuild_book(_settings(journal))
+    _tell(verdict, as_json=as_json)
+    if not verdict.sound:
+        say_to_reader("put right; see that it is with: pilotage book check")
+
+
+def _tell(verdict: Verdict, *, as_json: bool) -> None:
+    if as_json:
+        from pilotage import app
+
+        told = {"sound": verdict.sound, "events": verdict.events, "differences": verdict.counts, "first": verdict.first}
+        emit([app.json_text(told)])
+        return
+    count = sum(verdict.counts.values())
+    word = "sound" if verdict.sound else plural(count, "difference")
+    emit([f"{plural(verdict.events, 'event')}: {word}\n"])
+    emit(table(((each.table, each.key, each.what) for each in verdict.first), indent="  "))
+    if count > len(verdict.first):
+        emit([f"  … and {count - len(verdict.first):,} more\n"])
+
+
+# --- jobs that are over -----------------------------------------------------------------------------------------------
+
+
+@book.command()
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@journal_option
+def seal(jobs: tuple[str, ...], journal: str | None) -> None:
+    """Move finished jobs out of the live book, each into a file of its own.
+
+    They can be asked for as before; a late event brings a job back.
+    """
+    from pilotage.app.keeping import seal_jobs
+
+    seal_jobs(_settings(journal), jobs)
+
+
+@book.command()
+@click.argument("job")
+@output_option
+@journal_option
+def dump(job: str, output: str, journal: str | None) -> None:
+    """Write everything known of a job as lines of JSON, from which `pilotage book load` makes it anew."""
+    from pilotage.app.keeping import dump_job
+
+    emit((line.decode() for line in dump_job(_settings(journal), job)), output=output)
+
+
+@book.command()
+@click.argument("file", type=click.Path(allow_dash=True))
+@journal_option
+def load(file: str, journal: str | None) -> None:
+    """Take a dumped job in, whole or not at all; a job that is known here already is refused.
+
+    FILE is what `pilotage book dump` wrote; - is standard input. A book is made where there is none.
+    """
+    from pilotage.app.keeping import load_job
+
+    say_to_reader(f"loaded job {load_job(_settings(journal), _lines(file))}")
+
+
+def _lines(file: str) -> Iterator[bytes]:
+    if file == "-":
+        yield from sys.stdin.buffer
+        return
+    with Path(file).open("rb") as stream:
+        yield from stream
+
+
+@book.command()
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@click.option("--force", is_flag=True, help="Also jobs that are not over.")
+@dry_run_option
+@journal_option
+def purge(jobs: tuple[str, ...], journal: str | None, *, force: bool, dry_run: bool) -> None:
+    """Forget jobs for good, but for a line that says that they were purged."""
+    from pilotage.app.keeping import purge_jobs
+
+    purged = purge_jobs(_settings(journal), jobs, force=force, dry_run=dry_run)
+    word = "would be purged" if dry_run else "purged"
+    for each in purged:
+        say_to_reader(f"{word}: job {each.job}, {each.state}, {plural(each.packages, 'package')}")
+
+
+@book.command()
+@dry_run_option
+@journal_option
+@json_option
+def retain(journal: str | None, *, dry_run: bool, as_json: bool) -> None:
+    """Do what is due for finished jobs: seal them, clear them after their time, and purge them some days later.
+
+    How long they are kept is a setting: [retention].
+    """
+    from pilotage.app.keeping import retain_jobs
+
+    plan = retain_jobs(_settings(journal), dry_run=dry_run)
+    if as_json:
+        from pilotage import app
+
+        emit([app.json_text({"dry_run": dry_run, "actions": plan.actions, "parked": plan.parked})])
+        return
+    emit(table((each.deed, each.job, each.why) for each in plan.actions))
+    if plan.parked:
+        word = "would be dropped" if dry_run else "dropped"
+        say_to_reader(f"{plural(plan.parked, 'event')} of jobs that nobody registered {word}")
+    if not plan.actions and not plan.parked:
+        say_to_reader("nothing is due")
+
+
+# --- other books ------------------------------------------------------------------------------------------------------
+
+
+@book.command("import-ulm")
+@click.argument("file", type=click.Path(allow_dash=True))
+@json_option
+def import_ulm(file: str, *, as_json: bool) -> int:
+    """Read the jobs of a file of gLite L&B's ULM lines, and show how each stands; nothing is kept.
+
+    The order of the lines does not matter. Exit code 2: some lines could not be read; the others count.
+    """
+    from pilotage.app.keeping import import_ulm as read
+    from pilotage.cli.problems import show_problems
+
+    imported = read(file)
+    show_problems(imported.faults, severity="error")
+    if as_json:
+        from pilotage import app
+
+        emit([app.json_text({"jobs": imported.jobs})])
+    else:
+        show_problems(imported.warnings, severity="warning")
+        rows = ((each.id, each.state, each.events, each.resubmissions, each.destination) for each in imported.jobs)
+        emit(table(rows, header=("JOB", "STATE", "EVENTS", "RESUBMISSIONS", "DESTINATION")))
+    return ExitCode.BAD_INPUT if imported.faults else ExitCode.COMPLETE

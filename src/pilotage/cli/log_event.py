@@ -1,0 +1,136 @@
+"""`pilotage log`: an event from a script, into the spool and on to the server."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pilotage.cli.output import emit, say_to_reader
+from pilotage.cli.remote import address_of, json_option, server_option
+from pilotage.model.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from pilotage.client.composing import Composed
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+SOURCES = ("application", "client", "agent", "site", "service")
+NOW_SECONDS = 30.0
+
+
+def delivery_options(command: Decorated) -> Decorated:
+    """How an event goes on its way: kept and sent soon, or acknowledged before the command ends."""
+    for option in (
+        click.option("--spool", type=click.Path(), metavar="DIR", help="Where events wait; none: PILOTAGE_SPOOL."),
+        click.option("--no-deliver", is_flag=True, help="Only keep it: another command or courier delivers it."),
+        click.option(
+            "--timeout",
+            "timeout_seconds",
+            type=click.FloatRange(min=0.1),
+            default=NOW_SECONDS,
+            show_default=True,
+            metavar="SECONDS",
+            help="How long --now waits.",
+        ),
+        click.option("--now", is_flag=True, help="End when the server has it, and fail if it does not take it."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("event")
+@click.argument("fields", nargs=-1, metavar="[FIELD=VALUE]...")
+@click.option("--job", metavar="ID", help="The job it is about; none: PILOTAGE_JOB.")
+@click.option("--package", metavar="S.L.N", help="The package, such as 1.2.1; none: PILOTAGE_PACKAGE.")
+@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="The attempt; none: PILOTAGE_ATTEMPT.")
+@click.option("--pilot", metavar="NAME", help="The pilot it is about.")
+@click.option("--site", metavar="NAME", help="The site it is about.")
+@click.option("--epoch", type=click.IntRange(min=1), metavar="N", help="The epoch; none: PILOTAGE_EPOCH, or 1.")
+@click.option("--time", "moment", type=float, metavar="SECONDS", help="When it happened, since 1970; none: now.")
+@click.option("--data", metavar="JSON", help="Fields as a JSON object; - is standard input.")
+@click.option("--source", type=click.Choice(SOURCES), default="application", show_default=True, help="Who says so.")
+@delivery_options
+@json_option
+@server_option
+def log(event: str, fields: tuple[str, ...], data: str | None, source: str, **options: Any) -> int:
+    """Log an event, from a script or by hand.
+
+    EVENT is a type such as AttemptStarted or Noted. It is checked, kept on this computer's disk, and delivered within a fifth of a second if the server is there;
+    otherwise it waits in the spool and goes with a later delivery. In a running package, what it is about is known.
+    """
+    from pilotage.client.composing import Subject, compose, read_environment
+
+    composed = compose(
+        event,
+        fields=fields,
+        data=_object(data),
+        subject=Subject(options["job"], options["package"], options["attempt"], options["pilot"], options["site"]),
+        surroundings=read_environment(dict(os.environ)),
+        source=source,
+        epoch=options["epoch"],
+        time=options["moment"],
+    )
+    return send([composed], source=source, **options)
+
+
+def send(
+    events: Sequence[Composed],
+    *,
+    source: str,
+    server: str | None,
+    token_file: str | None,
+    spool: str | None,
+    now: bool,
+    no_deliver: bool,
+    timeout_seconds: float,
+    as_json: bool,
+    **_: object,
+) -> int:
+    """Keep events and deliver them as asked; tells what was refused, and answers the exit code."""
+    from pilotage.client.sending import QUICKLY_SECONDS, log_events
+
+    if now and no_deliver:
+        raise click.UsageError("--now and --no-deliver exclude each other.")
+    address = address_of(server, token_file)
+    # The token of a service that does not run is shown to nobody.
+    wait_seconds = 0.0 if no_deliver or not address.runs else timeout_seconds if now else QUICKLY_SECONDS
+    logged = log_events(
+        events,
+        address=address,
+        source=source,
+        spool=spool,
+        environment=os.environ,
+        deliver_seconds=wait_seconds,
+    )
+    if as_json:
+        from pilotage import app
+
+        emit([app.json_text({"server": address.url, "events": logged})])
+    refused = [each.refused for each in logged if each.refused]
+    for reason in refused:
+        say_to_reader(f"error: {address.url} refused it: {reason}")
+    if refused:
+        return ExitCode.BAD_INPUT
+    if now and not all(each.delivered for each in logged):
+        why = f"within {timeout_seconds:g} s" if address.runs else "since its service does not run"
+        say_to_reader(f"error: {address.url} did not take it {why}\n  it is kept, and goes with the next delivery")
+        return ExitCode.STOPPED
+    return ExitCode.COMPLETE
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    """The fields of `--data`."""
+    if text is None:
+        return {}
+    import msgspec
+
+    said = sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")
+    try:
+        return msgspec.json.decode(said, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"--data is no JSON object: {error}.") from None

@@ -1,0 +1,109 @@
+"""What the commands that talk to a server share: how it is named, and how it is found."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from pilotage.client import Address, Server
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+_SERVER_HELP = "The server: its URL, or a folder in which one runs; none: PILOTAGE_SERVER, or the nearest folder's."
+
+
+def server_option(command: Decorated) -> Decorated:
+    """`--server` and `--token-file`, once each."""
+    command = click.option("--token-file", type=click.Path(), metavar="FILE", help="The file with the token to show.")(
+        command
+    )
+    return click.option("--server", metavar="URL", help=_SERVER_HELP)(command)
+
+
+def servers_option(command: Decorated) -> Decorated:
+    """`--server` and `--token-file`, as often as there are servers."""
+    command = click.option(
+        "--token-file",
+        "token_files",
+        type=click.Path(),
+        multiple=True,
+        metavar="FILE",
+        help="The file with the token to show; one for all servers, or one for each.",
+    )(command)
+    help_text = f"{_SERVER_HELP} May be repeated: the answers are merged."
+    return click.option("--server", "servers", multiple=True, metavar="URL", help=help_text)(command)
+
+
+def json_option(command: Decorated) -> Decorated:
+    """`--json`: for other programs."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for other programs.")(command)
+
+
+def addresses_of(servers: Sequence[str], token_files: Sequence[str]) -> list[Address]:
+    """The servers that are meant, and the tokens to show them."""
+    from pilotage.app import book
+    from pilotage.client import find_addresses
+
+    return find_addresses(
+        servers,
+        token_files=token_files,
+        environment=os.environ,
+        state_folders=book.state_folders(environment=os.environ, folder=Path.cwd()),
+    )
+
+
+def address_of(server: str | None, token_file: str | None) -> Address:
+    """The one server that is meant."""
+    (address,) = addresses_of([server] if server else [], [token_file] if token_file else [])
+    return address
+
+
+def local_addresses() -> Iterator[Address]:
+    """The services of this folder and those above it, as far as they can be trusted."""
+    from pilotage.app import book
+    from pilotage.client import ServerError
+    from pilotage.client.finding import address_in
+
+    for folder in book.state_folders(environment=os.environ, folder=Path.cwd()):
+        with suppress(ServerError):
+            address = address_in(folder.path)
+            if address is not None:
+                yield address
+
+
+def connect(server: str | None, token_file: str | None) -> Server:
+    """A connection to the one server that is meant."""
+    return address_of(server, token_file).server()
+
+
+class Place(NamedTuple):
+    """A job, or a package of it as `stage.line.n`."""
+
+    job: str
+    package: str | None = None
+
+    def __str__(self) -> str:
+        """As it is written."""
+        return self.job if self.package is None else f"{self.job}/{self.package}"
+
+
+def place_of(text: str) -> Place:
+    """What a word names: a job, or a package of it; a package alone is one of the job in PILOTAGE_JOB."""
+    from pilotage.model.events import parse_dotted
+
+    job, slash, rest = text.partition("/")
+    if not slash and parse_dotted(text) is not None and os.environ.get("PILOTAGE_JOB"):
+        return Place(os.environ["PILOTAGE_JOB"], text)
+    if not slash:
+        return Place(job)
+    numbers = rest.replace("/", ".").split(".")
+    dotted = ".".join(number.lstrip("0") for number in numbers)
+    if not job or parse_dotted(dotted) is None:
+        raise click.UsageError(f"{text!r} is no package: write JOB/1.2.1 or JOB/001/002/001.")
+    return Place(job, dotted)

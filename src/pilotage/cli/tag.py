@@ -1,0 +1,54 @@
+"""`pilotage tag`: names with values for a job or a package."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from pilotage.cli.log_event import delivery_options, send
+from pilotage.cli.remote import json_option, place_of, server_option
+
+
+@click.command()
+@click.argument("words", nargs=-1, required=True, metavar="NAME=VALUE... [JOB|PACKAGE]")
+@delivery_options
+@json_option
+@server_option
+def tag(words: tuple[str, ...], **options: Any) -> int:
+    """Give a job or a package names with values, before, during or after its run.
+
+    A package is written JOB/1.2.1 or JOB/001/002/001. Without one, in a running package, it is that package.
+    """
+    from pilotage.client.composing import Subject, check_tag, compose, read_environment, split_fields
+
+    targets = [word for word in words if "=" not in word]
+    tags = split_fields(word for word in words if "=" in word)
+    if len(targets) > 1:
+        raise click.UsageError(f"There is one job or package to tag, not {len(targets)}: {', '.join(targets)}.")
+    if not tags:
+        raise click.UsageError("Say which tag: NAME=VALUE.")
+    surroundings = read_environment(dict(os.environ))
+    if targets:
+        place = place_of(targets[0])
+        subject, source = Subject(place.job, place.package), "client"
+    else:
+        subject, source = surroundings.subject._replace(attempt=None), "application"
+    if subject.job is None:
+        raise click.UsageError("Say which job or package to tag: this is no running package (PILOTAGE_JOB is not set).")
+    composed = []
+    for name, value in tags.items():
+        check_tag(name, value)
+        composed.append(
+            compose(
+                "Tagged",
+                fields=(),
+                data={"name": name, "value": value},
+                subject=subject,
+                surroundings=surroundings,
+                source=source,
+                epoch=None if targets else surroundings.epoch,
+            )
+        )
+    return send(composed, source=source, **options)

@@ -1,0 +1,175 @@
+"""An event from words: its type, its fields as `name=value`, and what it is about, checked before it is written anywhere.
+
+The server would refuse the same, but later, when the script that said it has long gone on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from pilotage.agent.identity import Subject, Surroundings, check_tag, read_environment
+from pilotage.model.errors import PilotageError, did_you_mean
+from pilotage.model.events import EVENT_TYPES, EventType
+
+__all__ = [
+    "SUBJECTS",
+    "BadEventWords",
+    "Composed",
+    "Subject",
+    "check_tag",
+    "compose",
+    "read_environment",
+    "split_fields",
+]
+
+SUBJECTS: Mapping[str, str] = {
+    "job": "--job",
+    "package": "--job and --package",
+    "attempt": "--job, --package and --attempt",
+    "pilot": "--pilot",
+    "site": "--site",
+    "service": "no subject",
+}
+"""What an event may be about, the widest first, and how that is said."""
+
+
+class BadEventWords(PilotageError):
+    """These words make no event. Nothing was logged; mend what is named and say it again."""
+
+
+class Composed(msgspec.Struct, frozen=True, kw_only=True):
+    """An event that is ready to be logged."""
+
+    type: str
+    version: int
+    subject: Subject
+    epoch: int
+    data: dict[str, Any]
+    time: float | None = None
+
+
+def compose(
+    name: str,
+    *,
+    fields: Sequence[str],
+    data: Mapping[str, Any],
+    subject: Subject,
+    surroundings: Surroundings,
+    source: str,
+    epoch: int | None = None,
+    time: float | None = None,
+) -> Composed:
+    """Check the words of an event against its type; raises `BadEventWords` with everything that is wrong with its fields."""
+    kind = EVENT_TYPES.get(name)
+    if kind is None:
+        raise BadEventWords("there is no such event", subject=name, next_step=did_you_mean(name, EVENT_TYPES))
+    if source not in kind.sources:
+        raise BadEventWords(
+            f"the {source} does not say this",
+            subject=name,
+            expected=f"--source {' or '.join(sorted(kind.sources))}",
+        )
+    about = _subject(kind, subject, surroundings)
+    inherited = surroundings.epoch if subject.job is None and about.job is not None else 1
+    return Composed(
+        type=name,
+        version=kind.version,
+        subject=about,
+        epoch=inherited if epoch is None else epoch,
+        data=_payload(kind, split_fields(fields), data),
+        time=time,
+    )
+
+
+def split_fields(fields: Iterable[str]) -> dict[str, str]:
+    """`name=value` words by name; raises `BadEventWords` for a word without sign, or a name that is said twice."""
+    found: dict[str, str] = {}
+    for word in fields:
+        name, sign, value = word.partition("=")
+        if not sign or not name:
+            raise BadEventWords("this is no field", subject=word, expected="NAME=VALUE")
+        if name in found:
+            raise BadEventWords("this is said twice", subject=name)
+        found[name] = value
+    return found
+
+
+def _subject(kind: EventType, said: Subject, surroundings: Surroundings) -> Subject:
+    """What the event is about: as said, or the part of the surroundings that such an event can be about."""
+    about = said.over(surroundings.subject)
+    if about is surroundings.subject:
+        # In a running package most events are about its attempt; those that are not are about what it is part of.
+        if "attempt" not in kind.subjects:
+            about = about._replace(attempt=None)
+        if not kind.subjects & {"attempt", "package"}:
+            about = about._replace(package=None)
+        if not kind.subjects & {"attempt", "package", "job"}:
+            about = about._replace(job=None)
+    about.check()
+    named = [name for name in ("job", "package", "attempt", "pilot", "site") if getattr(about, name) is not None]
+    got = named[-1] if named else "service"
+    if got not in kind.subjects:
+        wanted = [SUBJECTS[word] for word in SUBJECTS if word in kind.subjects]
+        raise BadEventWords(
+            "it is not said what this is about" if not named else f"this is not about a {got}",
+            subject=kind.name,
+            expected=", or ".join(wanted),
+            got=", ".join(f"{name} {getattr(about, name)}" for name in named),
+        )
+    return about
+
+
+def _payload(kind: EventType, fields: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, Any]:
+    known = {field.encode_name: field for field in msgspec.structs.fields(kind.payload)}
+    values: dict[str, Any] = dict(data)
+    faults = [f"{name} is in --data, too" for name in fields if name in data]
+    faults += list(_unknown(kind.name, [*fields, *data], known))
+    for name, text in fields.items():
+        if name in known:
+            try:
+                values[name] = _read(text, known[name].type)
+            except msgspec.ValidationError as error:
+                faults.append(f"{name}: {_reason(error)}")
+    faults += [f"{name} is missing" for name, field in known.items() if field.required and name not in values]
+    if not faults:
+        try:
+            checked = msgspec.convert(values, kind.payload)
+        except msgspec.ValidationError as error:
+            faults.append(_reason(error))
+        else:
+            plain: dict[str, Any] = msgspec.to_builtins(checked)
+            return plain
+    raise BadEventWords("; ".join(faults), subject=kind.name, next_step=f"fields of {kind.name}: {_listed(known)}")
+
+
+def _unknown(event: str, names: Iterable[str], known: Mapping[str, Any]) -> Iterator[str]:
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            yield f"{event} has no field {name!r}" + (f" ({hint})" if hint.startswith("did") else "")
+
+
+def _read(text: str, wanted: Any) -> Any:
+    """A value from its words: as they stand, or as the JSON they are where the words alone do not fit."""
+    try:
+        return msgspec.convert(text, wanted, strict=False)
+    except msgspec.ValidationError:
+        try:
+            value = msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            value = text
+        if isinstance(value, str):
+            raise
+        return msgspec.convert(value, wanted)
+
+
+def _reason(error: msgspec.ValidationError) -> str:
+    text = str(error)
+    return text[0].lower() + text[1:]
+
+
+def _listed(known: Mapping[str, Any]) -> str:
+    return ", ".join(name if field.required else f"[{name}]" for name, field in known.items()) or "none"

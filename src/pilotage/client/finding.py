@@ -1,0 +1,194 @@
+"""Which server a command speaks to, and with which token: said by an option, by the environment, or by a state folder.
+
+A running service keeps `service.json` locked, with its address and where its token is. A folder on the way up from where
+a command runs counts only if it is the user's own: nobody else decides whom they talk to. The token of a service that
+does not run is shown to nobody: somebody else may listen where it did.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from pilotage.agent.errors import BadSetting
+from pilotage.agent.identity import TokenSource
+from pilotage.agent.spool import normal_server
+from pilotage.client.errors import NoServer, ServerError
+from pilotage.client.server import Server
+
+SERVICE_FILE = "service.json"
+TOKEN_FILE = "token"
+SERVICE_BYTES_MAX = 64 * 1024
+
+
+class ServiceGone(BadSetting):
+    """The service of a state folder does not run, or not where it did: its token is shown to nobody until it is back."""
+
+    retryable = True
+
+
+class StateFolder(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a service may keep what is its own, and the address it would be started at."""
+
+    path: Path
+    usual_url: str = ""
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """A server, the token to show it, and where that was found."""
+
+    url: str
+    token: str | None = None
+    token_file: str | None = None
+    origin: str = ""  # the state folder
+    runs: bool = True  # as far as its state folder tells
+
+    def token_source(self) -> Callable[[], str]:
+        """Says which token to show, each time anew; raises `ServiceGone` while the service of a state folder is."""
+        source = TokenSource(token=self.token, token_file=self.token_file)
+
+        def token() -> str:
+            if self.origin:
+                there = address_in(Path(self.origin))
+                if there is None or not there.runs or there.url != self.url:
+                    raise ServiceGone("the service of this folder does not run", subject=self.origin)
+            return source()
+
+        return token
+
+    def server(self) -> Server:
+        """A connection to it; nothing is opened yet. Raises `ServerError` where it is known not to run."""
+        hint = "start it with `pilotage serve --book-only`, or name another with --server URL"
+        if not self.runs:
+            raise ServerError("the service of this folder does not run", subject=self.origin, next_step=hint)
+        return Server(self.url, token=self.token_source(), start_hint=hint)
+
+
+def find_addresses(
+    named: Sequence[str],
+    *,
+    token_files: Sequence[str] = (),
+    environment: Mapping[str, str],
+    state_folders: Iterable[StateFolder],
+) -> list[Address]:
+    """The servers that are named, or else the one that the environment or a state folder knows; raises `NoServer`.
+
+    `token_files` is empty, or one for all, or one for each. A name without `://` is a folder with a state folder.
+    """
+    if len(token_files) > 1 and len(token_files) != len(named):
+        raise BadSetting(
+            "tokens and servers do not pair",
+            expected="one --token-file for all servers, or one for each",
+            got=f"{len(token_files)} for {len(named)}",
+        )
+    files: list[str | None] = list(token_files) if len(token_files) > 1 else [*token_files, None][:1] * len(named)
+    if named:
+        folders = list(state_folders) if any("://" in each for each in named) else []
+        found = [_named(each, environment=environment, folders=folders) for each in named]
+    elif server := environment.get("PILOTAGE_SERVER"):
+        found, files = [_named(server, environment=environment, folders=state_folders)], [*token_files, None][:1]
+    else:
+        found, files = [_in_a_folder(environment, state_folders)], [*token_files, None][:1]
+    return [
+        address if file is None else msgspec.structs.replace(address, token=None, token_file=file)
+        for address, file in zip(found, files, strict=True)
+    ]
+
+
+def _named(name: str, *, environment: Mapping[str, str], folders: Iterable[StateFolder]) -> Address:
+    if "://" not in name:
+        return _in_named_folder(Path(name))
+    url = normal_server(name)
+    token, file = environment.get("PILOTAGE_TOKEN"), environment.get("PILOTAGE_TOKEN_FILE")
+    if not token and not file:
+        # The token of a state folder is shown to the service of that folder, and to nobody else.
+        for folder in folders:
+            address = address_in(folder.path)
+            if address is not None and address.runs and address.url == url:
+                return address
+    return Address(url=url, token=token or None, token_file=None if token else file or None)
+
+
+def _in_named_folder(folder: Path) -> Address:
+    for path in (folder, folder / ".pilotage"):
+        address = address_in(path)
+        if address is not None:
+            return address
+    raise ServerError(
+        "no service runs in this folder",
+        subject=str(folder),
+        expected=f"a URL, or a folder with {SERVICE_FILE}",
+        next_step="start one there with `pilotage serve --book-only`",
+    )
+
+
+def _in_a_folder(environment: Mapping[str, str], folders: Iterable[StateFolder]) -> Address:
+    """The service that runs in one of the folders; or else the one that ran, or would run, in the first that knows one."""
+    resting = None
+    for folder in folders:
+        address = address_in(folder.path) or _usual(folder)
+        if address is None:
+            continue
+        if address.runs:
+            token, file = environment.get("PILOTAGE_TOKEN"), environment.get("PILOTAGE_TOKEN_FILE")
+            if token or file:
+                return msgspec.structs.replace(address, token=token or None, token_file=None if token else file)
+            return address
+        resting = resting or address
+    if resting is None:
+        raise NoServer
+    return resting
+
+
+class _Told(msgspec.Struct, frozen=True):
+    url: str
+    token_file: str = ""
+
+
+def address_in(folder: Path) -> Address | None:
+    """The service that a state folder tells of, or None; raises `ServerError` where it is not to be trusted."""
+    file = folder / SERVICE_FILE
+    try:
+        with file.open("rb") as stream:
+            owner = os.fstat(stream.fileno()).st_uid
+            runs = _is_locked(stream.fileno())
+            content = stream.read(SERVICE_BYTES_MAX)
+    except OSError:
+        return None
+    if owner not in (os.geteuid(), 0):
+        raise ServerError(
+            "this folder's service belongs to another user",
+            subject=str(file),
+            next_step="name the server you mean with --server URL",
+        )
+    try:
+        told = msgspec.json.decode(content, type=_Told)
+        url = normal_server(told.url)
+    except (msgspec.DecodeError, BadSetting):
+        raise ServerError(
+            "this file does not say where the service is",
+            subject=str(file),
+            next_step="remove it and start the service again, or name the server with --server URL",
+        ) from None
+    return Address(url=url, token_file=told.token_file or str(folder / TOKEN_FILE), origin=str(folder), runs=runs)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Whether the service that wrote the file lives: it holds the lock as long as it does."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
+
+
+def _usual(folder: StateFolder) -> Address | None:
+    """Where the service of a folder will be when it is started again: there was one, since its token is there."""
+    token_file = folder.path / TOKEN_FILE
+    if not folder.usual_url or not token_file.is_file():
+        return None
+    return Address(url=normal_server(folder.usual_url), token_file=str(token_file), origin=str(folder.path), runs=False)

@@ -1,0 +1,87 @@
+"""Logs events for scripts: into the spool, and from there to the server, at once or soon."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from pilotage.agent import EventId, NotDelivered, Producer
+from pilotage.agent.courier import acknowledged
+from pilotage.client.composing import Composed
+from pilotage.client.finding import Address
+
+QUICKLY_SECONDS = 0.2
+"""How long a script is kept waiting for a delivery that it did not ask to wait for."""
+
+
+class Logged(msgspec.Struct, frozen=True, kw_only=True):
+    """An event in the spool: whether the server has it by now, or why it will not have it."""
+
+    source: str
+    stream: str
+    n: int
+    delivered: bool
+    refused: str = ""
+
+
+def log_events(
+    events: Sequence[Composed],
+    *,
+    address: Address,
+    source: str,
+    spool: str | None,
+    environment: Mapping[str, str],
+    deliver_seconds: float,
+) -> list[Logged]:
+    """Bring events to the disk of this host, then give the server that long to take them.
+
+    What it has not taken by then is kept, and goes with the next delivery to that server.
+    """
+    producer = Producer(
+        address.url,
+        source=source,
+        spool=spool,
+        token=address.token,
+        token_file=address.token_file,
+        deliver=False,
+        environment=dict(environment),
+    )
+    try:
+        logged = [_log(producer, event) for event in events]
+        producer.sync()
+        if deliver_seconds > 0:
+            with suppress(NotDelivered):  # each event tells for itself whether it went
+                producer.flush(deliver_seconds)
+        return [_outcome(producer, each) for each in logged]
+    finally:
+        producer.close(flush_seconds=0)
+
+
+def _log(producer: Producer, event: Composed) -> EventId:
+    about = event.subject
+    return producer.log(
+        event.type,
+        event.data,
+        job=about.job,
+        package=about.package,
+        attempt=about.attempt,
+        pilot=about.pilot,
+        site=about.site,
+        epoch=event.epoch,
+        time=event.time,
+        version=event.version,
+    )
+
+
+def _outcome(producer: Producer, event: EventId) -> Logged:
+    done = acknowledged(producer.queue, event)
+    refusal = producer.queue.refusal(event) if done else None
+    return Logged(
+        source=event.source,
+        stream=event.stream,
+        n=event.n,
+        delivered=done and refusal is None,
+        refused="" if refusal is None else f"{refusal['reason']} [{refusal['code']}]",
+    )

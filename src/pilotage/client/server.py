@@ -1,0 +1,208 @@
+"""One server, asked over HTTP: JSON in, JSON out, and every refusal as an error that says what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from pilotage.agent.errors import AgentError
+from pilotage.client.errors import NotOurServer, ServerError, ServerRefused, ServerTroubled, ServerUnreachable
+from pilotage.model.version import VERSION
+
+ANSWER_BYTES_MAX = 256 * 2**20
+CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 60.0
+JSON = "application/json"
+
+Parameters = Mapping[str, str | int | float | None]
+
+
+class Server:
+    """A connection to a server, kept open between questions. One thread asks at a time."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: Callable[[], str] | None = None,
+        start_hint: str = "",
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        """Name the server by its base URL; `token` says which token to show now, `start_hint` what to do if it is gone."""
+        self.url = url.rstrip("/")
+        self._parts = urlsplit(self.url)
+        self._token = token
+        self._start_hint = start_hint
+        self._answer_seconds = answer_seconds
+        self._http: HTTPConnection | None = None
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def get(self, path: str, parameters: Parameters | None = None) -> Any:
+        """What is at a path, decoded; parameters that are None are left out."""
+        return self._asked("GET", path, parameters, None)
+
+    def post(self, path: str, content: object = None) -> Any:
+        """Send a value as JSON; what is answered, decoded."""
+        return self._asked("POST", path, None, content)
+
+    def send(self, method: str, path: str, content: object = None) -> Any:
+        """The same with another method, such as DELETE or PATCH."""
+        return self._asked(method, path, None, content)
+
+    def lines(self, path: str, parameters: Parameters | None = None, *, quiet_seconds: float) -> Iterator[str]:
+        """The lines of an answer that does not end, as they come; on a connection of its own.
+
+        Raises `ServerUnreachable` where it breaks off, or says nothing for that long; ends where the server ends it.
+        """
+        http = self._connect()
+        try:
+            assert http.sock is not None
+            http.sock.settimeout(quiet_seconds)
+            try:
+                response = self._request(http, "GET", _with(path, parameters), None, accept="text/event-stream")
+                if response.status != 200:
+                    raise self._refusal(response.status, response.read(ANSWER_BYTES_MAX))
+                while line := response.readline():
+                    yield line.decode("utf-8", "replace").rstrip("\r\n")
+            except (OSError, HTTPException, ValueError) as error:
+                raise self._unreachable(error) from error
+        finally:
+            http.close()
+
+    def close(self) -> None:
+        """Close the connection; the next question opens another."""
+        http, self._http = self._http, None
+        if http is not None:
+            http.close()
+
+    def _asked(self, method: str, path: str, parameters: Parameters | None, content: object) -> Any:
+        body = None if content is None else msgspec.json.encode(content)
+        reused = self._http is not None
+        try:
+            try:
+                status, answer = self._exchange(method, _with(path, parameters), body)
+            except (OSError, HTTPException):
+                self.close()
+                # A server closes connections that rest: that says nothing about the server. What changes something
+                # is not repeated, since it may have been done.
+                if not reused or method != "GET":
+                    raise
+                status, answer = self._exchange(method, _with(path, parameters), body)
+        except (OSError, HTTPException, ValueError) as error:
+            self.close()
+            raise self._unreachable(error) from error
+        if not 200 <= status < 300:
+            raise self._refusal(status, answer)
+        if not answer:
+            return None
+        try:
+            return msgspec.json.decode(answer)
+        except msgspec.DecodeError as error:
+            raise self._stranger(f"{len(answer)} bytes that are no JSON") from error
+
+    def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        http = self._http
+        if http is None:
+            http = self._http = self._connect()
+        response = self._request(http, method, path, body, accept=JSON)
+        content = response.read(ANSWER_BYTES_MAX + 1)
+        if len(content) > ANSWER_BYTES_MAX:
+            self.close()
+            raise self._stranger(f"more than {ANSWER_BYTES_MAX} bytes")
+        if response.will_close:
+            self.close()
+        return response.status, content
+
+    def _request(
+        self, http: HTTPConnection, method: str, path: str, body: bytes | None, *, accept: str
+    ) -> HTTPResponse:
+        headers = {"Accept": accept, "User-Agent": f"pilotage/{VERSION}"}
+        if body is not None:
+            headers["Content-Type"] = JSON
+        try:
+            token = self._token() if self._token is not None else ""
+        except AgentError as error:
+            if error.retryable:
+                raise ServerUnreachable(error.what, subject=error.subject, next_step=self._start_hint) from error
+            raise
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        # Who finds a request too large may answer before all of it is sent, and hang up.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            http.request(method, self._parts.path + path, body=body, headers=headers)
+        return http.getresponse()
+
+    def _connect(self) -> HTTPConnection:
+        http = _connection(self._parts.scheme, self._parts.hostname or "", self._parts.port)
+        try:
+            http.connect()
+        except (OSError, ValueError) as error:
+            http.close()
+            raise self._unreachable(error) from error
+        assert http.sock is not None
+        http.sock.settimeout(self._answer_seconds)
+        # Questions are small and each waits for its answer.
+        http.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return http
+
+    def _unreachable(self, error: Exception) -> ServerError:
+        if isinstance(error, TimeoutError):
+            why = "it says nothing"
+        elif isinstance(error, ConnectionRefusedError):
+            why = "nobody listens there"
+        else:
+            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return ServerUnreachable(f"no answer: {why}", subject=self.url, next_step=self._start_hint)
+
+    def _stranger(self, got: str) -> ServerError:
+        return NotOurServer(
+            "this is not the answer of a pilotage server",
+            subject=self.url,
+            got=got,
+            next_step="name the server itself with --server URL",
+        )
+
+    def _refusal(self, status: int, answer: bytes) -> ServerError:
+        try:
+            value = msgspec.json.decode(answer)
+        except msgspec.DecodeError:
+            value = None
+        error = value.get("error") if isinstance(value, dict) else None
+        if not isinstance(error, dict) or not isinstance(error.get("message"), str):
+            return self._stranger(f"HTTP {status}")
+        message, hint = error["message"], str(error.get("hint") or "").replace("\n", "\n  ")
+        if status >= 500:
+            return ServerTroubled(message, subject=self.url, next_step=hint)
+        if status == 401 and not hint:
+            hint = "show a token: --token-file FILE, PILOTAGE_TOKEN or PILOTAGE_TOKEN_FILE"
+        return ServerRefused(message, subject="", status=status, code=str(error.get("code", "")), next_step=hint)
+
+
+def path_of(*parts: str) -> str:
+    """A path of the API, each part escaped: `path_of("jobs", "a/b")` is `/v1/jobs/a%2Fb`."""
+    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def _with(path: str, parameters: Parameters | None) -> str:
+    said = {name: str(value) for name, value in (parameters or {}).items() if value is not None}
+    return f"{path}?{urlencode(said)}" if said else path
+
+
+def _connection(scheme: str, host: str, port: int | None) -> HTTPConnection:
+    if scheme == "https":
+        import ssl
+        from http.client import HTTPSConnection
+
+        return HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=ssl.create_default_context())
+    return HTTPConnection(host, port, timeout=CONNECT_SECONDS)

@@ -1,0 +1,203 @@
+"""The settings of the program, as one frozen value: `Settings`, with a section for each part that is set.
+
+These classes are the table: what a file, a variable or a flag may set, the checks, and the reference page are derived
+from their fields. What a document may set for one package is another matter, in `pilotage.model.settings`.
+"""
+
+# Annotations are evaluated here, once: the table below is made of them.
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import msgspec
+from msgspec import Meta
+
+from pilotage.model.journal_address import JournalAddress, parse_journal_address, without_password
+
+Kind = Literal["text", "whole number", "number", "list of texts"]
+Limit = Annotated[int, Meta(ge=1, le=2**53 - 1)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Duration = Annotated[float, Meta(ge=0)]
+
+KIBIBYTE = 1024
+MEBIBYTE = 1024 * KIBIBYTE
+
+
+def _doc(text: str) -> Meta:
+    return Meta(description=text)
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """The base of every section: frozen, and made by name."""
+
+
+class JournalSettings(Section, frozen=True, kw_only=True):
+    """Where the book is kept."""
+
+    url: Annotated[str, _doc("`sqlite:DIR`, or `postgresql://USER@HOST:PORT/DATABASE`.")] = "sqlite:.pilotage"
+
+    @property
+    def address(self) -> JournalAddress:
+        """The address, read."""
+        return parse_journal_address(self.url)
+
+    def __repr__(self) -> str:
+        return f"JournalSettings(url={without_password(self.url)!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        # Settings are printed in faults and in tests: never with a password.
+        return [("url", without_password(self.url))]
+
+
+class ServiceSettings(Section, frozen=True, kw_only=True):
+    """The HTTP side: where it listens, and how much it takes at once."""
+
+    host: Annotated[str, _doc("The address it listens on.")] = "127.0.0.1"
+    port: Annotated[Port, _doc("The port it listens on; 0 takes any free one.")] = 8642
+    batch_events_max: Annotated[Limit, _doc("Events in one batch; a larger one is refused with 413.")] = 10_000
+    batch_bytes_max: Annotated[Limit, _doc("Bytes of one batch; a larger one is refused with 413.")] = 8 * MEBIBYTE
+    event_bytes_max: Annotated[Limit, _doc("Bytes of one event; the rest of its batch is kept.")] = 256 * KIBIBYTE
+    tag_bytes_max: Annotated[Limit, _doc("Bytes of the value of one tag.")] = 64 * KIBIBYTE
+
+
+class BookSettings(Section, frozen=True, kw_only=True):
+    """What the book makes of events that come early, or from a wrong clock."""
+
+    skew_seconds: Annotated[Duration, _doc("An event whose time is further than this in the future is flagged.")] = (
+        300.0
+    )
+
+
+class RetentionSettings(Section, frozen=True, kw_only=True):
+    """How long a finished job is kept."""
+
+    cleared_after_days: Annotated[Duration, _doc("Days after its end until a job is CLEARED.")] = 30.0
+    purged_after_days: Annotated[Duration, _doc("Days from then until it is purged.")] = 7.0
+    every_seconds: Annotated[Duration, _doc("How often a service sees to it; 0 never.")] = 600.0
+
+
+class QuerySettings(Section, frozen=True, kw_only=True):
+    """What is quick to ask for, and how much an answer holds."""
+
+    indexed: Annotated[
+        tuple[str, ...], _doc("Attributes with an index, such as `owner` or `tag.study`, instead of the usual ones.")
+    ] = ()
+    page_rows: Annotated[Limit, _doc("Rows of a page when the question does not say.")] = 100
+    page_rows_max: Annotated[Limit, _doc("Rows of a page at most.")] = 1000
+
+
+class NotificationSettings(Section, frozen=True, kw_only=True):
+    """Subscriptions, and mail to owners and operators."""
+
+    validity_seconds: Annotated[Duration, _doc("How long a subscription lives when it does not say.")] = 7200.0
+    validity_seconds_max: Annotated[Duration, _doc("How long it may live until it is renewed.")] = 86_400.0
+    digest_seconds: Annotated[Duration, _doc("At most one mail to an owner in this time.")] = 60.0
+    smtp_host: Annotated[str, _doc("The mail server; without one no mail is sent.")] = ""
+    smtp_port: Annotated[Port, _doc("Its port.")] = 25
+    smtp_from: Annotated[str, _doc("The sender of every mail.")] = ""
+    cluster_management: Annotated[tuple[str, ...], _doc("Who is told of failures of the platform.")] = ()
+    grid_control: Annotated[tuple[str, ...], _doc("Who is told of crashes and missing outputs.")] = ()
+    addresses: Annotated[
+        tuple[str, ...], _doc("Mail addresses of owners, as `OWNER=ADDRESS`; an owner that is an address needs none.")
+    ] = ()
+    webhook_networks: Annotated[
+        tuple[str, ...],
+        _doc("Networks beside the public ones that webhooks may reach; this machine, where only it is listened to."),
+    ] = ()
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Every setting of the program. Made once, by `pilotage.model.configuration_layers.settle`, and handed down."""
+
+    journal: JournalSettings = JournalSettings()
+    service: ServiceSettings = ServiceSettings()
+    book: BookSettings = BookSettings()
+    retention: RetentionSettings = RetentionSettings()
+    query: QuerySettings = QuerySettings()
+    notifications: NotificationSettings = NotificationSettings()
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the table: a setting's name, what it takes, and what it means."""
+
+    section: str
+    key: str
+    kind: Kind
+    default: Any
+    description: str
+    least: float | None = None
+    most: float | None = None
+
+    @property
+    def name(self) -> str:
+        """As faults and flags name it: `service.port`."""
+        return f"{self.section}.{self.key}"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return f"PILOTAGE_{self.section}_{self.key}".upper()
+
+
+SECTIONS: Mapping[str, type[Section]] = {f.name: f.type for f in msgspec.structs.fields(Settings)}
+
+
+def _rows() -> Iterator[Setting]:
+    for section, struct in SECTIONS.items():
+        for field in msgspec.structs.fields(struct):
+            kind, metas = _unwrap(field.type)
+            description = next(meta.description for meta in metas if meta.description)
+            yield Setting(
+                section=section,
+                key=field.name,
+                kind=kind,
+                default=field.default,
+                description=description or "",
+                least=next((meta.ge for meta in metas if meta.ge is not None), None),
+                most=next((meta.le for meta in metas if meta.le is not None), None),
+            )
+
+
+def _unwrap(annotation: Any) -> tuple[Kind, list[Meta]]:
+    metas: list[Meta] = []
+    while get_origin(annotation) is Annotated:
+        annotation, *more = get_args(annotation)
+        metas += more
+    return _KINDS[annotation], metas
+
+
+_KINDS: dict[Any, Kind] = {str: "text", int: "whole number", float: "number", tuple[str, ...]: "list of texts"}
+
+SETTINGS: Mapping[str, Setting] = {row.name: row for row in _rows()}
+"""Every setting by its name, `section.key`, in the order of the reference page."""
+
+
+def settings_tables() -> str:
+    """Every section with its settings, as Markdown for the reference page."""
+    parts = []
+    for section, struct in SECTIONS.items():
+        parts.append(f"## `[{section}]`\n\n{(struct.__doc__ or '').strip()}\n")
+        parts.append("| key | value | default | meaning |\n|---|---|---|---|")
+        parts += [
+            f"| `{row.key}` | {_accepted(row)} | {_shown(row.default)} | {row.description} |"
+            for row in SETTINGS.values()
+            if row.section == section
+        ]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _accepted(row: Setting) -> str:
+    if row.most is not None and row.most < 2**53 - 1:
+        return f"{row.kind}, {row.least:g} to {row.most:g}"
+    return row.kind if row.least is None else f"{row.kind}, at least {row.least:g}"
+
+
+def _shown(default: Any) -> str:
+    match default:
+        case tuple():
+            return ", ".join(f"`{element}`" for element in default) or "none"
+        case str():
+            return f"`{default}`" if default else "none"
+        case _:
+            return f"{default:.15g}"

@@ -1,0 +1,304 @@
+"""What each type of event carries. A change of a payload raises its version in `events.py` and brings an upcaster.
+
+The class docstring is the line of the reference page; fields are refused when unknown, so that a misspelt one is told.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from pilotage.model.outcomes import AbortCause, ClearedBy, ExitCodeGasw, Phase, RestartCause
+
+Count = Annotated[int, Meta(ge=0, le=2**53 - 1)]
+Position = Annotated[int, Meta(ge=1, le=999_999_999)]  # a stage, a line, a package, an attempt
+Amount = Annotated[float, Meta(ge=0)]
+Status = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+SiteName = Annotated[str, Meta(min_length=1, max_length=128)]
+ReasonName = Annotated[str, Meta(min_length=1, max_length=64)]
+Text = Annotated[str, Meta(max_length=16_384)]
+TagName = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[A-Za-z_][A-Za-z0-9_.-]*$")]
+Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What an event says beyond its type, subject and time."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A value inside a payload."""
+
+
+class TemplateShape(Part, frozen=True, kw_only=True):
+    """A line template of a stage: lines for each item of the stage, and the activity of each package of such a line."""
+
+    lines: Annotated[int, Meta(ge=0, le=20_000_000)]
+    activities: Annotated[tuple[Name, ...], Meta(max_length=100_000)]
+
+
+class StageShape(Part, frozen=True, kw_only=True):
+    """How many packages a stage has and where; a late one is not known before its producers are committed."""
+
+    items: Annotated[int, Meta(ge=0, le=20_000_000)] = 1
+    templates: Annotated[tuple[TemplateShape, ...], Meta(max_length=100_000)] = ()
+    late: bool = False
+
+    @property
+    def lines(self) -> int:
+        """How many lines there are."""
+        return self.items * sum(each.lines for each in self.templates)
+
+    @property
+    def packages(self) -> int:
+        """How many packages there are."""
+        return self.items * sum(each.lines * len(each.activities) for each in self.templates)
+
+
+class OutputFile(Part, frozen=True, kw_only=True):
+    """One file that an attempt staged."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=4096)]
+    size_bytes: Count
+    sha256: Sha256
+
+
+Manifest = Annotated[tuple[OutputFile, ...], Meta(max_length=100_000)]
+
+
+class PhaseTimes(Part, frozen=True, kw_only=True):
+    """When a phase began and how long it took."""
+
+    phase: Phase
+    started_at: Amount
+    seconds: Amount
+
+
+class JobRegistered(Payload, frozen=True, kw_only=True):
+    """A job exists: who owns it and which packages it has. Its definition and lists are named by their content."""
+
+    owner: Name
+    name: Name
+    stages: Annotated[tuple[StageShape, ...], Meta(max_length=100_000)] = ()
+    definition: Sha256 | None = None
+    lists: dict[str, Sha256] = {}
+    growth: tuple[Position, ...] = ()
+    expander_version: Count = 0
+    parent: Name | None = None
+    tags: dict[TagName, str] = {}
+
+
+class JobAccepted(Payload, frozen=True, kw_only=True):
+    """The job was checked and is waited on: its packages are WAITING."""
+
+
+class StageExpanded(Payload, frozen=True, kw_only=True):
+    """A late stage is known now."""
+
+    stage: Position
+    shape: StageShape
+    lists: dict[str, Sha256] = {}
+
+
+class OwnerSet(Payload, frozen=True, kw_only=True):
+    """The job has another owner."""
+
+    owner: Name
+
+
+class AccessRule(Part, frozen=True, kw_only=True):
+    """Who may do what beside the owner: a user or a group, and `read`, `modify` or `cancel`."""
+
+    principal: Name
+    rights: tuple[Annotated[str, Meta(pattern="^(read|modify|cancel)$")], ...]
+
+
+class AccessSet(Payload, frozen=True, kw_only=True):
+    """The access list of the job, as a whole."""
+
+    rules: Annotated[tuple[AccessRule, ...], Meta(max_length=1000)]
+
+
+class Held(Payload, frozen=True, kw_only=True):
+    """Nothing more of this is started until it is released; `operation` was stamped on acceptance."""
+
+    operation: Count
+    message: Text = ""
+
+
+class Released(Payload, frozen=True, kw_only=True):
+    """It may go on."""
+
+    operation: Count
+
+
+class CancelAccepted(Payload, frozen=True, kw_only=True):
+    """It will not be done: accepted once, and never beside a grant of the same epoch."""
+
+    message: Text = ""
+
+
+class Aborted(Payload, frozen=True, kw_only=True):
+    """It was given up, for a cause."""
+
+    cause: AbortCause
+    message: Text = ""
+    upstream: Name | None = None  # the package whose failure this follows from
+
+
+class Cleared(Payload, frozen=True, kw_only=True):
+    """Outputs were handed over to the user, or removed after their time."""
+
+    by: ClearedBy
+
+
+class Restarted(Payload, frozen=True, kw_only=True):
+    """A new epoch begins: the event's own."""
+
+    cause: RestartCause
+    message: Text = ""
+
+
+class Tagged(Payload, frozen=True, kw_only=True):
+    """The user's own name and value, before, during or after the run."""
+
+    name: TagName
+    value: str
+
+
+class Noted(Payload, frozen=True, kw_only=True):
+    """Something worth a line in the book that changes no state."""
+
+    text: Text
+
+
+class PackageRegistered(Payload, frozen=True, kw_only=True):
+    """A package exists that the shape of its job does not tell of."""
+
+    activity: Annotated[str, Meta(max_length=256)] = ""
+
+
+class Bound(Payload, frozen=True, kw_only=True):
+    """Reserved for a site."""
+
+    site: SiteName
+
+
+class Unbound(Payload, frozen=True, kw_only=True):
+    """The reservation was released."""
+
+
+class Dropped(Payload, frozen=True, kw_only=True):
+    """Left out of the totals, with the rest of its line."""
+
+    operation: Count
+
+
+class Restored(Payload, frozen=True, kw_only=True):
+    """Back in the totals."""
+
+    operation: Count
+
+
+class AttemptCreated(Payload, frozen=True, kw_only=True):
+    """A try at a site; with a lease it is running from now on. `replaces` names an attempt that is over."""
+
+    site: SiteName
+    pilot: SiteName | None = None
+    lease_seconds: Amount | None = None
+    replaces: Position | None = None
+
+
+class AttemptQueued(Payload, frozen=True, kw_only=True):
+    """Submitted to the batch system of its site, or offered to its pilots."""
+
+    native_id: Name | None = None
+
+
+class AttemptStarted(Payload, frozen=True, kw_only=True):
+    """It holds a lease: it runs."""
+
+    node: Name | None = None
+    pilot: SiteName | None = None
+
+
+class AttemptSuspected(Payload, frozen=True, kw_only=True):
+    """Its lease was lost; it may still win."""
+
+    message: Text = ""
+
+
+class PhaseEntered(Payload, frozen=True, kw_only=True):
+    """A long phase has begun."""
+
+    phase: Phase
+
+
+class OutputsStaged(Payload, frozen=True, kw_only=True):
+    """Its outputs lie under a key of its own and wait for a grant."""
+
+    manifest: Manifest
+
+
+class AttemptFinished(Payload, frozen=True, kw_only=True):
+    """It is over: GASW's exit code, a message, our reason, and what was measured."""
+
+    exit_code: ExitCodeGasw
+    exit_message: Text = ""
+    reason: ReasonName | None = None
+    exit_status: Status | None = None
+    signal: Status | None = None
+    node: Name | None = None
+    phases: Annotated[tuple[PhaseTimes, ...], Meta(max_length=16)] = ()
+    manifest: Manifest | None = None
+    peak_memory_bytes: Count | None = None
+    cpu_seconds: Amount | None = None
+
+
+class CommitGranted(Payload, frozen=True, kw_only=True):
+    """The outputs of this attempt are those of the package, for this epoch."""
+
+
+class PilotRequested(Payload, frozen=True, kw_only=True):
+    """A pilot was asked for at a site."""
+
+    site: SiteName
+    slots: Count = 1
+    native_id: Name | None = None
+
+
+class PilotStarted(Payload, frozen=True, kw_only=True):
+    """A pilot speaks."""
+
+    site: SiteName
+    node: Name | None = None
+    slots: Count = 1
+
+
+class PilotEnded(Payload, frozen=True, kw_only=True):
+    """A pilot is gone, with the last lines it wrote."""
+
+    reason: ReasonName
+    stderr: Text = ""
+
+
+class NodeDescribed(Payload, frozen=True, kw_only=True):
+    """A computer at a site, said once and referred to by name."""
+
+    node: Name
+    site: SiteName | None = None
+    cores: Count = 0
+    memory_bytes: Count = 0
+    system: Text = ""
+    software: dict[Name, Text] = {}
+    environment: dict[Name, Text] = {}
+
+
+class SiteDescribed(Payload, frozen=True, kw_only=True):
+    """A place that runs attempts, and how it stands."""
+
+    kind: Name
+    status: Name = "candidate"
+    message: Text = ""

@@ -1,0 +1,143 @@
+"""THE table of states: what each means, what brings a package into it, and how a compound takes its own from its children.
+
+A state is never stored as a decision: it is read off facts (`pilotage.book.settle`). The diagram in the documentation
+is drawn from `TRANSITIONS`, and a test walks the folds to prove that they move exactly as the table says.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+DzeroStatus = Literal["unscheduled", "scheduled", "launched", "successful", "failed", "canceled"]
+
+
+class State(StrEnum):
+    """Where a package, or a compound of packages, stands; in the order in which work advances."""
+
+    SUBMITTED = "SUBMITTED"
+    WAITING = "WAITING"
+    READY = "READY"
+    SCHEDULED = "SCHEDULED"
+    RUNNING = "RUNNING"
+    DONE = "DONE"
+    ABORTED = "ABORTED"
+    CANCELLED = "CANCELLED"
+    CLEARED = "CLEARED"
+
+
+class StateMeaning(msgspec.Struct, frozen=True, kw_only=True):
+    """What a state says, in our words and in those of the DØ job definition."""
+
+    meaning: str
+    dzero: DzeroStatus
+    final: bool = False
+
+
+MEANINGS: dict[State, StateMeaning] = {
+    State.SUBMITTED: StateMeaning(meaning="registered, not yet accepted", dzero="unscheduled"),
+    State.WAITING: StateMeaning(
+        meaning="accepted; waits for its inputs, a site, or its next attempt", dzero="unscheduled"
+    ),
+    State.READY: StateMeaning(meaning="bound to a site", dzero="scheduled"),
+    State.SCHEDULED: StateMeaning(meaning="in the queue of a batch system, or offered to pilots", dzero="scheduled"),
+    State.RUNNING: StateMeaning(meaning="an attempt holds a lease", dzero="launched"),
+    State.DONE: StateMeaning(meaning="the outputs of one attempt were granted", dzero="successful", final=True),
+    State.ABORTED: StateMeaning(meaning="given up, for a stated cause", dzero="failed", final=True),
+    State.CANCELLED: StateMeaning(meaning="cancelled on request", dzero="canceled", final=True),
+    State.CLEARED: StateMeaning(meaning="outputs handed over, or cleared by timeout", dzero="successful", final=True),
+}
+FINAL_STATES = frozenset(state for state, meaning in MEANINGS.items() if meaning.final)
+MOVABLE_STATES = (State.SUBMITTED, State.WAITING, State.READY, State.SCHEDULED)
+
+ADVANCE: dict[State, int] = {
+    # Should two final facts ever stand for one epoch, a grant outranks a cancel, because consumers may have read the
+    # outputs, and a cancel outranks giving up, because a person asked for it. The book flags all three.
+    State.SUBMITTED: 0,
+    State.WAITING: 1,
+    State.READY: 2,
+    State.SCHEDULED: 3,
+    State.RUNNING: 4,
+    State.ABORTED: 5,
+    State.CANCELLED: 6,
+    State.DONE: 7,
+    State.CLEARED: 8,
+}
+"""How far each state is: facts that imply several states show the most advanced one."""
+
+
+class Transition(msgspec.Struct, frozen=True, kw_only=True):
+    """One move of a package: from any of some states into another, by an event."""
+
+    event: str
+    sources: tuple[State, ...]
+    target: State
+    note: str = ""
+
+
+_UNFINISHED = (State.SUBMITTED, State.WAITING, State.READY, State.SCHEDULED, State.RUNNING)
+_ENDED = (State.DONE, State.ABORTED, State.CANCELLED)
+
+TRANSITIONS: tuple[Transition, ...] = (
+    Transition(event="JobAccepted", sources=(State.SUBMITTED,), target=State.WAITING),
+    Transition(event="Bound", sources=(State.SUBMITTED, State.WAITING), target=State.READY),
+    Transition(event="Unbound", sources=(State.SUBMITTED, State.READY), target=State.WAITING),
+    Transition(event="AttemptCreated", sources=(State.SUBMITTED, State.WAITING), target=State.READY),
+    Transition(
+        event="AttemptCreated",
+        sources=(State.SUBMITTED, State.WAITING, State.READY, State.SCHEDULED),
+        target=State.RUNNING,
+        note="with a lease",
+    ),
+    Transition(
+        event="AttemptCreated",
+        sources=(State.SCHEDULED, State.RUNNING),
+        target=State.READY,
+        note="in place of the only live one",
+    ),
+    Transition(event="AttemptQueued", sources=(State.SUBMITTED, State.WAITING, State.READY), target=State.SCHEDULED),
+    Transition(event="AttemptStarted", sources=MOVABLE_STATES, target=State.RUNNING),
+    Transition(event="AttemptSuspected", sources=MOVABLE_STATES, target=State.RUNNING, note="it held a lease"),
+    Transition(event="PhaseEntered", sources=MOVABLE_STATES, target=State.RUNNING, note="it holds a lease"),
+    Transition(event="OutputsStaged", sources=MOVABLE_STATES, target=State.RUNNING, note="it holds a lease"),
+    Transition(
+        event="AttemptFinished", sources=MOVABLE_STATES, target=State.RUNNING, note="succeeded; it waits for its grant"
+    ),
+    Transition(
+        event="AttemptFinished",
+        sources=(State.SUBMITTED, State.READY, State.SCHEDULED, State.RUNNING),
+        target=State.WAITING,
+        note="failed; the engine decides what follows",
+    ),
+    Transition(event="CommitGranted", sources=(*_UNFINISHED, State.ABORTED, State.CANCELLED), target=State.DONE),
+    Transition(event="Aborted", sources=_UNFINISHED, target=State.ABORTED),
+    Transition(event="CancelAccepted", sources=(*_UNFINISHED, State.ABORTED), target=State.CANCELLED),
+    Transition(event="Cleared", sources=(*_UNFINISHED, *_ENDED), target=State.CLEARED),
+    Transition(
+        event="Restarted",
+        sources=(*_UNFINISHED, *_ENDED, State.CLEARED),
+        target=State.WAITING,
+        note="opens a new epoch",
+    ),
+)
+
+
+class CompoundRule(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the rule for lines, stages and jobs: the first whose condition holds gives the state."""
+
+    condition: str
+    state: State
+
+
+COMPOUND_RULES: tuple[CompoundRule, ...] = (
+    CompoundRule(condition="any child leased", state=State.RUNNING),
+    CompoundRule(condition="not yet accepted", state=State.SUBMITTED),
+    CompoundRule(condition="any child can still move, and one has started", state=State.RUNNING),
+    CompoundRule(condition="any child can still move", state=State.WAITING),
+    CompoundRule(condition="killed", state=State.CANCELLED),
+    CompoundRule(condition="cleared, or every child cleared", state=State.CLEARED),
+    CompoundRule(condition="nothing succeeded", state=State.ABORTED),
+    CompoundRule(condition="otherwise, with its failed count", state=State.DONE),
+)

@@ -1,0 +1,269 @@
+"""What pilotage needs of the world, as protocols: adapters provide it, and every one passes its port's conformance suite."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from pilotage.book.ledger import Ledger
+from pilotage.book.notices import Notice
+from pilotage.book.query import Query
+from pilotage.book.rows import (
+    Counted,
+    EventRow,
+    JobRow,
+    NodeRow,
+    PackageRow,
+    PilotRow,
+    SiteRow,
+    StageRow,
+    StatisticRow,
+)
+from pilotage.model.errors import PilotageError
+from pilotage.model.layout import PackageId
+
+Item = TypeVar("Item")
+
+
+class JournalError(PilotageError):
+    """The journal cannot be used as it is; what to do is said with it."""
+
+
+class JournalUnavailable(JournalError):
+    """The journal does not answer. Nothing that was acknowledged is lost; try again."""
+
+    retryable = True
+
+
+class JournalFull(JournalUnavailable):
+    """There is no room left to write. Nothing of the batch was kept; make room and it goes on."""
+
+
+class JournalBusy(JournalError):
+    """Another process is the writer of this journal."""
+
+
+class Clock(Protocol):
+    """What time it is."""
+
+    def now(self) -> float:
+        """Seconds since 1970, UTC."""
+        ...
+
+
+class Page(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
+    """Some of what was asked for, and whether there may be more after the last of them.
+
+    Where much must be read to find little, a page is short or empty and there is more nevertheless: go on after
+    `scanned_to`, which is in the form that `after` has. Where it is None, go on after the last item.
+    """
+
+    items: Sequence[Item]
+    more: bool
+    scanned_to: Any = None
+
+
+class FoundPackage(msgspec.Struct, frozen=True, kw_only=True):
+    """A package with the id and the owner of its job."""
+
+    job: str
+    owner: str
+    row: PackageRow
+
+
+class FoundEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored event with the names that its row has numbers for."""
+
+    job: str | None
+    source: str
+    stream: str
+    row: EventRow
+
+
+class Journal(Protocol):
+    """Where the book is kept. One process writes; reading is open to every thread and sees whole commits only."""
+
+    def transaction(self) -> AbstractContextManager[Ledger]:
+        """One durable transaction of the one writer: committed at the end, undone by an exception.
+
+        Raises `JournalFull` or `JournalUnavailable` where trying again can help.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of everything."""
+        ...
+
+    # --- reading ---
+
+    def position(self) -> int:
+        """The position of the last event."""
+        ...
+
+    def job(self, job: str) -> JobRow | None:
+        """A job, also a sealed or a purged one."""
+        ...
+
+    def stages(self, job: JobRow) -> list[StageRow]:
+        """The stages of a job, in order."""
+        ...
+
+    def package(self, job: JobRow, place: PackageId) -> PackageRow | None:
+        """A package of which something was heard."""
+        ...
+
+    def line_counts(self, job: JobRow, *, stage: int, line: int) -> Counted:
+        """The histogram of the packages of a line that have a row."""
+        ...
+
+    def find_jobs(self, query: Query, *, after: str | None, limit: int) -> Page[JobRow]:
+        """Jobs in the order of their ids, after one. Relative times of the query are resolved already."""
+        ...
+
+    def find_packages(
+        self, query: Query, *, after: tuple[str, PackageId] | None, limit: int, job: JobRow | None = None
+    ) -> Page[FoundPackage]:
+        """Packages that have a row, in the order in which jobs were registered and then of place, after one.
+
+        Of one job, sealed or not, where it is given.
+        """
+        ...
+
+    def find_events(
+        self,
+        query: Query,
+        *,
+        after: int,
+        limit: int,
+        job: JobRow | None = None,
+        place: PackageId | None = None,
+    ) -> Page[FoundEvent]:
+        """Events in the order of their positions, after one; of one job or package where it is given."""
+        ...
+
+    def count_jobs(self, query: Query) -> int:
+        """How many jobs there are."""
+        ...
+
+    def count_packages(self, query: Query, *, job: JobRow | None = None) -> int:
+        """How many packages that have a row there are."""
+        ...
+
+    def statistics(self, *, width_seconds: int, slices: range) -> list[StatisticRow]:
+        """The slices of statistics that exist in a range."""
+        ...
+
+    def pilots(self, *, after: str, limit: int) -> list[PilotRow]:
+        """Pilots by name."""
+        ...
+
+    def nodes(self, *, after: str, limit: int) -> list[NodeRow]:
+        """Nodes by name."""
+        ...
+
+    def sites(self) -> list[SiteRow]:
+        """All sites."""
+        ...
+
+    # --- keeping ---
+
+    def put_content(self, content: bytes) -> str:
+        """Keep bytes by their sha256, which is returned."""
+        ...
+
+    def content(self, sha256: str) -> bytes | None:
+        """Bytes that were kept."""
+        ...
+
+    def seal(self, job: str) -> None:
+        """Move a finished job out of the live book, in slices; its row stays. What is sealed already is left alone."""
+        ...
+
+    def unseal(self, jobs: Collection[str]) -> None:
+        """Bring sealed jobs back into the live book."""
+        ...
+
+    def dump(self, job: str) -> Iterator[bytes]:
+        """Everything known of a job, as lines of JSON: enough for `load` to make it anew elsewhere."""
+        ...
+
+    def load(self, lines: Iterable[bytes]) -> str:
+        """Take a dumped job in; its id is returned. The job must be unknown here."""
+        ...
+
+    def count_parked(self, *, before: float) -> int:
+        """How many events have waited for their job since before a time."""
+        ...
+
+    def drop_parked(self, *, before: float) -> int:
+        """Forget events that have waited for their job since before a time; how many they were."""
+        ...
+
+    def purge(self, job: str, *, at: float) -> None:
+        """Forget a job but for its row, which says that it was purged."""
+        ...
+
+
+class BadAddress(PilotageError):
+    """An address that a transport cannot use; the message says what it must look like."""
+
+
+class NotDelivered(PilotageError):
+    """The receiver did not take it, or nobody knows whether it did: it is sent again, with the same ids."""
+
+    retryable = True
+
+    def __init__(
+        self, what: str, *, subject: str = "", next_step: str = "", after_seconds: float | None = None
+    ) -> None:
+        """Say why, and how long the receiver asked to be left alone."""
+        super().__init__(what, subject=subject, next_step=next_step)
+        self.after_seconds = after_seconds
+
+
+class DeliveryRefused(NotDelivered):
+    """The receiver said that it will not take it, now or later."""
+
+    retryable = False
+
+
+class Notifier(Protocol):
+    """A way to tell subscribers. Any thread may use it."""
+
+    @property
+    def notices_max(self) -> int:
+        """How many notices it tells at once: all of them arrive, or none is known to."""
+        ...
+
+    @property
+    def pause_seconds(self) -> float:
+        """How long a receiver is left alone after it was told."""
+        ...
+
+    def check_address(self, address: str) -> None:
+        """Refuse an address that cannot be told anything, with `BadAddress`; nothing is sent."""
+        ...
+
+    def tell(self, address: str, notices: Sequence[Notice], *, secret: str) -> None:
+        """Tell some notices, in order; when this returns the receiver has them. Raises `NotDelivered`."""
+        ...
+
+
+class Letter(msgspec.Struct, frozen=True, kw_only=True):
+    """One mail: a letter that is sent again has the same id."""
+
+    id: str
+    recipients: tuple[str, ...]
+    subject: str
+    body: str
+
+
+class Mailer(Protocol):
+    """A way to send letters. Any thread may use it."""
+
+    def send(self, letter: Letter) -> None:
+        """Hand a letter over; raises `NotDelivered`, or `DeliveryRefused` where it is no use to try again."""
+        ...

@@ -1,0 +1,172 @@
+"""May they? Every request has a principal, and this one module says what a principal may do.
+
+Scopes say what kind of thing a token is good for; the owner and the access list of a job say for which jobs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from pilotage.book.codec import Checked, Refusal
+from pilotage.book.rows import JobRow
+from pilotage.model import payloads
+from pilotage.model.errors import PilotageError
+
+Right = Literal["read", "modify", "cancel"]
+
+READ = "book.read"
+WRITE = "book.write"
+DECIDE = "book.decide"
+ANY_OWNER = "book.any_owner"
+
+SCOPES: Mapping[str, str] = {
+    READ: "read jobs, packages, events and statistics",
+    WRITE: "log events about one's own jobs, and those that one may modify",
+    DECIDE: "log events as the source `service`, which decides: for a scheduler",
+    ANY_OWNER: "act for everybody: register, read and change jobs of any owner",
+}
+"""Every scope a token may have, and what it allows."""
+
+GROUP_PREFIX = "group:"
+"""What stands before the name of a group in an access list, so that no user can be called like a group."""
+
+_rules = msgspec.json.Decoder(tuple[payloads.AccessRule, ...])
+
+
+class Unauthenticated(PilotageError):
+    """No token, or none that is known here: send `Authorization: Bearer TOKEN`."""
+
+
+class Forbidden(PilotageError):
+    """Known, but not allowed: the message names the scope or the right that is missing."""
+
+
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks: a user, the groups they are in, and what their token is good for."""
+
+    user: str
+    groups: frozenset[str] = frozenset()
+    scopes: frozenset[str] = frozenset()
+
+
+def local_principal(user: str) -> Principal:
+    """The local user of an embedded book, who may do everything."""
+    return Principal(user=user, scopes=frozenset(SCOPES))
+
+
+def digest_of(token: str) -> str:
+    """What is kept of a token: whoever reads it cannot use it."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class Access:
+    """Knows tokens by their digests, and answers what their principals may do."""
+
+    def __init__(self, principals: Mapping[str, Principal]) -> None:
+        """Take principals by the digests of their tokens, as `digest_of` makes them."""
+        self._principals = tuple(principals.items())
+
+    def principal(self, authorization: str | None) -> Principal:
+        """Who sends this `Authorization` header; raises `Unauthenticated`."""
+        scheme, _, token = (authorization or "").strip().partition(" ")
+        found = None
+        if scheme.lower() == "bearer":
+            digest = digest_of(token.strip())
+            # Every digest is compared, each in constant time: how long it takes says nothing.
+            for known, principal in self._principals:
+                if hmac.compare_digest(known, digest):
+                    found = principal
+        if found is None:
+            raise Unauthenticated(
+                "no token, or one that is not known here",
+                expected="the header `Authorization: Bearer TOKEN`",
+                next_step="the local token is in the file `token` of the book's folder; clients read PILOTAGE_TOKEN_FILE",
+            )
+        return found
+
+
+def require_scope(principal: Principal, scope: str) -> None:
+    """Refuse who has not the scope."""
+    if scope not in principal.scopes:
+        raise Forbidden(
+            f"this token is not good for it: to {SCOPES[scope].partition(':')[0]}",
+            subject=principal.user,
+            expected=f"the scope {scope}",
+            got=", ".join(sorted(principal.scopes)) or "no scope",
+            next_step="ask who runs this service for another token",
+        )
+
+
+def may(principal: Principal, right: Right, job: JobRow) -> bool:
+    """Whether a principal has a right on a job; who may do anything to it may read it."""
+    if ANY_OWNER in principal.scopes or job.owner == principal.user:
+        return True
+    if job.access in ("", "[]"):
+        return False
+    for rule in _rules.decode(job.access):
+        kind, _, name = rule.principal.partition(GROUP_PREFIX)
+        named = name in principal.groups if not kind and name else rule.principal == principal.user
+        if named and (right in rule.rights or (right == "read" and rule.rights)):
+            return True
+    return False
+
+
+def require(principal: Principal, right: Right, job: JobRow) -> None:
+    """Refuse who has not the right on the job."""
+    if not may(principal, right, job):
+        raise Forbidden(
+            f"{principal.user} may not {right} this job",
+            subject=f"job {job.job}",
+            next_step="ask its owner for access",
+        )
+
+
+def may_log_anything(principal: Principal) -> bool:
+    """Whether no event needs to be looked at before it is taken."""
+    return DECIDE in principal.scopes and ANY_OWNER in principal.scopes
+
+
+def allowed_events(
+    principal: Principal, checked: Sequence[Checked], *, find_job: Callable[[str], JobRow | None]
+) -> tuple[Sequence[Checked], list[Refusal]]:
+    """The events that a principal may log, and why not the others.
+
+    Events of a job that is not registered yet are taken from everybody who may log at all: whose it is, is not known.
+    """
+    if may_log_anything(principal):
+        return checked, []
+    decides = DECIDE in principal.scopes
+    jobs: dict[str, JobRow | None] = {}
+    allowed, refused = [], []
+    for one in checked:
+        event = one.event
+        why = "" if decides or event.source != "service" else f"only a token with {DECIDE} speaks as the service"
+        if not why and event.job is not None and ANY_OWNER not in principal.scopes:
+            if event.job not in jobs:
+                jobs[event.job] = find_job(event.job)
+            why = _why_not(principal, one.data, jobs[event.job])
+        if why:
+            refused.append(Refusal(index=one.index, code="forbidden", message=why))
+        else:
+            allowed.append(one)
+    return allowed, refused
+
+
+def _why_not(principal: Principal, data: payloads.Payload, job: JobRow | None) -> str:
+    """Why a principal may not say this of a job; empty where they may."""
+    if isinstance(data, payloads.JobRegistered) and data.owner != principal.user:
+        return f"the owner must be {principal.user}: only a token with {ANY_OWNER} registers jobs for others"
+    if job is None:
+        return ""
+    if isinstance(data, payloads.OwnerSet | payloads.AccessSet | payloads.JobRegistered):
+        # A right that was granted does not carry the right to grant.
+        return "" if job.owner == principal.user else f"only its owner may say this of job {job.job}"
+    right: Right = "cancel" if isinstance(data, payloads.CancelAccepted) else "modify"
+    if may(principal, right, job):
+        return ""
+    return f"{principal.user} may not {right} job {job.job}; ask its owner for access"

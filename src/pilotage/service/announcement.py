@@ -1,0 +1,78 @@
+"""How clients find the service of a folder: a small file that is locked as long as the service lives."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from pilotage.ports import JournalBusy
+
+SERVICE_FILE = "service.json"
+
+
+class Announcement(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a service answers, which process it is, and which file holds the token for it."""
+
+    url: str
+    pid: int
+    token_file: str
+    version: str
+    started_at: float
+
+
+def find_service(folder: Path) -> Announcement | None:
+    """The service that lives in a state folder; None where there is none, or where a dead one left its file."""
+    try:
+        descriptor = os.open(folder / SERVICE_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if _is_free(descriptor):
+            return None
+        return msgspec.json.decode(os.read(descriptor, 65_536), type=Announcement)
+    except msgspec.DecodeError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _is_free(descriptor: int) -> bool:
+    # The lock goes with its process however that ends, and no other process inherits it as it may the number.
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def refuse_second(folder: Path) -> None:
+    """Raise `JournalBusy` where a service lives in the folder."""
+    other = find_service(folder)
+    if other is not None:
+        raise JournalBusy(
+            "another process writes this book",
+            subject=str(folder),
+            got=f"process {other.pid}",
+            next_step=f"stop it, or talk to it over HTTP at {other.url}",
+        )
+
+
+@contextmanager
+def announced(folder: Path, announcement: Announcement) -> Iterator[None]:
+    """Tell clients of the service while the block runs; the file appears whole, and goes at the end."""
+    file = folder / SERVICE_FILE
+    draft = folder / f".{SERVICE_FILE}-{announcement.pid}"
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(descriptor, msgspec.json.format(msgspec.json.encode(announcement)) + b"\n")
+        draft.replace(file)
+        yield
+        file.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""The HTTP side of the service: what it answers, to whom, and how faults become statuses."""

@@ -1,0 +1,213 @@
+"""Jobs and packages over HTTP: pages, single ones, counts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from litestar import MediaType, Response, get
+from litestar.params import HeaderParameter, QueryParameter
+
+from pilotage.book.rows import JobRow
+from pilotage.model.layout import PackageId
+from pilotage.service.http.errors import faults
+from pilotage.service.http.parameters import AfterStage, CursorText, JobPath, Limit, PackagePath, QueryText
+from pilotage.service.http.services import Ask, Book, Services
+from pilotage.service.http.viewing import attempt_views, job_view, outcome_positions, package_view, stage_view
+from pilotage.service.http.views import (
+    CountView,
+    JobsPage,
+    JobView,
+    PackageDetail,
+    PackagesPage,
+    StagesPage,
+)
+from pilotage.service.reading import package_place
+
+IfNoneMatch = Annotated[
+    str | None, HeaderParameter(name="If-None-Match", description="The ETag of an answer that the client still has.")
+]
+OfJob = Annotated[str | None, QueryParameter(name="job", description="Only packages of this job.")]
+
+
+def _base_url(request: Ask) -> str:
+    return str(request.base_url)
+
+
+@get(
+    "/v1/jobs",
+    operation_id="find_jobs",
+    summary="Find jobs",
+    tags=["jobs"],
+    responses=faults(400, 401, 403, 422, 503),
+)
+async def find_jobs(
+    request: Ask, services: Book, text: QueryText = "", cursor: CursorText = None, limit: Limit = 0
+) -> JobsPage:
+    """Jobs that a query asks for, in the order of their ids; those that one may not read are left out."""
+    base_url = _base_url(request)
+
+    def answer() -> JobsPage:
+        found = services.reading.jobs(request.user, text, cursor=cursor, limit=limit)
+        return JobsPage(jobs=[job_view(row, base_url=base_url) for row in found.items], next=found.next)
+
+    return await services.ask(answer)
+
+
+@get(
+    "/v1/jobs/{job:str}",
+    operation_id="job",
+    summary="A job",
+    tags=["jobs"],
+    responses=faults(400, 401, 403, 404, 410, 503),
+)
+async def one_job(request: Ask, services: Book, job: JobPath, if_none_match: IfNoneMatch = None) -> Response[JobView]:
+    """A job as it stands. The ETag changes with every commit of the book: what is unchanged is answered by 304."""
+    base_url = _base_url(request)
+
+    def answer() -> Response[JobView]:
+        # The position is read first: should the job change in between, the answer is newer than its tag says.
+        position = services.reading.position(request.user)
+        row = services.reading.job(request.user, job)
+        tag = f'"{position}-{row.place}"'
+        if if_none_match is not None and tag in if_none_match:
+            unchanged: Response[JobView] = Response(
+                None,  # type: ignore[arg-type]
+                status_code=304,
+                headers={"ETag": tag},
+            )
+            return unchanged
+        return Response(job_view(row, base_url=base_url), headers={"ETag": tag}, media_type=MediaType.JSON)
+
+    return await services.ask(answer)
+
+
+@get(
+    "/v1/jobs/{job:str}/stages",
+    operation_id="stages",
+    summary="The stages of a job",
+    tags=["jobs"],
+    responses=faults(400, 401, 403, 404, 410, 503),
+)
+async def stages(request: Ask, services: Book, job: JobPath, after: AfterStage = 0, limit: Limit = 0) -> StagesPage:
+    """Stages in order, each with its state and the histogram of its packages."""
+
+    def answer() -> StagesPage:
+        row = services.reading.job(request.user, job)
+        rows, more = services.reading.stages(row, after=after, limit=limit)
+        return StagesPage(stages=[stage_view(each, row) for each in rows], more=more)
+
+    return await services.ask(answer)
+
+
+@get(
+    "/v1/jobs/{job:str}/packages",
+    operation_id="packages_of_job",
+    summary="The packages of a job",
+    tags=["packages"],
+    responses=faults(400, 401, 403, 404, 410, 422, 503),
+)
+async def packages_of_job(
+    request: Ask, services: Book, job: JobPath, text: QueryText = "", cursor: CursorText = None, limit: Limit = 0
+) -> PackagesPage:
+    """Packages in the order of their places, with those of which nothing was heard yet."""
+    base_url = _base_url(request)
+
+    def answer() -> PackagesPage:
+        row = services.reading.job(request.user, job)
+        found = services.reading.packages_of(row, text, cursor=cursor, limit=limit)
+        return PackagesPage(
+            packages=[
+                package_view(each.facts, row, each.place, activity=each.activity, base_url=base_url)
+                for each in found.items
+            ],
+            next=found.next,
+        )
+
+    return await services.ask(answer)
+
+
+@get(
+    "/v1/jobs/{job:str}/packages/{package:str}",
+    operation_id="package",
+    summary="A package",
+    tags=["packages"],
+    responses=faults(400, 401, 403, 404, 410, 503),
+)
+async def one_package(request: Ask, services: Book, job: JobPath, package: PackagePath) -> PackageDetail:
+    """A package and every attempt at it, with phases and manifests."""
+    base_url = _base_url(request)
+
+    def answer() -> PackageDetail:
+        row = services.reading.job(request.user, job)
+        return _detail(services, row, package_place(package), base_url=base_url)
+
+    return await services.ask(answer)
+
+
+def _detail(services: Services, job: JobRow, place: PackageId, *, base_url: str) -> PackageDetail:
+    found = services.reading.package(job, place)
+    events = services.reading.outcome_events(job, place, outcome_positions(found.facts)) if found.facts else ()
+    return PackageDetail(
+        package=package_view(found.facts, job, place, activity=found.activity, base_url=base_url),
+        attempts=attempt_views(found.facts, events),
+    )
+
+
+@get(
+    "/v1/packages",
+    operation_id="find_packages",
+    summary="Find packages of all jobs",
+    tags=["packages"],
+    responses=faults(400, 401, 403, 422, 503),
+)
+async def find_packages(
+    request: Ask, services: Book, text: QueryText = "", cursor: CursorText = None, limit: Limit = 0
+) -> PackagesPage:
+    """Packages of any job that a query asks for and of which something was heard; the query must be narrow enough."""
+    base_url = _base_url(request)
+
+    def answer() -> PackagesPage:
+        found = services.reading.packages(request.user, text, cursor=cursor, limit=limit)
+        return PackagesPage(
+            packages=[
+                package_view(each.facts, each.job, each.place, activity=each.activity, base_url=base_url)
+                for each in found.items
+            ],
+            next=found.next,
+        )
+
+    return await services.ask(answer)
+
+
+@get(
+    "/v1/counts/jobs",
+    operation_id="count_jobs",
+    summary="Count jobs",
+    tags=["counts"],
+    responses=faults(400, 401, 403, 422, 503),
+)
+async def count_jobs(request: Ask, services: Book, text: QueryText = "") -> CountView:
+    """How many jobs a query asks for; of one's own, unless the token is good for everybody's."""
+    return CountView(count=await services.ask(services.reading.count_jobs, request.user, text))
+
+
+@get(
+    "/v1/counts/packages",
+    operation_id="count_packages",
+    summary="Count packages",
+    tags=["counts"],
+    responses=faults(400, 401, 403, 404, 410, 422, 503),
+)
+async def count_packages(request: Ask, services: Book, text: QueryText = "", of_job: OfJob = None) -> CountView:
+    """How many packages a query asks for, of those that something was heard of; of a job, or of one's own."""
+
+    def answer() -> CountView:
+        row = services.reading.job(request.user, of_job) if of_job is not None else None
+        return CountView(count=services.reading.count_packages(request.user, text, job=row))
+
+    return await services.ask(answer)
+
+
+JOB_ROUTES = (
+    find_jobs, one_job, stages, packages_of_job, one_package, find_packages, count_jobs, count_packages,
+)  # fmt: skip

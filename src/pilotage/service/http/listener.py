@@ -1,0 +1,113 @@
+"""The socket and the loop behind the application: uvicorn, run in this process and stopped in good order."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import uvicorn
+from litestar import Litestar
+
+from pilotage.model.errors import PilotageError
+
+GRACE_SECONDS = 10
+"""How long requests that are under way may take once the service was asked to stop."""
+
+KEEP_ALIVE_SECONDS = 30
+BACKLOG = 512
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class CannotListen(PilotageError):
+    """The address cannot be listened on: another program has the port, or the host is not this one."""
+
+
+class Listener(uvicorn.Server):
+    """Serves an application on a socket that is bound already, until it is told to stop or a signal comes."""
+
+    def __init__(
+        self, app: Litestar, *, bound: socket.socket, started: Callable[[], None], stopping: Callable[[], None]
+    ) -> None:
+        """Take who is told when requests are answered, and who is told before the last ones are waited for."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                lifespan="on",
+                ws="none",
+                loop="asyncio",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=GRACE_SECONDS,
+            )
+        )
+        self._bound = bound
+        self._when_started = started
+        self._when_stopping = stopping
+        self.ended_by: int | None = None
+
+    def listen(self) -> None:
+        """Serve until stopped."""
+        self.run(sockets=[self._bound])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer, then say so."""
+        await super().startup(sockets)
+        if self.started:
+            self._when_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let those go who would wait for news, then finish the requests that are under way."""
+        self._when_stopping()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop in good order on a signal, and do not raise it again afterwards: who called decides what it means."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {each: signal.signal(each, self.handle_exit) for each in _SIGNALS}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Note the signal and stop; a second one does not wait for requests any more."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        self.ended_by = self.ended_by or sig
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens on a host and a port; port 0 takes any free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named, asyncio sets TCP_NODELAY: without that, every answer waits 40 ms for the client's own ack.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+        bound.listen(BACKLOG)
+        return bound
+    except OSError as fault:
+        bound.close()
+        raise CannotListen(
+            "cannot listen here",
+            subject=f"{host}:{port}",
+            got=fault.strerror or str(fault),
+            next_step="choose another port with --port, or 0 for any free one",
+        ) from fault
+
+
+def url_of(bound: socket.socket) -> str:
+    """The base URL of a bound socket, without a slash at its end."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,93 @@
+"""What the handlers work with, put together once and given to every request."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from litestar import Request
+from litestar.datastructures import State
+from litestar.di import NamedDependency
+
+from pilotage.book.codec import Codec, Limits
+from pilotage.model.configuration import Settings
+from pilotage.ports import Clock, Journal
+from pilotage.service.access import Access, Principal
+from pilotage.service.housekeeping import Housekeeping
+from pilotage.service.http.following import Bell
+from pilotage.service.keeper import Afterwards, Keeper
+from pilotage.service.notifications import Notifications, bell_name
+from pilotage.service.reading import Reading
+from pilotage.service.writer import Writer
+
+READERS = 4
+"""Threads that ask the journal: each holds a connection, and two cores are kept busy by few."""
+
+Answer = TypeVar("Answer")
+Ask = Request[Principal, None, State]
+"""A request of somebody who is known."""
+
+
+class Services:
+    """A journal with its writer and readers, who may use them, and the settings."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        access: Access,
+        settings: Settings,
+        clock: Clock,
+        within: Sequence[Afterwards] = (),
+        notifications: Notifications | None = None,
+    ) -> None:
+        """Put the parts together; nothing runs before `start`. Without notifications nobody can subscribe."""
+        limits = Limits(event_bytes_max=settings.service.event_bytes_max, tag_bytes_max=settings.service.tag_bytes_max)
+        self.journal = journal
+        self.access = access
+        self.settings = settings
+        self.codec = Codec(limits=limits)
+        self.bell = Bell()
+        self.notifications = notifications
+        if notifications is not None:
+            within = (*within, *notifications.within)
+            notifications.subscriptions.on_news(lambda name: self.bell.ring([bell_name(name)]))
+        keeper = Keeper(journal, clock=clock, codec=self.codec, within=within, skew_seconds=settings.book.skew_seconds)
+        self.writer = Writer(keeper, committed=self.bell.ring)
+        self.housekeeping = Housekeeping(
+            journal,
+            settings=settings.retention,
+            writer=self.writer,
+            codec=self.codec,
+            clock=clock,
+            stream=f"housekeeping-{secrets.token_hex(6)}",
+        )
+        self.reading = Reading(journal, clock=clock, settings=settings.query)
+        self._readers = ThreadPoolExecutor(max_workers=READERS, thread_name_prefix="reader")
+
+    async def ask(self, question: Callable[..., Answer], *arguments: Any) -> Answer:
+        """Have a reader thread answer a question that may wait for the disk."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, question, *arguments)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self.writer.start()
+        self.housekeeping.start()
+        if self.notifications is not None:
+            self.notifications.start()
+
+    def stop(self) -> None:
+        """Let followers go, write what is queued, and end the threads; the journal stays open."""
+        self.bell.stop()
+        self.housekeeping.stop()
+        self.writer.stop()
+        if self.notifications is not None:
+            self.notifications.stop()
+        self._readers.shutdown(wait=True)
+
+
+Book = NamedDependency[Services]
+"""The services, as a handler asks for them."""

@@ -1,0 +1,102 @@
+"""What is around the jobs, over HTTP: sites, pilots, nodes, statistics, how far the book is, and whether all is well."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from litestar import get
+from litestar.params import QueryParameter
+
+from pilotage.model.version import VERSION
+from pilotage.service.http.errors import faults
+from pilotage.service.http.parameters import AfterName, Limit
+from pilotage.service.http.services import Ask, Book
+from pilotage.service.http.viewing import node_view, pilot_view, site_view
+from pilotage.service.http.views import FlowsView, HealthView, NodesPage, PilotsPage, PositionView, SitesView
+from pilotage.service.writer import WriterStopped
+
+Window = Annotated[Literal["1m", "1h", "1d"], QueryParameter(description="The time before now that is looked at.")]
+SiteName = Annotated[str | None, QueryParameter(description="Only this site; empty for packages that have none.")]
+Activity = Annotated[str | None, QueryParameter(description="Only this activity; empty for packages that have none.")]
+
+
+@get(
+    "/v1/position",
+    operation_id="position",
+    summary="How far the book is",
+    tags=["book"],
+    responses=faults(401, 403, 503),
+)
+async def position(request: Ask, services: Book) -> PositionView:
+    """The position of the last event."""
+    return PositionView(position=await services.ask(services.reading.position, request.user))
+
+
+@get(
+    "/v1/statistics",
+    operation_id="statistics",
+    summary="How work flows",
+    tags=["statistics"],
+    responses=faults(400, 401, 403, 503),
+)
+async def flows(
+    request: Ask, services: Book, window: Window = "1h", site: SiteName = None, activity: Activity = None
+) -> FlowsView:
+    """Entries into each state and the times between any two states, for each site and activity."""
+
+    def answer() -> FlowsView:
+        found = services.reading.flows(request.user, window=window, site=site, activity=activity)
+        return FlowsView(window=window, flows=found)
+
+    return await services.ask(answer)
+
+
+@get("/v1/pilots", operation_id="pilots", summary="Pilots", tags=["sites"], responses=faults(400, 401, 403, 503))
+async def pilots(request: Ask, services: Book, after: AfterName = "", limit: Limit = 0) -> PilotsPage:
+    """Pilots by name, each with why it ended and the last lines it wrote."""
+
+    def answer() -> PilotsPage:
+        found = services.reading.pilots(request.user, after=after, limit=limit)
+        return PilotsPage(pilots=[pilot_view(row) for row in found.items], next=found.next)
+
+    return await services.ask(answer)
+
+
+@get("/v1/nodes", operation_id="nodes", summary="Nodes", tags=["sites"], responses=faults(400, 401, 403, 503))
+async def nodes(request: Ask, services: Book, after: AfterName = "", limit: Limit = 0) -> NodesPage:
+    """Computers by name, as they described themselves."""
+
+    def answer() -> NodesPage:
+        found = services.reading.nodes(request.user, after=after, limit=limit)
+        return NodesPage(nodes=[node_view(row) for row in found.items], next=found.next)
+
+    return await services.ask(answer)
+
+
+@get("/v1/sites", operation_id="sites", summary="Sites", tags=["sites"], responses=faults(401, 403, 503))
+async def sites(request: Ask, services: Book) -> SitesView:
+    """Every site and how it stands."""
+
+    def answer() -> SitesView:
+        return SitesView(sites=[site_view(row) for row in services.reading.sites(request.user)])
+
+    return await services.ask(answer)
+
+
+@get(
+    "/healthz",
+    operation_id="health",
+    summary="Whether all is well",
+    tags=["book"],
+    security=[{}],
+    responses=faults(503),
+)
+async def health(services: Book) -> HealthView:
+    """200 while events are taken and questions answered; needs no token."""
+    if not services.writer.alive:
+        raise WriterStopped("the service does not write")
+    await services.ask(services.journal.position)
+    return HealthView(status="ok", version=VERSION)
+
+
+SURROUNDING_ROUTES = (position, flows, pilots, nodes, sites)

@@ -1,0 +1,205 @@
+"""From rows of the book to what the API answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from pilotage.book.facts import read_tags
+from pilotage.book.rows import AttemptFacts, Counted, JobRow, NodeRow, PackageFacts, PilotRow, SiteRow, StageRow
+from pilotage.book.settle import compound_state, settle
+from pilotage.model.layout import PackageId
+from pilotage.model.payloads import AccessRule
+from pilotage.ports import FoundEvent
+from pilotage.service.http.views import (
+    AccessView,
+    AttemptView,
+    CountsView,
+    EventView,
+    FileView,
+    JobView,
+    NodeView,
+    PackageView,
+    PhaseView,
+    PilotView,
+    SiteView,
+    StageView,
+)
+
+_json = msgspec.json.decode
+_access = msgspec.json.Decoder(tuple[AccessRule, ...])
+
+
+def _counts(row: Counted) -> CountsView:
+    return CountsView(**{name: getattr(row, name) for name in CountsView.__struct_fields__})
+
+
+def _total(row: Counted) -> int:
+    return sum(getattr(row, name) for name in CountsView.__struct_fields__)
+
+
+def job_view(row: JobRow, *, base_url: str) -> JobView:
+    """A job's row as it is answered; `base_url` ends with a slash."""
+    return JobView(
+        id=row.job,
+        name=row.name,
+        owner=row.owner,
+        state=row.state,
+        held=bool(row.held),
+        killed=row.killed_at is not None,
+        failed=row.failed,
+        packages=_total(row),
+        counts=_counts(row),
+        epoch=row.epoch,
+        place=row.place,
+        stages=row.stages,
+        late_stages=row.late,
+        parent=row.parent,
+        cause=row.cause,
+        cleared_by=row.cleared_by,
+        submitted_at=row.submitted_at,
+        accepted_at=row.accepted_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        killed_at=row.killed_at,
+        aborted_at=row.aborted_at,
+        cleared_at=row.cleared_at,
+        purged_at=row.purged_at,
+        entered_at=row.entered_at,
+        updated_at=row.updated_at,
+        tags={name: value for name, (value, _) in read_tags(row.tags).items()},
+        access=[AccessView(principal=rule.principal, rights=list(rule.rights)) for rule in _access.decode(row.access)],
+        definition=row.definition,
+        url=f"{base_url}v1/jobs/{row.job}",
+    )
+
+
+def stage_view(row: StageRow, job: JobRow) -> StageView:
+    """A stage's row as it is answered."""
+    return StageView(
+        job=job.job,
+        stage=row.stage,
+        state=compound_state(row, job=job, late=row.late),
+        late=bool(row.late),
+        packages=_total(row),
+        counts=_counts(row),
+    )
+
+
+def package_view(
+    facts: PackageFacts | None, job: JobRow, place: PackageId, *, activity: str, base_url: str
+) -> PackageView:
+    """A package as it is answered; without facts nothing was heard of it, and it stands where its job puts it."""
+    heard = facts is not None
+    row = facts if facts is not None else _unheard(job, activity)
+    return PackageView(
+        id=place.dotted,
+        path=place.path(job.name),
+        job=job.job,
+        state=row.state,
+        heard=heard,
+        epoch=row.epoch,
+        activity=row.activity,
+        held=bool(row.held),
+        dropped=bool(row.dropped),
+        conflict=bool(row.conflict),
+        inferred=row.inferred.split(),
+        site=row.site,
+        node=row.node,
+        attempt=row.attempt,
+        attempts=len(row.attempts),
+        exit_code=row.exit_code,
+        exit_message=row.exit_message,
+        reason=row.reason,
+        cause=row.cause,
+        cleared_by=row.cleared_by,
+        ready_at=row.ready_at,
+        scheduled_at=row.scheduled_at,
+        running_at=row.running_at,
+        done_at=row.done_at,
+        aborted_at=row.aborted_at,
+        cancelled_at=row.cancelled_at,
+        cleared_at=row.cleared_at,
+        entered_at=row.entered_at,
+        updated_at=row.updated_at if heard else None,
+        tags={name: value for name, (value, _) in row.tags.items()},
+        url=f"{base_url}v1/jobs/{job.job}/packages/{place.dotted}",
+    )
+
+
+def _unheard(job: JobRow, activity: str) -> PackageFacts:
+    facts = PackageFacts(activity=activity)
+    settle(facts, job)
+    return facts
+
+
+def attempt_views(facts: PackageFacts | None, events: Iterable[FoundEvent]) -> list[AttemptView]:
+    """Every attempt, the phases and the manifest of each read from the events that its row names."""
+    by_position = {found.row.position: _json(found.row.data, type=dict[str, Any]) for found in events}
+    attempts = sorted(facts.attempts.items()) if facts is not None else []
+    return [_attempt_view(number, attempt, by_position) for number, attempt in attempts]
+
+
+def outcome_positions(facts: PackageFacts) -> frozenset[int]:
+    """The positions of the events that hold phases and manifests."""
+    return frozenset(
+        position
+        for attempt in facts.attempts.values()
+        for position in (attempt.staged_position, attempt.finished_position)
+        if position is not None
+    )
+
+
+def _attempt_view(number: int, row: AttemptFacts, events: Mapping[int, Mapping[str, Any]]) -> AttemptView:
+    finished = events.get(row.finished_position or 0, {})
+    staged = events.get(row.staged_position or 0, finished)
+    shared = {name: getattr(row, name) for name in AttemptView.__struct_fields__ if hasattr(row, name)}
+    return AttemptView(
+        **shared,
+        number=number,
+        granted=row.granted_at is not None,
+        phases=msgspec.convert(finished.get("phases", []), list[PhaseView]),
+        manifest=msgspec.convert(staged.get("manifest") or [], list[FileView]),
+    )
+
+
+def event_view(found: FoundEvent) -> EventView:
+    """A stored event as it is answered."""
+    row = found.row
+    return EventView(
+        position=row.position,
+        received=row.received,
+        skewed=bool(row.skewed),
+        source=found.source,
+        stream=found.stream,
+        n=row.n,
+        type=row.type,
+        version=row.version,
+        time=row.time,
+        epoch=row.epoch,
+        seen=row.seen,
+        job=found.job,
+        package=PackageId(row.stage, row.line, row.number).dotted if row.stage else None,
+        attempt=row.attempt or None,
+        pilot=row.pilot,
+        site=row.site,
+        data=_json(row.data),
+    )
+
+
+def pilot_view(row: PilotRow) -> PilotView:
+    """A pilot's row as it is answered."""
+    return PilotView(**{name: getattr(row, name) for name in PilotView.__struct_fields__})
+
+
+def node_view(row: NodeRow) -> NodeView:
+    """A node's row as it is answered."""
+    plain = {name: getattr(row, name) for name in NodeView.__struct_fields__}
+    return NodeView(**{**plain, "software": _json(row.software), "environment": _json(row.environment)})
+
+
+def site_view(row: SiteRow) -> SiteView:
+    """A site's row as it is answered."""
+    return SiteView(**{name: getattr(row, name) for name in SiteView.__struct_fields__})

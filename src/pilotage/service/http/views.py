@@ -1,0 +1,314 @@
+"""What the API answers, as frozen values: these classes are the response schemas of the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from pilotage.book.statistics import Flow
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """The base of everything that is answered."""
+
+
+class PositionView(View, frozen=True, kw_only=True):
+    """How far the book is: the position of its last event."""
+
+    position: int
+
+
+class HealthView(View, frozen=True, kw_only=True):
+    """That the service takes events and answers questions."""
+
+    status: str
+    version: str
+
+
+class CountView(View, frozen=True, kw_only=True):
+    """How many there are."""
+
+    count: int
+
+
+class CountsView(View, frozen=True, kw_only=True):
+    """How many packages stand in each state, with those of which nothing was heard; dropped ones count only there."""
+
+    submitted: int
+    waiting: int
+    ready: int
+    scheduled: int
+    running: int
+    done: int
+    aborted: int
+    cancelled: int
+    cleared: int
+    dropped: int
+
+
+class AccessView(View, frozen=True, kw_only=True):
+    """Who may do what beside the owner."""
+
+    principal: str
+    rights: list[str]
+
+
+class JobView(View, frozen=True, kw_only=True):
+    """A job as it stands; times are seconds since 1970, UTC."""
+
+    id: str
+    name: str
+    owner: str
+    state: str
+    held: bool
+    killed: bool
+    failed: int
+    packages: int
+    counts: CountsView
+    epoch: int
+    place: str
+    stages: int
+    late_stages: int
+    parent: str | None
+    cause: str | None
+    cleared_by: str | None
+    submitted_at: float | None
+    accepted_at: float | None
+    started_at: float | None
+    finished_at: float | None
+    killed_at: float | None
+    aborted_at: float | None
+    cleared_at: float | None
+    purged_at: float | None
+    entered_at: float | None
+    updated_at: float
+    tags: dict[str, str]
+    access: list[AccessView]
+    definition: str | None
+    url: str
+
+
+class StageView(View, frozen=True, kw_only=True):
+    """A stage of a job; a late one is not known yet."""
+
+    job: str
+    stage: int
+    state: str
+    late: bool
+    packages: int
+    counts: CountsView
+
+
+class PhaseView(View, frozen=True, kw_only=True):
+    """When a phase of an attempt began and how long it took."""
+
+    phase: str
+    started_at: float
+    seconds: float
+
+
+class FileView(View, frozen=True, kw_only=True):
+    """One file that an attempt made."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+class AttemptView(View, frozen=True, kw_only=True):
+    """One try at a package: where, when, how it ended, and what it made."""
+
+    number: int
+    epoch: int
+    granted: bool
+    site: str | None
+    pilot: str | None
+    node: str | None
+    native_id: str | None
+    replaces: int | None
+    exit_code: str | None
+    exit_message: str | None
+    reason: str | None
+    exit_status: int | None
+    signal: int | None
+    peak_memory_bytes: int | None
+    cpu_seconds: float | None
+    phase: str | None
+    created_at: float | None
+    queued_at: float | None
+    started_at: float | None
+    suspected_at: float | None
+    phase_at: float | None
+    staged_at: float | None
+    finished_at: float | None
+    granted_at: float | None
+    phases: list[PhaseView]
+    manifest: list[FileView]
+
+
+class PackageView(View, frozen=True, kw_only=True):
+    """A package as it stands; exit code, message and reason are those of its granted or last attempt."""
+
+    id: str
+    path: str
+    job: str
+    state: str
+    heard: bool
+    epoch: int
+    activity: str
+    held: bool
+    dropped: bool
+    conflict: bool
+    inferred: list[str]
+    site: str | None
+    node: str | None
+    attempt: int | None
+    attempts: int
+    exit_code: str | None
+    exit_message: str | None
+    reason: str | None
+    cause: str | None
+    cleared_by: str | None
+    ready_at: float | None
+    scheduled_at: float | None
+    running_at: float | None
+    done_at: float | None
+    aborted_at: float | None
+    cancelled_at: float | None
+    cleared_at: float | None
+    entered_at: float | None
+    updated_at: float | None
+    tags: dict[str, str]
+    url: str
+
+
+class PackageDetail(View, frozen=True, kw_only=True):
+    """A package with every attempt at it."""
+
+    package: PackageView
+    attempts: list[AttemptView]
+
+
+class EventView(View, frozen=True, kw_only=True):
+    """An event as it was sent, with its place in the book, when it was received, and whether its clock was wrong."""
+
+    position: int
+    received: float
+    skewed: bool
+    source: str
+    stream: str
+    n: int
+    type: str
+    version: int
+    time: float
+    epoch: int
+    seen: int
+    job: str | None
+    package: str | None
+    attempt: int | None
+    pilot: str | None
+    site: str | None
+    data: dict[str, Any]
+
+
+class PilotView(View, frozen=True, kw_only=True):
+    """An agent process at a site, with the last lines it wrote."""
+
+    pilot: str
+    site: str | None
+    node: str | None
+    native_id: str | None
+    slots: int
+    requested_at: float | None
+    started_at: float | None
+    ended_at: float | None
+    reason: str | None
+    stderr: str | None
+    updated_at: float
+
+
+class NodeView(View, frozen=True, kw_only=True):
+    """A computer, as it described itself."""
+
+    node: str
+    site: str | None
+    cores: int
+    memory_bytes: int
+    system: str
+    software: dict[str, str]
+    environment: dict[str, str]
+    updated_at: float
+
+
+class SiteView(View, frozen=True, kw_only=True):
+    """A place that runs attempts."""
+
+    site: str
+    kind: str
+    status: str
+    message: str
+    updated_at: float
+
+
+class JobsPage(View, frozen=True, kw_only=True):
+    """Some jobs in the order of their ids; `next` is the cursor of the next page, where there is one."""
+
+    jobs: list[JobView]
+    next: str | None
+
+
+class StagesPage(View, frozen=True, kw_only=True):
+    """Some stages of a job, in order; `more` says that others follow behind the last one."""
+
+    stages: list[StageView]
+    more: bool
+
+
+class PackagesPage(View, frozen=True, kw_only=True):
+    """Some packages in the order of their jobs and places; `next` is the cursor of the next page, where there is one."""
+
+    packages: list[PackageView]
+    next: str | None
+
+
+class EventsPage(View, frozen=True, kw_only=True):
+    """Some events in the order of their positions; `next` is the cursor of the next page, where there is one."""
+
+    events: list[EventView]
+    next: str | None
+
+
+class EventsAfter(View, frozen=True, kw_only=True):
+    """Events behind a position; ask again with `after` for what comes next. `more` says that there is more already."""
+
+    events: list[EventView]
+    after: int
+    more: bool
+
+
+class FlowsView(View, frozen=True, kw_only=True):
+    """How work flows over a window that ends now, for each site and activity."""
+
+    window: str
+    flows: list[Flow]
+
+
+class PilotsPage(View, frozen=True, kw_only=True):
+    """Some pilots by name; `next` is the name to ask behind, where there may be more."""
+
+    pilots: list[PilotView]
+    next: str | None
+
+
+class NodesPage(View, frozen=True, kw_only=True):
+    """Some nodes by name; `next` is the name to ask behind, where there may be more."""
+
+    nodes: list[NodeView]
+    next: str | None
+
+
+class SitesView(View, frozen=True, kw_only=True):
+    """All sites."""
+
+    sites: list[SiteView]

@@ -1,0 +1,88 @@
+"""The keeper: checks batches, joins them with the book, and acknowledges what is durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from pilotage.book.codec import Checked, Codec, Refusal
+from pilotage.book.intake import JobsSealed
+from pilotage.book.join import SKEW_SECONDS, Joined, Receipt, join
+from pilotage.book.ledger import Ledger
+from pilotage.model.events import Event
+from pilotage.ports import Clock, Journal
+
+Afterwards = Callable[[Joined, Ledger], None]
+"""What else happens in the transaction of a batch, such as noting whom to tell."""
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """The well-formed events of one request, and what was refused of it already."""
+
+    checked: Sequence[Checked]
+    refused: Sequence[Refusal] = ()
+
+
+class Keeper:
+    """Takes batches of events into a journal, one at a time. Threads take turns outside."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        clock: Clock,
+        codec: Codec | None = None,
+        within: Sequence[Afterwards] = (),
+        skew_seconds: float = SKEW_SECONDS,
+    ) -> None:
+        """Keep the book of a journal."""
+        self._journal = journal
+        self._clock = clock
+        self.codec = codec if codec is not None else Codec()
+        self._within = tuple(within)
+        self._skew_seconds = skew_seconds
+
+    def take(self, events: Sequence[Event]) -> Receipt:
+        """Take events in that never were text."""
+        checked, refused = self.codec.check_all(events)
+        return self.keep(checked, refused)
+
+    def take_batch(self, body: bytes) -> Receipt:
+        """Take a batch in as it came over the wire."""
+        checked, refused, _ = self.codec.read_batch(body)
+        return self.keep(checked, refused)
+
+    def keep(self, checked: Sequence[Checked], refused: Sequence[Refusal] = ()) -> Receipt:
+        """Keep well-formed events; when this returns, whatever is not refused is durable."""
+        [receipt] = self.keep_together([Batch(checked, refused)])
+        return receipt
+
+    def keep_together(self, batches: Sequence[Batch]) -> list[Receipt]:
+        """Keep batches in one transaction, each with a receipt of its own. All are kept, or none."""
+        while True:
+            try:
+                receipts = self._keep_together(batches)
+            except JobsSealed as sealed:
+                self._journal.unseal(sealed.jobs)
+            else:
+                return [_with_refused(receipt, batch.refused) for receipt, batch in zip(receipts, batches, strict=True)]
+
+    def _keep_together(self, batches: Sequence[Batch]) -> list[Receipt]:
+        receipts: list[Receipt] = []
+        with self._journal.transaction() as ledger:
+            for batch in batches:
+                now = self._clock.now()
+                joined = join(ledger, batch.checked, received=now, codec=self.codec, skew_seconds=self._skew_seconds)
+                ledger.write(joined.changes)
+                for each in self._within:
+                    each(joined, ledger)
+                receipts.append(joined.receipt)
+        return receipts
+
+
+def _with_refused(receipt: Receipt, refused: Sequence[Refusal]) -> Receipt:
+    if not refused:
+        return receipt
+    everything = sorted((*refused, *receipt.refused), key=lambda one: one.index)
+    return msgspec.structs.replace(receipt, refused=everything)

@@ -1,0 +1,296 @@
+"""Whether the rows of a book are what its events say, and making them so again.
+
+Everything is folded anew from the events alone into a scratch journal, which is thrown away afterwards. What remains of
+purged jobs and of dropped parked events cannot be folded: streams that heard them, and nodes they described, stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from pilotage.book.facts import Register
+from pilotage.book.ranges import Range, contains, heard_by, ranges_of, size, stream_row, united
+from pilotage.book.replay import identity_of
+from pilotage.book.rows import (
+    JobRow,
+    NodeRow,
+    PackageRow,
+    ParkedRow,
+    PilotRow,
+    Row,
+    SiteRow,
+    StageRow,
+    StreamRow,
+    TagRow,
+    keys_of,
+)
+from pilotage.model.layout import PackageId
+from pilotage.model.states import FINAL_STATES
+from pilotage.ports import Journal
+from pilotage.service.refold import ROWS_AT_ONCE, Refolded, all_jobs, all_packages, all_rows
+
+SHOWN_MAX = 20
+"""Differences that a verdict tells in full; the others are counted."""
+
+AnyRow = TypeVar("AnyRow", bound=Row)
+Both = TypeVar("Both")
+
+_FINAL = frozenset(state.value for state in FINAL_STATES)
+
+
+class Book(Journal, Protocol):
+    """What a journal must be able to do for its rows to be checked and mended."""
+
+    def tags(self, job: JobRow, *, after: tuple[int, int, int, str], limit: int) -> list[TagRow]:
+        """The tags of a job and its packages, in the order of place and name, after one; of a sealed job too."""
+        ...
+
+    def forgotten(self) -> int:
+        """How many events were heard that are kept no more: those of purged jobs, and parked ones that were dropped."""
+        ...
+
+    def orphans(self) -> list[int]:
+        """The numbers of jobs that events are about and that have no row."""
+        ...
+
+    def mislabelled(self, job: JobRow) -> list[PackageId]:
+        """The packages of a job whose columns are not what their facts say."""
+        ...
+
+    def replace_job(
+        self, job: JobRow, *, stages: Iterable[StageRow], packages: Iterable[PackageRow], tags: Iterable[TagRow]
+    ) -> None:
+        """Put these rows in the place of all that are derived from the events of a live job, in one transaction."""
+        ...
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One row that is not what the events say."""
+
+    table: str
+    key: str
+    what: str  # missing, not from any event, or the columns that differ
+
+
+class Verdict(msgspec.Struct, kw_only=True):
+    """What a check found; nothing, in a sound book."""
+
+    events: int = 0
+    counts: dict[str, int] = {}
+    first: list[Difference] = []
+
+    @property
+    def sound(self) -> bool:
+        """Whether every row is what the events say."""
+        return not self.counts
+
+    def note(self, difference: Difference) -> None:
+        """Count a difference, and keep it if it is one of the first."""
+        self.counts[difference.table] = self.counts.get(difference.table, 0) + 1
+        if len(self.first) < SHOWN_MAX:
+            self.first.append(difference)
+
+
+def check(journal: Book, scratch: Journal) -> Verdict:
+    """Fold the book anew into an empty scratch journal, and compare every row."""
+    return _Comparison(journal, scratch).run(mend=False)
+
+
+def rebuild(journal: Book, scratch: Journal) -> Verdict:
+    """The same, and put right what differs, job by job, each in one transaction; what was found is returned.
+
+    A job whose row is lost cannot be brought back: only its number is in the events. Check again to see what is left.
+    """
+    return _Comparison(journal, scratch).run(mend=True)
+
+
+class _Comparison:
+    """One pass over a book beside its fold."""
+
+    def __init__(self, journal: Book, scratch: Journal) -> None:
+        self._journal = journal
+        self._refolded = Refolded(journal, scratch)
+        self._scratch = scratch
+        self._forgotten = journal.forgotten()
+        self._verdict = Verdict(events=self._refolded.events, counts={}, first=[])
+
+    def run(self, *, mend: bool) -> Verdict:
+        for job_id in self._journal.orphans():
+            self._note("jobs", f"job_id {job_id}", "missing, and with it the id of the job")
+        for job in all_jobs(self._journal):
+            if job.place != "purged":
+                differences = sum(self._verdict.counts.values())
+                self._compare_job(job)
+                if mend and sum(self._verdict.counts.values()) > differences:
+                    self._mend_job(job)
+        self._whole_table(PilotRow, lambda row: row.pilot, mend=mend)
+        self._whole_table(NodeRow, lambda row: row.node, mend=mend)
+        self._whole_table(SiteRow, lambda row: row.site, mend=mend)
+        self._streams(mend=mend)
+        return self._verdict
+
+    def _note(self, table: str, key: str, what: str) -> None:
+        self._verdict.note(Difference(table=table, key=key, what=what))
+
+    # --- jobs ---
+
+    def _compare_job(self, job: JobRow) -> None:
+        self._compare("jobs", job.job, job, self._refolded.job(job))
+        self._side_by_side("stages", job, self._journal.stages(job), self._stages(job), _stage_key)
+        packages = map(_comparable, all_packages(self._journal, job))
+        self._side_by_side("packages", job, packages, map(_comparable, self._refolded.packages(job)), _package_key)
+        for place in self._journal.mislabelled(job):
+            self._note("packages", f"{job.job} {place.dotted}", "differs in state or site, beside its facts")
+        self._side_by_side("tags", job, self._tags_of(self._journal, job), self._tags(job), _tag_key)
+
+    def _mend_job(self, job: JobRow) -> None:
+        if job.place == "sealed":
+            self._journal.unseal([job.job])
+        right = msgspec.structs.replace(self._refolded.job(job), place="live")
+        self._journal.replace_job(
+            right, stages=self._stages(job), packages=self._refolded.packages(job), tags=self._tags(job)
+        )
+        if job.place == "sealed" and right.state in _FINAL:
+            self._journal.seal(job.job)
+
+    def _stages(self, job: JobRow) -> Iterator[StageRow]:
+        found = self._scratch.job(job.job)
+        rows = self._scratch.stages(found) if found is not None else []
+        return (msgspec.structs.replace(row, job_id=job.job_id) for row in rows)
+
+    def _tags(self, job: JobRow) -> Iterator[TagRow]:
+        found = self._scratch.job(job.job)
+        rows = self._tags_of(self._scratch, found) if found is not None else iter(())
+        return (msgspec.structs.replace(row, job_id=job.job_id) for row in rows)
+
+    def _tags_of(self, journal: Any, job: JobRow) -> Iterator[TagRow]:
+        after = (-1, 0, 0, "")
+        while rows := journal.tags(job, after=after, limit=ROWS_AT_ONCE):
+            yield from rows
+            after = _tag_key(rows[-1])
+
+    def _side_by_side(
+        self, table: str, job: JobRow, stored: Iterable[Both], right: Iterable[Both], key: Callable[[Both], Any]
+    ) -> None:
+        """Compare two sequences that are in the order of their key, without holding either."""
+        ours, theirs = iter(stored), iter(right)
+        one, other = next(ours, None), next(theirs, None)
+        while one is not None or other is not None:
+            if other is None or (one is not None and key(one) < key(other)):
+                assert one is not None
+                self._note(table, f"{job.job} {key(one)}", "not from any event")
+                one = next(ours, None)
+            elif one is None or key(other) < key(one):
+                self._note(table, f"{job.job} {key(other)}", "missing")
+                other = next(theirs, None)
+            else:
+                self._compare(table, f"{job.job} {key(one)}", one, other)
+                one, other = next(ours, None), next(theirs, None)
+
+    def _compare(self, table: str, key: str, stored: Any, right: Any) -> None:
+        if isinstance(stored, PackageRow):
+            # What statistics have counted depends on when they did, not on the events alone.
+            right.facts.counted_with = stored.facts.counted_with
+        if stored != right:
+            self._note(table, key, f"differs in {', '.join(_differing(stored, right))}")
+
+    # --- the rest ---
+
+    def _whole_table(self, row: type[AnyRow], key: Callable[[AnyRow], str], *, mend: bool) -> None:
+        table = row.__name__.removesuffix("Row").lower() + "s"
+        stored = {key(each): each for each in all_rows(self._journal, row)}
+        right = {key(each): each for each in all_rows(self._scratch, row)}
+        if self._forgotten and row is NodeRow:
+            right = {**stored, **{name: _later(stored.get(name), each) for name, each in right.items()}}
+        if stored == right:
+            return
+        for name in sorted(stored.keys() | right.keys()):
+            if name not in right:
+                self._note(table, name, "not from any event")
+            elif name not in stored:
+                self._note(table, name, "missing")
+            else:
+                self._compare(table, name, stored[name], right[name])
+        if mend:
+            self._put(row, list(right.values()))
+
+    def _streams(self, *, mend: bool) -> None:
+        waiting: dict[tuple[str, str], list[int]] = {}
+        for parked in all_rows(self._journal, ParkedRow):
+            source, stream, n = identity_of(parked)
+            waiting.setdefault((source, stream), []).append(n)
+        stored = all_rows(self._journal, StreamRow)
+        heard = {(row.source, row.stream): heard_by(row) for row in stored}
+        kept = {(row.source, row.stream): heard_by(row) for row in all_rows(self._scratch, StreamRow)}
+        right = {name: united([*kept.get(name, []), *ranges_of(waiting.get(name, []))]) for name in heard}
+        if self._forgotten:
+            # Which events were forgotten is not known, only how many: what was heard of them stands.
+            self._count_heard(heard, right)
+            right = {name: united([*ranges, *heard[name]]) for name, ranges in right.items()}
+        mended = []
+        for row in stored:
+            name = (row.source, row.stream)
+            mended.append(stream_row(row, right[name]))
+            if heard[name] != right[name]:
+                self._note("streams", " ".join(name), _unlike(heard[name], right[name]))
+        if mend and mended != stored:
+            self._put(StreamRow, mended)
+
+    def _count_heard(self, heard: dict[tuple[str, str], list[Range]], kept: dict[tuple[str, str], list[Range]]) -> None:
+        counted = sum(size(ranges) for ranges in heard.values())
+        expected = sum(size(ranges) for ranges in kept.values()) + self._forgotten
+        if counted != expected:
+            self._note("streams", "all", f"have heard {counted:,} events; {expected:,} are kept or were forgotten")
+
+    def _put(self, row: type[Row], rows: list[Any]) -> None:
+        with self._journal.transaction() as ledger:
+            ledger.remove_rows(row, having={})
+            ledger.put_rows(rows)
+
+
+def _later(stored: Any, right: Any) -> Any:
+    """Of a node that a forgotten event may have described, the row that was described last."""
+    if stored is None:
+        return right
+    of_stored, of_right = (keys_of(row).get(Register.DESCRIBED) for row in (stored, right))
+    if of_stored is None or (of_right is not None and of_stored < of_right):
+        return right
+    if of_stored == of_right:
+        return msgspec.structs.replace(right, updated_at=max(stored.updated_at, right.updated_at))
+    return stored
+
+
+def _unlike(heard: list[Range], right: list[Range]) -> str:
+    missing = next((first for first, _ in right if not contains(heard, first)), None)
+    return f"has not heard {missing}, which is kept" if missing is not None else "has heard what is not kept"
+
+
+def _differing(stored: Any, right: Any, *, prefix: str = "") -> Iterator[str]:
+    for name in stored.__struct_fields__:
+        one, other = getattr(stored, name), getattr(right, name)
+        if one == other:
+            continue
+        if isinstance(one, msgspec.Struct) and isinstance(other, msgspec.Struct):
+            yield from _differing(one, other, prefix=f"{name}.")
+        else:
+            yield prefix + name
+
+
+def _comparable(row: PackageRow) -> PackageRow:
+    """A package without what statistics took when they counted it, which depends on when that was."""
+    return msgspec.structs.replace(row, facts=msgspec.structs.replace(row.facts, counted_with=None))
+
+
+def _stage_key(row: StageRow) -> int:
+    return row.stage
+
+
+def _package_key(row: PackageRow) -> tuple[int, int, int]:
+    return row.stage, row.line, row.number
+
+
+def _tag_key(row: TagRow) -> tuple[int, int, int, str]:
+    return row.stage, row.line, row.number, row.name

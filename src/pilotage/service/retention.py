@@ -1,0 +1,158 @@
+"""How long a finished job is kept: sealed soon after its end, CLEARED when its time is over, and purged some days later.
+
+`plan` says what would be done, `apply` does it. Both look at every job once; neither reads its packages.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+
+from pilotage.book.join import Receipt
+from pilotage.book.query import EVERYTHING
+from pilotage.book.rows import JobRow
+from pilotage.model.configuration import RetentionSettings
+from pilotage.model.events import Event
+from pilotage.model.payloads import Cleared
+from pilotage.model.states import FINAL_STATES, State
+from pilotage.ports import Journal, JournalError
+
+log = logging.getLogger(__name__)
+
+SEALED_AFTER_SECONDS = 3600.0
+"""How long a job is left alone after its last event: a late one would bring it back at once."""
+
+DAY_SECONDS = 86_400.0
+_ROWS_AT_ONCE = 1000
+_FINAL = frozenset(state.value for state in FINAL_STATES)
+
+Deed = Literal["clear", "seal", "purge"]
+Keep = Callable[[Sequence[Event]], Receipt]
+"""Takes events into the book."""
+
+Identity = Callable[[], tuple[str, int]]
+"""The service's own stream, and its next number."""
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is due for a job, since when, and why."""
+
+    deed: Deed
+    job: str
+    since: float
+    why: str
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is due: for jobs, and how many events waited too long for a job that never came."""
+
+    actions: list[Action]
+    parked: int
+
+
+class Retention:
+    """Does with finished jobs what the settings say."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        settings: RetentionSettings,
+        keep: Keep,
+        identity: Identity,
+        sealed_after_seconds: float = SEALED_AFTER_SECONDS,
+    ) -> None:
+        """Take the journal, and how the service says something itself."""
+        self._journal = journal
+        self._keep = keep
+        self._identity = identity
+        self._cleared_after_seconds = settings.cleared_after_days * DAY_SECONDS
+        self._purged_after_seconds = settings.purged_after_days * DAY_SECONDS
+        self._sealed_after_seconds = sealed_after_seconds
+
+    def plan(self, now: float) -> Plan:
+        """What is due at a time."""
+        actions: list[Action] = []
+        after: str | None = None
+        more = True
+        while more:
+            page = self._journal.find_jobs(EVERYTHING, after=after, limit=_ROWS_AT_ONCE)
+            actions += [action for row in page.items if (action := self._due(row, now)) is not None]
+            more = page.more
+            if more:
+                after = page.scanned_to if page.scanned_to is not None else page.items[-1].job
+        parked = self._journal.count_parked(before=now - self._cleared_after_seconds)
+        return Plan(actions=actions, parked=parked)
+
+    def _due(self, row: JobRow, now: float) -> Action | None:
+        if row.place == "purged" or row.state not in _FINAL:
+            return None
+        since = row.entered_at if row.entered_at is not None else row.updated_at
+        # A job that was cancelled stays CANCELLED when it is cleared.
+        since = row.cleared_at if row.cleared_at is not None else since
+        if row.state == State.CLEARED.value or row.cleared_at is not None:
+            if now - since >= self._purged_after_seconds:
+                return _action("purge", row, since, self._purged_after_seconds, "cleared")
+        elif now - since >= self._cleared_after_seconds:
+            return _action("clear", row, since, self._cleared_after_seconds, "over")
+        # A job is over since its last package ended, and quiet since its last event, which may be a tag of today.
+        if row.place == "live" and now - max(since, row.updated_at) >= self._sealed_after_seconds:
+            return _action("seal", row, since, self._sealed_after_seconds, "over and quiet")
+        return None
+
+    def apply(self, now: float, *, enough: Callable[[], bool] = lambda: False) -> Plan:
+        """Do what is due until it is enough, and say what was done; what cannot be done now is left for the next time."""
+        plan = self.plan(now)
+        done = [action for action in plan.actions if not enough() and self._do(action, now)]
+        dropped = self._journal.drop_parked(before=now - self._cleared_after_seconds) if plan.parked else 0
+        if dropped:
+            log.warning("%d events were dropped: they waited for jobs that nobody registered", dropped)
+        return Plan(actions=done, parked=dropped)
+
+    def _do(self, action: Action, now: float) -> bool:
+        try:
+            match action.deed:
+                case "clear":
+                    self._clear(action.job, now)
+                case "seal":
+                    self._journal.seal(action.job)
+                case "purge":
+                    self._journal.purge(action.job, at=now)
+        except JournalError as fault:
+            log.warning("job %s was not %s: %s", action.job, _DONE[action.deed], fault)
+            return False
+        log.info("job %s was %s: %s", action.job, _DONE[action.deed], action.why)
+        return True
+
+    def _clear(self, job: str, now: float) -> None:
+        row = self._journal.job(job)
+        if row is None:
+            return
+        stream, n = self._identity()
+        event = Event(
+            source="service",
+            stream=stream,
+            n=n,
+            type="Cleared",
+            time=now,
+            job=job,
+            epoch=row.epoch,
+            seen=self._journal.position(),
+            data=msgspec.Raw(msgspec.json.encode(Cleared(by="timeout"))),
+        )
+        receipt = self._keep([event])
+        if receipt.refused:
+            raise JournalError(f"it could not be cleared: {receipt.refused[0].message}", subject=f"job {job}")
+        if row.place == "sealed":
+            self._journal.seal(job)  # the event brought it back
+
+
+_DONE: dict[Deed, str] = {"clear": "cleared", "seal": "sealed", "purge": "purged"}
+
+
+def _action(deed: Deed, row: JobRow, since: float, seconds: float, what: str) -> Action:
+    days = seconds / DAY_SECONDS
+    return Action(deed=deed, job=row.job, since=since, why=f"{what} for {days:g} days or more" if days >= 1 else what)

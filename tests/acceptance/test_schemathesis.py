@@ -1,0 +1,74 @@
+"""Requests made up from the OpenAPI document: no answer may break what the document promises."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import Case, GenerationMode
+from schemathesis.config import SchemathesisConfig
+
+from pilotage.model.configuration import Settings
+from pilotage.service.http.services import Services
+from tests.served_book import TOKEN, WallClock, access_of, event, listening, registered, sqlite_journal
+
+# A text that is a string is not yet a query, a cursor or a batch that makes sense: these are refused with a reason.
+_CONFIG = SchemathesisConfig.from_dict(
+    {
+        "checks": {"positive_data_acceptance": {"expected-statuses": ["2xx", 400, 404, 409, 410, 422]}},
+    }
+)
+
+
+_PLACE: dict[str, Any] = {"job": "a", "package": "1.1.1", "attempt": 1}
+_HISTORY = [
+    registered(1, "a"),
+    event(2, "JobAccepted", job="a"),
+    event(3, "AttemptCreated", {"site": "lyon", "lease_seconds": 60}, **_PLACE),
+    event(4, "AttemptFinished", {"exit_code": "SUCCESS"}, **_PLACE),
+    event(5, "CommitGranted", **_PLACE),
+    event(6, "SiteDescribed", {"kind": "slurm"}, site="lyon"),
+    event(7, "PilotStarted", {"site": "lyon"}, pilot="pilot-1"),
+    event(8, "NodeDescribed", {"node": "wn1", "site": "lyon"}, pilot="pilot-1"),
+]
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[requests.Session]:
+    with requests.Session() as session:
+        session.headers["Authorization"] = f"Bearer {TOKEN}"
+        yield session
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory, session: requests.Session) -> Iterator[Any]:
+    with sqlite_journal(tmp_path_factory.mktemp("book")) as journal:
+        services = Services(journal, access=access_of(), settings=Settings(), clock=WallClock())
+        with listening(services) as url:
+            services.bell.stop()  # nobody waits for news: a long poll answers at once
+            assert session.post(f"{url}/v1/events", json={"events": _HISTORY}).status_code == 200
+            document = session.get(f"{url}/schema").json()
+            loaded = schemathesis.openapi.from_dict(document, config=_CONFIG)
+            loaded.config.update(base_url=url)
+            yield loaded
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+def test_no_answer_breaks_what_the_document_promises(mode: GenerationMode, api: Any, session: requests.Session) -> None:
+    operations = [each.ok() for each in api.get_all_operations()]
+    assert len(operations) > 15
+    for operation in operations:
+
+        @settings(max_examples=12, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate])
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def answers_as_promised(case: Case[Any]) -> None:
+            case.call_and_validate(session=session)
+
+        with contextlib.suppress(Unsatisfiable):  # what takes no parameter can be asked in no wrong way
+            answers_as_promised()

@@ -1,0 +1,40 @@
+"""The engines as fixtures: one PostgreSQL for each worker, started by the first test that asks; a mail server for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.engines.errors import EngineError
+from tests.engines.postgres import PostgresServer
+from tests.engines.smtp import MailServer
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A real PostgreSQL server. A test may stop and restart it; the next one finds it running."""
+    try:
+        server = PostgresServer()
+    except EngineError as error:
+        pytest.fail(str(error), pytrace=False)
+    with server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """The URL of a fresh, empty database."""
+    postgres_server.ensure_running()
+    url = postgres_server.database()
+    yield url
+    postgres_server.ensure_running()
+    postgres_server.drop(url)
+
+
+@pytest.fixture
+def mail_server() -> Iterator[MailServer]:
+    """A real mail server; every answer that was planned must have been given in the end."""
+    with MailServer() as server:
+        yield server
+    assert server.planned == (), "answers that no message asked for"

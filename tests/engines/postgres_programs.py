@@ -1,0 +1,101 @@
+"""Finds the programs of PostgreSQL, and installs them on a machine where that is ours to do."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.engines.errors import EngineError
+
+VERSION_MIN = 15
+DEBIAN_FOLDER = Path("/usr/lib/postgresql")
+# Debian's packages make and start a server when they are installed, unless told not to.
+NO_CLUSTER = Path("/etc/postgresql-common/createcluster.d/pilotage-tests.conf")
+NO_CLUSTER_TEXT = "create_main_cluster = false\nstart_conf = 'manual'\n"
+INSTALL_SECONDS_MAX = 240
+
+
+def postgres_programs() -> Path:
+    """The folder of `initdb`, `pg_ctl` and `postgres`, installed first when they are missing and we are root."""
+    found = find_programs()
+    if found is None:
+        with _one_at_a_time():
+            # Another worker may have installed it while this one waited.
+            found = find_programs()
+            if found is None:
+                _install()
+                found = find_programs()
+    if found is None:
+        raise EngineError(f"PostgreSQL was installed, but no version {VERSION_MIN} or newer is on this machine")
+    return found
+
+
+def find_programs(*, debian: Path = DEBIAN_FOLDER, search: str | None = None) -> Path | None:
+    """The newest PostgreSQL on this machine that is new enough: Debian's places first, then the PATH."""
+    places = sorted(
+        (int(folder.name), folder / "bin") for folder in debian.glob("*") if re.fullmatch(r"[0-9]+", folder.name)
+    )
+    for version, programs in reversed(places):
+        if version >= VERSION_MIN and _complete(programs):
+            return programs
+    on_path = shutil.which("pg_ctl", path=search)
+    if on_path and _complete(programs := Path(on_path).resolve().parent) and _version(programs) >= VERSION_MIN:
+        return programs
+    return None
+
+
+def _complete(programs: Path) -> bool:
+    return all((programs / name).is_file() for name in ("initdb", "pg_ctl", "postgres"))
+
+
+def _version(programs: Path) -> int:
+    told = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\) ([0-9]+)", told)
+    return int(found[1]) if found else 0
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    with (Path(tempfile.gettempdir()) / f"pilotage-tests-install-{os.geteuid()}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _install() -> None:
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise EngineError(
+            f"these tests start a PostgreSQL server, and this machine has none of version {VERSION_MIN} or newer: "
+            "install it (on Debian: apt-get install postgresql), no server need run"
+        )
+    made = not NO_CLUSTER.exists()
+    NO_CLUSTER.parent.mkdir(parents=True, exist_ok=True)
+    NO_CLUSTER.write_text(NO_CLUSTER_TEXT)
+    try:
+        _apt_get("update", "-qq")
+        _apt_get("install", "-qq", "-y", "--no-install-recommends", "postgresql")
+    finally:
+        if made:
+            NO_CLUSTER.unlink(missing_ok=True)
+
+
+def _apt_get(*arguments: str) -> None:
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    command = ["apt-get", "-o", f"DPkg::Lock::Timeout={INSTALL_SECONDS_MAX}", *arguments]
+    done = subprocess.run(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_SECONDS_MAX,
+        check=False,
+    )
+    if done.returncode:
+        raise EngineError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")

@@ -1,0 +1,164 @@
+"""Whatever comes over the wire is an event or a refusal that says why; nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from typing import Any
+
+import msgspec
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pilotage.book.codec import Checked, Codec, MalformedBatch, Refusal
+from pilotage.model.events import EVENT_TYPES
+from tests.histories import Scheduler
+from tests.memory_ledger import MemoryBook, SqliteBook
+
+CODEC = Codec()
+HISTORY = [event for seed in range(6) for event in Scheduler(random.Random(seed)).run(50).events]
+events = st.sampled_from(HISTORY)
+junk = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.sampled_from(sorted(EVENT_TYPES))
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+    max_leaves=6,
+)
+
+
+def verdict(text: bytes) -> Checked | Refusal:
+    found = CODEC.read(text)
+    assert isinstance(found, Checked | Refusal)
+    if isinstance(found, Refusal):
+        assert found.message
+        assert len(found.message) < 1000
+    return found
+
+
+@given(st.binary(max_size=200))
+@example(b"")
+@example(b"\xff")
+@example(b"[" * 100_000)
+@example(b'{"data":' + b"[" * 100_000)
+@example(b'{"data":' * 100_000)
+def test_any_bytes_are_refused_or_read(text: bytes) -> None:
+    verdict(text)
+
+
+@given(events, st.data())
+@settings(max_examples=3 * settings().max_examples)
+def test_an_event_with_anything_in_place_of_a_part_is_refused_or_read(
+    event: dict[str, Any], data: st.DataObject
+) -> None:
+    changed = dict(event)
+    where = data.draw(st.sampled_from([*changed, "version", "pilot", "site", "new"]))
+    changed[where] = data.draw(junk)
+    verdict(json.dumps(changed).encode())  # with NaN and lone surrogates, as Python writes them
+    inside = {**event["data"], data.draw(st.sampled_from([*event["data"], "new"])): data.draw(junk)}
+    verdict(json.dumps({**event, "data": inside}).encode())
+
+
+@given(events, st.integers(0, 2000), st.integers(0, 255))
+@settings(max_examples=3 * settings().max_examples)
+def test_an_event_with_a_byte_changed_is_refused_or_read_and_what_is_read_can_be_kept(
+    event: dict[str, Any], at: int, byte: int
+) -> None:
+    text = bytearray(json.dumps(event, ensure_ascii=False).encode())
+    text[at % len(text)] = byte
+    found = verdict(bytes(text))
+    if isinstance(found, Checked):
+        registration = {**HISTORY[0], "job": found.event.job or "job", "stream": "other"}
+        first = CODEC.read(msgspec.json.encode(registration))
+        assert isinstance(first, Checked)
+        for book in (MemoryBook(), SqliteBook()):
+            assert book.keep([first, found]).receipt.kept == 2
+            book.close()
+
+
+@given(st.lists(st.one_of(events, junk, st.just("\ud800"), st.just("\udcff")), max_size=6))
+def test_a_bad_event_does_not_take_the_good_ones_with_it(parts: list[Any]) -> None:
+    body = json.dumps({"events": parts}).encode()  # with NaN and halves of surrogate pairs, as Python writes them
+    checked, refused, count = CODEC.read_batch(body)
+    assert count == len(parts)
+    assert sorted([one.index for one in checked] + [one.index for one in refused]) == list(range(count))
+    assert {one.index for one in checked} >= {at for at, part in enumerate(parts) if any(part is e for e in HISTORY)}
+
+
+PARTS = [
+    "source",
+    "stream",
+    "n",
+    "type",
+    "time",
+    "job",
+    "package",
+    "attempt",
+    "pilot",
+    "site",
+    "epoch",
+    "seen",
+    "version",
+]
+likely = st.one_of(
+    st.none(),
+    st.integers(-1, 3),
+    st.sampled_from([2**53, 2**64, 0.5, "1.1.1", "0.1.1", "j", "a:b", "-", "", "Tagged", "agent"]),
+)
+
+
+@given(st.lists(st.tuples(events, st.sampled_from(PARTS), likely), min_size=1, max_size=8))
+@settings(max_examples=2 * settings().max_examples)
+def test_a_batch_is_judged_as_its_events_are_one_by_one(changes: list[tuple[dict[str, Any], str, Any]]) -> None:
+    parts = [event | ({part: value} if at % 2 else {}) for at, (event, part, value) in enumerate(changes)]
+    codec = Codec()
+    for _ in range(2):  # the second time it has seen them all
+        checked, refused, count = codec.read_batch(json.dumps({"events": parts}).encode())
+        found: dict[int, Checked | Refusal] = {one.index: one for one in checked}
+        found |= {one.index: one for one in refused}
+        assert len(found) == count == len(parts)
+        for at, part in enumerate(parts):
+            alone = Codec().read(json.dumps(part).encode(), at)
+            assert found[at] == alone or _same(found[at], alone)
+
+
+@given(st.permutations(HISTORY[:12]), st.data())
+def test_a_verdict_does_not_depend_on_what_was_read_before(before: list[dict[str, Any]], data: st.DataObject) -> None:
+    names = ["a:b@c", "site/one", "-x", "x" * 65, "plain", "x" * 128]
+    parts = [
+        {**event, **({"job": data.draw(st.sampled_from(names))} if "job" in event else {"stream": "a:b@c"})}
+        for event in before
+    ] + [{**before[0], "stream": name} for name in names]
+    seasoned = Codec()
+    for part in data.draw(st.permutations(parts)):
+        text = msgspec.json.encode(part)
+        assert seasoned.read(text) == Codec().read(text) or _same(seasoned.read(text), Codec().read(text))
+
+
+def _same(one: Checked | Refusal, other: Checked | Refusal) -> bool:
+    """Equal but for the text of the payload, which knows no equality."""
+    if not isinstance(one, Checked) or not isinstance(other, Checked):
+        return False
+    fields = [name for name in one.event.__struct_fields__ if name != "data"]
+    same = all(getattr(one.event, name) == getattr(other.event, name) for name in fields)
+    return same and (one.kind, one.place, one.data) == (other.kind, other.place, other.data)
+
+
+@given(st.binary(max_size=100))
+@example(b'{"events":' + b"[" * 100_000)
+@example(b'{"events":[{"data":' + b"[" * 100_000 + b"]" * 100_000 + b"}]}")
+@example(b'{"events":null}')
+@example(b'{"events":[],"more":1}')
+def test_a_body_that_is_no_batch_is_told_so(body: bytes) -> None:
+    with contextlib.suppress(MalformedBatch):
+        assert CODEC.read_batch(body)[2] >= 0
+
+
+@given(events)
+def test_what_was_read_is_read_again_the_same(event: dict[str, Any]) -> None:
+    first = verdict(json.dumps(event).encode())
+    assert isinstance(first, Checked)
+    again = verdict(msgspec.json.encode(first.event))
+    assert isinstance(again, Checked)
+    assert (again.kind, again.place, again.data) == (first.kind, first.place, first.data)

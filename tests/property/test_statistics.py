@@ -1,0 +1,209 @@
+"""Statistics that grow batch by batch are those that the facts give when they are counted in one go."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pilotage.book import statistics
+from pilotage.book.rows import JobRow, PackageFacts, StatisticRow
+from pilotage.book.statistics import COARSE_SECONDS, FINE_SECONDS, NEVER, Observations, Sketch, flows, slices_of
+from pilotage.model.states import State
+from tests.histories import START, Scheduler
+from tests.memory_ledger import Book, MemoryBook, MemoryLedger, SqliteBook
+from tests.shown import cut, delivered
+from tests.standing import WireEvent
+
+STATES = [state.value for state in State]
+EARLY = START - 20_000  # received before anything happened: nothing is too old to be kept
+Counted = dict[tuple[int, int, str, str], tuple[Counter[tuple[str, str]], dict[tuple[str, str], float]]]
+"""For each slice: how often each pair of states was seen ("" for an entry), and the seconds between them in all."""
+
+seeds = st.integers(0, 2**32)
+
+
+def milestones(facts: PackageFacts, job: JobRow) -> dict[str, float]:
+    """When a package entered each state, in its present epoch."""
+    times = {
+        "SUBMITTED": job.submitted_at,
+        "WAITING": facts.opened_at if facts.opened_at is not None else job.accepted_at,
+        "READY": facts.ready_at,
+        "SCHEDULED": facts.scheduled_at,
+        "RUNNING": facts.running_at,
+        "DONE": facts.done_at,
+        "ABORTED": facts.aborted_at,
+        "CANCELLED": facts.cancelled_at,
+        "CLEARED": facts.cleared_at,
+    }
+    return {state: time for state, time in times.items() if time is not None}
+
+
+def recounted(packages: Iterable[tuple[dict[str, float], str, str]]) -> Counted:
+    """Every pair of times of every package, counted in the slice in which the later one lies."""
+    found: Counted = {}
+    for times, site, activity in packages:
+        for later in STATES[2:]:
+            if later not in times:
+                continue
+            for width in (FINE_SECONDS, COARSE_SECONDS):
+                counts, sums = found.setdefault((width, int(times[later] // width), site, activity), (Counter(), {}))
+                counts["", later] += 1
+                for earlier in STATES[: STATES.index(later)]:
+                    if earlier in times:
+                        counts[earlier, later] += 1
+                        seconds = max(0.0, times[later] - times[earlier])
+                        sums[earlier, later] = sums.get((earlier, later), 0.0) + seconds
+    return found
+
+
+def stored(rows: Iterable[StatisticRow]) -> Counted:
+    """What the slices of a book hold, without their bins."""
+    found: Counted = {}
+    for row in rows:
+        sketch = msgspec.msgpack.decode(row.sketch, type=Sketch)
+        counts: Counter[tuple[str, str]] = Counter()
+        for code, count in sketch.counts.items():
+            assert count > 0, "nothing is taken back that was not counted"
+            counts[pair_of(code // statistics._BINS)] += count
+        sums = {pair_of(pair): seconds for pair, seconds in sketch.sums.items()}
+        if counts:
+            found[row.width_seconds, row.slice, row.site, row.activity] = (counts, sums)
+    return found
+
+
+def pair_of(code: int) -> tuple[str, str]:
+    earlier, later = divmod(code, 16)
+    return ("" if earlier == statistics._ENTRY else STATES[earlier], STATES[later])
+
+
+def assert_same(found: Counted, expected: Counted) -> None:
+    assert {key: counts for key, (counts, _) in found.items()} == {key: counts for key, (counts, _) in expected.items()}
+    for key, (_, sums) in expected.items():
+        for pair, seconds in sums.items():
+            # Below a millisecond everything counts as nothing.
+            assert found[key][1].get(pair, 0.0) == pytest.approx(seconds, abs=0.01), (key, pair)
+
+
+def registered_once(events: list[WireEvent]) -> tuple[list[WireEvent], list[WireEvent]]:
+    """One registration and one acceptance of each job, and everything else."""
+    jobs = {event["job"] for event in events if event["type"] == "JobRegistered"}
+    first = [next(e for e in events if e["type"] == "JobRegistered" and e["job"] == job) for job in sorted(jobs)]
+    accepted = [e for e in events if e["type"] == "JobAccepted"]
+    first += [next(e for e in accepted if e["job"] == job) for job in sorted({e["job"] for e in accepted})]
+    return first, [event for event in events if event["type"] not in ("JobRegistered", "JobAccepted")]
+
+
+def assert_counted_as_the_facts_say(book: Book, *, seed: int, steps: int) -> None:
+    chance = random.Random(seed)
+    first, others = registered_once(Scheduler(chance, jobs=2).run(steps).events)
+    book.take(first, received=EARLY)
+    for batch in cut(chance, delivered(chance, others)):
+        book.take(batch, received=EARLY)
+    jobs = {row.job_id: row for row in book.rows(JobRow)}
+    expected = recounted(
+        (milestones(facts, jobs[key[0]]), facts.site or "", facts.activity) for key, facts in book.packages().items()
+    )
+    assert_same(stored(book.rows(StatisticRow)), expected)
+    book.close()
+
+
+@given(seeds, st.integers(1, 60))
+@settings(max_examples=2 * settings().max_examples)
+def test_statistics_are_those_of_the_facts_when_jobs_were_registered_and_accepted_first(seed: int, steps: int) -> None:
+    assert_counted_as_the_facts_say(MemoryBook(), seed=seed, steps=steps)
+
+
+@given(seeds, st.integers(1, 60))
+@settings(max_examples=max(30, settings().max_examples // 3))
+def test_statistics_in_an_sqlite_book_are_the_same(seed: int, steps: int) -> None:
+    assert_counted_as_the_facts_say(SqliteBook(), seed=seed, steps=steps)
+
+
+Times = tuple[float, ...]
+times = st.lists(
+    st.one_of(st.none(), st.floats(START, START + 3000), st.sampled_from([START, START + 0.001, START + 0.0011])),
+    min_size=9,
+    max_size=9,
+).map(lambda row: tuple(NEVER if time is None else time for time in row))
+observed = st.tuples(times, st.sampled_from(["", "lyon"]), st.sampled_from(["sim", "reco"]))
+
+
+def bins(rows: Iterable[StatisticRow]) -> dict[tuple[object, ...], dict[int, int]]:
+    found: dict[tuple[object, ...], dict[int, int]] = {}
+    for row in rows:
+        counts = msgspec.msgpack.decode(row.sketch, type=Sketch).counts
+        if counts:
+            found[row.width_seconds, row.slice, row.site, row.activity] = counts
+    return found
+
+
+@given(st.lists(observed, min_size=1, max_size=80))
+@settings(max_examples=50)
+def test_many_packages_at_once_count_as_they_do_one_by_one(packages: list[tuple[Times, str, str]]) -> None:
+    together = Observations()
+    for each in packages:
+        together.observe(before=None, after=each)
+    ledger = MemoryLedger()
+    for each in packages:
+        alone = Observations()
+        alone.observe(before=None, after=each)
+        for row in alone.rows(ledger, now=EARLY):
+            ledger.tables["statistics"][row.width_seconds, row.slice, row.site, row.activity] = row
+    assert bins(together.rows(MemoryLedger(), now=EARLY)) == bins(ledger.tables["statistics"].values())
+
+
+@given(st.lists(st.tuples(observed, observed), min_size=1, max_size=80))
+@settings(max_examples=50)
+def test_what_is_corrected_is_taken_back_whole(
+    packages: list[tuple[tuple[Times, str, str], tuple[Times, str, str]]],
+) -> None:
+    ledger = MemoryLedger()
+    first, then, right = Observations(), Observations(), Observations()
+    for before, after in packages:
+        first.observe(before=None, after=before)
+        then.observe(before=before, after=after)
+        right.observe(before=None, after=after)
+    for observations in (first, then):
+        for row in observations.rows(ledger, now=EARLY):
+            ledger.tables["statistics"][row.width_seconds, row.slice, row.site, row.activity] = row
+    assert bins(ledger.tables["statistics"].values()) == bins(right.rows(MemoryLedger(), now=EARLY))
+
+
+@given(st.lists(st.floats(0.01, 5000.0), min_size=1, max_size=200))
+@settings(max_examples=50)
+def test_quantiles_are_within_five_per_cent_and_means_exact(waits: list[float]) -> None:
+    observations = Observations()
+    for wait in waits:
+        row = [NEVER] * 9
+        row[STATES.index("WAITING")], row[STATES.index("RUNNING")] = START - wait, START
+        observations.observe(before=None, after=(tuple(row), "lyon", "sim"))
+    width, numbers = slices_of("1m", now=START)
+    rows = [each for each in observations.rows(MemoryLedger(), now=START) if each.width_seconds == width]
+    assert all(each.slice in numbers for each in rows)
+    [flow] = flows(rows, window="1m")
+    assert (flow.site, flow.activity, flow.entries) == ("lyon", "sim", {"RUNNING": len(waits)})
+    assert flow.per_second == {"RUNNING": len(waits) / 60}
+    interval = flow.intervals["WAITING-RUNNING"]
+    ordered = sorted(START - (START - wait) for wait in waits)  # as a float so far from 1970 can hold them
+    assert interval.count == len(waits)
+    assert interval.mean_seconds == pytest.approx(sum(ordered) / len(waits), rel=1e-6)
+    for share, found in ((0.5, interval.median_seconds), (0.95, interval.p95_seconds)):
+        exact = ordered[max(1, math.ceil(share * len(ordered))) - 1]
+        assert found == pytest.approx(exact, rel=0.051)
+
+
+def test_what_is_too_old_for_every_window_is_not_kept() -> None:
+    observations = Observations()
+    row = [NEVER] * 9
+    row[4] = START
+    observations.observe(before=None, after=(tuple(row), "lyon", "sim"))
+    rows = observations.rows(MemoryLedger(), now=START + 3600)
+    assert [each.width_seconds for each in rows] == [COARSE_SECONDS]
+    assert Observations().rows(MemoryLedger(), now=START) == []

@@ -1,0 +1,295 @@
+"""The commands of the book that speak to a server, against one that answers what the test says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from pilotage.cli import main
+from pilotage.cli.program import COMMANDS
+from tests.canned_server import (
+    Answer,
+    Asked,
+    CannedServer,
+    attempt_view,
+    canned_server,
+    event_view,
+    job_view,
+    package_view,
+)
+
+MOMENT = 1_700_000_000.0  # 2023-11-14 22:13:20 UTC
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("COLUMNS", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("SERVER", "TOKEN", "TOKEN_FILE", "JOB", "PACKAGE", "ATTEMPT", "EPOCH"):
+        monkeypatch.delenv(f"PILOTAGE_{name}", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PILOTAGE_SPOOL", str(tmp_path / "spool"))
+
+
+@pytest.fixture
+def canned(monkeypatch: pytest.MonkeyPatch) -> Iterator[CannedServer]:
+    with canned_server() as server:
+        monkeypatch.setenv("PILOTAGE_SERVER", server.url)
+        yield server
+
+
+def run(*arguments: str, stdin: str = "") -> Result:
+    result = CliRunner().invoke(main, list(arguments), input=stdin)
+    assert "Traceback" not in result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def refused(*arguments: str, stdin: str = "") -> str:
+    result = run(*arguments, stdin=stdin)
+    assert (result.exit_code, result.stdout) == (2, "")
+    return result.stderr
+
+
+# --- the program ------------------------------------------------------------------------------------------------------
+
+
+def test_the_help_of_the_program_says_what_each_command_says_of_itself() -> None:
+    context = main.make_context("pilotage", [], resilient_parsing=True)
+    for commands in COMMANDS.values():
+        for name, (_, told) in commands.items():
+            command = main.get_command(context, name)
+            assert command is not None
+            assert (command.help or "").partition("\n\n")[0].replace("\n", " ") == told
+
+
+def test_every_command_that_needs_a_server_says_how_to_start_one() -> None:
+    for words in (
+        ("status", "j"),
+        ("events", "j"),
+        ("query", "all"),
+        ("statistics",),
+        ("log", "Noted", "text=x"),
+        ("tag", "a=b", "j"),
+    ):
+        assert "pilotage serve --book-only" in refused(*words)
+
+
+def test_only_the_book_can_be_served() -> None:
+    assert "say --book-only" in refused("serve")
+
+
+# --- status -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_status_of_a_job_is_shown(canned: CannedServer) -> None:
+    job = job_view(
+        id="sweep-1",
+        name="sweep",
+        owner="anna",
+        state="RUNNING",
+        held=True,
+        counts={"done": 7, "running": 1, "waiting": 1990, "aborted": 2, "dropped": 3},
+        failed=2,
+        stages=2,
+        submitted_at=MOMENT,
+        updated_at=MOMENT + 60,
+        tags={"study": "A12", "by": "me\x1b[2J\nnow"},
+    )
+    stage = {"stage": 1, "state": "RUNNING", "late": False, "counts": job["counts"]}
+    late = {"stage": 2, "state": "WAITING", "late": True, "counts": job["counts"]}
+    canned.answer("/v1/jobs/sweep-1", job)
+    canned.answer("/v1/jobs/sweep-1/stages", {"stages": [stage, late], "more": False})
+    result = run("status", "sweep-1")
+    assert result.stdout == (
+        "sweep-1: RUNNING (held)\n"
+        "  name       sweep\n"
+        "  owner      anna\n"
+        "  packages   2,000: 7 DONE, 1 RUNNING, 1,990 WAITING, 2 ABORTED; 3 dropped\n"
+        "  submitted  2023-11-14 22:13:20Z\n"
+        "  updated    2023-11-14 22:14:20Z\n"
+        "  tags       by=me\ufffd[2J now, study=A12\n"
+        "  stages\n"
+        "    1  RUNNING  2,000: 7 DONE, 1 RUNNING, 1,990 WAITING, 2 ABORTED; 3 dropped\n"
+        "    2  WAITING  not known yet\n"
+        '  2 packages failed; see them with: pilotage query "job=sweep-1 and state in (ABORTED, CANCELLED)"\n'
+    )
+    assert json.loads(run("status", "sweep-1", "--json").stdout) == {"job": job, "stages": [stage, late]}
+
+
+def test_the_status_of_a_package_shows_every_attempt(canned: CannedServer) -> None:
+    package = package_view(
+        id="1.2.1", job="j", path="sweep/001/002/001", state="DONE", site="lyon", exit_code="SUCCESS", done_at=MOMENT
+    )
+    attempts = [
+        attempt_view(number=1, site="bari", node="n1", exit_code="EXECUTION_FAILED", reason="out-of-memory"),
+        attempt_view(
+            number=2, site="lyon", exit_code="SUCCESS", granted=True, started_at=MOMENT, finished_at=MOMENT + 90
+        ),
+    ]
+    canned.answer("/v1/jobs/j/packages/1.2.1", {"package": package, "attempts": attempts})
+    result = run("status", "j/001/002/001")
+    assert result.stdout == (
+        "j/1.2.1: DONE\n"
+        "  path  sweep/001/002/001\n"
+        "  site  lyon\n"
+        "  exit  SUCCESS\n"
+        "  done  2023-11-14 22:13:20Z\n"
+        "  attempts\n"
+        "    1  bari  n1                                EXECUTION_FAILED   out-of-memory\n"
+        "    2  lyon      2023-11-14 22:13:20Z  1 min 30 s  SUCCESS (granted)\n"
+    ).replace("n1                                ", "n1" + " " * 36)
+
+
+def test_an_unknown_job_is_answered_with_what_was_perhaps_meant(canned: CannedServer) -> None:
+    canned.refuse("/v1/jobs/swep", 404, "unknown_job", "job swep: there is no such job here", "did you mean sweep?")
+    assert refused("status", "swep") == "error: job swep: there is no such job here\n  did you mean sweep?\n"
+
+
+# --- query ------------------------------------------------------------------------------------------------------------
+
+
+def test_packages_are_found_by_a_query(canned: CannedServer) -> None:
+    items = [
+        package_view(job="j", id="1.2.1", state="RUNNING", site="lyon", attempts=1, updated_at=MOMENT),
+        package_view(job="long-name", id="1.10.1", state="ABORTED", held=True, cause="quota"),
+    ]
+    canned.pages("/v1/packages", "packages", items, size=1)
+    result = run("query", "site=lyon")
+    assert result.stdout.splitlines() == [
+        "PACKAGE           STATE           SITE  ATTEMPTS  REASON  UPDATED",
+        "j/1.2.1           RUNNING         lyon  1                 2023-11-14 22:13:20Z",
+        "long-name/1.10.1  ABORTED (held)                  quota",
+    ]
+    assert canned.asked[0].parameters == {"query": "site=lyon", "limit": "100"}
+
+
+def test_a_limit_is_kept_and_the_rest_is_behind_a_cursor(canned: CannedServer) -> None:
+    canned.pages("/v1/jobs", "jobs", [job_view(id=name) for name in "abc"], size=9)
+    first = run("query", "--jobs", "all", "--limit", "2")
+    assert [line.split()[0] for line in first.stdout.splitlines()] == ["JOB", "a", "b"]
+    assert first.stderr == "there is more; go on with: --cursor 2\n"
+    rest = json.loads(run("query", "--jobs", "all", "--cursor", "2", "--json").stdout)
+    assert ([job["id"] for job in rest["jobs"]], rest["next"], rest["failures"]) == (["c"], None, [])
+
+
+def test_nothing_found_is_said_and_no_failure(canned: CannedServer) -> None:
+    canned.pages("/v1/events", "events", [], size=9)
+    result = run("query", "--events", "type=Noted")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "nothing found\n")
+
+
+def test_a_count_is_a_number(canned: CannedServer) -> None:
+    canned.answer("/v1/counts/packages", {"count": 12345})
+    assert run("query", "state=DONE", "--count").stdout == "12,345\n"
+    assert json.loads(run("query", "state=DONE", "--count", "--json").stdout)["count"] == 12345
+    assert "not counted" in refused("query", "type=Noted", "--events", "--count")
+
+
+def test_several_servers_are_merged_and_one_that_fails_is_named(canned: CannedServer) -> None:
+    with canned_server() as other:
+        canned.pages("/v1/jobs", "jobs", [job_view(id="a"), job_view(id="c")], size=9)
+        other.pages("/v1/jobs", "jobs", [job_view(id="b")], size=9)
+        servers = ("--server", canned.url, "--server", "http://127.0.0.1:9", "--server", other.url)
+        result = run("query", "--jobs", "all", *servers)
+        told = json.loads(run("query", "--jobs", "all", "--json", *servers).stdout)
+    assert result.exit_code == 3
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["JOB", "a", "b", "c"]
+    assert "error: http://127.0.0.1:9: no answer: nobody listens there" in result.stderr
+    assert [(job["id"], job["server"]) for job in told["jobs"]] == [
+        ("a", canned.url),
+        ("b", other.url),
+        ("c", canned.url),
+    ]
+    assert [failure["server"] for failure in told["failures"]] == ["http://127.0.0.1:9"]
+
+
+def test_a_query_that_cannot_be_read_shows_where(canned: CannedServer) -> None:
+    canned.refuse("/v1/packages", 400, "bad_query", "query, column 1: no such attribute: 'sitte'", "sitte=lyon\n^")
+    told = refused("query", "sitte=lyon")
+    assert told == "error: query, column 1: no such attribute: 'sitte'\n  sitte=lyon\n  ^\n"
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+def test_events_are_shown_in_the_order_of_the_book(canned: CannedServer) -> None:
+    first = event_view(
+        position=7, time=MOMENT, type="AttemptStarted", job="j", package="1.1.1", attempt=2, data={"node": "n1"}
+    )
+    second = event_view(position=9, time=MOMENT, skewed=True, job="j", data={"text": "a\nb\x1b", "n": [1]})
+
+    def pages(asked: Asked) -> Answer:
+        rest = [event for event in (first, second) if event["position"] > int(asked.parameters["after"])]
+        return Answer({"events": rest[:1], "after": rest[0]["position"], "more": len(rest) > 1})
+
+    canned.responders["/v1/jobs/j/events"] = pages
+    assert run("events", "j").stdout.splitlines() == [
+        "       7  2023-11-14 22:13:20Z  AttemptStarted     j/1.1.1 #2  node=n1",
+        "       9  2023-11-14 22:13:20Z (clock wrong)  Noted              j  text=a b\ufffd n=[1]",
+    ]
+    assert json.loads(run("events", "j", "--json").stdout) == {"events": [first, second]}
+    assert json.loads(run("events", "j", "--json", "--after", "7").stdout) == {"events": [second]}
+
+
+def test_events_of_a_package_are_asked_for_by_its_numbers(canned: CannedServer) -> None:
+    canned.answer("/v1/jobs/j/packages/1.20.1/events", {"events": [], "after": 0, "more": False})
+    assert run("events", "j/001/020/001", "--query", "type=Noted").exit_code == 0
+    assert canned.asked[0].parameters["query"] == "type=Noted"
+
+
+def test_following_goes_on_where_the_stream_broke_off(canned: CannedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+
+    def stream(asked: Asked) -> Answer:
+        after = int(asked.parameters["after"])
+        if after == 2:
+            monkeypatch.setattr("time.sleep", interrupt)
+        event = event_view(position=after + 1, time=MOMENT, job="j", data={"text": "x"})
+        text = b"retry: 2000\n\n: still here\n\nid: %d\ndata: %s\n\n" % (after + 1, msgspec.json.encode(event))
+        return Answer(text, hang_up=True)
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    canned.responders["/v1/jobs/j/events"] = stream
+    result = run("events", "j", "--follow", "--json")
+    assert [json.loads(line)["position"] for line in result.stdout.splitlines()] == [1, 2, 3]
+    assert (result.exit_code, result.stderr, pauses) == (130, "", [0.5, 0.5])
+
+
+def test_following_a_job_that_is_not_there_ends_at_once(canned: CannedServer) -> None:
+    canned.refuse("/v1/jobs/j/events", 404, "unknown_job", "there is no such job here")
+    assert "no such job" in refused("events", "j", "--follow")
+
+
+# --- statistics -------------------------------------------------------------------------------------------------------
+
+
+def test_statistics_are_shown(canned: CannedServer) -> None:
+    interval = {"count": 3, "mean_seconds": 61.5, "median_seconds": 2.0, "p95_seconds": 7200.4}
+    flow = {
+        "window": "1h",
+        "site": "lyon",
+        "activity": "reco",
+        "entries": {"RUNNING": 3600},
+        "per_second": {"RUNNING": 1.0},
+        "intervals": {"WAITING-RUNNING": interval},
+    }
+    canned.answer("/v1/statistics", {"window": "1h", "flows": [flow]})
+    assert run("statistics", "--site", "lyon").stdout.splitlines() == [
+        "site lyon, activity reco",
+        "  into RUNNING  3,600  1/s",
+        "  BETWEEN             COUNT  MEAN       MEDIAN  95 %",
+        "  WAITING to RUNNING  3      1 min 2 s  2 s     2 h",
+    ]
+    assert canned.asked[0].parameters == {"window": "1h", "site": "lyon"}
+    canned.answer("/v1/statistics", {"window": "1m", "flows": []})
+    assert run("statistics", "--window", "1m").stderr == "nothing moved within 1m\n"
