@@ -83,7 +83,7 @@ $(VENV)/bin/python:
 $(RUNTIME): pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing pilotage into $(VENV)"
 	@$(PIP_INSTALL) hatchling editables
-	@$(PIP_INSTALL) --no-build-isolation --editable .
+	@$(PIP_INSTALL) --no-build-isolation --editable '.[server]'
 	@touch $@
 
 $(DEVELOPMENT): $(RUNTIME)

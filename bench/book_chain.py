@@ -1,4 +1,4 @@
-"""The whole chain: a producer logs, its courier delivers over HTTP to a server of its own, and everything is acknowledged."""
+"""The whole chain: a scheduler logs what it does, its courier delivers over HTTP to a server, and all is acknowledged."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.floor import bare
 from bench.work import Work
 from pilotage.agent import Producer
 
@@ -50,25 +51,19 @@ def _address(folder: Path, process: subprocess.Popen[str]) -> tuple[str, str]:
 
 def chain() -> dict[str, float]:
     """Log, deliver, commit, acknowledge; then the floor: the same rows into bare SQLite, in the same run."""
-    from bench.book import bare
-
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         events = list(Work(started_at=time.time() - 3600, in_flight=64).events("J1", PACKAGES))
-        with server(folder / "book") as (url, token):
-            producers = {
-                source: Producer(url, source=source, token=token, spool=folder / "spool", environment={})
-                for source in ("service", "agent")
-            }
+        with (
+            server(folder / "book") as (url, token),
+            Producer(url, source="service", token=token, spool=folder / "spool", environment={}) as producer,
+        ):
             started = time.perf_counter()
             for event in events:
                 subject = {key: event[key] for key in ("job", "package", "attempt") if key in event}
-                producers[event["source"]].log(event["type"], event["data"], time=event["time"], **subject)
-            for producer in producers.values():
-                producer.flush(timeout_seconds=300.0)
+                producer.log(event["type"], event["data"], time=event["time"], **subject)
+            producer.flush(timeout_seconds=300.0)
             seconds = time.perf_counter() - started
-            for producer in producers.values():
-                producer.close()
         with sqlite3.connect(folder / "book" / "book.sqlite") as book:
             rows = book.execute("SELECT * FROM events ORDER BY position").fetchall()
             [(state, done)] = book.execute("SELECT state, done FROM jobs").fetchall()

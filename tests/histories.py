@@ -22,11 +22,12 @@ SHA256 = "0f" * 32
 class Scheduler:
     """Acts at random within the rules, with now and then a step that only a broken engine would take."""
 
-    def __init__(self, chance: random.Random, *, jobs: int = 2, races: bool = True) -> None:
+    def __init__(self, chance: random.Random, *, jobs: int = 2, races: bool = True, reuses: bool = False) -> None:
         self.chance = chance
         self.events: list[WireEvent] = []
         self.jobs = [Job(f"job{number}") for number in range(1, jobs + 1)]
         self._races = races
+        self._reuses = reuses
         self._clock = START
         self._counters: dict[tuple[str, str], int] = {}
         self._skews: dict[str, float] = {}
@@ -147,7 +148,13 @@ class Scheduler:
                 self.say("service", "CancelAccepted", subject)
                 job.killed = True
             case 3:
-                self.say("service", "Aborted", subject, cause=self.chance.choice(CAUSES))
+                self.say(
+                    "service",
+                    "Aborted",
+                    subject,
+                    cause=self.chance.choice(CAUSES),
+                    message=self.chance.choice(("", "why")),
+                )
                 job.aborted = True
             case 4:
                 self.say(self._any(), "Cleared", subject, by=self.chance.choice(("user", "timeout")))
@@ -165,7 +172,7 @@ class Scheduler:
                 self.say(self._any(), "AccessSet", subject, rules=[{"principal": "hep", "rights": ["read"]}])
             case 10:
                 job.operation += 1
-                self.say(self._any(), self.chance.choice(("Held", "Released")), subject, operation=job.operation)
+                self.say("service", self.chance.choice(("Held", "Released")), subject, operation=job.operation)
             case 11:
                 self.say(self._any(), "Tagged", subject, name="study", value=self.chance.choice("ABC"))
             case _ if job.epoch > 1:
@@ -207,7 +214,7 @@ class Scheduler:
     def _hold(self, package: Package) -> None:
         package.job.operation += 1
         number, held = package.job.operation, self.chance.random() < 0.5
-        self.say(self._any(), "Held" if held else "Released", self._about(package), operation=number)
+        self.say("service", "Held" if held else "Released", self._about(package), operation=number)
         package.hold = (number, held)
 
     def _drop(self, package: Package) -> None:
@@ -275,6 +282,9 @@ class Scheduler:
     def _create(self, package: Package) -> None:
         leased = self.chance.random() < 0.4
         number = max(package.attempts, default=0) + 1
+        first = package.attempts.get(1)
+        if self._reuses and first is not None and first.epoch < package.epoch and self.chance.random() < 0.1:
+            number = 1  # against the rule that numbers go on over all epochs
         attempt = Attempt(number, package.epoch, self.chance.choice(SITES), 3 if leased else 1)
         data: dict[str, Any] = {"site": attempt.site}
         if leased:

@@ -67,7 +67,9 @@ def identity(event: WireEvent | None) -> tuple[str, str, int] | None:
 
 
 def attempt(events: Sequence[WireEvent]) -> Found:
-    """What the events about one attempt say of it."""
+    """What the events about one attempt say of it: those of its highest epoch, should its number have come again."""
+    epochs = {event["epoch"] for event in events}
+    events = [event for event in events if event["epoch"] == max(epochs)]
     created, queued = last(events, "AttemptCreated"), last(events, "AttemptQueued")
     started, suspected = last(events, "AttemptStarted"), last(events, "AttemptSuspected")
     phase, finished = last(events, "PhaseEntered"), last(events, "AttemptFinished")
@@ -81,7 +83,8 @@ def attempt(events: Sequence[WireEvent]) -> Found:
     pilot = last(events, "AttemptCreated", "AttemptStarted", where=lambda event: "pilot" in event["data"])
     names = ("exit_code", "reason", "exit_status", "signal", "peak_memory_bytes", "cpu_seconds")
     return {
-        "epoch": max(event["epoch"] for event in events),
+        "epoch": max(epochs),
+        "reused": int(len(epochs) > 1),
         "site": said(created, "site"),
         "lease_seconds": said(created, "lease_seconds"),
         "replaces": said(created, "replaces"),
@@ -162,12 +165,19 @@ def package(events: Sequence[WireEvent], job: Found, activity: str | None) -> Fo
         "exit_message": shown["exit_message"] if shown is not None else None,
         "reason": shown["reason"] if shown is not None else None,
         "cause": said(aborted, "cause"),
+        "cause_message": said(aborted, "message") or None,
+        "upstream": said(aborted, "upstream"),
         "cleared_by": said(cleared, "by"),
         "held": int(held is not None and held["type"] == "Held"),
         "dropped": int(dropped is not None and dropped["type"] == "Dropped"),
         "started": int(any(ever_started(one) for one in attempts.values())),
-        "conflict": int(len(winners) + (cancelled is not None) + (aborted is not None) > 1),
+        "conflict": int(
+            len(winners) + (cancelled is not None) + (aborted is not None) > 1
+            or any(one["reused"] for one in here.values())
+        ),
         "shaped": int(activity is not None),
+        # A tag or a note alone may be about a package that was never there.
+        "known": activity is not None or bool(counting or holds or drops) or registered is not None,
         "bound_site": said(reserved, "site"),
         "registered_at": time_of(registered),
         "opened_at": time_of(opened),
@@ -189,7 +199,7 @@ def package(events: Sequence[WireEvent], job: Found, activity: str | None) -> Fo
     moved = epoch > 1 or bool(attempts) or bound is not None
     found["state"], found["entered_at"] = _state(found, here, job, unused=unused, moved=moved)
     if found["state"] == "ABORTED" and aborted is None:
-        found["cause"] = job["cause"]
+        found["cause"], found["cause_message"] = job["cause"], job["cause_message"]
     return found
 
 
@@ -215,7 +225,7 @@ def _state(found: Found, here: dict[int, Found], job: Found, *, unused: bool, mo
     if not live and not any(time is not None for time in final.values()):
         # What the whole job came to holds for what has no end of its own and does not run.
         implied |= {"ABORTED": job["aborted_at"]} if job["aborted_at"] is not None else {}
-        implied |= {"CANCELLED": job["killed_at"]} if job["killed_at"] is not None else {}
+        implied |= {"CANCELLED": job["cancelled_at"]} if job["cancelled_at"] is not None else {}
     state = next(each for each in ADVANCED if each in implied)
     return state, implied[state]
 
@@ -257,7 +267,7 @@ def job(events: Sequence[WireEvent]) -> tuple[Found, dict[int, Found], dict[str,
     }
     silent = [place for place in activities if place not in heard]
     found |= _histogram(packages, silent, activities, found)
-    for number in {int(place.split(".")[0]) for place in heard} | stages.keys():
+    for number in {int(place.split(".")[0]) for place in heard if packages[place]["known"]} | stages.keys():
         stage = stages.setdefault(number, {"shape": {"items": 0}, "late": 0})
         prefix = f"{number}."
         stage |= _histogram(
@@ -273,7 +283,7 @@ def job(events: Sequence[WireEvent]) -> tuple[Found, dict[int, Found], dict[str,
         "SUBMITTED": found["submitted_at"],
         "WAITING": latest([found["accepted_at"], found["opened_at"]]),
         "RUNNING": found["started_at"],
-        "CANCELLED": latest([found["killed_at"], found["finished_at"]]),
+        "CANCELLED": latest([found["cancelled_at"], found["finished_at"]]),
         "CLEARED": found["cleared_at"] if found["cleared_at"] is not None else found["finished_at"],
     }.get(found["state"], latest([found["finished_at"], found["aborted_at"]]))
     return found, stages, packages
@@ -307,9 +317,10 @@ def _job_facts(own: Sequence[WireEvent], events: Sequence[WireEvent]) -> Found:
         "stages": max([*expanded, *(len(e["data"]["stages"]) for e in own if e["type"] == "JobRegistered")]),
         "submitted_at": time_of(registered),
         "accepted_at": time_of(last(own, "JobAccepted")),
-        "killed_at": time_of(killed),
+        "cancelled_at": time_of(killed),
         "aborted_at": time_of(aborted),
         "cause": said(aborted, "cause"),
+        "cause_message": said(aborted, "message") or None,
         "cleared_at": time_of(cleared),
         "cleared_by": said(cleared, "by"),
         "opened_at": time_of(opened),
@@ -337,18 +348,19 @@ def _stages(own: Sequence[WireEvent]) -> dict[int, Found]:
 
 def _histogram(packages: dict[str, Found], silent: Sequence[str], shaped: dict[str, str], job: Found) -> Found:
     """Every package counted, one by one, in the state it stands in."""
-    if job["killed_at"] is not None:
+    if job["cancelled_at"] is not None:
         default = "CANCELLED"
     elif job["aborted_at"] is not None:
         default = "ABORTED"
     else:
         default = "WAITING" if job["accepted_at"] is not None or job["epoch"] > 1 else "SUBMITTED"
-    counted = [one for one in packages.values() if not one["dropped"]]
+    known = [one for one in packages.values() if one["known"]]
+    counted = [one for one in known if not one["dropped"]]
     states = [one["state"] for one in counted] + [default] * len(silent)
     return {
         "expected": len(shaped),
         "touched": sum(place in packages for place in shaped),
-        "dropped": len(packages) - len(counted),
+        "dropped": len(known) - len(counted),
         "started": sum(one["started"] for one in counted),
         "succeeded": sum(one["state"] in ("DONE", "CLEARED") and one["done_at"] is not None for one in counted),
         **{state.lower(): states.count(state) for state in STATES},
@@ -358,7 +370,7 @@ def _histogram(packages: dict[str, Found], silent: Sequence[str], shaped: dict[s
 def compound(counts: Found, job: Found, *, late: int) -> str:
     """The state of a line, a stage or a job, by the rules in their order."""
     total = {state: counts[state.lower()] for state in STATES}
-    over = job["killed_at"] is not None or job["aborted_at"] is not None
+    over = job["cancelled_at"] is not None or job["aborted_at"] is not None
     # Whatever went beyond SUBMITTED was accepted, even where the word of that was lost.
     accepted = job["accepted_at"] is not None or job["epoch"] > 1 or over or any(total[state] for state in STATES[1:])
     movable = any(total[state] for state in MOVABLE) or (late > 0 and not over)
@@ -368,7 +380,7 @@ def compound(counts: Found, job: Found, *, late: int) -> str:
         (not accepted and not counts["started"], "SUBMITTED"),
         ((movable or nothing) and counts["started"] > 0, "RUNNING"),
         (movable or nothing, "WAITING"),
-        (job["killed_at"] is not None, "CANCELLED"),
+        (job["cancelled_at"] is not None, "CANCELLED"),
         (job["cleared_at"] is not None, "CLEARED"),
         (total["CLEARED"] > 0 and not total["DONE"] + total["ABORTED"] + total["CANCELLED"], "CLEARED"),
         (counts["succeeded"] == 0, "ABORTED"),

@@ -21,6 +21,7 @@ from pilotage.book.rows import (
     SiteRow,
     StageRow,
     StatisticRow,
+    TagRow,
 )
 from pilotage.model.errors import PilotageError
 from pilotage.model.layout import PackageId
@@ -152,6 +153,10 @@ class Journal(Protocol):
         """How many packages that have a row there are."""
         ...
 
+    def count_sealed(self) -> int:
+        """How many jobs are sealed: their packages are found only where the question names the job."""
+        ...
+
     def statistics(self, *, width_seconds: int, slices: range) -> list[StatisticRow]:
         """The slices of statistics that exist in a range."""
         ...
@@ -204,6 +209,30 @@ class Journal(Protocol):
 
     def purge(self, job: str, *, at: float) -> None:
         """Forget a job but for its row, which says that it was purged."""
+        ...
+
+    # --- mending: for the rows to be checked against the events, and put right ---
+
+    def tags(self, job: JobRow, *, after: tuple[int, int, int, str], limit: int) -> list[TagRow]:
+        """The tags of a job and its packages, in the order of place and name, after one; of a sealed job too."""
+        ...
+
+    def forgotten(self) -> int:
+        """How many events were heard that are kept no more: those of purged jobs, and parked ones that were dropped."""
+        ...
+
+    def orphans(self) -> list[int]:
+        """The numbers of jobs that events are about and that have no row."""
+        ...
+
+    def mislabelled(self, job: JobRow) -> list[PackageId]:
+        """The packages of a job whose columns are not what their facts say."""
+        ...
+
+    def replace_job(
+        self, job: JobRow, *, stages: Iterable[StageRow], packages: Iterable[PackageRow], tags: Iterable[TagRow]
+    ) -> None:
+        """Put these rows in the place of all that are derived from the events of a live job, in one transaction."""
         ...
 
 

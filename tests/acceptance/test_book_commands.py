@@ -146,7 +146,8 @@ def test_a_script_tracks_its_job_from_registration_to_query(served_desk: Desk) -
     told = json.loads(desk.said("query", "state=RUNNING and site=bari and tag.study=A12", "--json"))
     found = [(package["job"], package["id"], package["node"]) for package in told["packages"]]
     assert found == [("sweep-1", "1.1.1", "n17")]
-    assert desk.said("query", "--count", "job=sweep-1") == "1\n"
+    # A query that names its job finds the packages that nothing was heard of, too.
+    assert desk.said("query", "--count", "job=sweep-1") == "3\n"
     types = [event["type"] for event in json.loads(desk.said("events", "sweep-1", "--json"))["events"]]
     assert types == ["JobRegistered", "AttemptCreated", "AttemptStarted", "Tagged"]
     (flow,) = json.loads(desk.said("statistics", "--json", "--site", "bari"))["flows"]
@@ -220,7 +221,9 @@ def test_a_second_service_is_refused_and_says_where_the_first_is(served_desk: De
     url = served_desk.service()["url"]
     for words in (("serve", "--book-only"), ("serve", "--book-only", "--background"), ("book", "check")):
         done = served_desk.run(*words)
-        assert (done.returncode, f"talk to it over HTTP at {url}" in done.stderr) == (2, True), done.stderr
+        assert (done.returncode, f"serve --stop`, or ask it: it answers at {url}" in done.stderr) == (2, True), (
+            done.stderr
+        )
 
 
 def test_two_books_are_asked_as_one(served_desk: Desk, tmp_path: Path) -> None:
@@ -272,8 +275,36 @@ def test_a_service_ends_in_good_order_and_is_then_not_found(desk: Desk) -> None:
     serving.send_signal(signal.SIGTERM)
     _, err = serving.communicate(timeout=60)
     assert (serving.returncode, err) == (0, "")
-    assert not (desk.folder / ".pilotage" / "service.json").exists()
-    assert "does not run" in desk.run("status", "x").stderr
+    done = desk.run("status", "x")
+    assert (done.returncode, "does not run" in done.stderr) == (3, True)
+    assert desk.run("serve", "--stop").returncode == 2
+
+
+def test_what_is_logged_while_the_service_is_stopped_arrives_when_it_is_back(desk: Desk) -> None:
+    with served(desk) as url:
+        desk.register("sweep-1")
+    desk.said("log", "Noted", "text=meanwhile", "--job", "sweep-1")
+    with served(desk) as again:
+        assert again == url
+        assert desk.said("courier", "--once").splitlines()[1].split()[1:] == ["1", "0", "0"]
+        assert "meanwhile" in desk.said("events", "sweep-1", "--query", "type=Noted")
+    with socket.create_server(("127.0.0.1", int(url.rpartition(":")[2]))), served(desk) as elsewhere:
+        assert elsewhere != url
+
+
+def test_a_service_is_stopped_from_below_its_folder(desk: Desk) -> None:
+    (desk.folder / "below").mkdir()
+    desk.said("serve", "--book-only", "--port", "0", "--background")
+    stopped = subprocess.run(
+        [str(PROGRAM), "serve", "--stop"],
+        cwd=desk.folder / "below",
+        env=desk.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert stopped.stderr == f"stopped {desk.service()['url']}\n"
     assert desk.run("serve", "--stop").returncode == 2
 
 

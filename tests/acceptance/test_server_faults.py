@@ -164,7 +164,7 @@ def test_no_kill_at_any_moment_loses_or_doubles_an_event(tmp_path: Path) -> None
         journal.close()
 
 
-def test_a_service_that_is_asked_to_stop_finishes_what_it_began_and_leaves_no_trace(tmp_path: Path) -> None:
+def test_a_service_that_is_asked_to_stop_finishes_what_it_began_and_is_found_no_more(tmp_path: Path) -> None:
     with served_book(tmp_path) as book:
         announcement = find_service(tmp_path)
         assert announcement is not None
@@ -176,7 +176,7 @@ def test_a_service_that_is_asked_to_stop_finishes_what_it_began_and_leaves_no_tr
         code, stderr = book.terminate()
         thread.join(ANSWER_SECONDS)
     assert (code, stderr) == (0, "")
-    assert not (tmp_path / SERVICE_FILE).exists()
+    assert find_service(tmp_path) is None
     journal = SqliteJournal(tmp_path)
     try:
         assert journal.position() >= sender.acknowledged > 0

@@ -24,7 +24,7 @@ steps = st.integers(0, 60)
 
 
 def history(chance: random.Random, steps: int) -> list[WireEvent]:
-    return Scheduler(random.Random(chance.random()), jobs=chance.randint(1, 2)).run(steps).events
+    return Scheduler(random.Random(chance.random()), jobs=chance.randint(1, 2), reuses=True).run(steps).events
 
 
 def told(book: Book, chance: random.Random, events: list[WireEvent], *, before: list[WireEvent] | None = None) -> None:

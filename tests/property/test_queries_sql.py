@@ -171,7 +171,7 @@ def found(connection: sqlite3.Connection, query: Query, target: Target, source: 
 def job_attributes(row: JobRow) -> dict[str, object]:
     return {
         "job": row.job, "name": row.name, "parent": row.parent, "owner": row.owner, "state": row.state,
-        "held": bool(row.held), "reason": row.cause, "submitted": row.submitted_at, "entered": row.entered_at,
+        "held": bool(row.held), "cause": row.cause, "submitted": row.submitted_at, "entered": row.entered_at,
         "updated": row.updated_at,
     }  # fmt: skip
 
@@ -183,7 +183,7 @@ def package_attributes(job: JobRow, row: PackageRow) -> dict[str, object]:
         "job": job.job, "name": job.name, "parent": job.parent, "owner": job.owner, "submitted": job.submitted_at,
         "package": PackageId(row.stage, row.line, row.number).dotted, "state": facts.state, "site": facts.site,
         "node": facts.node, "pilot": shown.pilot if shown else None, "exit_code": facts.exit_code,
-        "reason": facts.reason if facts.reason is not None else facts.cause, "activity": facts.activity or None,
+        "reason": facts.reason, "cause": facts.cause, "activity": facts.activity or None,
         "entered": facts.entered_at, "updated": facts.updated_at, "attempts": len(facts.attempts),
         "held": bool(facts.held), "dropped": bool(facts.dropped),
         "tags": {name: value for name, (value, _) in facts.tags.items()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import pytest
@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilotage.book import statistics
-from pilotage.book.rows import JobRow, PackageFacts, StatisticRow
+from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts, StatisticRow
 from pilotage.book.statistics import COARSE_SECONDS, FINE_SECONDS, NEVER, Observations, Sketch, flows, slices_of
 from pilotage.model.states import State
 from tests.histories import START, Scheduler
 from tests.memory_ledger import Book, MemoryBook, MemoryLedger, SqliteBook
 from tests.shown import cut, delivered
-from tests.standing import WireEvent
+from tests.standing import WireEvent, places
 
 STATES = [state.value for state in State]
 EARLY = START - 20_000  # received before anything happened: nothing is too old to be kept
@@ -29,20 +29,57 @@ Counted = dict[tuple[int, int, str, str], tuple[Counter[tuple[str, str]], dict[t
 seeds = st.integers(0, 2**32)
 
 
-def milestones(facts: PackageFacts, job: JobRow) -> dict[str, float]:
-    """When a package entered each state, in its present epoch."""
-    times = {
+def ran_since(attempt: AttemptFacts) -> float | None:
+    """Since when an attempt ran, as far as anything says so."""
+    leased = attempt.created_at if attempt.lease_seconds is not None else None
+    signs = (attempt.started_at, leased, attempt.phase_at, attempt.suspected_at, attempt.staged_at)
+    return next((time for time in signs if time is not None), None)
+
+
+def milestones(facts: PackageFacts, job: JobRow) -> Iterator[tuple[dict[str, float], str, str]]:
+    """When each attempt at a package, or a package that was never tried, entered each state, and where."""
+    begun = {
         "SUBMITTED": job.submitted_at,
         "WAITING": facts.opened_at if facts.opened_at is not None else job.accepted_at,
-        "READY": facts.ready_at,
-        "SCHEDULED": facts.scheduled_at,
-        "RUNNING": facts.running_at,
-        "DONE": facts.done_at,
-        "ABORTED": facts.aborted_at,
-        "CANCELLED": facts.cancelled_at,
-        "CLEARED": facts.cleared_at,
     }
-    return {state: time for state, time in times.items() if time is not None}
+    ended = {"ABORTED": facts.aborted_at, "CANCELLED": facts.cancelled_at, "CLEARED": facts.cleared_at}
+    for number, attempt in facts.attempts.items():
+        times = {
+            "READY": attempt.created_at,
+            "SCHEDULED": attempt.queued_at,
+            "RUNNING": ran_since(attempt),
+            "DONE": attempt.granted_at,
+        }
+        times |= begun if attempt.epoch == facts.epoch else {}
+        times |= ended if number == facts.attempt else {}
+        yield {state: time for state, time in times.items() if time is not None}, attempt.site or "", facts.activity
+    if facts.attempt is None:
+        times = {**begun, "READY": facts.bound_at, **ended}
+        yield {state: time for state, time in times.items() if time is not None}, facts.site or "", facts.activity
+
+
+def entered_together(events: list[WireEvent], found: Counted) -> Counted:
+    """The packages of each job, counted when it was submitted and when it was accepted."""
+    for event in events:
+        if event["type"] != "JobRegistered":
+            continue
+        accepted = next((e for e in events if e["type"] == "JobAccepted" and e["job"] == event["job"]), None)
+        for number, shape in enumerate(event["data"]["stages"], 1):
+            for _, activity in places(shape, number):
+                for width in (FINE_SECONDS, COARSE_SECONDS):
+                    _enter(found, (width, int(event["time"] // width), "", activity), "SUBMITTED", None)
+                    if accepted is not None:
+                        key = (width, int(accepted["time"] // width), "", activity)
+                        _enter(found, key, "WAITING", accepted["time"] - event["time"])
+    return found
+
+
+def _enter(found: Counted, key: tuple[int, int, str, str], state: str, seconds: float | None) -> None:
+    counts, sums = found.setdefault(key, (Counter(), {}))
+    counts["", state] += 1
+    if seconds is not None:
+        counts["SUBMITTED", state] += 1
+        sums["SUBMITTED", state] = sums.get(("SUBMITTED", state), 0.0) + max(0.0, seconds)
 
 
 def recounted(packages: Iterable[tuple[dict[str, float], str, str]]) -> Counted:
@@ -107,9 +144,8 @@ def assert_counted_as_the_facts_say(book: Book, *, seed: int, steps: int) -> Non
     for batch in cut(chance, delivered(chance, others)):
         book.take(batch, received=EARLY)
     jobs = {row.job_id: row for row in book.rows(JobRow)}
-    expected = recounted(
-        (milestones(facts, jobs[key[0]]), facts.site or "", facts.activity) for key, facts in book.packages().items()
-    )
+    tries = (each for key, facts in book.packages().items() for each in milestones(facts, jobs[key[0]]))
+    expected = entered_together(first, recounted(tries))
     assert_same(stored(book.rows(StatisticRow)), expected)
     book.close()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pilotage.book import streams
 from pilotage.book.rows import StreamRow
-from pilotage.book.streams import Heard, TooManyGaps
+from pilotage.book.streams import Heard
 
 numbers = st.one_of(st.integers(1, 30), st.integers(1, 2**53 - 1))
 
@@ -63,15 +63,14 @@ def test_only_what_is_new_makes_a_row_that_must_be_written() -> None:
     assert remembered(heard.packed()) == (6, [])
 
 
-def test_a_stream_of_nothing_but_holes_is_refused_until_holes_are_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_stream_of_nothing_but_holes_the_oldest_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "RANGES_MAX", 3)
     heard = Heard(row())
     for n in (3, 5, 7):
         assert heard.add(n)
-    with pytest.raises(TooManyGaps):
-        heard.add(9)
     assert heard.add(8), "the range grows"
-    assert heard.add(1), "the watermark can always move"
-    assert heard.add(2), "a hole is filled"
-    assert remembered(heard.packed()) == (3, [[5, 5], [7, 8]])
     assert heard.add(10)
+    assert remembered(heard.packed()) == (3, [[5, 5], [7, 8], [10, 10]])
+    assert not heard.add(2), "the oldest hole was given up"
+    assert heard.add(4), "a hole is filled"
+    assert remembered(heard.packed()) == (5, [[7, 8], [10, 10]])

@@ -128,9 +128,9 @@ def test_the_status_of_a_package_shows_every_attempt(canned: CannedServer) -> No
         id="1.2.1", job="j", path="sweep/001/002/001", state="DONE", site="lyon", exit_code="SUCCESS", done_at=MOMENT
     )
     attempts = [
-        attempt_view(number=1, site="bari", node="n1", exit_code="EXECUTION_FAILED", reason="out-of-memory"),
+        attempt_view(attempt=1, site="bari", node="n1", exit_code="EXECUTION_FAILED", reason="out-of-memory"),
         attempt_view(
-            number=2, site="lyon", exit_code="SUCCESS", granted=True, started_at=MOMENT, finished_at=MOMENT + 90
+            attempt=2, site="lyon", exit_code="SUCCESS", granted=True, started_at=MOMENT, finished_at=MOMENT + 90
         ),
     ]
     canned.answer("/v1/jobs/j/packages/1.2.1", {"package": package, "attempts": attempts})
@@ -183,6 +183,57 @@ def test_nothing_found_is_said_and_no_failure(canned: CannedServer) -> None:
     canned.pages("/v1/events", "events", [], size=9)
     result = run("query", "--events", "type=Noted")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "nothing found\n")
+
+
+def test_sealed_jobs_that_were_not_searched_are_told(canned: CannedServer) -> None:
+    canned.answer("/v1/packages", {"packages": [], "next": None, "sealed_jobs": 2})
+    told = "packages of 2 sealed jobs are not searched; name the job\n"
+    assert run("query", "site=oslo").stderr == f"nothing found\n{told}"
+    result = run("query", "site=oslo", "--json")
+    assert (json.loads(result.stdout)["sealed_jobs"], result.stderr) == (2, told)
+    canned.answer("/v1/counts/packages", {"count": 0, "sealed_jobs": 1})
+    assert "packages of 1 sealed job are not searched" in run("query", "site=oslo", "--count").stderr
+
+
+def test_a_purged_job_is_marked_and_what_is_kept_of_it_can_be_seen(canned: CannedServer) -> None:
+    jobs = [job_view(id="old", state="CLEARED", place="purged"), job_view(id="new", state="DONE")]
+    canned.answer("/v1/jobs", {"jobs": jobs, "next": None})
+    _, old, new = run("query", "all", "--jobs").stdout.splitlines()
+    assert "CLEARED (purged)" in old
+    assert "purged" not in new
+    canned.refuse("/v1/jobs/old", 410, "purged", "job old: this job was purged", "load a dump")
+    assert refused("status", "old").splitlines()[1:] == [
+        '  its name, owner and counts are kept: pilotage query --jobs "job=old"',
+        "  load a dump",
+    ]
+
+
+def test_when_a_job_finished_is_shown_once_it_has(canned: CannedServer) -> None:
+    for state, shown in (("RUNNING", False), ("DONE", True)):
+        canned.answer("/v1/jobs/j", job_view(id="j", state=state, finished_at=MOMENT))
+        canned.answer("/v1/jobs/j/stages", {"stages": [], "next": None})
+        assert ("finished" in run("status", "j").stdout) == shown
+
+
+def test_a_query_without_its_quotes_or_for_two_things_is_told(canned: CannedServer) -> None:
+    assert "Put the query in quotes" in refused("query", "state=RUNNING", "and", "site=lyon")
+    assert "--jobs and --events exclude each other" in refused("query", "all", "--jobs", "--events")
+    assert canned.asked == []
+
+
+def test_a_journal_that_is_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "book.sqlite").touch()
+    for words in (("serve", "--book-only"), ("book", "check")):
+        told = refused(*words, "--journal", "sqlite:books/book.sqlite")
+        assert "a book is a folder, and this is a file" in told
+        assert f"name the folder: sqlite:{tmp_path}/books" in told
+
+
+def test_a_load_that_fails_leaves_no_book_behind(tmp_path: Path) -> None:
+    assert "absent" in refused("book", "load", "absent")
+    assert refused("book", "load", "-", stdin="no dump\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_count_is_a_number(canned: CannedServer) -> None:

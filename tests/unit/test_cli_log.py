@@ -128,12 +128,15 @@ def test_a_job_or_a_package_is_tagged_by_hand(keeper: AgentServer, target: str, 
         (("log", "AttemptStarted", "--job", "j"), "expected --job, --package and --attempt, got job j"),
         (("log", "JobAccepted"), "it is not said what this is about"),
         (("log", "CommitGranted", "--job", "j", "--package", "1.1.1", "--attempt", "1"), "expected --source service"),
-        (("log", "AttemptStarted", "--job", "j", "--package", "1-1", "--attempt", "1"), "the package is not written"),
-        (("log", "Held", "--job", "j", "operation=-1"), "operation: expected `int` >= 0"),
-        (("log", "Held", "--job", "j", "operation=1.5"), "operation: expected `int`"),
+        (("log", "AttemptStarted", "--job", "j", "--package", "1-1", "--attempt", "1"), "'1-1' is no package"),
+        (("log", "Noted", "text=x", "--job", "j", "--package", "1.2"), "write 1.2.1, 001/002/001 or JOB/1.2.1"),
+        (("log", "Noted", "text=x", "--package", "001/002/001"), "of which job? Say --job ID, or --package JOB/1.2.1"),
+        (("log", "Noted", "text=x", "--job", "k", "--package", "j/1.2.1"), "name two jobs"),
+        (("log", "Held", "--source", "service", "--job", "j", "operation=-1"), "expected a whole number >= 0"),
+        (("log", "Held", "--source", "service", "--job", "j", "operation=x"), "expected a whole number, got text"),
         (
             ("log", "AttemptFinished", "--job", "j", "--package", "1.1.1", "--attempt", "1", "exit_code=OK"),
-            "invalid enum value 'OK'",
+            "exit_code: 'OK' is none of SUCCESS, ERROR_READ_GRID",
         ),
         (("tag", "j"), "Say which tag"),
         (("tag", "a=b"), "Say which job or package"),
@@ -151,6 +154,59 @@ def test_words_that_make_no_event_are_refused_before_anything_is_kept(
     assert not (tmp_path / "spool").exists()
 
 
+def test_a_word_that_is_none_is_answered_with_the_one_that_was_meant() -> None:
+    told = refused("log", "AttemptFinished", "--job", "j", "--package", "1.1.1", "--attempt", "1", "exit_code=success")
+    assert "(did you mean 'SUCCESS'?)" in told
+    assert "missing" not in told
+
+
+@pytest.mark.parametrize("words", [("j/1.2.1",), ("j/001/002/001",), ("001/002/001", "--job", "j")], ids="".join)
+def test_a_package_may_be_named_as_it_is_elsewhere(keeper: AgentServer, words: tuple[str, ...]) -> None:
+    assert run("log", "Noted", "text=x", "--package", *words).exit_code == 0
+    assert (only_event(keeper)["job"], only_event(keeper)["package"]) == ("j", "1.2.1")
+
+
+@pytest.mark.parametrize("now, word, code", [(("--now",), "error", 2), ((), "warning", 0)], ids=["now", "soon"])
+def test_a_token_that_is_refused_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch, now: tuple[str, ...], word: str, code: int
+) -> None:
+    with agent_server(token="right") as keeper:
+        monkeypatch.setenv("PILOTAGE_SERVER", keeper.url)
+        monkeypatch.setenv("PILOTAGE_TOKEN", "wrong")
+        result = run("log", "Noted", "text=x", "--job", "j", "--timeout", "600", *now)
+        assert (result.exit_code, len(keeper.tokens)) == (code, 1)
+        assert result.stderr.startswith(
+            f"{word}: {keeper.url} did not take it: HTTP 401: unauthorized: no such token\n"
+        )
+        assert "it is kept; show a token" in result.stderr
+        assert run("log", "Noted", "text=y", "--job", "j", "--no-deliver").stderr == ""
+        monkeypatch.setenv("PILOTAGE_TOKEN", "right")
+        assert run("courier", "--once").exit_code == 0
+        assert len(keeper.events) == 2
+
+
+def park(keeper: AgentServer, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    keep = keeper.keep
+
+    def kept(batch: list[dict[str, Any]]) -> tuple[int, dict[str, Any]]:
+        status, told = keep(batch)
+        return status, told | {"parked": count}
+
+    monkeypatch.setattr(keeper, "keep", kept)
+
+
+def test_an_event_of_a_job_that_is_not_registered_is_told(keeper: AgentServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    park(keeper, monkeypatch, 1)
+    result = run("log", "Noted", "text=x", "--job", "typo", "--now", "--json")
+    assert result.stderr == "job typo is not registered yet: the event waits for that\n"
+    assert (result.exit_code, json.loads(result.stdout)["parked"]) == (0, 1)
+    result = run("tag", "a=1", "b=2", "typo")
+    assert result.stderr == "1 of 2 events are of jobs that are not registered yet: they wait for that\n"
+    park(keeper, monkeypatch, 2)
+    result = run("tag", "a=1", "b=2", "typo")
+    assert result.stderr == "job typo is not registered yet: the events wait for that\n"
+
+
 def test_an_event_waits_for_its_server_and_goes_with_the_next(keeper: AgentServer) -> None:
     keeper.stop()
     assert run("log", "Noted", "text=first", "--job", "j").exit_code == 0
@@ -165,7 +221,7 @@ def test_what_must_be_delivered_now_and_is_not_is_an_error_and_is_kept(keeper: A
     result = run("log", "Noted", "text=x", "--job", "j", "--now", "--timeout", "0.2")
     keeper.start()
     assert result.exit_code == 3
-    assert "did not take it within 0.2 s" in result.stderr
+    assert "did not take it within 0.2 s: no answer: " in result.stderr
     assert run("courier", "--once").exit_code == 0
     assert only_event(keeper)["data"] == {"text": "x"}
 
@@ -218,6 +274,15 @@ def test_the_courier_shows_no_token_to_a_server_it_was_not_given_for(
     result = run("courier", "--once")
     assert (result.exit_code, keeper.tokens) == (3, [])
     assert "no token is known for it: --server" in result.stderr
+
+
+def test_an_empty_queue_of_an_address_of_the_past_is_no_news(
+    keeper: AgentServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("tag", "a=1", "j", "--now")
+    assert len(json.loads(run("courier", "--once", "--json").stdout)["queues"]) == 1
+    monkeypatch.setenv("PILOTAGE_SERVER", "http://127.0.0.1:9")
+    assert json.loads(run("courier", "--once", "--json").stdout)["queues"] == []
 
 
 def test_an_empty_spool_is_no_trouble_and_a_missing_one_is() -> None:

@@ -25,7 +25,7 @@ SUBSCRIPTION = {
     "address": "https://there/hook",
     "created_at": 1.7e9,
     "expires_at": 1.7e9 + 7200,
-    "attempts": 2,
+    "tries": 2,
     "next_at": None,
     "fault": "HTTP 500\x1b",
 }
@@ -75,7 +75,7 @@ def test_a_secret_that_was_made_up_is_shown_once(canned: CannedServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "span, seconds", [("30", 30.0), ("1.5m", 90.0), ("2h", 7200.0), ("1d", 86400.0), ("1w", 604800.0)]
+    "span, seconds", [("30s", 30.0), ("1.5m", 90.0), ("2h", 7200.0), ("1d", 86400.0), ("1w", 604800.0)]
 )
 def test_a_time_span_has_a_unit(canned: CannedServer, span: str, seconds: float) -> None:
     canned.answer("/v1/subscriptions/s1/refresh", SUBSCRIPTION)
@@ -83,7 +83,7 @@ def test_a_time_span_has_a_unit(canned: CannedServer, span: str, seconds: float)
     assert canned.asked[0].body == {"validity_seconds": seconds}
 
 
-@pytest.mark.parametrize("span", ["", "h", "2y", "-1h", "0m", "1h30m"])
+@pytest.mark.parametrize("span", ["", "2", "h", "2y", "-1h", "0m", "1h30m"])
 def test_what_is_no_time_span_is_refused(canned: CannedServer, span: str) -> None:
     result = run("refresh", "s1", "--valid", span)
     assert (result.exit_code, "no time span" in result.stderr) == (2, True)
@@ -107,6 +107,20 @@ def test_subscriptions_are_listed(canned: CannedServer) -> None:
     ]
     canned.answer("/v1/subscriptions", {"subscriptions": []})
     assert run("list").stderr == "no subscriptions\n"
+
+
+def test_one_that_cannot_be_dropped_does_not_keep_the_others(canned: CannedServer) -> None:
+    canned.refuse("/v1/subscriptions/bad", 404, "unknown_subscription", "there is no such subscription")
+    canned.answer("/v1/subscriptions/good", b"", status=204)
+    result = run("drop", "bad", "good")
+    assert (result.exit_code, result.stderr) == (2, "error: there is no such subscription\n")
+    assert [asked.path for asked in canned.asked] == ["/v1/subscriptions/bad", "/v1/subscriptions/good"]
+
+
+def test_a_subscription_without_its_quotes_is_told(canned: CannedServer) -> None:
+    assert "Put the query in quotes" in run("add", "state=DONE", "and", "site=lyon").stderr
+    assert "--packages and --jobs exclude each other" in run("add", "--jobs", "--packages").stderr
+    assert canned.asked == []
 
 
 def test_subscriptions_are_dropped_and_bound_elsewhere(canned: CannedServer) -> None:

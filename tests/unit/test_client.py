@@ -191,6 +191,30 @@ def test_a_local_token_is_shown_to_its_own_service_only(service_folder: Path) ->
     assert (own.token_source()(), other.token_source()()) == ("local-token", "")
 
 
+def test_the_service_of_a_folder_may_be_called_by_the_name_of_this_computer(service_folder: Path) -> None:
+    (address,) = found("http://localhost:7001", folders=(service_folder,))
+    assert (address.url, address.token_source()()) == ("http://127.0.0.1:7001", "local-token")
+    (other,) = found("http://localhost.example:7001", folders=(service_folder,))
+    assert other.token_source()() == ""
+
+
+def test_a_token_of_the_environment_goes_before_that_of_any_folder(service_folder: Path) -> None:
+    named = found(str(service_folder), PILOTAGE_TOKEN="mine")
+    nearest = found(folders=(service_folder,), PILOTAGE_TOKEN="mine")
+    assert [address.token_source()() for address in (*named, *nearest)] == ["mine", "mine"]
+
+
+def test_a_book_that_is_not_in_the_usual_folder_is_started_by_its_name(tmp_path: Path) -> None:
+    announce(tmp_path / "books", "http://127.0.0.1:7001")
+    with pytest.raises(ServerUnreachable, match=f"--book-only --journal sqlite:{tmp_path}/books`"):
+        found(folders=(tmp_path / "books",))[0].server()
+
+
+def test_a_server_without_its_scheme_is_told_with_it() -> None:
+    with pytest.raises(ServerError, match=r"--server http://127\.0\.0\.1:8733"):
+        found("127.0.0.1:8733")
+
+
 def test_a_token_file_goes_before_everything(service_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     (address,) = found(folders=(service_folder,), token_files=(str(tmp_path / "mine"),), PILOTAGE_TOKEN="other")
@@ -208,8 +232,10 @@ def test_a_service_that_died_is_known_and_not_spoken_to(tmp_path: Path) -> None:
     announce(tmp_path / ".pilotage", "http://127.0.0.1:7001")
     (address,) = found(folders=(tmp_path / ".pilotage",))
     assert (address.url, address.runs) == ("http://127.0.0.1:7001", False)
-    with pytest.raises(ServerError, match="does not run"):
+    with pytest.raises(ServerUnreachable, match="does not run") as gone:
         address.server()
+    assert f"`cd {tmp_path} && pilotage serve --book-only`" in gone.value.next_step
+    assert gone.value.exit_code == 3
     with pytest.raises(BadSetting, match="does not run"):
         address.token_source()()
 
@@ -336,6 +362,17 @@ def test_a_server_that_fails_is_named_and_the_others_are_shown(canned: CannedSer
     answer = find([gone, server], Question(target="jobs", query="all", limit=5))
     assert [(item["id"], item["server"]) for item in answer.items] == [("a", canned.url)]
     assert [(failure.server, type(failure.error)) for failure in answer.failures] == [(gone.url, ServerUnreachable)]
+
+
+def test_jobs_that_were_not_searched_are_counted_over_all_servers() -> None:
+    with canned_server() as one, canned_server() as two:
+        for each, number in ((one, 2), (two, 3)):
+            each.answer("/v1/packages", {"packages": [], "next": None, "sealed_jobs": number})
+            each.answer("/v1/counts/packages", {"count": 0, "sealed_jobs": number})
+        question = Question(target="packages", query="site=oslo", limit=5)
+        with Server(one.url) as first, Server(two.url) as second:
+            assert find([first], question).sealed_jobs == count([first], question).sealed_jobs == 2
+            assert find([first, second], question).sealed_jobs == count([first, second], question).sealed_jobs == 5
 
 
 def test_a_wrong_question_is_wrong_everywhere(canned: CannedServer, server: Server) -> None:

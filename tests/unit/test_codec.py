@@ -106,7 +106,7 @@ def test_an_event_over_the_limit_is_too_large() -> None:
 
 def test_every_code_has_a_case_here() -> None:
     by_the_codec = {"unknown_type", "unknown_version", "malformed", "too_large", "forbidden"}
-    assert set(get_args(RefusalCode)) - by_the_codec == {"conflict", "purged", "too_many"}, "those of the intake"
+    assert set(get_args(RefusalCode)) - by_the_codec == {"conflict", "purged"}, "those of the intake"
     assert Intake.__doc__, "whose cases are in test_join.py"
 
 

@@ -330,7 +330,7 @@ courier.run()
 """
 
 
-def test_couriers_killed_at_any_moment_and_a_server_that_comes_and_goes_lose_nothing(
+def test_couriers_cancelled_at_any_moment_and_a_server_that_comes_and_goes_lose_nothing(
     queue: Queue, server: AgentServer
 ) -> None:
     chance = random.Random(3)

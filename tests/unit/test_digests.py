@@ -50,7 +50,7 @@ def test_an_owner_is_told_of_a_failure_without_asking(book: Notified, mailer: Fa
     (letter,) = mailer.letters
     assert letter.recipients == (RESEARCHER,)
     assert letter.subject == "[pilotage] 1 failure in name-j1 (j1)"
-    assert f"{BASE_URL}/jobs/j1" in letter.body
+    assert f"{BASE_URL}/v1/jobs/j1" in letter.body
     assert "out-of-memory: 1 attempt failed" in letter.body
     assert "1.1.1 attempt 1 at lyon/node-17: it broke" in letter.body
 

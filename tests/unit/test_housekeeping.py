@@ -32,7 +32,7 @@ class Heard(logging.Handler):
             self.said.set()
 
 
-@pytest.mark.parametrize("days, word, by", [(1, "sealed", None), (40, "cleared", "timeout")])
+@pytest.mark.parametrize("days, word, by", [(2, "sealed", None), (40, "cleared", "timeout")])
 def test_finished_jobs_are_sealed_and_cleared_when_their_time_has_come(
     tmp_path: Path, days: int, word: str, by: str | None
 ) -> None:
@@ -41,9 +41,10 @@ def test_finished_jobs_are_sealed_and_cleared_when_their_time_has_come(
     logger.addHandler(heard)
     logger.setLevel(logging.INFO)
     journal = SqliteJournal(tmp_path)
-    clock = StandingClock(START + days * DAY_SECONDS)
+    clock = StandingClock(START)
     keeper = Keeper(journal, clock=clock)
     keeper.take(a_short_job())
+    clock.at += days * DAY_SECONDS
     writer = Writer(keeper, committed=lambda jobs: None)
     writer.start()
     settings = RetentionSettings(every_seconds=0.001)

@@ -9,7 +9,14 @@ import msgspec
 import pytest
 
 from pilotage.ports import JournalBusy
-from pilotage.service.announcement import SERVICE_FILE, Announcement, announced, find_service, refuse_second
+from pilotage.service.announcement import (
+    SERVICE_FILE,
+    Announcement,
+    announced,
+    find_service,
+    last_port,
+    refuse_second,
+)
 from pilotage.service.http.listener import CannotListen, bind, url_of
 
 HERE = Announcement(url="http://127.0.0.1:8642", pid=4711, token_file="/somewhere/token", version="1", started_at=1.0)
@@ -27,6 +34,12 @@ def test_a_port_that_is_taken_is_named() -> None:
             bind("127.0.0.1", port)
 
 
+def test_an_address_of_another_computer_is_no_matter_of_ports() -> None:
+    with pytest.raises(CannotListen, match="--host") as fault:
+        bind("192.0.2.1", 0)
+    assert "--port" not in str(fault.value)
+
+
 def test_answers_do_not_wait_for_the_client_to_acknowledge_what_it_has() -> None:
     # asyncio sets TCP_NODELAY only on sockets that name their protocol.
     with bind("127.0.0.1", 0) as bound:
@@ -37,11 +50,21 @@ def test_a_service_is_found_while_it_lives(tmp_path: Path) -> None:
     assert find_service(tmp_path) is None
     with announced(tmp_path, HERE):
         assert find_service(tmp_path) == HERE
-        with pytest.raises(JournalBusy, match=r"process 4711\n.*http://127.0.0.1:8642"):
+        with pytest.raises(JournalBusy, match=r"process 4711\n.*serve --stop.*http://127.0.0.1:8642"):
             refuse_second(tmp_path)
     assert find_service(tmp_path) is None
-    assert list(tmp_path.iterdir()) == []
+    assert [file.name for file in tmp_path.iterdir()] == [SERVICE_FILE]
     refuse_second(tmp_path)
+
+
+def test_a_service_that_ended_leaves_its_port_to_the_next(tmp_path: Path) -> None:
+    assert last_port(tmp_path) == 0
+    with announced(tmp_path, HERE):
+        pass
+    assert last_port(tmp_path) == 8642
+    for content in (b"nonsense", b"{}", msgspec.json.encode(msgspec.structs.replace(HERE, url="http://x:port"))):
+        (tmp_path / SERVICE_FILE).write_bytes(content)
+        assert last_port(tmp_path) == 0
 
 
 def test_what_a_dead_service_left_is_not_believed_and_is_replaced(tmp_path: Path) -> None:

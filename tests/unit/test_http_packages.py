@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from pilotage.book.rows import JobRow
 from pilotage.model.layout import PackageId
 from pilotage.service import packages
 from pilotage.service.keeper import Keeper
-from pilotage.service.packages import packages_of
+from pilotage.service.packages import count_of, packages_of
 from tests.served_book import WallClock, event
 
 SHAPED = [PackageId(1, line, number) for line in (1, 2, 3, 4) for number in (1, 2)]
@@ -117,3 +118,47 @@ def test_a_sealed_job_has_the_same_packages(tmp_path: Path) -> None:
     assert job is not None
     assert everything(journal, job, "state=CANCELLED", limit=1) == [PackageId(1, 1, 1), PackageId(1, 2, 1)]
     journal.close()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "all",
+        "state=WAITING",
+        "state!=WAITING",
+        "state=READY",
+        "state=DONE",
+        "activity=plot",
+        "activity!=plot",
+        "activity=reco and state=WAITING",
+        "activity in (merge, plot) and state=WAITING",
+        "(activity=merge or site=lyon) and job=j",
+        "job=j and job=other",
+        "package in (1.3.1, 1.4.1, 3.3.1, 7.7.7)",
+        "package!=1.3.1 and state=WAITING",
+        "package not in (1.3.1, 1.4.1) and activity=reco",
+        "(package=1.3.1 or activity=plot) and state=WAITING",
+        "package=1.3.1 and activity=merge",
+    ],
+)
+def test_what_is_counted_is_what_is_listed(journal: SqliteJournal, job: JobRow, query: str) -> None:
+    assert count_of(journal, job, parse(query)) == len(everything(journal, job, query, limit=100))
+
+
+def test_packages_that_nothing_was_heard_of_are_counted_without_a_look_at_each(tmp_path: Path) -> None:
+    stages = [{"items": 900_000, "templates": [{"lines": 1, "activities": ["reco", "merge"]}]}]
+    events = [
+        event(1, "JobRegistered", {"owner": "ann", "name": "name", "stages": stages}, job="j"),
+        event(2, "Bound", {"site": "lyon"}, job="j", package="1.5.2"),
+    ]
+    journal = SqliteJournal(tmp_path, durable=False)
+    try:
+        Keeper(journal, clock=WallClock()).take_batch(msgspec.json.encode({"events": events}))
+        row = journal.job("j")
+        assert row is not None
+        begun = time.process_time()
+        assert count_of(journal, row, parse("activity=merge and state=SUBMITTED")) == 899_999
+        assert count_of(journal, row, parse("state=SUBMITTED and package!=1.1.1")) == 1_799_998
+        assert time.process_time() - begun < 0.5
+    finally:
+        journal.close()

@@ -88,7 +88,7 @@ def test_a_job_counts_every_package_heard_of_or_not(client: Client) -> None:
     a_day_of_work(client)
     job = get(client, "/v1/jobs/j")
     assert (job["id"], job["name"], job["owner"], job["state"]) == ("j", "name-j", "ann", "RUNNING")
-    assert (job["packages"], job["failed"], job["held"], job["killed"]) == (4, 0, False, False)
+    assert (job["packages"], job["failed"], job["held"], job["cancelled_at"]) == (4, 0, False, None)
     counts = {name: count for name, count in job["counts"].items() if count}
     assert counts == {"done": 1, "running": 1, "waiting": 2}
     assert job["tags"] == {"study": "A12"}
@@ -150,7 +150,7 @@ def test_a_package_shows_every_attempt_with_phases_and_manifest(client: Client) 
     assert attempt["phases"] == [{"phase": "application", "started_at": 5.0, "seconds": 7.5}]
     assert attempt["manifest"] == [{"name": "out.root", "size_bytes": 9, "sha256": SHA256}]
     running = get(client, "/v1/jobs/j/packages/1.2.1")
-    assert [(each["number"], each["site"], each["exit_code"]) for each in running["attempts"]] == [
+    assert [(each["attempt"], each["site"], each["exit_code"]) for each in running["attempts"]] == [
         (1, "lyon", "EXECUTION_FAILED"),
         (2, "cern", None),
     ]
@@ -223,7 +223,58 @@ def test_packages_and_events_are_found_across_jobs(client: Client) -> None:
     assert [each["position"] for each in events["events"]] == [9, 10]
     events = get(client, "/v1/events", params={"query": "position>8", "limit": 2, "cursor": events["next"]})
     assert ([each["type"] for each in events["events"]], events["next"]) == (["JobRegistered", "Held"], None)
-    assert get(client, "/v1/counts/packages?job=j") == {"count": 2}
+    assert get(client, "/v1/counts/packages?query=owner%3Dann") == {"count": 3, "sealed_jobs": 0}
+
+
+def test_a_query_that_names_one_job_tells_of_packages_that_nothing_was_heard_of(client: Client) -> None:
+    a_day_of_work(client)
+    log(client, registered(20, "k"), registered(21, "of-bob", owner="bob"))
+    found = get(client, "/v1/packages", params={"query": "job=j and state=WAITING"})
+    assert [(each["id"], each["heard"]) for each in found["packages"]] == [("1.1.2", False), ("1.2.2", False)]
+    first = get(client, "/v1/packages", params={"query": "job=j"})
+    rest = get(client, "/v1/packages", params={"query": "job=j", "cursor": first["next"]})
+    listed = [each["id"] for page in (first, rest) for each in page["packages"]]
+    assert (listed, rest["next"]) == (["1.1.1", "1.1.2", "1.2.1", "1.2.2"], None)
+    for path, count in (
+        ("/v1/counts/packages?query=job%3Dj", 4),
+        ("/v1/counts/packages?query=job%3Dj%20and%20state%3DWAITING", 2),
+        ("/v1/counts/packages?job=j&query=state%3DWAITING", 2),
+        ("/v1/counts/packages?job=j", 4),
+        ("/v1/counts/packages?query=job%3Dnobody", 0),
+    ):
+        assert get(client, path) == {"count": count, "sealed_jobs": 0}, path
+    # Of a job of somebody else nothing is told.
+    assert get(client, "/v1/packages?query=job%3Dj", headers=BOB)["packages"] == []
+    assert get(client, "/v1/counts/packages?query=job%3Dj", headers=BOB)["count"] == 0
+    assert len(get(client, "/v1/packages?query=job%3Dof-bob&limit=9", headers=BOB)["packages"]) == 4
+
+
+def test_a_job_has_an_end_only_when_it_is_over(client: Client) -> None:
+    now = time.time()
+    log(client, registered(1, "j"), event(2, "JobAccepted", job="j"))
+    about: dict[str, Any] = {"job": "j", "package": "1.1.1", "attempt": 1, "time": now}
+    log(
+        client,
+        event(3, "AttemptCreated", {"site": "lyon", "lease_seconds": 60}, **about),
+        event(4, "AttemptFinished", {"exit_code": "SUCCESS", "node": "wn1"}, **about),
+        event(5, "CommitGranted", **about),
+    )
+    job = get(client, "/v1/jobs/j")
+    assert (job["state"], job["counts"]["done"], job["finished_at"]) == ("RUNNING", 1, None)
+    log(client, event(6, "CancelAccepted", job="j", time=now + 5))
+    job = get(client, "/v1/jobs/j")
+    assert (job["state"], job["finished_at"]) == ("CANCELLED", now)
+
+
+def test_a_query_that_names_no_job_says_how_many_sealed_ones_it_left_out(client: Client, journal: Journal) -> None:
+    log(client, registered(1, "j"), event(2, "CancelAccepted", job="j"), registered(3, "k"))
+    assert get(client, "/v1/packages?query=owner%3Dann")["sealed_jobs"] == 0
+    journal.seal("j")
+    for query, left_out in (("owner=ann", 1), ("job!=k and owner=ann", 1), ("job=k", 0), ("job in (j, k)", 0)):
+        assert get(client, "/v1/packages", params={"query": query})["sealed_jobs"] == left_out, query
+        assert get(client, "/v1/counts/packages", params={"query": query})["sealed_jobs"] == left_out, query
+    assert get(client, "/v1/counts/packages?job=j") == {"count": 4, "sealed_jobs": 0}
+    assert get(client, "/v1/jobs/j/packages")["sealed_jobs"] == 0
 
 
 def test_events_of_a_job_and_of_a_package_come_as_they_were_sent(client: Client) -> None:

@@ -123,6 +123,15 @@ def test_a_receiver_may_say_when_to_come_back(receiver: WebhookReceiver, said: s
     assert caught.value.retryable
 
 
+def test_a_numeric_address_that_may_never_be_reached_is_refused_at_once() -> None:
+    guarded = WebhookNotifier(clock=StandingClock(), networks=["10.0.0.0/8"])
+    for host in ("127.0.0.1:9", "[::1]", "169.254.169.254", "192.168.1.1", "[::ffff:127.0.0.1]", "[fe80::1%25eth0]"):
+        with pytest.raises(BadAddress, match=r"may not reach[\s\S]*notifications\.webhook_networks"):
+            guarded.check_address(f"http://{host}/hook")
+    for host in ("10.1.2.3", "93.184.216.34", "[2606:4700::1]", "localhost", "nowhere.example"):
+        guarded.check_address(f"http://{host}/hook")  # what a name stands for is seen when it is used
+
+
 def test_a_private_address_is_reached_only_where_its_network_was_allowed(receiver: WebhookReceiver) -> None:
     guarded = WebhookNotifier(clock=StandingClock(), networks=["10.0.0.0/8"])
     with pytest.raises(NotDelivered, match="may not reach"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.agent import BadEvent, BadSetting, EventRefused, NotDelivered, Producer
+from pilotage.agent import BadEvent, BadSetting, EventRefused, NotDelivered, Producer, TokenRefused
 from pilotage.agent.errors import AgentError, SpoolError
 from pilotage.agent.spool import EventId
 from tests.agent_server import AgentServer, agent_server
@@ -199,6 +199,27 @@ def test_log_now_gives_up_in_time_and_keeps_the_event(server: AgentServer, tmp_p
         server.script = []
         producer.flush()
         assert len(server.events) == 1
+
+
+def test_a_token_that_is_refused_is_not_waited_with(tmp_path: Path) -> None:
+    with (
+        agent_server(token="right") as strict,
+        Producer(strict.url, spool=tmp_path, environment=INSIDE, token="wrong", deliver=False) as producer,
+    ):
+        with pytest.raises(TokenRefused, match="HTTP 401: unauthorized: no such token"):
+            producer.log_now("Noted", {"text": "x"}, timeout_seconds=600)
+        assert (len(strict.tokens), producer.queue.pending(), producer.delivered) == (1, 1, 0)
+
+
+def test_what_waits_at_the_server_for_its_job_is_counted(
+    server: AgentServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = {"position": 2, "kept": 2, "repeated": 0, "parked": 1, "refused": []}
+    monkeypatch.setattr(server, "keep", lambda batch: (200, answer))
+    with Producer(server.url, spool=tmp_path, environment=INSIDE, deliver=False) as producer:
+        producer.tag("a", "1")
+        producer.log_now("Noted", {"text": "x"})
+        assert (producer.delivered, producer.parked) == (2, 1)
 
 
 def test_a_flush_ends_in_time_though_the_server_hangs(server: AgentServer, tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ def test_the_reference_page_has_every_attribute_with_its_kind_and_targets(root: 
 
 
 def test_the_journals_index_by_default_what_the_language_promises() -> None:
-    from pilotage.adapters.journals.sqlite import DEFAULT_INDEXED
+    from pilotage.adapters.journals.queries import DEFAULT_INDEXED
     from pilotage.book.query import Target, default_indexed
 
     promised = default_indexed(Target.JOBS) | default_indexed(Target.PACKAGES)

@@ -12,7 +12,7 @@ from pilotage.adapters.journals.sqlite import SqliteJournal
 from pilotage.book.rows import JobRow
 from pilotage.model.configuration import RetentionSettings
 from pilotage.model.events import Event
-from pilotage.model.payloads import CancelAccepted, JobAccepted, Restarted, Tagged
+from pilotage.model.payloads import CancelAccepted, Cleared, JobAccepted, Restarted, Tagged
 from pilotage.service.keeper import Keeper
 from pilotage.service.retention import DAY_SECONDS, Retention
 from tests.events import START, StandingClock, Stream, a_short_job, registered
@@ -31,7 +31,9 @@ class Kept:
         self._by = Stream("service", "own")
         self.retention = Retention(
             self.journal,
-            settings=RetentionSettings(cleared_after_days=30.0, purged_after_days=7.0),
+            settings=RetentionSettings(
+                cleared_after_days=30.0, purged_after_days=7.0, sealed_after_seconds=HOUR_SECONDS
+            ),
             keep=Keeper(self.journal, clock=self.clock).take,
             identity=self._identity,
         )
@@ -77,6 +79,10 @@ def test_a_job_goes_through_its_stations(kept: Kept) -> None:
     assert kept.apply(cleared_at + 900 * DAY_SECONDS) == []
 
 
+def test_a_job_is_left_in_the_live_book_for_a_day_unless_a_setting_says_otherwise() -> None:
+    assert RetentionSettings().sealed_after_seconds == DAY_SECONDS
+
+
 def test_nothing_is_done_when_only_the_plan_is_asked_for(kept: Kept, tmp_path: Path) -> None:
     keep(kept.journal, a_short_job())
     before = everything(tmp_path)
@@ -112,9 +118,20 @@ def test_a_cancelled_job_is_cleared_once_and_purged_though_it_stays_cancelled(ke
 def test_a_job_that_was_spoken_of_lately_is_not_sealed_yet(kept: Kept) -> None:
     keep(kept.journal, a_short_job())
     later = END + 10 * HOUR_SECONDS
-    keep(kept.journal, [Stream("client", "c").event(Tagged(name="a", value="b"), job="j1", time=later)])
+    tag = Stream("client", "c").event(Tagged(name="a", value="b"), job="j1", time=later)
+    keep(kept.journal, [tag], at=later)
     assert kept.apply(later + 1) == []
     assert kept.apply(later + HOUR_SECONDS) == [("seal", "j1")]
+
+
+def test_wrong_clocks_of_events_neither_hasten_nor_hinder(kept: Kept) -> None:
+    keep(kept.journal, a_short_job())
+    by = Stream("client", "c")
+    keep(kept.journal, [by.event(Cleared(by="user"), job="j1", time=0.0)], at=END)
+    keep(kept.journal, [by.event(Tagged(name="a", value="b"), job="j1", time=200_000_000_000.0)], at=END)
+    assert kept.apply(END + 1) == []
+    assert kept.apply(END + 2 * DAY_SECONDS) == [("seal", "j1")]
+    assert kept.apply(END + 8 * DAY_SECONDS) == [("purge", "j1")]
 
 
 def test_events_whose_job_never_came_are_dropped_and_told(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:

@@ -147,7 +147,7 @@ def test_variables_of_agents_and_tests_are_left_alone(machine: Machine) -> None:
         ("[query]\nindexed = ['owner', 1]", "query.indexed: expected a list of texts, got a list"),
         ("[query]\nindexed = ['a b']", "query.indexed: expected names such as owner or tag.study, got 'a b'"),
         ("[query]\npage_rows = 1001", "query.page_rows: 1001 is more than query.page_rows_max, which is 1000"),
-        ("[service]\ntag_bytes_max = 262145", "service.tag_bytes_max: 262145 is more than service.event_bytes_max"),
+        ("[service]\ntag_bytes_max = 4194305", "service.tag_bytes_max: 4194305 is more than service.event_bytes_max"),
         (
             "[service]\nevent_bytes_max = 8388609",
             "service.event_bytes_max: 8388609 is more than service.batch_bytes_max",
@@ -198,7 +198,7 @@ def test_faults_of_all_sources_are_told_at_once(machine: Machine) -> None:
 def test_a_limit_that_contradicts_a_default_is_told_where_it_was_set(machine: Machine) -> None:
     machine.environment["PILOTAGE_SERVICE_BATCH_BYTES_MAX"] = "1000"
     assert machine.faults() == (
-        "defaults: service.event_bytes_max: 262144 is more than service.batch_bytes_max, which is 1000"
+        "defaults: service.event_bytes_max: 4194304 is more than service.batch_bytes_max, which is 1000"
     )
 
 

@@ -125,7 +125,7 @@ def test_processes_that_append_at_once_lose_nothing_and_share_no_number(queue: Q
         assert mine == list(range(300))
 
 
-def test_processes_killed_at_any_moment_lose_nothing_they_were_told_is_written(queue: Queue) -> None:
+def test_processes_cancelled_at_any_moment_lose_nothing_they_were_told_is_written(queue: Queue) -> None:
     chance = random.Random(7)
     told: list[int] = []
     for round_number in range(12):

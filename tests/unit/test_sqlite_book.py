@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.adapters.journals import sqlite_schema
+from pilotage.adapters.journals import sqlite, sqlite_schema
 from pilotage.adapters.journals.network_folders import network_kind
-from pilotage.adapters.journals.sqlite import BOOK, DEFAULT_INDEXED, SqliteJournal
+from pilotage.adapters.journals.queries import DEFAULT_INDEXED
+from pilotage.adapters.journals.sqlite import BOOK, SqliteJournal
 from pilotage.adapters.journals.sqlite_reader import SqliteReader
 from pilotage.book.query import EVERYTHING, QueryError, QueryTooBroad, parse
 from pilotage.model.payloads import Aborted, Bound, Noted, Restarted, Tagged
@@ -66,6 +67,42 @@ def test_a_book_of_a_newer_pilotage_is_left_alone(tmp_path: Path) -> None:
         connection.execute(f"PRAGMA user_version = {sqlite_schema.SCHEMA_VERSION + 1}")
     with pytest.raises(JournalError, match="newer pilotage"):
         SqliteJournal(tmp_path)
+
+
+def test_a_book_is_for_its_owner_only_wherever_it_is_made(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    with opened(tmp_path) as journal:
+        keep(journal, a_short_job())
+        journal.seal("j1")
+        made = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert {f"{BOOK}{suffix}" for suffix in ("", "-wal", "-shm")} | {"j1.sqlite"} <= {path.name for path in made}
+        assert {path.name: oct(path.stat().st_mode & 0o777) for path in made} == dict.fromkeys(
+            (path.name for path in made), "0o600"
+        )
+
+
+def test_the_mode_that_somebody_gave_a_book_stays(tmp_path: Path) -> None:
+    with opened(tmp_path):
+        pass
+    (tmp_path / BOOK).chmod(0o640)
+    with opened(tmp_path):
+        assert (tmp_path / BOOK).stat().st_mode & 0o777 == 0o640
+
+
+def test_a_book_that_cannot_be_written_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path):
+        pass
+
+    def only_reading(path: Path, **_: bool) -> sqlite3.Connection:
+        # What SQLite does with a file that it may read but not write, which root always may.
+        return sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(sqlite, "connect_writer", only_reading)
+        with pytest.raises(JournalError, match=r"can be read, but not written[\s\S]*let this user write"):
+            SqliteJournal(tmp_path)
+    with opened(tmp_path) as journal:  # nothing was held back
+        keep(journal, a_short_job())
 
 
 def test_a_file_that_is_no_book_is_left_alone(tmp_path: Path) -> None:
@@ -125,7 +162,7 @@ def test_a_query_that_no_index_serves_names_those_there_are(tmp_path: Path) -> N
         with pytest.raises(QueryTooBroad):
             journal.find_events(parse("type=Tagged"), after=0, limit=9)
         with pytest.raises(QueryTooBroad):
-            journal.find_jobs(parse("reason=quota"), after=None, limit=9)
+            journal.find_jobs(parse("cause=quota"), after=None, limit=9)
 
 
 # --- pages ----------------------------------------------------------------------------------------------------------

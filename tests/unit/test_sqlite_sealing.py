@@ -321,6 +321,18 @@ def test_a_full_disk_leaves_the_job_where_it_is(tmp_path: Path, monkeypatch: pyt
         assert known(journal, "j1") == before
 
 
+def test_the_views_of_a_sealed_file_name_the_job_and_the_package(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        a_book(journal)
+        journal.seal("j1")
+    with closing(sqlite3.connect(sealed_path(tmp_path, "j1"))) as connection:
+        for view in ("packages", "attempts"):
+            found = connection.execute(
+                f"SELECT DISTINCT job, package = stage || '.' || line || '.' || number FROM {view}"
+            )
+            assert found.fetchall() == [("j1", 1)], view
+
+
 def test_a_file_of_an_older_pilotage_is_brought_up_when_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,6 +355,7 @@ def test_a_file_of_an_older_pilotage_is_brought_up_when_it_is_read(
             assert row is not None
             journal.stages(row)
         assert [path.name for path in (tmp_path / "jobs").iterdir()] == ["j2.sqlite"]
+        assert sealed_path(tmp_path, "j2").stat().st_mode & 0o777 == 0o600
     with pytest.raises(JournalError, match="newer pilotage"), sealed_copy.opened(sealed_path(tmp_path, "j2")):
         pass
 

@@ -205,25 +205,25 @@ def state_of(one: JobRow, *, late: int = 0, **counts: Any) -> str:
         ({"accepted_at": None}, {}, "SUBMITTED"),
         ({"accepted_at": None}, {"submitted": 1, "ready": 1}, "WAITING"),
         ({"accepted_at": None}, {"aborted": 1}, "ABORTED"),
-        ({"accepted_at": None, "killed_at": 2.0}, {"cancelled": 2}, "CANCELLED"),
+        ({"accepted_at": None, "cancelled_at": 2.0}, {"cancelled": 2}, "CANCELLED"),
         ({"accepted_at": None}, {"submitted": 1, "running": 1, "started": 1}, "RUNNING"),
         ({}, {"waiting": 2}, "WAITING"),
         ({}, {"waiting": 1, "scheduled": 1, "done": 0}, "WAITING"),
         ({}, {"waiting": 1, "done": 1, "started": 1, "succeeded": 1}, "RUNNING"),
         ({}, {"waiting": 1, "aborted": 1}, "WAITING"),
         ({}, {"running": 1, "started": 1}, "RUNNING"),
-        ({"killed_at": 2.0}, {"running": 1, "cancelled": 3, "started": 1}, "RUNNING"),
-        ({"killed_at": 2.0}, {"cancelled": 3, "done": 1, "succeeded": 1, "started": 1}, "CANCELLED"),
+        ({"cancelled_at": 2.0}, {"running": 1, "cancelled": 3, "started": 1}, "RUNNING"),
+        ({"cancelled_at": 2.0}, {"cancelled": 3, "done": 1, "succeeded": 1, "started": 1}, "CANCELLED"),
         ({}, {"done": 1, "aborted": 1, "succeeded": 1, "started": 2}, "DONE"),
         ({}, {"aborted": 1, "cancelled": 1}, "ABORTED"),
         ({}, {"cleared": 2, "succeeded": 2}, "CLEARED"),
         ({}, {"cleared": 1, "done": 1, "succeeded": 2}, "DONE"),
         ({}, {"cleared": 1, "aborted": 1, "succeeded": 1}, "DONE"),
         ({"cleared_at": 3.0}, {"done": 2, "succeeded": 2}, "CLEARED"),
-        ({"cleared_at": 3.0, "killed_at": 2.0}, {"cancelled": 2}, "CANCELLED"),
+        ({"cleared_at": 3.0, "cancelled_at": 2.0}, {"cancelled": 2}, "CANCELLED"),
         ({"aborted_at": 2.0}, {"aborted": 2}, "ABORTED"),
         ({}, {}, "WAITING"),
-        ({"killed_at": 2.0}, {}, "CANCELLED"),
+        ({"cancelled_at": 2.0}, {}, "CANCELLED"),
     ],
 )  # fmt: skip
 def test_a_compound_takes_the_first_rule_that_holds(facts: dict[str, Any], counts: dict[str, int], state: str) -> None:
@@ -235,7 +235,7 @@ def test_a_compound_takes_the_first_rule_that_holds(facts: dict[str, Any], count
 def test_a_stage_that_is_not_known_yet_can_still_move() -> None:
     assert state_of(job(), late=1, done=2, succeeded=2, started=2) == "RUNNING"
     assert state_of(job(), late=1) == "WAITING"
-    assert state_of(job(killed_at=2.0), late=1, done=2, succeeded=2, started=2) == "CANCELLED"
+    assert state_of(job(cancelled_at=2.0), late=1, done=2, succeeded=2, started=2) == "CANCELLED"
 
 
 def test_a_compound_is_never_scheduled_or_ready() -> None:
@@ -247,4 +247,4 @@ def test_what_nothing_was_heard_of_stands_where_its_job_puts_it() -> None:
     assert default_state(JobRow(job_id=1, job="j")) == "SUBMITTED"
     assert default_state(job()) == "WAITING"
     assert default_state(job(aborted_at=2.0)) == "ABORTED"
-    assert default_state(job(aborted_at=2.0, killed_at=3.0)) == "CANCELLED"
+    assert default_state(job(aborted_at=2.0, cancelled_at=3.0)) == "CANCELLED"

@@ -91,7 +91,7 @@ def test_jobs_can_be_watched_instead_of_packages(book: Notified) -> None:
         ("WAITING", "RUNNING"),
         ("RUNNING", "DONE"),
     ]
-    assert told[-1]["counts"] == {"expected": 1, "done": 1, "aborted": 0, "cancelled": 0, "failed": 0}
+    assert told[-1]["counts"] == {"packages": 1, "done": 1, "aborted": 0, "cancelled": 0, "failed": 0}
     assert told[-1]["type"] == "io.pilotage.job.state"
 
 
@@ -181,7 +181,7 @@ def test_a_batch_that_is_undone_leaves_no_notice_and_one_sent_again_leaves_one(b
     assert moves(book, row) == [("1.1.1", "WAITING", "RUNNING")]
 
 
-def test_no_notice_is_lost_or_doubled_when_the_service_is_killed_at_any_moment(tmp_path: Path, root: Path) -> None:
+def test_no_notice_is_lost_or_doubled_when_the_service_is_cancelled_at_any_moment(tmp_path: Path, root: Path) -> None:
     def durable() -> SqliteJournal:
         return SqliteJournal(tmp_path)
 
@@ -270,9 +270,9 @@ def test_without_subscriptions_what_moved_is_not_even_looked_at(book: Notified) 
     def note(joined: Any, ledger: Any) -> None:
         def watching() -> Iterator[Any]:
             looked.append(True)
-            yield from joined.moved
+            yield from joined.moved()
 
-        noting(msgspec.structs.replace(joined, moved=watching()), ledger)
+        noting(msgspec.structs.replace(joined, moved=watching), ledger)
 
     book.keeper._within = (note,)
     book.run("1.1.1")
@@ -376,6 +376,7 @@ def test_a_subscription_with_an_address_is_not_polled(book: Notified) -> None:
         (Asked(target="events"), "target"),
         (Asked(transport="pigeon"), "pigeon"),
         (Asked(transport="webhook", address="elsewhere"), "fake:NAME"),
+        (Asked(transport="mail", address="ada@example.org"), r"notifications\.smtp_host"),
         (Asked(address=ADDRESS), "address"),
         (Asked(transport="webhook", address=ADDRESS, secret="short"), "secret"),
     ],

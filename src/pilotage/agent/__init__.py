@@ -15,6 +15,7 @@ from pilotage.agent.errors import (
     NotDelivered,
     SpoolError,
     SpoolFull,
+    TokenRefused,
 )
 from pilotage.agent.producer import Producer
 from pilotage.agent.spool import EventId, Queue, Spool, default_spool
@@ -34,5 +35,6 @@ __all__ = [
     "Spool",
     "SpoolError",
     "SpoolFull",
+    "TokenRefused",
     "default_spool",
 ]

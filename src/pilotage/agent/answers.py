@@ -25,6 +25,7 @@ class Taken(NamedTuple):
 
     position: int
     refused: list[Refusal]
+    parked: int = 0  # how many are of jobs that are not registered yet
 
 
 class TooMuch(NamedTuple):
@@ -39,6 +40,7 @@ class NotNow(NamedTuple):
 
     reason: str
     retry_after_seconds: float
+    denied: bool = False  # the token is the reason: later alone does not help
 
 
 def judge(answer: Answer, *, count: int, now_seconds: float | None = None) -> Taken | TooMuch | NotNow:
@@ -54,7 +56,11 @@ def judge(answer: Answer, *, count: int, now_seconds: float | None = None) -> Ta
     # Another program on that address also answers 400; only our server says why in this form.
     if answer.status in (400, 409, 422) and code:
         return TooMuch(code, message)
-    return NotNow(_reason(answer, code=code, message=message), _seconds(answer.retry_after, now_seconds=now_seconds))
+    return NotNow(
+        _reason(answer, code=code, message=message),
+        _seconds(answer.retry_after, now_seconds=now_seconds),
+        denied=answer.status in (401, 403),
+    )
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -75,7 +81,7 @@ def _taken(value: dict[str, Any], *, count: int) -> Taken | None:
         if index is None or index >= count or index in refused:
             return None
         refused[index] = Refusal(index, str(each.get("code", "refused")), str(each.get("message", "")))
-    return Taken(position, [refused[index] for index in sorted(refused)])
+    return Taken(position, [refused[index] for index in sorted(refused)], _count(value.get("parked")) or 0)
 
 
 def _count(value: Any) -> int | None:

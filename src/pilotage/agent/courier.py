@@ -44,6 +44,7 @@ class Drained(NamedTuple):
     problem: str = ""
     retry_after_seconds: float = 0.0
     busy: bool = False  # another courier is at it
+    denied: bool = False  # the server does not take events with this token
 
 
 class Backoff:
@@ -95,6 +96,8 @@ class Courier:
         """Take the queue, and a function that says which token to show now (tokens are renewed)."""
         self.queue = queue
         self.last_error = ""  # why the last try failed; empty when it did not
+        self.delivered = 0  # since this courier is at work, as is what follows
+        self.parked = 0  # how many of them are of jobs that were not registered yet
         self._token = token or _no_token
         self._connection = connection or Connection(queue.server)
         self._batch_events = batch_events
@@ -151,7 +154,7 @@ class Courier:
                     continue
                 delivered, refused = delivered + came.delivered, refused + came.refused
                 if came.problem:
-                    return Drained(delivered, refused, came.problem, came.retry_after_seconds)
+                    return came._replace(delivered=delivered, refused=refused)
                 with self._change:
                     self._change.notify_all()
                 if enough is not None and enough():
@@ -177,7 +180,9 @@ class Courier:
             if isinstance(verdict, NotNow):
                 # A server in trouble gets smaller batches, which grow again with success.
                 self._limits[reader.folder.name] = max(1, len(batch.texts) // 2)
-                return Drained(problem=verdict.reason, retry_after_seconds=verdict.retry_after_seconds)
+                return Drained(
+                    problem=verdict.reason, retry_after_seconds=verdict.retry_after_seconds, denied=verdict.denied
+                )
             if isinstance(verdict, TooMuch):
                 if len(batch.texts) > 1:
                     self._limits[reader.folder.name] = len(batch.texts) // 2
@@ -185,6 +190,8 @@ class Courier:
                 verdict = Taken(0, [Refusal(0, verdict.code, verdict.message)])
             taken = verdict
         self._settle(reader, batch, taken)
+        self.delivered += len(batch.texts)
+        self.parked += taken.parked
         self._limits[reader.folder.name] = min(self._batch_events, limit * 2)
         return Drained(len(batch.texts), len(taken.refused) + len(batch.damaged))
 

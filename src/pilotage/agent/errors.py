@@ -61,6 +61,12 @@ class NotDelivered(AgentError):
     retryable = True
 
 
+class TokenRefused(NotDelivered):
+    """The server takes no events with this token. They are kept, and go with a delivery that shows a better one."""
+
+    retryable = False
+
+
 class EventRefused(AgentError):
     """The server refused this event and says why; it is set aside in `refused.jsonl` of its queue."""
 

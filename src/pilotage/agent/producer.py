@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pilotage.agent.courier import Courier, acknowledged
-from pilotage.agent.errors import AgentError, BadEvent, BadSetting, EventRefused, NotDelivered
+from pilotage.agent.errors import AgentError, BadEvent, BadSetting, EventRefused, NotDelivered, TokenRefused
 from pilotage.agent.identity import (
     Subject,
     TokenSource,
@@ -233,8 +233,8 @@ class Producer:
     ) -> EventId:
         """Log an event as `log` does, and return when the server has it.
 
-        Raises `EventRefused` with the server's reason, or `NotDelivered` when the time is up: then the event is kept
-        and delivered later.
+        Raises `EventRefused` with the server's reason, or `NotDelivered` when the time is up, or at once where the
+        token is refused: then the event is kept and delivered later.
         """
         event = self.log(event_type, data, **details)
         self._deliver_all([event], timeout_seconds=timeout_seconds)
@@ -246,6 +246,7 @@ class Producer:
     def flush(self, timeout_seconds: float = 30.0) -> None:
         """Return when the server has everything that this producer logged; raises `NotDelivered` when the time is up.
 
+        A token that is refused ends it at once (`TokenRefused`), since waiting does not make it a better one.
         An event that the server refuses is done with, too: it is set aside (`queue.refused()`).
         """
         with self._guard:
@@ -268,6 +269,12 @@ class Producer:
                     next_step=f"the events are kept in {self.queue.folder} and delivered when the server is there",
                 )
             drained = self._courier.drain_once(timeout_seconds=left, enough=done)
+            if drained.denied and not done():
+                raise TokenRefused(
+                    drained.problem,
+                    subject=self.queue.server,
+                    next_step=f"the events are kept in {self.queue.folder}; show a token that the server knows",
+                )
             if drained.busy:
                 self._courier.wait_for_news(min(0.02, left))
             elif drained.problem:
@@ -278,6 +285,16 @@ class Producer:
     def last_error(self) -> str:
         """Why the last try to deliver failed; empty when it did not."""
         return self._courier.last_error
+
+    @property
+    def delivered(self) -> int:
+        """How many events this producer brought to the server, with those that others left in the spool."""
+        return self._courier.delivered
+
+    @property
+    def parked(self) -> int:
+        """How many of them are of jobs that were not registered yet: they wait at the server, and count then."""
+        return self._courier.parked
 
     def close(self, flush_seconds: float = CLOSE_SECONDS) -> None:
         """Bring everything to disk, give the server that long to take it, end the threads.

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pilotage.adapters.settings_files import state_folder
-from pilotage.app.book import JOURNAL_VARIABLE
+from pilotage.app.book import JOURNAL_VARIABLE, state_folders
+from pilotage.client.finding import address_in
 from pilotage.model.configuration import Settings
 from pilotage.model.errors import PilotageError
 from pilotage.service.announcement import Announcement, find_service, refuse_second
@@ -69,10 +71,13 @@ def _told(log: Path, begin: int) -> str:
         return said.read(_TOLD_BYTES_MAX).decode("utf-8", "replace").strip().removeprefix("error: ")
 
 
-def stop_service(settings: Settings) -> Announcement:
-    """Stop the service of a folder in good order; returns when it has ended."""
+def stop_service(settings: Settings, *, upward: bool = False) -> Announcement:
+    """Stop the service of this folder in good order, or of the nearest above it; returns when it has ended."""
     folder = state_folder(settings, folder=Path.cwd())
     found = find_service(folder)
+    if found is None and upward:
+        folder = _running_above() or folder
+        found = find_service(folder)
     if found is None:
         raise NotStopped(
             "no service runs here",
@@ -91,3 +96,13 @@ def stop_service(settings: Settings) -> Announcement:
             raise NotStopped(f"the service did not end within {STOP_SECONDS:g} s", subject=f"process {found.pid}")
         time.sleep(LOOK_SECONDS)
     return found
+
+
+def _running_above() -> Path | None:
+    """The state folder that commands in this folder would find: nearest first, and the user's own only."""
+    for folder in state_folders(environment=os.environ, folder=Path.cwd()):
+        with suppress(PilotageError):
+            address = address_in(folder.path)
+            if address is not None and address.runs:
+                return folder.path
+    return None

@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from pilotage.adapters.settings_files import SETTINGS_FILE, STATE_FOLDER, load_settings, state_folder
 from pilotage.client.finding import StateFolder
 from pilotage.model.configuration import Settings
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 JOURNAL_VARIABLE = "PILOTAGE_JOURNAL_URL"
 
 
+class NoFolder(PilotageError):
+    """The journal is named by something that is no folder."""
+
+
 class SystemClock:
     """What time it is, by the clock of this computer."""
 
@@ -32,7 +38,18 @@ class SystemClock:
 
 def settings_here(flags: Mapping[str, object] | None = None) -> Settings:
     """The settings for a command in the current folder; flags that are None were not given."""
-    return load_settings(environment=os.environ, folder=Path.cwd(), flags=flags or {})
+    settings = load_settings(environment=os.environ, folder=Path.cwd(), flags=flags or {})
+    address = settings.journal.address
+    if address.kind == "sqlite" and Path(address.folder).is_file():
+        raise NoFolder(
+            "a book is a folder, and this is a file",
+            subject=str(address),
+            expected="sqlite:DIR",
+            next_step=f"name the folder: sqlite:{Path(address.folder).parent}"
+            if Path(address.folder).name == "book.sqlite"
+            else "",
+        )
+    return settings
 
 
 def state_folders(*, environment: Mapping[str, str], folder: Path) -> Iterator[StateFolder]:
@@ -72,7 +89,7 @@ def open_journal(settings: Settings) -> Journal:
 
 
 def _indexed(settings: Settings) -> frozenset[str]:
-    from pilotage.adapters.journals.sqlite import DEFAULT_INDEXED
+    from pilotage.adapters.journals.queries import DEFAULT_INDEXED
     from pilotage.book.query import indexed_names
 
     return indexed_names(settings.query.indexed) or DEFAULT_INDEXED
@@ -81,21 +98,35 @@ def _indexed(settings: Settings) -> frozenset[str]:
 def serve_book(settings: Settings, *, started: Callable[[Announcement], None]) -> int | None:
     """Serve the book over HTTP until a signal comes, which is returned."""
     from pilotage.adapters.local_token import ensure_token, token_file
+    from pilotage.model.extras import extra
     from pilotage.service.access import Access, digest_of, local_principal
+    from pilotage.service.announcement import last_port
     from pilotage.service.server import serve
 
     folder = state_folder(settings, folder=Path.cwd())
     access = Access({digest_of(ensure_token(folder)): local_principal(local_user())})
-    return serve(
-        settings=settings,
-        state_folder=folder,
-        open_journal=lambda: open_journal(settings),
-        access=access,
-        token_file=token_file(folder).absolute(),
-        clock=SystemClock(),
-        make_notifications=_notifications_for(settings),
-        started=started,
-    )
+
+    def serve_at(port: int) -> int | None:
+        chosen = msgspec.structs.replace(settings, service=msgspec.structs.replace(settings.service, port=port))
+        return serve(
+            settings=chosen,
+            state_folder=folder,
+            open_journal=lambda: open_journal(settings),
+            access=access,
+            token_file=token_file(folder).absolute(),
+            clock=SystemClock(),
+            make_notifications=_notifications_for(settings),
+            started=started,
+        )
+
+    if settings.service.port == 0 and (port := last_port(folder)):
+        # Any free one will do, so the one that it had: what was logged meanwhile waits for that address.
+        with extra("server", purpose="to serve the book over HTTP"):
+            from pilotage.service.http.listener import CannotListen
+
+        with suppress(CannotListen):
+            return serve_at(port)
+    return serve_at(settings.service.port)
 
 
 def _notifications_for(settings: Settings) -> MakeNotifications:
@@ -105,7 +136,7 @@ def _notifications_for(settings: Settings) -> MakeNotifications:
 
     clock = SystemClock()
     transports = make_transports(settings.notifications, clock=clock, listen_host=settings.service.host)
-    addresses = owner_addresses(settings.notifications.addresses)
+    addresses = owner_addresses(settings.notifications.owner_addresses)
 
     def make(journal: Journal, *, base_url: str) -> Notifications:
         return Notifications(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,17 +16,14 @@ from pilotage.adapters.settings_files import state_folder
 from pilotage.app.book import SystemClock, local_user, open_journal
 from pilotage.model.configuration import Settings
 from pilotage.model.errors import PilotageError
-from pilotage.model.states import FINAL_STATES
+from pilotage.model.states import FINAL_NAMES
 
 if TYPE_CHECKING:
     from pilotage.book.rows import JobRow
     from pilotage.book.ulm import Imported
     from pilotage.ports import Journal
-    from pilotage.service.rebuild import Book
     from pilotage.service.rebuild import Verdict as Verdict  # noqa: PLC0414 # offered on
     from pilotage.service.retention import Plan
-
-_FINAL = frozenset(state.value for state in FINAL_STATES)
 
 
 class NoBook(PilotageError):
@@ -93,7 +90,7 @@ def check_book(settings: Settings) -> Verdict:
     from pilotage.service.rebuild import check
 
     with book_of(settings) as journal, _scratch() as scratch:
-        return check(_mendable(journal), scratch)
+        return check(journal, scratch)
 
 
 def rebuild_book(settings: Settings) -> Verdict:
@@ -101,12 +98,7 @@ def rebuild_book(settings: Settings) -> Verdict:
     from pilotage.service.rebuild import rebuild
 
     with book_of(settings) as journal, _scratch() as scratch:
-        return rebuild(_mendable(journal), scratch)
-
-
-def _mendable(journal: Journal) -> Book:
-    # Every journal of ours can be checked and mended; the port has only what the service needs.
-    return cast("Book", journal)
+        return rebuild(journal, scratch)
 
 
 def _job(journal: Journal, settings: Settings, job: str) -> JobRow:
@@ -133,8 +125,19 @@ def dump_job(settings: Settings, job: str) -> Iterator[bytes]:
 
 def load_job(settings: Settings, lines: Iterable[bytes]) -> str:
     """Take a dumped job in, into a book that is made where there is none; its id is returned."""
-    with _own(settings) as journal:
-        return journal.load(lines)
+    folder = state_folder(settings, folder=Path.cwd())
+    if settings.journal.address.kind != "sqlite" or folder.exists():
+        with _own(settings) as journal:
+            return journal.load(lines)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # A new book is made aside: what cannot be loaded leaves none behind.
+    with tempfile.TemporaryDirectory(prefix=".pilotage-load-", dir=folder.parent) as aside:
+        made = Path(aside, "book")
+        url = f"sqlite:{made}"
+        with _own(msgspec.structs.replace(settings, journal=msgspec.structs.replace(settings.journal, url=url))) as new:
+            job = new.load(lines)
+        made.rename(folder)
+    return job
 
 
 def purge_jobs(settings: Settings, jobs: Sequence[str], *, force: bool, dry_run: bool) -> list[Purged]:
@@ -142,7 +145,7 @@ def purge_jobs(settings: Settings, jobs: Sequence[str], *, force: bool, dry_run:
     with book_of(settings) as journal:
         rows = [_job(journal, settings, job) for job in jobs]
         for row in rows:
-            if row.state not in _FINAL and not force:
+            if row.state not in FINAL_NAMES and not force:
                 raise StillRunning(
                     "this job is not over",
                     subject=f"job {row.job}",

@@ -12,7 +12,7 @@ from pilotage.book.notices import plain, time_text
 from pilotage.book.routes import NO_FAILURES, Audience, audiences, reason_of
 from pilotage.book.rows import EventRow, JobRow
 from pilotage.model.layout import PackageId
-from pilotage.model.states import FINAL_STATES
+from pilotage.model.states import FINAL_NAMES
 
 EXAMPLES_MAX = 5
 JOBS_MAX = 50
@@ -21,7 +21,6 @@ END = "end"
 _COLUMNS = EventRow.__struct_fields__
 _TYPE, _TIME, _DATA = (_COLUMNS.index(name) for name in ("type", "time", "data"))
 _JOB_ID, _STAGE = _COLUMNS.index("job_id"), _COLUMNS.index("stage")
-_FINAL = frozenset(state.value for state in FINAL_STATES)
 _TYPES = frozenset({"AttemptFinished", "Aborted"})
 
 
@@ -141,7 +140,7 @@ def counted(row: FailureRow | None, group: Group, failure: Failure) -> FailureRo
 
 def ended(job: JobRow) -> bool:
     """Whether nothing more is to come of a job."""
-    return job.state in _FINAL
+    return job.state in FINAL_NAMES
 
 
 def end_row(job: JobRow, *, owner: str) -> FailureRow:
@@ -205,7 +204,7 @@ def _called(row: FailureRow) -> str:
 
 
 def _section(group: Sequence[FailureRow], *, base_url: str) -> list[str]:
-    lines = [f"Job {_called(group[0])}", f"  {base_url}/jobs/{group[0].job}"]
+    lines = [f"Job {_called(group[0])}", f"  {base_url}/v1/jobs/{group[0].job}"]
     end = next((row for row in group if row.kind == END), None)
     if end is not None:
         summary = _summary.decode(end.examples)

@@ -165,7 +165,7 @@ def open_epoch(row: PackageFacts, epoch: int) -> bool:
         return False
     row.epoch = epoch
     row.bound_site = row.bound_at = row.cancelled_at = row.aborted_at = row.cleared_at = row.opened_at = None
-    row.cause = row.cleared_by = None
+    row.cause = row.cause_message = row.upstream = row.cleared_by = None
     for register in (Register.BOUND, Register.CANCELLED, Register.ABORTED, Register.CLEARED, Register.OPENED):
         row.keys.pop(register, None)
     return True
@@ -200,6 +200,7 @@ def on_aborted(row: PackageFacts, key: StoredKey, event: Event, data: payloads.A
     """It was given up."""
     if takes(row.keys, Register.ABORTED, key):
         row.aborted_at, row.cause = event.time, data.cause
+        row.cause_message, row.upstream = data.message or None, data.upstream
 
 
 def on_cleared(row: PackageFacts, key: StoredKey, event: Event, data: payloads.Cleared) -> None:
@@ -255,8 +256,8 @@ def open_job_epoch(row: JobRow, keys: Keys, epoch: int) -> bool:
     if epoch < row.epoch:
         return False
     row.epoch = epoch
-    row.killed_at = row.aborted_at = row.cleared_at = row.opened_at = None
-    row.cause = row.cleared_by = None
+    row.cancelled_at = row.aborted_at = row.cleared_at = row.opened_at = None
+    row.cause = row.cause_message = row.cleared_by = None
     for register in (Register.CANCELLED, Register.ABORTED, Register.CLEARED, Register.OPENED):
         keys.pop(register, None)
     return True
@@ -300,16 +301,16 @@ def on_access_set(row: JobRow, keys: Keys, key: StoredKey, event: Event, data: p
         row.access = _text(data.rules)
 
 
-def on_job_killed(row: JobRow, keys: Keys, key: StoredKey, event: Event, data: payloads.CancelAccepted) -> None:
+def on_job_cancelled(row: JobRow, keys: Keys, key: StoredKey, event: Event, data: payloads.CancelAccepted) -> None:
     """The whole job is cancelled."""
     if takes(keys, Register.CANCELLED, key):
-        row.killed_at = event.time
+        row.cancelled_at = event.time
 
 
 def on_job_aborted(row: JobRow, keys: Keys, key: StoredKey, event: Event, data: payloads.Aborted) -> None:
     """The whole job was given up."""
     if takes(keys, Register.ABORTED, key):
-        row.aborted_at, row.cause = event.time, data.cause
+        row.aborted_at, row.cause, row.cause_message = event.time, data.cause, data.message or None
 
 
 def on_job_cleared(row: JobRow, keys: Keys, key: StoredKey, event: Event, data: payloads.Cleared) -> None:

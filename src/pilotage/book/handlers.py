@@ -35,7 +35,7 @@ STANDING_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
     payloads.Restored: facts.on_dropped,
 }
 JOB_EPOCH_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
-    payloads.CancelAccepted: facts.on_job_killed,
+    payloads.CancelAccepted: facts.on_job_cancelled,
     payloads.Aborted: facts.on_job_aborted,
     payloads.Cleared: facts.on_job_cleared,
     payloads.Restarted: facts.on_job_restarted,

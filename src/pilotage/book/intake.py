@@ -9,7 +9,7 @@ import msgspec
 from pilotage.book.codec import Checked, Codec, Refusal, RefusalCode
 from pilotage.book.ledger import Ledger, PackageKey, Sought
 from pilotage.book.rows import EventRow, JobRow, ParkedRow, StreamRow
-from pilotage.book.streams import Heard, TooManyGaps
+from pilotage.book.streams import Heard
 from pilotage.model import payloads
 from pilotage.model.events import Event
 
@@ -78,6 +78,7 @@ class Intake:
             name, n = event.job, event.n
             heard = heards[event.source, event.stream]
             if name is not None and name in purged:
+                heard.add(n)  # no hole stays for what will never be kept
                 self._refuse(one, "purged", f"job {name} was purged: nothing more is kept of it")
                 continue
             if n == heard.watermark + 1 and not heard.firsts:  # what `add` does, for the stream that counts on
@@ -101,13 +102,9 @@ class Intake:
             self._compare(repeats)
 
     def _heard_first(self, heard: Heard, one: Checked, repeats: list[tuple[Checked, int]]) -> bool:
-        """Whether an event out of turn is new; if it is not, it is refused or noted among the repeats."""
-        try:
-            if heard.add(one.event.n):
-                return True
-        except TooManyGaps:
-            self._refuse(one, "too_many", f"stream {one.event.stream} has more holes than one that counts would leave")
-            return False
+        """Whether an event out of turn is new; if it is not, it is noted among the repeats."""
+        if heard.add(one.event.n):
+            return True
         repeats.append((one, heard.row.stream_id))
         return False
 
@@ -137,7 +134,11 @@ class Intake:
                 self.repeated += 1
             else:
                 source, stream = one.event.source, one.event.stream
-                self._refuse(one, "conflict", f"{source} {stream} {one.event.n} is known with other content")
+                self._refuse(
+                    one,
+                    "conflict",
+                    f"{source} {stream} {one.event.n} is known with other content, or was heard and is no longer kept",
+                )
 
     def _key(self, one: Checked) -> PackageKey | None:
         job = self.jobs.get(one.event.job) if one.event.job is not None else None

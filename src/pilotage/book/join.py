@@ -5,7 +5,7 @@ The order within a batch does not matter, nor how events are cut into batches, e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -36,7 +36,7 @@ from pilotage.book.rows import (
     packed,
 )
 from pilotage.book.settle import settle, settle_job
-from pilotage.book.statistics import Observations, observe_now
+from pilotage.book.statistics import Observations, observe_job, observe_now
 from pilotage.book.working import PackageWork, Working
 from pilotage.model import payloads
 from pilotage.model.events import SOURCE_RANKS, Event
@@ -80,7 +80,8 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
 
     changes: Changes
     receipt: Receipt
-    moved: Iterator[Change]
+    moved: Callable[[], Iterator[Change]]
+    fresh: Callable[[], Iterator[Checked]]  # what was not known before, in the order of positions
 
 
 def join(
@@ -113,7 +114,8 @@ class Join:
         self._changes = Changes(received=received)
         self._position = ledger.position()
         self._told_jobs: set[int] = set()
-        self._moves: dict[tuple[tuple[int, int], tally.Standing | None, tally.Standing], int] = {}
+        self._job_tags: dict[int, dict[str, tuple[str, StoredKey]]] = {}
+        self._moves: dict[tuple[tuple[int, int], tally.Standing | None, tally.Standing | None], int] = {}
         self._working = Working(ledger, self._jobs)
         self._pilots: dict[str, tuple[PilotRow, Keys]] = {}
         self._nodes: dict[str, tuple[NodeRow, Keys]] = {}
@@ -154,7 +156,7 @@ class Join:
             parked=intake.parked_now,
             refused=intake.refused,
         )
-        return Joined(changes=changes, receipt=receipt, moved=self._moved_ones())
+        return Joined(changes=changes, receipt=receipt, moved=self._moved_ones, fresh=self._fresh)
 
     def _join_all(self) -> None:
         """Every event, once: stored, and its facts added. This runs for each event there is, so it is written flat."""
@@ -195,15 +197,23 @@ class Join:
                 continue
             attempt = row.attempts.get(event.attempt)
             if attempt is None:
-                attempt = row.attempts[event.attempt] = AttemptFacts()
-            if event.epoch > attempt.epoch:
-                attempt.epoch = event.epoch
-            handler(attempt, key, event, data, position)
+                attempt = row.attempts[event.attempt] = AttemptFacts(epoch=event.epoch)
+            if event.epoch == attempt.epoch or self._in_epoch(row, attempt, event):
+                handler(row.attempts[event.attempt], key, event, data, position)
             if event.epoch != row.epoch:
                 facts.open_epoch(row, event.epoch)
             if job.started_at is None or time < job.started_at or type(data) is payloads.CommitGranted:
                 _job_times(job, event, data)
         self._position = position
+
+    def _in_epoch(self, row: PackageFacts, attempt: AttemptFacts, event: Event) -> bool:
+        """Whether an event speaks of an attempt's own epoch; a number that was used in a lower one begins anew."""
+        attempt.reused = 1
+        if event.epoch < attempt.epoch:
+            return False
+        assert event.attempt is not None
+        row.attempts[event.attempt] = AttemptFacts(epoch=event.epoch, reused=1)
+        return True
 
     def _on_other(self, kind: str, event: Event, data: payloads.Payload, key: StoredKey) -> None:
         if kind == "pilot":
@@ -265,9 +275,10 @@ class Join:
             self._reshaped.add((job.job_id, stage))
 
     def _tag_job(self, job: JobRow, key: StoredKey, name: str, value: str) -> None:
-        tags = facts.read_tags(job.tags)
+        tags = self._job_tags.get(job.job_id)
+        if tags is None:
+            tags = self._job_tags[job.job_id] = facts.read_tags(job.tags)
         if facts.on_tagged(tags, key, name, value):
-            job.tags = _encode(dict(sorted(tags.items()))).decode()
             self._tag((job.job_id, 0, 0, 0), name, value)
 
     def _tag(self, package: PackageKey, name: str, value: str) -> None:
@@ -294,17 +305,31 @@ class Join:
         for (place, before, after), count in self._moves.items():
             if before is not None:
                 self._working.stages[place].count(before, -count)
-            self._working.stages[place].count(after, count)
+            if after is not None:
+                self._working.stages[place].count(after, count)
         for stage in self._working.stages.values():
             stage.close()
+            if stage.is_rumour:
+                continue
             stage.row.keys = packed(stage.keys)
             self._changes.stages.append(stage.row)
         for name in sorted(self._touched_jobs):
             job = self._jobs[name]
             settle_job(job)
+            if (tags := self._job_tags.get(job.job_id)) is not None:
+                job.tags = _encode(dict(sorted(tags.items()))).decode()
+            job.heard_at = max(job.heard_at, self._received)
             job.keys = packed(self._job_keys.get(job.job_id, {}))
             self._changes.jobs.append(job)
+        for name in self._touched_jobs:
+            job = self._jobs[name]
+            known = self._jobs_before.get(job.job_id)
+            shapes = (stage.shape for stage in self._working.stages.values() if stage.job is job)
+            observe_job(observations, job, before=known[1] if known is not None else (None, None), shapes=shapes)
         self._changes.statistics = observations.rows(self._ledger, now=self._received)
+
+    def _fresh(self) -> Iterator[Checked]:
+        return (one for one, _, _, _ in self._intake.fresh)
 
     def _moved_ones(self) -> Iterator[Change]:
         """What moved, made only as far as somebody asks."""
@@ -346,7 +371,7 @@ class Join:
             stage.touch(row.shaped - work.shaped_before)
         seen = observe_now(row, job)
         if seen != work.observed:
-            observations.observe(before=work.observed, after=seen)
+            observations.observe_all(before=work.observed, after=seen)
         work.row.counted, work.row.observed = after, seen
         self._changes.packages.append(work.row)
 
@@ -362,7 +387,7 @@ def _job_times(job: JobRow, event: Event, data: payloads.Payload) -> None:
 
 def _standing_facts(job: JobRow) -> tuple[float | str | None, ...]:
     """The facts of a job that packages without any of their own take their state from."""
-    return job.submitted_at, job.accepted_at, job.killed_at, job.aborted_at, job.cause, job.epoch
+    return job.submitted_at, job.accepted_at, job.cancelled_at, job.aborted_at, job.cause, job.cause_message, job.epoch
 
 
 def _with_keys(row: Any, keys: Keys) -> Any:

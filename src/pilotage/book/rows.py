@@ -84,14 +84,16 @@ class JobRow(Counted, kw_only=True, gc=False):
     accepted_at: float | None = None
     started_at: float | None = None
     finished_at: float | None = None
-    killed_at: float | None = None
+    cancelled_at: float | None = None
     aborted_at: float | None = None
     cause: str | None = None
+    cause_message: str | None = None
     cleared_at: float | None = None
     cleared_by: str | None = None
     opened_at: float | None = None
     entered_at: float | None = None
     updated_at: float = 0.0
+    heard_at: float = 0.0  # by the clock that received its last event, which the clocks of its events cannot move
     purged_at: float | None = None
     keys: bytes = b""
 
@@ -107,9 +109,10 @@ class StageRow(Counted, kw_only=True, gc=False):
 
 
 class AttemptFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What is known of one try at a package; an attempt is never overwritten by another."""
+    """What is known of one try at a package. Numbers go on over all epochs: one that comes again is told by `reused`."""
 
     epoch: int = 1
+    reused: int = 0
     site: str | None = None
     pilot: str | None = None
     node: str | None = None
@@ -151,6 +154,8 @@ class PackageFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     exit_message: str | None = None
     reason: str | None = None
     cause: str | None = None  # why it was given up
+    cause_message: str | None = None
+    upstream: str | None = None  # the package whose failure it follows from
     cleared_by: str | None = None
     held: int = 0
     dropped: int = 0
@@ -190,7 +195,7 @@ class PackageRow(msgspec.Struct):
     number: int
     facts: PackageFacts
     counted: tuple[str, int, int, int] | None = None
-    observed: tuple[tuple[float, ...], str, str] | None = None
+    observed: dict[int, tuple[tuple[float, ...], str, str]] | None = None
 
 
 _facts_decoder = msgspec.json.Decoder(PackageFacts)

@@ -1,4 +1,6 @@
-"""From facts to what is shown: the state of a package, of a job, and the times at which they entered it. Pure functions.
+"""From facts to what is shown: the state of a package, of a job, and the times at which they entered it.
+
+Nothing here knows an order, a clock or a store; what is derived is written beside the facts it follows from.
 
 A later fact implies the earlier ones (a lease without a word of the queue is believed); what had to be believed is
 named in `inferred`. Only facts of the highest epoch count.
@@ -22,7 +24,7 @@ COUNTERS: dict[str, str] = {state.value: state.value.lower() for state in State}
 
 def default_state(job: JobRow) -> str:
     """Where a package stands of which nothing was heard, and one that has nothing of its own to wait for."""
-    if job.killed_at is not None:
+    if job.cancelled_at is not None:
         return CANCELLED
     if job.aborted_at is not None:
         return ABORTED
@@ -44,9 +46,7 @@ def running_since(attempt: AttemptFacts) -> float | None:
 def settle(row: PackageFacts, job: JobRow) -> None:
     """Derive everything a package shows from its own facts, those of its attempts, and its job's."""
     if row.aborted_at is None:
-        row.cause = None  # unless it follows from its job again
-    if row.aborted_at is None:
-        row.cause = None  # its job's, of an epoch that may be over
+        row.cause = row.cause_message = None  # unless it follows from its job again, whose epoch may be another
     if len(row.attempts) == 1:
         [(number, attempt)] = row.attempts.items()
         if attempt.epoch == row.epoch:
@@ -67,7 +67,7 @@ def settle_single(row: PackageFacts, number: int, attempt: AttemptFacts, job: Jo
     row.attempt, row.site, row.node = number, attempt.site, attempt.node
     row.exit_code, row.exit_message, row.reason = attempt.exit_code, attempt.exit_message, attempt.reason
     if row.cancelled_at is None and row.aborted_at is None and row.cleared_at is None:
-        row.conflict = 0
+        row.conflict = attempt.reused
         if granted is not None:
             row.state, row.entered_at = DONE, granted
         elif running is not None and attempt.finished_at is None:
@@ -75,7 +75,8 @@ def settle_single(row: PackageFacts, number: int, attempt: AttemptFacts, job: Jo
         else:
             _state(row, row.attempts, job)
     else:
-        row.conflict = int((granted is not None) + (row.cancelled_at is not None) + (row.aborted_at is not None) > 1)
+        ends = (granted is not None) + (row.cancelled_at is not None) + (row.aborted_at is not None)
+        row.conflict = int(ends > 1 or attempt.reused)
         _state(row, row.attempts, job)
     started = attempt.started_at is not None or attempt.lease_seconds is not None
     seen = created is not None and started and (granted is None or attempt.finished_at is not None)
@@ -112,7 +113,8 @@ def settle_all(row: PackageFacts, job: JobRow) -> None:
     else:
         row.attempt, row.site, row.node, row.done_at = number, shown.site, shown.node, shown.granted_at
         row.exit_code, row.exit_message, row.reason = shown.exit_code, shown.exit_message, shown.reason
-    row.conflict = int(granted + (row.cancelled_at is not None) + (row.aborted_at is not None) > 1)
+    ends = granted + (row.cancelled_at is not None) + (row.aborted_at is not None)
+    row.conflict = int(ends > 1 or any(attempt.reused for attempt in current.values()))
     _state(row, current, job)
     row.inferred = _inferred(current) if current else ""
 
@@ -165,10 +167,10 @@ def _live(current: Mapping[int, AttemptFacts]) -> tuple[str, float | None] | Non
 
 
 def _idle(row: PackageFacts, current: Mapping[int, AttemptFacts], job: JobRow) -> tuple[str, float | None]:
-    if job.killed_at is not None:
-        return CANCELLED, job.killed_at
+    if job.cancelled_at is not None:
+        return CANCELLED, job.cancelled_at
     if job.aborted_at is not None:
-        row.cause = job.cause
+        row.cause, row.cause_message = job.cause, job.cause_message
         return ABORTED, job.aborted_at
     if row.bound_at is not None and not _used(row, current):
         return READY, row.bound_at
@@ -212,14 +214,14 @@ def compound_state(counts: Counted, *, job: JobRow, late: int) -> str:
     if counts.running:
         return RUNNING
     started = counts.started > 0
-    over = job.killed_at is not None or job.aborted_at is not None
+    over = job.cancelled_at is not None or job.aborted_at is not None
     if job.accepted_at is None and job.epoch == 1 and not started and not over and not _moved(counts):
         return SUBMITTED
     movable = counts.submitted + counts.waiting + counts.ready + counts.scheduled + (0 if over else late)
     known = movable + counts.done + counts.aborted + counts.cancelled + counts.cleared + counts.dropped
     if movable or (not known and not over and job.cleared_at is None):
         return RUNNING if started else WAITING
-    if job.killed_at is not None:
+    if job.cancelled_at is not None:
         return CANCELLED
     if job.cleared_at is not None or (counts.cleared and not counts.done + counts.aborted + counts.cancelled):
         return CLEARED
@@ -244,7 +246,7 @@ def settle_job(row: JobRow) -> None:
         case "RUNNING":
             row.entered_at = row.started_at
         case "CANCELLED":
-            row.entered_at = _latest(row.killed_at, row.finished_at)
+            row.entered_at = _latest(row.cancelled_at, row.finished_at)
         case "CLEARED":
             row.entered_at = row.cleared_at if row.cleared_at is not None else row.finished_at
         case _:

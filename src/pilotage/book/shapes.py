@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import accumulate
@@ -40,6 +41,16 @@ class Shape:
         at = 0 if len(self._line_ends) == 1 else bisect.bisect_right(self._line_ends, rest)
         activities = self.shape.templates[at].activities
         return activities[number - 1] if 1 <= number <= len(activities) else None
+
+    def activities(self) -> Iterator[tuple[str, int]]:
+        """Each activity of the stage, and how many packages are of it."""
+        if self.late:
+            return
+        counts: Counter[str] = Counter()
+        for template in self.shape.templates:
+            for activity in template.activities:
+                counts[activity] += self.shape.items * template.lines
+        yield from ((activity, count) for activity, count in sorted(counts.items()) if count)
 
     def after(self, package: PackageId | None) -> Iterator[PackageId]:
         """The packages of the stage in their order, after one of them or from the first.

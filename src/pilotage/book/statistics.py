@@ -1,5 +1,8 @@
 """How work flows: entries into each state, and the times between any two states, by site and activity.
 
+Each attempt counts at its own site. A package that was never tried counts where it was bound, or at no site, and so does
+the whole of a job when it is submitted and accepted.
+
 Each observation falls into a slice of time, 10 seconds wide for the last minute and 5 minutes wide for the last day. A
 slice holds counts in logarithmic bins, so that slices add up and a quantile is known to within 5 % of its value.
 """
@@ -7,7 +10,7 @@ slice holds counts in logarithmic bins, so that slices add up and a quantile is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import log
 from typing import Any
 
@@ -15,6 +18,8 @@ import msgspec
 
 from pilotage.book.ledger import Ledger
 from pilotage.book.rows import JobRow, PackageFacts, StatisticRow
+from pilotage.book.settle import running_since
+from pilotage.book.shapes import Shape
 from pilotage.model.states import State
 
 FINE_SECONDS = 10
@@ -38,6 +43,7 @@ Milestones = tuple[float, ...]
 Observed = tuple[Milestones, str, str]
 """The milestones of a package, its site and its activity."""
 _NOTHING: Milestones = (NEVER,) * len(_STATES)
+_NO_END = (NEVER, NEVER, NEVER)
 
 
 class Sketch(msgspec.Struct, array_like=True):
@@ -71,24 +77,35 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     intervals: dict[str, Interval]  # by "WAITING-RUNNING"
 
 
-def observed(row: PackageFacts) -> Observed:
+Tries = dict[int, Observed]
+"""What is counted of a package: each of its attempts at its own site, or, under 0, what befell it without one."""
+
+
+def observed(row: PackageFacts) -> Tries:
     """What a package was last counted with."""
     submitted, waiting = row.counted_with or (NEVER, NEVER)
-    times = (
-        submitted,
-        waiting,
-        row.ready_at or NEVER,
-        row.scheduled_at or NEVER,
-        row.running_at or NEVER,
-        row.done_at or NEVER,
-        row.aborted_at or NEVER,
-        row.cancelled_at or NEVER,
-        row.cleared_at or NEVER,
-    )
-    return times, row.site or "", row.activity
+    ends = (row.aborted_at or NEVER, row.cancelled_at or NEVER, row.cleared_at or NEVER)
+    found: Tries = {}
+    for number, attempt in row.attempts.items():
+        here = attempt.epoch == row.epoch
+        times = (
+            submitted if here else NEVER,
+            waiting if here else NEVER,
+            attempt.created_at or NEVER,
+            attempt.queued_at or NEVER,
+            running_since(attempt) or NEVER,
+            attempt.granted_at or NEVER,
+            *(ends if number == row.attempt else _NO_END),
+        )
+        found[number] = (times, attempt.site or "", row.activity)
+    if row.attempt is None:
+        found[0] = (
+            (submitted, waiting, row.bound_at or NEVER, NEVER, NEVER, NEVER, *ends), row.site or "", row.activity,
+        )  # fmt: skip
+    return found
 
 
-def observe_now(row: PackageFacts, job: JobRow) -> Observed:
+def observe_now(row: PackageFacts, job: JobRow) -> Tries:
     """What a package is to be counted with from now on; that is noted with it, since its job may learn more later."""
     row.counted_with = (job.submitted_at or NEVER, row.opened_at or job.accepted_at or NEVER)
     return observed(row)
@@ -106,8 +123,29 @@ class Observations:
         self._pending: list[int] = []  # the group of each package that moved,
         self._times: list[float] = []  # and its milestones: those that are counted, and all of them
 
+    def observe_all(self, *, before: Tries, after: Tries) -> None:
+        """A package moved: its attempts as they were counted before, and as they are now."""
+        for number, now in after.items():
+            was = before.get(number)
+            if was != now:
+                self.observe(before=was, after=now)
+        for number, was in before.items():
+            if number not in after:
+                self._count(_NOTHING, was, -1)
+
+    def enter(self, state: State, *, at: float, activity: str, count: int, since: float | None = None) -> None:
+        """Packages entered a state together, before any of them had a site; `since` says when they were SUBMITTED."""
+        sketch = self._sketch(int(at) // FINE_SECONDS, "", activity)
+        later = _STATES.index(state)
+        code = (_ENTRY * 16 + later) * _BINS
+        sketch.counts[code] = sketch.counts.get(code, 0) + count
+        if since is not None:
+            code = later * _BINS + _bin(at - since)
+            sketch.counts[code] = sketch.counts.get(code, 0) + count
+            sketch.sums[later] = sketch.sums.get(later, 0.0) + count * max(0.0, at - since)
+
     def observe(self, *, before: Observed | None, after: Observed) -> None:
-        """A package moved: milestones, site and activity as they were counted before, and as they are now."""
+        """One attempt moved: milestones, site and activity as they were counted before, and as they are now."""
         times, site, activity = after
         if before is None:
             counted = _NOTHING
@@ -198,10 +236,8 @@ class Observations:
                     continue
                 pair = earlier * 16 + later
                 seconds = at - since
-                if seconds < _SMALLEST:
-                    code = pair * _BINS
-                else:
-                    code = pair * _BINS + min(_BINS - 1, int(log(seconds) * _PER_LOG + _OFFSET))
+                code = pair * _BINS + _bin(seconds)
+                if seconds >= _SMALLEST:
                     sums[pair] = sums.get(pair, 0.0) + by * seconds
                 counts[code] = counts.get(code, 0) + by
 
@@ -237,6 +273,25 @@ class Observations:
             )
             for key, sketches in wanted.items()
         ]
+
+
+def observe_job(observations: Observations, job: JobRow, *, before: Sequence[object], shapes: Iterable[Shape]) -> None:
+    """Count the packages of a job that were submitted or accepted just now; `before` is when that was known to be."""
+    submitted = job.submitted_at if before[0] is None else None
+    accepted = job.accepted_at if before[1] is None else None
+    if submitted is None and accepted is None:
+        return
+    for shape in shapes:
+        for activity, count in shape.activities():
+            if submitted is not None:
+                observations.enter(State.SUBMITTED, at=submitted, activity=activity, count=count)
+            if accepted is not None:
+                since = job.submitted_at
+                observations.enter(State.WAITING, at=accepted, activity=activity, count=count, since=since)
+
+
+def _bin(seconds: float) -> int:
+    return 0 if seconds < _SMALLEST else min(_BINS - 1, int(log(seconds) * _PER_LOG + _OFFSET))
 
 
 def _middle(number: int) -> float:

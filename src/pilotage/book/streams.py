@@ -9,13 +9,9 @@ import msgspec
 from pilotage.book.rows import StreamRow
 
 RANGES_MAX = 10_000
-"""A stream with more holes than this is not counting; its next hole is refused."""
+"""Of a stream with more holes than this the oldest one is given up; what comes for it after all is a conflict."""
 
 _ranges = msgspec.json.Decoder(list[tuple[int, int]])
-
-
-class TooManyGaps(Exception):
-    """A stream has more holes than anybody who counts would leave."""
 
 
 class Heard:
@@ -60,11 +56,13 @@ class Heard:
             self._lasts[at - 1] = n
         elif joins_after:
             self.firsts[at] = n
-        elif len(self.firsts) >= RANGES_MAX and n != self.watermark + 1:
-            raise TooManyGaps
         else:
             self.firsts.insert(at, n)
             self._lasts.insert(at, n)
+            if len(self.firsts) > RANGES_MAX:
+                # The oldest hole is given up: most likely what belongs there was refused, and will not come.
+                self.watermark = self._lasts[0]
+                del self.firsts[0], self._lasts[0]
 
     def packed(self) -> StreamRow:
         """The row again."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from pilotage.book.facts import read_tags
+from pilotage.book.attributes import job_attributes, package_attributes
 from pilotage.book.join import Change, Joined
 from pilotage.book.ledger import PackageKey
 from pilotage.book.notice_rows import NoticeRow, WatchedRow
@@ -116,43 +116,11 @@ def _attribute(text: str, target: Target) -> str:
 
 
 def attributes_of(change: Change) -> dict[str, Any]:
-    """A package or a job as queries see it: its attributes by name."""
-    job, package = change.job, change.package
-    row: dict[str, Any] = {
-        "job": job.job,
-        "name": job.name,
-        "parent": job.parent,
-        "owner": job.owner,
-        "submitted": job.submitted_at,
-    }
+    """What moved, as queries see it."""
+    package = change.package
     if package is None:
-        tags = read_tags(job.tags) if job.tags not in ("", "{}") else {}
-        return row | {
-            "state": job.state,
-            "held": bool(job.held),
-            "reason": job.cause,
-            "entered": job.entered_at,
-            "updated": job.updated_at,
-            "tags": {name: value for name, (value, _) in tags.items()},
-        }
-    facts = package.facts
-    shown = facts.attempts.get(facts.attempt) if facts.attempt is not None else None
-    return row | {
-        "package": PackageId(package.stage, package.line, package.number).dotted,
-        "state": facts.state,
-        "site": facts.site,
-        "node": facts.node,
-        "pilot": shown.pilot if shown is not None else None,
-        "exit_code": facts.exit_code,
-        "reason": facts.reason if facts.reason is not None else facts.cause,
-        "activity": facts.activity,
-        "entered": facts.entered_at,
-        "updated": facts.updated_at,
-        "attempts": len(facts.attempts),
-        "held": bool(facts.held),
-        "dropped": bool(facts.dropped),
-        "tags": {name: value for name, (value, _) in facts.tags.items()},
-    }
+        return job_attributes(change.job)
+    return package_attributes(change.job, PackageId(package.stage, package.line, package.number), package.facts)
 
 
 class _Candidate(msgspec.Struct, frozen=True):
@@ -218,7 +186,7 @@ class Matching:
     def _candidates(self, joined: Joined, *, now: float) -> Iterable[_Candidate]:
         queries: dict[str, Query] = {}
         readable: dict[tuple[str, int], bool] = {}
-        for change in joined.moved:
+        for change in joined.moved():
             row: dict[str, Any] | None = None
             state, before = _states(change)
             for live in (*self._by_job.get(change.job.job, ()), *self._everywhere):
@@ -292,8 +260,8 @@ def _notice(each: _Candidate, changed: list[str], *, position: int, part: int, n
     if (tags := {name: _value(row, name) for name in live.wanted.attributes if name.startswith(TAG_PREFIX)}) != {}:
         data["tags"] = {name.removeprefix(TAG_PREFIX): value for name, value in tags.items()}
     if change.package is None:
-        counted = ("expected", "done", "aborted", "cancelled", "failed")
-        data |= {"epoch": change.job.epoch, "counts": {name: getattr(change.job, name) for name in counted}}
+        counts = {name: getattr(change.job, name) for name in ("done", "aborted", "cancelled", "failed")}
+        data |= {"epoch": change.job.epoch, "counts": {"packages": change.job.expected, **counts}}
     else:
         facts = change.package.facts
         data["epoch"] = facts.epoch

@@ -88,6 +88,3 @@ TABLES: tuple[Table, ...] = (
     Table(name="mails", row=notice_rows.MailRow, key=("recipient",)),
 )
 TABLE_BY_ROW: dict[type[rows.Row], Table] = {table.row: table for table in TABLES}
-
-NOTICE_TABLES = frozenset({"subscriptions", "notices", "watched", "failures", "mails"})
-"""Tables of notifications: no fold of events, so a rebuild, a check and a dump of a job leave them alone."""

@@ -9,8 +9,15 @@ Standing = tuple[str, int, int, int]
 """What a package counts as: its state, whether dropped, whether ever started, whether granted."""
 
 
-def standing(row: PackageFacts) -> Standing:
-    """What a package counts as now."""
+def is_known(row: PackageFacts) -> bool:
+    """Whether anything says that a package exists: a tag or a note alone may be about one that was never there."""
+    return bool(row.shaped or row.attempts or row.epoch > 1 or row.keys)
+
+
+def standing(row: PackageFacts) -> Standing | None:
+    """What a package counts as now; one that nobody knows of does not count."""
+    if not row.shaped and not is_known(row):
+        return None
     return row.state, row.dropped, row.started, int(row.done_at is not None and row.state in (DONE, "CLEARED"))
 
 

@@ -8,10 +8,9 @@ import msgspec
 
 from pilotage.book import statistics, tally
 from pilotage.book.ledger import Ledger, PackageKey
-from pilotage.book.rows import JobRow, Keys, PackageFacts, PackageRow, StageRow, keys_of
+from pilotage.book.rows import Counted, JobRow, Keys, PackageFacts, PackageRow, StageRow, keys_of
 from pilotage.book.settle import default_state
 from pilotage.book.shapes import Shape, shape_of
-from pilotage.model.layout import PackageId
 
 UNKNOWN_SHAPE = '{"items":0}'
 
@@ -29,7 +28,7 @@ class PackageWork:
         self.new = new
         self.shaped_before = facts.shaped
         self.before: tally.Standing | None = None
-        self.observed: statistics.Observed | None = None
+        self.observed: statistics.Tries = {}
         if not new:
             self.before = row.counted or tally.standing(facts)
             self.observed = row.observed or statistics.observed(facts)
@@ -38,12 +37,13 @@ class PackageWork:
 class StageWork:
     """A stage whose histogram may change; packages that nothing was heard of are taken out and put back at the end."""
 
-    __slots__ = ("job", "keys", "row")
+    __slots__ = ("job", "keys", "new", "row")
 
-    def __init__(self, row: StageRow, job: JobRow, *, job_before: JobRow) -> None:
+    def __init__(self, row: StageRow, job: JobRow, *, job_before: JobRow, new: bool) -> None:
         """Take the untouched packages out of the histograms of the stage and of its job, where they were counted."""
         self.row = row
         self.job = job
+        self.new = new
         self.keys: Keys = keys_of(row)
         self.count((default_state(job_before), 0, 0, 0), -tally.untouched(row))
 
@@ -70,6 +70,11 @@ class StageWork:
         """Count a package of the shape as heard of."""
         self.row.touched += by
         self.job.touched += by
+
+    @property
+    def is_rumour(self) -> bool:
+        """Whether nothing is known of it: no shape, and no package that counts."""
+        return self.new and not self.keys and not any(getattr(self.row, name) for name in Counted.__struct_fields__)
 
     def close(self) -> None:
         """Put the untouched packages where the job says they stand."""
@@ -122,10 +127,10 @@ class Working:
             self.stages[row.job_id, row.stage] = self._stage(row)
         for key in wanted - self.stages.keys():
             row = StageRow(job_id=key[0], stage=key[1], shape=UNKNOWN_SHAPE)
-            self.stages[key] = self._stage(row)
+            self.stages[key] = self._stage(row, new=True)
 
-    def _stage(self, row: StageRow) -> StageWork:
-        return StageWork(row, self._jobs[row.job_id], job_before=self._jobs_before[row.job_id])
+    def _stage(self, row: StageRow, *, new: bool = False) -> StageWork:
+        return StageWork(row, self._jobs[row.job_id], job_before=self._jobs_before[row.job_id], new=new)
 
     def load_stages_of(self, job_id: int) -> None:
         """Load every stage of a job."""
@@ -135,7 +140,3 @@ class Working:
         for row in self._ledger.stages_of(job_id):
             if (row.job_id, row.stage) not in self.stages:
                 self.stages[row.job_id, row.stage] = self._stage(row)
-
-    def place(self, work: PackageWork) -> PackageId:
-        """Where a package stands in its job."""
-        return PackageId(work.row.stage, work.row.line, work.row.number)

@@ -104,7 +104,8 @@ def _tell(verdict: Verdict, *, as_json: bool) -> None:
 def seal(jobs: tuple[str, ...], journal: str | None) -> None:
     """Move finished jobs out of the live book, each into a file of its own.
 
-    They can be asked for as before; a late event brings a job back.
+    They are asked for by their id as before; a query over packages leaves them out unless it names the job. A late
+    event brings a job back.
     """
     from pilotage.app.keeping import seal_jobs
 

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pilotage.cli.output import emit, say_to_reader
-from pilotage.cli.remote import address_of, json_option, server_option
+from pilotage.cli.remote import address_of, json_option, package_of, server_option
 from pilotage.model.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from pilotage.client.composing import Composed
+    from pilotage.client.sending import Sent
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 SOURCES = ("application", "client", "agent", "site", "service")
 NOW_SECONDS = 30.0
+SHOW_A_TOKEN = "show a token that it knows: --token-file FILE, PILOTAGE_TOKEN or PILOTAGE_TOKEN_FILE"
 
 
 def delivery_options(command: Decorated) -> Decorated:
@@ -46,7 +48,9 @@ def delivery_options(command: Decorated) -> Decorated:
 @click.argument("event")
 @click.argument("fields", nargs=-1, metavar="[FIELD=VALUE]...")
 @click.option("--job", metavar="ID", help="The job it is about; none: PILOTAGE_JOB.")
-@click.option("--package", metavar="S.L.N", help="The package, such as 1.2.1; none: PILOTAGE_PACKAGE.")
+@click.option(
+    "--package", metavar="PACKAGE", help="The package: 1.2.1, 001/002/001 or JOB/1.2.1; none: PILOTAGE_PACKAGE."
+)
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="The attempt; none: PILOTAGE_ATTEMPT.")
 @click.option("--pilot", metavar="NAME", help="The pilot it is about.")
 @click.option("--site", metavar="NAME", help="The site it is about.")
@@ -65,11 +69,12 @@ def log(event: str, fields: tuple[str, ...], data: str | None, source: str, **op
     """
     from pilotage.client.composing import Subject, compose, read_environment
 
+    job, package = package_of(options["package"], job=options["job"])
     composed = compose(
         event,
         fields=fields,
         data=_object(data),
-        subject=Subject(options["job"], options["package"], options["attempt"], options["pilot"], options["site"]),
+        subject=Subject(job, package, options["attempt"], options["pilot"], options["site"]),
         surroundings=read_environment(dict(os.environ)),
         source=source,
         epoch=options["epoch"],
@@ -99,7 +104,7 @@ def send(
     address = address_of(server, token_file)
     # The token of a service that does not run is shown to nobody.
     wait_seconds = 0.0 if no_deliver or not address.runs else timeout_seconds if now else QUICKLY_SECONDS
-    logged = log_events(
+    sent = log_events(
         events,
         address=address,
         source=source,
@@ -110,17 +115,35 @@ def send(
     if as_json:
         from pilotage import app
 
-        emit([app.json_text({"server": address.url, "events": logged})])
-    refused = [each.refused for each in logged if each.refused]
+        told = {"server": address.url, "events": sent.events, "problem": sent.problem, "parked": sent.parked}
+        emit([app.json_text(told)])
+    if sent.parked:
+        say_to_reader(_parked(sent, events))
+    refused = [each.refused for each in sent.events if each.refused]
     for reason in refused:
         say_to_reader(f"error: {address.url} refused it: {reason}")
     if refused:
         return ExitCode.BAD_INPUT
-    if now and not all(each.delivered for each in logged):
-        why = f"within {timeout_seconds:g} s" if address.runs else "since its service does not run"
-        say_to_reader(f"error: {address.url} did not take it {why}\n  it is kept, and goes with the next delivery")
+    if sent.denied:
+        word = "error" if now else "warning"
+        say_to_reader(f"{word}: {address.url} did not take it: {sent.problem}\n  it is kept; {SHOW_A_TOKEN}")
+        return ExitCode.BAD_INPUT if now else ExitCode.COMPLETE
+    if now and not all(each.delivered for each in sent.events):
+        why = f" within {timeout_seconds:g} s" if address.runs else ", since its service does not run"
+        problem = f": {sent.problem}" if sent.problem else ""
+        say_to_reader(
+            f"error: {address.url} did not take it{why}{problem}\n  it is kept, and goes with the next delivery"
+        )
         return ExitCode.STOPPED
     return ExitCode.COMPLETE
+
+
+def _parked(sent: Sent, events: Sequence[Composed]) -> str:
+    """That events wait at the server: which, as far as its count of all that it got tells."""
+    if sent.parked < sent.delivered:
+        return f"{sent.parked} of {sent.delivered} events are of jobs that are not registered yet: they wait for that"
+    jobs = ", ".join(dict.fromkeys(event.subject.job or "" for event in events))
+    return f"job {jobs} is not registered yet: the event{' waits' if len(events) == 1 else 's wait'} for that"
 
 
 def _object(text: str | None) -> dict[str, Any]:

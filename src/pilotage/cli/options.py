@@ -17,6 +17,25 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 FORMATS: tuple[Format, ...] = ("yaml", "dagman", "wfformat")
 
 
+class QueryCommand(click.Command):
+    """A command that takes a query: says what is wrong where its quotes are missing, or it is asked for two things."""
+
+    targets = ("--packages", "--jobs", "--events")
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the words of the command line."""
+        said = [word for word in self.targets if word in args]
+        if len(said) > 1:
+            raise click.UsageError(f"{' and '.join(said)} exclude each other.", ctx=ctx)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as fault:
+            if "extra argument" not in fault.message:
+                raise
+            told = f'{fault.message} Put the query in quotes: "state=RUNNING and site=lyon".'
+            raise click.UsageError(told, ctx=ctx) from None
+
+
 def document_argument(command: Decorated) -> Decorated:
     """FILE, which may be `-` for standard input or left out for the document of the current folder."""
     return click.argument("file", required=False, type=click.Path(allow_dash=True))(command)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pilotage.cli.options import QueryCommand
 from pilotage.cli.output import emit, say_to_reader
 from pilotage.cli.remote import addresses_of, json_option, servers_option
-from pilotage.cli.words import fields_of, moment, table
+from pilotage.cli.words import fields_of, moment, plural, table
 from pilotage.model.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 LIMIT_DEFAULT = 100
 
 
-@click.command()
+@click.command(cls=QueryCommand)
 @click.argument("query")
 @click.option("--packages", "target", flag_value="packages", default="packages", help="Find packages. [default]")
 @click.option("--jobs", "target", flag_value="jobs", help="Find jobs.")
@@ -50,7 +51,8 @@ def query(
     """Find packages, jobs or events.
 
     By a QUERY such as "state=RUNNING and site=lyon and tag.study=A12". An answer that does not fit ends with a cursor. Of several servers, one that fails is named, and the exit code is
-    not 0; the others are shown. Packages of which nothing was heard yet are found with their job: pilotage status.
+    not 0; the others are shown. Packages of which nothing was heard yet, and those of sealed jobs, are found
+    where the query names their job: "job=ID and …".
     """
     from pilotage.client import questions
 
@@ -99,9 +101,11 @@ def _count(servers: list[Server], asked: Question, *, as_json: bool, failed: lis
         from pilotage import app
 
         told = {"target": asked.target, "query": asked.query, "count": counted.count, "servers": counted.counts}
-        emit([app.json_text(told | {"failures": _told([*failed, *counted.failures])})])
+        told |= {"sealed_jobs": counted.sealed_jobs, "failures": _told([*failed, *counted.failures])}
+        emit([app.json_text(told)])
     else:
         emit([f"{counted.count:,}\n"])
+    _tell_sealed(counted.sealed_jobs)
     return counted.failures
 
 
@@ -109,13 +113,23 @@ def _show(found: Found, target: Target, failures: list[Failure], *, as_json: boo
     if as_json:
         from pilotage import app
 
-        emit([app.json_text({target: found.items, "next": found.next, "failures": _told(failures)})])
+        told: dict[str, Any] = {target: found.items, "next": found.next, "failures": _told(failures)}
+        if target == "packages":
+            told["sealed_jobs"] = found.sealed_jobs
+        emit([app.json_text(told)])
+        _tell_sealed(found.sealed_jobs)
         return
     emit(table(_rows(target, found.items), header=HEADERS[target]))
     if not found.items and not failures:
         say_to_reader("nothing found")
+    _tell_sealed(found.sealed_jobs)
     if found.next is not None:
         say_to_reader(f"there is more; go on with: --cursor {found.next}")
+
+
+def _tell_sealed(jobs: int) -> None:
+    if jobs:
+        say_to_reader(f"packages of {plural(jobs, 'sealed job')} are not searched; name the job")
 
 
 def _told(failures: list[Failure]) -> list[dict[str, str]]:
@@ -134,7 +148,7 @@ def _rows(target: Target, items: list[dict[str, Any]]) -> Iterator[tuple[object,
         server = item.get("server")
         if target == "jobs":
             yield (
-                item["id"], f"{item['state']}{' (held)' if item['held'] else ''}", item["name"], item["owner"],
+                item["id"], f"{item['state']}{_beside(item)}", item["name"], item["owner"],
                 f"{item['packages']:,}", item["failed"] or None, moment(item["submitted_at"]), server,
             )  # fmt: skip
         elif target == "packages":
@@ -147,6 +161,11 @@ def _rows(target: Target, items: list[dict[str, Any]]) -> Iterator[tuple[object,
             yield (
                 item["position"], moment(item["time"]), item["type"], subject_of(item), fields_of(item["data"]), server
             )  # fmt: skip
+
+
+def _beside(job: dict[str, Any]) -> str:
+    """What is to be known of a job beside its state."""
+    return " (purged)" if job["place"] == "purged" else " (held)" if job["held"] else ""
 
 
 def subject_of(event: dict[str, Any]) -> str:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 @click.option("--host", metavar="ADDRESS", help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="The port to listen on; 0 takes any free one.")
 @click.option("--background", is_flag=True, help="End when it answers, and let it go on without a terminal.")
-@click.option("--stop", is_flag=True, help="Stop the service of this folder, in good order.")
+@click.option(
+    "--stop", is_flag=True, help="Stop the service of this folder, or of the nearest above it, in good order."
+)
 def serve(
     journal: str | None, host: str | None, port: int | None, *, book_only: bool, background: bool, stop: bool
 ) -> int:
@@ -37,7 +39,7 @@ def serve(
     if stop:
         from pilotage.app.background import stop_service
 
-        say_to_reader(f"stopped {stop_service(settings).url}")
+        say_to_reader(f"stopped {stop_service(settings, upward=journal is None).url}")
         return ExitCode.COMPLETE
     if not book_only:
         raise click.UsageError("Only the book can be served today: say --book-only.")

@@ -32,6 +32,7 @@ def statistics(
     """Show how work flows through the states.
 
     For each site and activity: rates into each state, and mean, median and 95th percentile of the time between two.
+    Median and percentile are approximate, within 5 %.
     """
     from pilotage.client.server import path_of
 

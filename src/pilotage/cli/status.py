@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pilotage.cli.output import emit
 from pilotage.cli.remote import Place, connect, json_option, place_of, server_option
 from pilotage.cli.words import duration, moment, one_line, plural, table
+
+if TYPE_CHECKING:
+    from pilotage.client import Server
 
 STAGES_SHOWN_MAX = 50
 _COUNTED = ("done", "cleared", "running", "scheduled", "ready", "waiting", "submitted", "aborted", "cancelled")
@@ -29,7 +32,7 @@ def status(place: str, server: str | None, token_file: str | None, *, as_json: b
     where = place_of(place)
     with connect(server, token_file) as connection:
         if where.package is None:
-            told = connection.get(path_of("jobs", where.job))
+            told = _job(connection, where.job)
             stages = connection.get(path_of("jobs", where.job, "stages"), {"limit": STAGES_SHOWN_MAX})["stages"]
             found, lines = {"job": told, "stages": stages}, _job_lines(told, stages)
         else:
@@ -43,7 +46,25 @@ def status(place: str, server: str | None, token_file: str | None, *, as_json: b
         emit(lines)
 
 
+def _job(connection: Server, job: str) -> Any:
+    """A job as the server tells of it; of one that was purged, how to see what is kept."""
+    from pilotage.client import ServerRefused
+    from pilotage.client.server import path_of
+
+    try:
+        return connection.get(path_of("jobs", job))
+    except ServerRefused as error:
+        if error.status == 410:
+            kept = f'its name, owner and counts are kept: pilotage query --jobs "job={job}"'
+            error.next_step = f"{kept}\n  {error.next_step}" if error.next_step else kept
+        raise
+
+
 def _job_lines(job: dict[str, Any], stages: list[dict[str, Any]]) -> Iterator[str]:
+    from pilotage.model.states import FINAL_NAMES
+
+    # The last attempt so far may have ended long before the job does.
+    finished = ("finished",) if job["state"] in FINAL_NAMES else ()
     yield f"{one_line(job['id'])}: {_state(job)}\n"
     facts = [
         ("name", job["name"]),
@@ -53,7 +74,7 @@ def _job_lines(job: dict[str, Any], stages: list[dict[str, Any]]) -> Iterator[st
         ("why", job["cause"] or job["cleared_by"]),
         ("epoch", job["epoch"] if job["epoch"] > 1 else None),
         ("place", job["place"] if job["place"] != "live" else None),
-        *_times(job, ("submitted", "accepted", "started", "finished", "updated")),
+        *_times(job, ("submitted", "accepted", "started", *finished, "updated")),
         ("tags", _tags(job["tags"])),
     ]
     yield from _facts(facts)
@@ -100,7 +121,7 @@ def _attempt(attempt: dict[str, Any]) -> tuple[object, ...]:
     took = duration(round(ended - begun, 3)) if begun is not None and ended is not None and ended >= begun else ""
     how = attempt["exit_code"] or ("suspected" if attempt["suspected_at"] is not None else attempt["phase"] or "")
     return (
-        attempt["number"],
+        attempt["attempt"],
         f"epoch {attempt['epoch']}" if attempt["epoch"] > 1 else None,
         attempt["site"],
         attempt["node"],

@@ -10,19 +10,21 @@ import click
 
 from pilotage.cli.following import follow as follow_stream
 from pilotage.cli.following import json_line
+from pilotage.cli.options import QueryCommand
 from pilotage.cli.output import emit, say_to_reader
 from pilotage.cli.remote import connect, json_option, server_option
 from pilotage.cli.words import cut, fields_of, moment, one_line, room, table
+from pilotage.model.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from pilotage.client import Server
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw]?)")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])")
 _BESIDE = ("site", "node", "exit_code", "reason", "cause")
 _STATES_COUNT = 9
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 @click.group()
@@ -74,7 +76,7 @@ def _path(*parts: str) -> str:
     return path_of("subscriptions", *parts)
 
 
-@subscriptions.command()
+@subscriptions.command(cls=QueryCommand)
 @click.argument("query", default="")
 @click.option("--packages", "target", flag_value="packages", default="packages", help="Of packages. [default]")
 @click.option("--jobs", "target", flag_value="jobs", help="Of jobs.")
@@ -157,11 +159,22 @@ def _changes(subscription: dict[str, Any]) -> str:
 @subscriptions.command()
 @click.argument("names", nargs=-1, required=True, metavar="ID...")
 @server_option
-def drop(names: tuple[str, ...], server: str | None, token_file: str | None) -> None:
-    """End subscriptions, with everything that was still to be told."""
+def drop(names: tuple[str, ...], server: str | None, token_file: str | None) -> int:
+    """End subscriptions, with everything that was still to be told.
+
+    One that cannot be ended is named, and the others are ended all the same.
+    """
+    from pilotage.client import ServerRefused
+
+    code = ExitCode.COMPLETE
     with connect(server, token_file) as connection:
         for name in names:
-            connection.send("DELETE", _path(name))
+            try:
+                connection.send("DELETE", _path(name))
+            except ServerRefused as error:
+                say_to_reader(f"error: {error}")
+                code = ExitCode.BAD_INPUT
+    return code
 
 
 @subscriptions.command()

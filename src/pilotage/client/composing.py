@@ -5,8 +5,10 @@ The server would refuse the same, but later, when the script that said it has lo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from enum import Enum
+from typing import Any, get_args
 
 import msgspec
 
@@ -132,8 +134,9 @@ def _payload(kind: EventType, fields: Mapping[str, str], data: Mapping[str, Any]
             try:
                 values[name] = _read(text, known[name].type)
             except msgspec.ValidationError as error:
-                faults.append(f"{name}: {_reason(error)}")
-    faults += [f"{name} is missing" for name, field in known.items() if field.required and name not in values]
+                faults.append(f"{name}: {_wrong_word(text, known[name].type) or _reason(error)}")
+    said = {*values, *fields}
+    faults += [f"{name} is missing" for name, field in known.items() if field.required and name not in said]
     if not faults:
         try:
             checked = msgspec.convert(values, kind.payload)
@@ -166,8 +169,39 @@ def _read(text: str, wanted: Any) -> Any:
         return msgspec.convert(value, wanted)
 
 
+def _wrong_word(text: str, wanted: Any) -> str:
+    """What to say of a word where only some are possible; empty where any may be."""
+    for kind in (wanted, *get_args(wanted)):
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            words = [str(member.value) for member in kind]
+            near = next((word for word in words if word.lower() == text.lower()), "")
+            hint = f"did you mean {near!r}?" if near else did_you_mean(text, words)
+            told = f"{text!r} is none of {', '.join(words)}"
+            return f"{told} ({hint})" if hint.startswith("did") else told
+    return ""
+
+
+_TYPE = re.compile(r"`([a-z]+(?: \| [a-z]+)*)`")
+_TYPE_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
+
+
 def _reason(error: msgspec.ValidationError) -> str:
-    text = str(error)
+    """What is wrong with a value, in words that are not those of a programming language."""
+
+    def spoken(found: re.Match[str]) -> str:
+        names = found[1].split(" | ")
+        kept = [name for name in names if name != "null"] or names
+        return " or ".join(_TYPE_WORDS[name] for name in kept) if set(names) <= _TYPE_WORDS.keys() else found[0]
+
+    text = _TYPE.sub(spoken, str(error))
     return text[0].lower() + text[1:]
 
 

@@ -28,9 +28,10 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def deliver_once(spool: Spool, known: Known, *, timeout_seconds: float) -> list[Delivery]:
-    """Deliver what is there, queue by queue, each up to its first failure."""
+    """Deliver what is there, queue by queue, each up to its first failure; an empty one of an old address is left out."""
     addresses = {address.url: address for address in known()}
-    return [_deliver(queue, addresses.get(queue.server), timeout_seconds) for queue in spool.queues()]
+    queues = [queue for queue in spool.queues() if queue.server in addresses or queue.pending()]
+    return [_deliver(queue, addresses.get(queue.server), timeout_seconds) for queue in queues]
 
 
 def _deliver(queue: Queue, address: Address | None, timeout_seconds: float) -> Delivery:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -17,12 +19,13 @@ import msgspec
 from pilotage.agent.errors import BadSetting
 from pilotage.agent.identity import TokenSource
 from pilotage.agent.spool import normal_server
-from pilotage.client.errors import NoServer, ServerError
+from pilotage.client.errors import NoServer, ServerError, ServerUnreachable
 from pilotage.client.server import Server
 
 SERVICE_FILE = "service.json"
 TOKEN_FILE = "token"
 SERVICE_BYTES_MAX = 64 * 1024
+_HOST_AND_PORT = re.compile(r"[A-Za-z0-9.-]+:[0-9]{1,5}")
 
 
 class ServiceGone(BadSetting):
@@ -62,10 +65,20 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     def server(self) -> Server:
         """A connection to it; nothing is opened yet. Raises `ServerError` where it is known not to run."""
-        hint = "start it with `pilotage serve --book-only`, or name another with --server URL"
+        hint = f"start it with `{self._start_command()}`, or name another with --server URL"
         if not self.runs:
-            raise ServerError("the service of this folder does not run", subject=self.origin, next_step=hint)
+            raise ServerUnreachable("the service of this folder does not run", subject=self.origin, next_step=hint)
         return Server(self.url, token=self.token_source(), start_hint=hint)
+
+    def _start_command(self) -> str:
+        """What starts the service of this folder, and not a second one below it."""
+        command = "pilotage serve --book-only"
+        folder = Path(self.origin)
+        if not self.origin:
+            return command
+        if folder.name != ".pilotage":
+            return f"{command} --journal {shlex.quote(f'sqlite:{folder}')}"
+        return command if folder.parent == Path.cwd() else f"cd {shlex.quote(str(folder.parent))} && {command}"
 
 
 def find_addresses(
@@ -101,16 +114,30 @@ def find_addresses(
 
 def _named(name: str, *, environment: Mapping[str, str], folders: Iterable[StateFolder]) -> Address:
     if "://" not in name:
-        return _in_named_folder(Path(name))
+        return _with_token(_in_named_folder(Path(name)), environment)
     url = normal_server(name)
-    token, file = environment.get("PILOTAGE_TOKEN"), environment.get("PILOTAGE_TOKEN_FILE")
-    if not token and not file:
+    plain = Address(url=url)
+    shown = _with_token(plain, environment)
+    if shown is plain:
         # The token of a state folder is shown to the service of that folder, and to nobody else.
         for folder in folders:
             address = address_in(folder.path)
-            if address is not None and address.runs and address.url == url:
+            if address is not None and address.runs and _by_number(address.url) == _by_number(url):
                 return address
-    return Address(url=url, token=token or None, token_file=None if token else file or None)
+    return shown
+
+
+def _with_token(address: Address, environment: Mapping[str, str]) -> Address:
+    """An address with the token that the environment says, which goes before the one of a folder."""
+    token, file = environment.get("PILOTAGE_TOKEN"), environment.get("PILOTAGE_TOKEN_FILE")
+    if not token and not file:
+        return address
+    return msgspec.structs.replace(address, token=token or None, token_file=None if token else file)
+
+
+def _by_number(url: str) -> str:
+    """A URL with the name of this computer as its number: the service of a folder is spoken to by either."""
+    return re.sub(r"^(https?://)(localhost|0\.0\.0\.0)(?=[:/]|$)", r"\g<1>127.0.0.1", url)
 
 
 def _in_named_folder(folder: Path) -> Address:
@@ -122,7 +149,9 @@ def _in_named_folder(folder: Path) -> Address:
         "no service runs in this folder",
         subject=str(folder),
         expected=f"a URL, or a folder with {SERVICE_FILE}",
-        next_step="start one there with `pilotage serve --book-only`",
+        next_step=f"name it with its scheme: --server http://{folder}"
+        if not folder.exists() and _HOST_AND_PORT.fullmatch(str(folder))
+        else "start one there with `pilotage serve --book-only`",
     )
 
 
@@ -134,10 +163,7 @@ def _in_a_folder(environment: Mapping[str, str], folders: Iterable[StateFolder])
         if address is None:
             continue
         if address.runs:
-            token, file = environment.get("PILOTAGE_TOKEN"), environment.get("PILOTAGE_TOKEN_FILE")
-            if token or file:
-                return msgspec.structs.replace(address, token=token or None, token_file=None if token else file)
-            return address
+            return _with_token(address, environment)
         resting = resting or address
     if resting is None:
         raise NoServer

@@ -41,6 +41,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     items: list[Item]
     next: str | None
     failures: list[Failure]
+    sealed_jobs: int = 0  # whose packages were not searched
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +50,7 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     counts: dict[str, int]
     failures: list[Failure]
+    sealed_jobs: int = 0  # whose packages were not counted
 
 
 class BadCursor(PilotageError):
@@ -66,14 +68,23 @@ def count(servers: Sequence[Server], question: Question) -> Counted:
     """How many there are; at one server its failure is raised, at several it is named."""
     counts: dict[str, int] = {}
     failures: list[Failure] = []
+    sealed: dict[str, int] = {}
     for server in servers:
         try:
-            counts[server.url] = server.get(path_of("counts", question.target), {"query": question.query})["count"]
+            told = server.get(path_of("counts", question.target), {"query": question.query})
+            counts[server.url] = told["count"]
+            sealed[server.url] = _sealed(told)
         except ServerError as error:
             if len(servers) == 1:
                 raise
             failures.append(Failure(server.url, error))
-    return Counted(count=sum(counts.values()), counts=counts, failures=failures)
+    return Counted(count=sum(counts.values()), counts=counts, failures=failures, sealed_jobs=sum(sealed.values()))
+
+
+def _sealed(told: Any) -> int:
+    """How many jobs a server left out because they are sealed; one that does not say so left out none."""
+    count: int = told.get("sealed_jobs", 0)
+    return count
 
 
 def _find_at_one(server: Server, question: Question, cursor: str | None) -> Found:
@@ -83,7 +94,7 @@ def _find_at_one(server: Server, question: Question, cursor: str | None) -> Foun
         items += page[question.target]
         cursor = page["next"]
         if cursor is None or len(items) >= question.limit:
-            return Found(items=items, next=cursor, failures=[])
+            return Found(items=items, next=cursor, failures=[], sealed_jobs=_sealed(page))
 
 
 def _page(server: Server, question: Question, cursor: str | None, *, limit: int) -> Any:
@@ -115,6 +126,7 @@ class _Source:
         self.server = server
         self.place = place  # moved by whoever shows an item
         self.failure: Failure | None = None
+        self.sealed_jobs = 0
         self._question = question
 
     def items(self, *, number: int) -> Iterator[tuple[Key, int, Item, _Place]]:
@@ -124,6 +136,7 @@ class _Source:
         try:
             while True:
                 page = _page(self.server, self._question, cursor, limit=self._question.limit)
+                self.sealed_jobs = _sealed(page)
                 keyed = [(_OWN_KEYS[target](item), item) for item in page[target]]
                 # Each book has an order of its own: what was shown of a page ends at the item that was shown last.
                 begin = next((at + 1 for at, (own, _) in enumerate(keyed) if own == shown), 0)
@@ -156,7 +169,8 @@ def _find_at_many(servers: Sequence[Server], question: Question, cursor: str | N
         items.append(item)
         sources[number].place = place
     failures = [source.failure for source in sources if source.failure is not None]
-    return Found(items=items, next=following, failures=failures)
+    sealed_jobs = sum(source.sealed_jobs for source in sources)
+    return Found(items=items, next=following, failures=failures, sealed_jobs=sealed_jobs)
 
 
 def _job_key(item: Item) -> OwnKey:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 import msgspec
 
 from pilotage.agent import EventId, NotDelivered, Producer
 from pilotage.agent.courier import acknowledged
+from pilotage.agent.errors import TokenRefused
 from pilotage.client.composing import Composed
 from pilotage.client.finding import Address
 
@@ -26,6 +26,16 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
     refused: str = ""
 
 
+class Sent(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of events: each of them, why some did not go, and what the server said of all that went."""
+
+    events: list[Logged]
+    problem: str = ""
+    denied: bool = False  # the token is the problem: waiting does not help
+    delivered: int = 0  # with those that waited in the spool before
+    parked: int = 0  # how many of the delivered are of jobs that are not registered yet
+
+
 def log_events(
     events: Sequence[Composed],
     *,
@@ -34,7 +44,7 @@ def log_events(
     spool: str | None,
     environment: Mapping[str, str],
     deliver_seconds: float,
-) -> list[Logged]:
+) -> Sent:
     """Bring events to the disk of this host, then give the server that long to take them.
 
     What it has not taken by then is kept, and goes with the next delivery to that server.
@@ -51,10 +61,20 @@ def log_events(
     try:
         logged = [_log(producer, event) for event in events]
         producer.sync()
+        problem, denied = "", False
         if deliver_seconds > 0:
-            with suppress(NotDelivered):  # each event tells for itself whether it went
+            try:
                 producer.flush(deliver_seconds)
-        return [_outcome(producer, each) for each in logged]
+            except NotDelivered as error:  # each event tells for itself whether it went
+                problem = producer.last_error.removeprefix(f"{address.url}: ")
+                denied = isinstance(error, TokenRefused)
+        return Sent(
+            events=[_outcome(producer, each) for each in logged],
+            problem=problem,
+            denied=denied,
+            delivered=producer.delivered,
+            parked=producer.parked,
+        )
     finally:
         producer.close(flush_seconds=0)
 

@@ -56,7 +56,7 @@ class ServiceSettings(Section, frozen=True, kw_only=True):
     port: Annotated[Port, _doc("The port it listens on; 0 takes any free one.")] = 8642
     batch_events_max: Annotated[Limit, _doc("Events in one batch; a larger one is refused with 413.")] = 10_000
     batch_bytes_max: Annotated[Limit, _doc("Bytes of one batch; a larger one is refused with 413.")] = 8 * MEBIBYTE
-    event_bytes_max: Annotated[Limit, _doc("Bytes of one event; the rest of its batch is kept.")] = 256 * KIBIBYTE
+    event_bytes_max: Annotated[Limit, _doc("Bytes of one event; the rest of its batch is kept.")] = 4 * MEBIBYTE
     tag_bytes_max: Annotated[Limit, _doc("Bytes of the value of one tag.")] = 64 * KIBIBYTE
 
 
@@ -71,8 +71,15 @@ class BookSettings(Section, frozen=True, kw_only=True):
 class RetentionSettings(Section, frozen=True, kw_only=True):
     """How long a finished job is kept."""
 
+    sealed_after_seconds: Annotated[
+        Duration,
+        _doc("Seconds after its last event until a finished job is sealed: its packages are found by naming it."),
+    ] = 86_400.0
     cleared_after_days: Annotated[Duration, _doc("Days after its end until a job is CLEARED.")] = 30.0
     purged_after_days: Annotated[Duration, _doc("Days from then until it is purged.")] = 7.0
+    parked_days: Annotated[
+        Duration, _doc("Days that events wait for their job to be registered; at least one. Then they are dropped.")
+    ] = 30.0
     every_seconds: Annotated[Duration, _doc("How often a service sees to it; 0 never.")] = 600.0
 
 
@@ -97,7 +104,7 @@ class NotificationSettings(Section, frozen=True, kw_only=True):
     smtp_from: Annotated[str, _doc("The sender of every mail.")] = ""
     cluster_management: Annotated[tuple[str, ...], _doc("Who is told of failures of the platform.")] = ()
     grid_control: Annotated[tuple[str, ...], _doc("Who is told of crashes and missing outputs.")] = ()
-    addresses: Annotated[
+    owner_addresses: Annotated[
         tuple[str, ...], _doc("Mail addresses of owners, as `OWNER=ADDRESS`; an owner that is an address needs none.")
     ] = ()
     webhook_networks: Annotated[

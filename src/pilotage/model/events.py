@@ -8,7 +8,7 @@ The payloads are in `pilotage.model.payloads`.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -50,21 +50,6 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     seen: Annotated[int, Meta(ge=0, le=COUNTER_MAX)] = 0
     version: int = 1
     data: msgspec.Raw = msgspec.Raw(b"{}")
-
-
-class EventKey(NamedTuple):
-    """The total order of events: of two values of one register the one with the greater key stands."""
-
-    epoch: int
-    seen: int
-    rank: int
-    n: int
-    stream: str
-
-
-def key_of(event: Event) -> EventKey:
-    """The total key of an event."""
-    return EventKey(event.epoch, event.seen, SOURCE_RANKS[event.source], event.n, event.stream)
 
 
 def subject_kind(event: Event) -> SubjectKind | None:
@@ -123,8 +108,8 @@ EVENT_TYPES: dict[str, EventType] = {
         _type(payloads.StageExpanded, "job", sources=ENGINE),
         _type(payloads.OwnerSet, "job"),
         _type(payloads.AccessSet, "job"),
-        _type(payloads.Held, "job", "package"),
-        _type(payloads.Released, "job", "package"),
+        _type(payloads.Held, "job", "package", sources=ENGINE),
+        _type(payloads.Released, "job", "package", sources=ENGINE),
         _type(payloads.CancelAccepted, "job", "package", sources=ENGINE),
         _type(payloads.Aborted, "job", "package", sources=ENGINE),
         _type(payloads.Cleared, "job", "package"),

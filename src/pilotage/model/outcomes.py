@@ -33,4 +33,3 @@ RestartCause = Literal["by-hand", "deep-resubmission", "remake"]
 """What opened a new epoch."""
 
 Phase = Literal["setup", "inputs", "application", "outputs"]
-PHASES: tuple[Phase, ...] = ("setup", "inputs", "application", "outputs")

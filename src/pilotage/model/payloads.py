@@ -191,7 +191,7 @@ class Unbound(Payload, frozen=True, kw_only=True):
 
 
 class Dropped(Payload, frozen=True, kw_only=True):
-    """Left out of the totals, with the rest of its line."""
+    """Left out of the totals. Who drops a line drops each of its packages."""
 
     operation: Count
 

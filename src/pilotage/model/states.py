@@ -1,7 +1,8 @@
 """THE table of states: what each means, what brings a package into it, and how a compound takes its own from its children.
 
 A state is never stored as a decision: it is read off facts (`pilotage.book.settle`). The diagram in the documentation
-is drawn from `TRANSITIONS`, and a test walks the folds to prove that they move exactly as the table says.
+is drawn from `TRANSITIONS`. The folds do not read the tables, for speed: a test walks them through every state and
+event to prove that they move exactly as the tables say.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ MEANINGS: dict[State, StateMeaning] = {
     State.CLEARED: StateMeaning(meaning="outputs handed over, or cleared by timeout", dzero="successful", final=True),
 }
 FINAL_STATES = frozenset(state for state, meaning in MEANINGS.items() if meaning.final)
+FINAL_NAMES = frozenset(state.value for state in FINAL_STATES)
+"""The final states as they stand in rows."""
 MOVABLE_STATES = (State.SUBMITTED, State.WAITING, State.READY, State.SCHEDULED)
 
 ADVANCE: dict[State, int] = {
@@ -136,7 +139,7 @@ COMPOUND_RULES: tuple[CompoundRule, ...] = (
     CompoundRule(condition="not yet accepted", state=State.SUBMITTED),
     CompoundRule(condition="any child can still move, and one has started", state=State.RUNNING),
     CompoundRule(condition="any child can still move", state=State.WAITING),
-    CompoundRule(condition="killed", state=State.CANCELLED),
+    CompoundRule(condition="cancelled", state=State.CANCELLED),
     CompoundRule(condition="cleared, or every child cleared", state=State.CLEARED),
     CompoundRule(condition="nothing succeeded", state=State.ABORTED),
     CompoundRule(condition="otherwise, with its failed count", state=State.DONE),

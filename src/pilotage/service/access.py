@@ -162,7 +162,9 @@ def _why_not(principal: Principal, data: payloads.Payload, job: JobRow | None) -
     if isinstance(data, payloads.JobRegistered) and data.owner != principal.user:
         return f"the owner must be {principal.user}: only a token with {ANY_OWNER} registers jobs for others"
     if job is None:
-        return ""
+        # Such an event is parked, and counts when the job is registered, which may be by somebody else.
+        kinds = payloads.OwnerSet | payloads.AccessSet
+        return "the job is not registered: only its owner may say this" if isinstance(data, kinds) else ""
     if isinstance(data, payloads.OwnerSet | payloads.AccessSet | payloads.JobRegistered):
         # A right that was granted does not carry the right to grant.
         return "" if job.owner == principal.user else f"only its owner may say this of job {job.job}"

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -41,6 +42,15 @@ def find_service(folder: Path) -> Announcement | None:
         os.close(descriptor)
 
 
+def last_port(folder: Path) -> int:
+    """The port of the service that was here last, or 0: events that were logged since wait for that address."""
+    try:
+        told = msgspec.json.decode((folder / SERVICE_FILE).read_bytes(), type=Announcement)
+        return urlsplit(told.url).port or 0
+    except (OSError, ValueError):  # of msgspec and of the port alike
+        return 0
+
+
 def _is_free(descriptor: int) -> bool:
     # The lock goes with its process however that ends, and no other process inherits it as it may the number.
     try:
@@ -58,13 +68,16 @@ def refuse_second(folder: Path) -> None:
             "another process writes this book",
             subject=str(folder),
             got=f"process {other.pid}",
-            next_step=f"stop it, or talk to it over HTTP at {other.url}",
+            next_step=f"stop it with `pilotage serve --stop`, or ask it: it answers at {other.url}",
         )
 
 
 @contextmanager
 def announced(folder: Path, announcement: Announcement) -> Iterator[None]:
-    """Tell clients of the service while the block runs; the file appears whole, and goes at the end."""
+    """Tell clients of the service while the block runs; the file appears whole.
+
+    It stays at the end, without its lock: what is logged meanwhile must wait for the address that the service had.
+    """
     file = folder / SERVICE_FILE
     draft = folder / f".{SERVICE_FILE}-{announcement.pid}"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -73,6 +86,5 @@ def announced(folder: Path, announcement: Announcement) -> Iterator[None]:
         os.write(descriptor, msgspec.json.format(msgspec.json.encode(announcement)) + b"\n")
         draft.replace(file)
         yield
-        file.unlink(missing_ok=True)
     finally:
         os.close(descriptor)

@@ -59,3 +59,5 @@ class Housekeeping:
                 self._retention.apply(self._clock.now(), enough=self._stop.is_set)
             except PilotageError as fault:
                 log.warning("finished jobs were not seen to, and will be next time: %s", fault)
+            except Exception:
+                log.exception("finished jobs were not seen to, and will be next time")

@@ -5,16 +5,19 @@ A package of which nothing was heard has no row: the shape of its stage tells of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from itertools import islice
 
 import msgspec
 
 from pilotage.book import tally
-from pilotage.book.query import EVERYTHING, Query, matches
+from pilotage.book.attributes import package_attributes
+from pilotage.book.query import EVERYTHING, Condition, Operator, Query, matches
 from pilotage.book.rows import JobRow, PackageFacts
 from pilotage.book.settle import settle
 from pilotage.book.shapes import shape_of
+from pilotage.model.events import parse_dotted
 from pilotage.model.layout import PackageId
 from pilotage.ports import FoundPackage, Journal, Page
 
@@ -22,6 +25,7 @@ LOOKS_MAX = 20_000
 """Packages without a row that are looked at for one page; the next one goes on from there."""
 
 _ROWS_AT_ONCE = 1000
+_NOWHERE = PackageId(0, 0, 0)  # a place that no query names
 
 
 class ShownPackage(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +45,22 @@ def place_of(found: FoundPackage) -> PackageId:
 def shown(found: FoundPackage, job: JobRow) -> ShownPackage:
     """A found package, with the row of its job."""
     return ShownPackage(job=job, place=place_of(found), activity=found.row.facts.activity, facts=found.row.facts)
+
+
+def names_jobs(query: Query) -> bool:
+    """Whether a query is about jobs that it names: only then are sealed ones searched."""
+    return any(
+        all(condition.attribute == "job" and not condition.operator.denies for condition in clause)
+        for clause in query.clauses
+    )
+
+
+def named_job(journal: Journal, query: Query) -> JobRow | None:
+    """The one job that a query is about: it is named by a clause of its own, `job=ID`."""
+    for clause in query.clauses:
+        if len(clause) == 1 and clause[0].attribute == "job" and clause[0].operator is Operator.EQUAL:
+            return journal.job(str(clause[0].values[0]))
+    return None
 
 
 def package_of(journal: Journal, job: JobRow, place: PackageId) -> ShownPackage | None:
@@ -74,6 +94,55 @@ def packages_of(
     if len(known) > limit:
         return Page(items=known[:limit], more=True)
     return Page(items=known, more=horizon is not None, scanned_to=horizon)
+
+
+def count_of(journal: Journal, job: JobRow, query: Query) -> int:
+    """How many packages of a job a query asks for, with those that nothing was heard of, none of which is looked at."""
+    return journal.count_packages(query, job=job) + _count_unheard(journal, job, query)
+
+
+def _count_unheard(journal: Journal, job: JobRow, query: Query) -> int:
+    stages = [stage for stage in journal.stages(job) if tally.untouched(stage)]
+    if not stages:
+        return 0
+    expected: Counter[str] = Counter()
+    for stage in stages:
+        shape = shape_of(stage.shape, stage=stage.stage).shape
+        for template in shape.templates:
+            for activity in template.activities:
+                expected[activity] += shape.items * template.lines
+    fitting = {activity for activity in expected if _asked_for(job, query, _NOWHERE, activity)}
+    untouched = sum(tally.untouched(stage) for stage in stages)
+    if len(fitting) in (0, len(expected)):
+        total = untouched if fitting else 0
+    else:
+        # What has no activity cannot be asked for by it, so that its like are counted by the others.
+        counted = fitting if "" not in fitting else expected.keys() - fitting
+        heard = journal.count_packages(_with_activities(counted), job=job)
+        unheard = min(max(sum(expected[activity] for activity in counted) - heard, 0), untouched)
+        total = unheard if counted is fitting else untouched - unheard
+    # The query says of a package that it names what it says of no other: each is looked at by itself.
+    for place in _named_places(query):
+        found = package_of(journal, job, place)
+        if found is not None and found.facts is None:
+            total += _asked_for(job, query, place, found.activity) - (found.activity in fitting)
+    return total
+
+
+def _with_activities(activities: Collection[str]) -> Query:
+    condition = Condition(attribute="activity", operator=Operator.IN, values=tuple(sorted(activities)))
+    return Query(((condition,),))
+
+
+def _named_places(query: Query) -> set[PackageId]:
+    named = (value for each in query.conditions if each.attribute == "package" for value in each.values)
+    return {place for value in named if (place := parse_dotted(str(value))) is not None}
+
+
+def _asked_for(job: JobRow, query: Query, place: PackageId, activity: str) -> bool:
+    facts = PackageFacts(activity=activity)
+    settle(facts, job)
+    return matches(query, package_attributes(job, place, facts))
 
 
 class _Unheard:
@@ -128,28 +197,8 @@ class _Unheard:
         if not self._query.clauses:
             return True
         if self._by_place:
-            return self._matches(place, activity)
+            return _asked_for(self._job, self._query, place, activity)
         fits = self._fits.get(activity)
         if fits is None:
-            fits = self._fits[activity] = self._matches(place, activity)
+            fits = self._fits[activity] = _asked_for(self._job, self._query, place, activity)
         return fits
-
-    def _matches(self, place: PackageId, activity: str) -> bool:
-        job, facts = self._job, PackageFacts()
-        settle(facts, job)
-        attributes: dict[str, object] = {
-            "job": job.job,
-            "name": job.name,
-            "parent": job.parent,
-            "owner": job.owner,
-            "package": place.dotted,
-            "activity": activity or None,
-            "state": facts.state,
-            "submitted": job.submitted_at,
-            "entered": facts.entered_at,
-            "attempts": 0,
-            "held": False,
-            "dropped": False,
-            "tags": {},
-        }
-        return matches(self._query, attributes)

@@ -29,7 +29,16 @@ from pilotage.model.events import COUNTER_MAX, JOB_ID, parse_dotted
 from pilotage.model.layout import PackageId
 from pilotage.ports import Clock, FoundEvent, FoundPackage, Journal, Page
 from pilotage.service.access import ANY_OWNER, READ, Principal, may, require, require_scope
-from pilotage.service.packages import ShownPackage, package_of, packages_of, place_of, shown
+from pilotage.service.packages import (
+    ShownPackage,
+    count_of,
+    named_job,
+    names_jobs,
+    package_of,
+    packages_of,
+    place_of,
+    shown,
+)
 
 Item = TypeVar("Item")
 Key = TypeVar("Key")
@@ -123,8 +132,11 @@ class Reading:
         return Found(rows, _cursor(asked, Target.JOBS, (last,) if last is not None else None))
 
     def packages(self, principal: Principal, text: str, *, cursor: str | None, limit: int) -> Found[ShownPackage]:
-        """Packages of any job that a query asks for; those that nothing was heard of are listed with their job only."""
+        """Packages of any job that a query asks for; those that nothing was heard of where it names their job."""
         asked = self._asked(principal, text, target=Target.PACKAGES, cursor=cursor)
+        job = named_job(self._journal, asked.resolved)
+        if job is not None:
+            return self._packages_of(job, asked, limit=limit) if may(principal, "read", job) else Found([], None)
         after = _package_key(asked)
         size = self._size(limit)
         jobs = _Jobs(self._journal, principal)
@@ -144,7 +156,9 @@ class Reading:
 
     def packages_of(self, job: JobRow, text: str, *, cursor: str | None, limit: int) -> Found[ShownPackage]:
         """Packages of a job that a query asks for, with those of which nothing was heard."""
-        asked = self._resolved(text, target=Target.PACKAGES, cursor=cursor)
+        return self._packages_of(job, self._resolved(text, target=Target.PACKAGES, cursor=cursor), limit=limit)
+
+    def _packages_of(self, job: JobRow, asked: Asked, *, limit: int) -> Found[ShownPackage]:
         after = _package_key(asked)
         size = self._size(limit)
         page = packages_of(
@@ -163,7 +177,7 @@ class Reading:
             raise UnknownPackage(
                 f"job {job.job} has no such package",
                 subject=f"package {place.dotted}",
-                next_step=f"list what there is: GET /v1/jobs/{job.job}/packages",
+                next_step=f"list what there is: pilotage query job={job.job}",
             )
         return found
 
@@ -213,11 +227,17 @@ class Reading:
         return self._journal.count_jobs(query)
 
     def count_packages(self, principal: Principal, text: str, *, job: JobRow | None = None) -> int:
-        """How many packages that something was heard of a query asks for; of a job, or of one's own jobs."""
+        """How many packages a query asks for: of a job, or of one's own jobs those that something was heard of."""
         query = self._asked(principal, text, target=Target.PACKAGES, cursor=None).resolved
+        job = job if job is not None else named_job(self._journal, query)
         if job is not None:
-            return self._journal.count_packages(query, job=job)
+            return count_of(self._journal, job, query) if may(principal, "read", job) else 0
         return self._journal.count_packages(self._own(principal, query))
+
+    def unsearched_jobs(self, text: str) -> int:
+        """How many sealed jobs a query for packages leaves out: all of them, unless it names jobs."""
+        named = text != "" and names_jobs(parse(text, target=Target.PACKAGES))
+        return 0 if named else self._journal.count_sealed()
 
     def flows(
         self, principal: Principal, *, window: str, site: str | None, activity: str | None
@@ -280,7 +300,7 @@ class Reading:
             ]
             same_name, alike = ([row.job for row in page.items if may(principal, "read", row)] for page in pages)
             names = same_name[:3] or [near for near in [near_name(job, alike)] if near]
-        hint = f"did you mean {' or '.join(names)}?" if names else "list what there is: GET /v1/jobs"
+        hint = f"did you mean {' or '.join(names)}?" if names else "list what there is: pilotage query --jobs all"
         raise UnknownJob("there is no such job here", subject=f"job {job[:64]}", next_step=hint)
 
 

@@ -7,7 +7,7 @@ purged jobs and of dropped parked events cannot be folded: streams that heard th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -27,8 +27,7 @@ from pilotage.book.rows import (
     TagRow,
     keys_of,
 )
-from pilotage.model.layout import PackageId
-from pilotage.model.states import FINAL_STATES
+from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import Journal
 from pilotage.service.refold import ROWS_AT_ONCE, Refolded, all_jobs, all_packages, all_rows
 
@@ -37,34 +36,6 @@ SHOWN_MAX = 20
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 Both = TypeVar("Both")
-
-_FINAL = frozenset(state.value for state in FINAL_STATES)
-
-
-class Book(Journal, Protocol):
-    """What a journal must be able to do for its rows to be checked and mended."""
-
-    def tags(self, job: JobRow, *, after: tuple[int, int, int, str], limit: int) -> list[TagRow]:
-        """The tags of a job and its packages, in the order of place and name, after one; of a sealed job too."""
-        ...
-
-    def forgotten(self) -> int:
-        """How many events were heard that are kept no more: those of purged jobs, and parked ones that were dropped."""
-        ...
-
-    def orphans(self) -> list[int]:
-        """The numbers of jobs that events are about and that have no row."""
-        ...
-
-    def mislabelled(self, job: JobRow) -> list[PackageId]:
-        """The packages of a job whose columns are not what their facts say."""
-        ...
-
-    def replace_job(
-        self, job: JobRow, *, stages: Iterable[StageRow], packages: Iterable[PackageRow], tags: Iterable[TagRow]
-    ) -> None:
-        """Put these rows in the place of all that are derived from the events of a live job, in one transaction."""
-        ...
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,12 +65,12 @@ class Verdict(msgspec.Struct, kw_only=True):
             self.first.append(difference)
 
 
-def check(journal: Book, scratch: Journal) -> Verdict:
+def check(journal: Journal, scratch: Journal) -> Verdict:
     """Fold the book anew into an empty scratch journal, and compare every row."""
     return _Comparison(journal, scratch).run(mend=False)
 
 
-def rebuild(journal: Book, scratch: Journal) -> Verdict:
+def rebuild(journal: Journal, scratch: Journal) -> Verdict:
     """The same, and put right what differs, job by job, each in one transaction; what was found is returned.
 
     A job whose row is lost cannot be brought back: only its number is in the events. Check again to see what is left.
@@ -110,7 +81,7 @@ def rebuild(journal: Book, scratch: Journal) -> Verdict:
 class _Comparison:
     """One pass over a book beside its fold."""
 
-    def __init__(self, journal: Book, scratch: Journal) -> None:
+    def __init__(self, journal: Journal, scratch: Journal) -> None:
         self._journal = journal
         self._refolded = Refolded(journal, scratch)
         self._scratch = scratch
@@ -153,7 +124,7 @@ class _Comparison:
         self._journal.replace_job(
             right, stages=self._stages(job), packages=self._refolded.packages(job), tags=self._tags(job)
         )
-        if job.place == "sealed" and right.state in _FINAL:
+        if job.place == "sealed" and right.state in FINAL_NAMES:
             self._journal.seal(job.job)
 
     def _stages(self, job: JobRow) -> Iterator[StageRow]:
@@ -166,7 +137,7 @@ class _Comparison:
         rows = self._tags_of(self._scratch, found) if found is not None else iter(())
         return (msgspec.structs.replace(row, job_id=job.job_id) for row in rows)
 
-    def _tags_of(self, journal: Any, job: JobRow) -> Iterator[TagRow]:
+    def _tags_of(self, journal: Journal, job: JobRow) -> Iterator[TagRow]:
         after = (-1, 0, 0, "")
         while rows := journal.tags(job, after=after, limit=ROWS_AT_ONCE):
             yield from rows

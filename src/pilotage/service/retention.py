@@ -1,4 +1,4 @@
-"""How long a finished job is kept: sealed soon after its end, CLEARED when its time is over, and purged some days later.
+"""How long a finished job is kept: sealed some time after its end, CLEARED when its time is over, and purged some days later.
 
 `plan` says what would be done, `apply` does it. Both look at every job once; neither reads its packages.
 """
@@ -17,17 +17,15 @@ from pilotage.book.rows import JobRow
 from pilotage.model.configuration import RetentionSettings
 from pilotage.model.events import Event
 from pilotage.model.payloads import Cleared
-from pilotage.model.states import FINAL_STATES, State
+from pilotage.model.states import FINAL_NAMES, State
 from pilotage.ports import Journal, JournalError
 
 log = logging.getLogger(__name__)
 
-SEALED_AFTER_SECONDS = 3600.0
-"""How long a job is left alone after its last event: a late one would bring it back at once."""
-
 DAY_SECONDS = 86_400.0
+PARKED_DAYS_MIN = 1.0
+"""Parked events were acknowledged: however short the setting, their job has a day to be registered."""
 _ROWS_AT_ONCE = 1000
-_FINAL = frozenset(state.value for state in FINAL_STATES)
 
 Deed = Literal["clear", "seal", "purge"]
 Keep = Callable[[Sequence[Event]], Receipt]
@@ -56,22 +54,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class Retention:
     """Does with finished jobs what the settings say."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        *,
-        settings: RetentionSettings,
-        keep: Keep,
-        identity: Identity,
-        sealed_after_seconds: float = SEALED_AFTER_SECONDS,
-    ) -> None:
+    def __init__(self, journal: Journal, *, settings: RetentionSettings, keep: Keep, identity: Identity) -> None:
         """Take the journal, and how the service says something itself."""
         self._journal = journal
         self._keep = keep
         self._identity = identity
         self._cleared_after_seconds = settings.cleared_after_days * DAY_SECONDS
+        self._parked_seconds = max(settings.parked_days, PARKED_DAYS_MIN) * DAY_SECONDS
         self._purged_after_seconds = settings.purged_after_days * DAY_SECONDS
-        self._sealed_after_seconds = sealed_after_seconds
+        # A job is left alone for a while after its last event: a late one would bring it back at once.
+        self._sealed_after_seconds = settings.sealed_after_seconds
 
     def plan(self, now: float) -> Plan:
         """What is due at a time."""
@@ -84,22 +76,23 @@ class Retention:
             more = page.more
             if more:
                 after = page.scanned_to if page.scanned_to is not None else page.items[-1].job
-        parked = self._journal.count_parked(before=now - self._cleared_after_seconds)
+        parked = self._journal.count_parked(before=now - self._parked_seconds)
         return Plan(actions=actions, parked=parked)
 
     def _due(self, row: JobRow, now: float) -> Action | None:
-        if row.place == "purged" or row.state not in _FINAL:
+        if row.place == "purged" or row.state not in FINAL_NAMES:
             return None
         since = row.entered_at if row.entered_at is not None else row.updated_at
         # A job that was cancelled stays CANCELLED when it is cleared.
         since = row.cleared_at if row.cleared_at is not None else since
+        # Clocks of events may be wrong by years: nothing is due before the time has passed on the clock of the service.
+        since = max(min(since, now), row.heard_at)
         if row.state == State.CLEARED.value or row.cleared_at is not None:
             if now - since >= self._purged_after_seconds:
                 return _action("purge", row, since, self._purged_after_seconds, "cleared")
         elif now - since >= self._cleared_after_seconds:
             return _action("clear", row, since, self._cleared_after_seconds, "over")
-        # A job is over since its last package ended, and quiet since its last event, which may be a tag of today.
-        if row.place == "live" and now - max(since, row.updated_at) >= self._sealed_after_seconds:
+        if row.place == "live" and now - since >= self._sealed_after_seconds:
             return _action("seal", row, since, self._sealed_after_seconds, "over and quiet")
         return None
 
@@ -107,7 +100,7 @@ class Retention:
         """Do what is due until it is enough, and say what was done; what cannot be done now is left for the next time."""
         plan = self.plan(now)
         done = [action for action in plan.actions if not enough() and self._do(action, now)]
-        dropped = self._journal.drop_parked(before=now - self._cleared_after_seconds) if plan.parked else 0
+        dropped = self._journal.drop_parked(before=now - self._parked_seconds) if plan.parked else 0
         if dropped:
             log.warning("%d events were dropped: they waited for jobs that nobody registered", dropped)
         return Plan(actions=done, parked=dropped)
@@ -123,6 +116,10 @@ class Retention:
                     self._journal.purge(action.job, at=now)
         except JournalError as fault:
             log.warning("job %s was not %s: %s", action.job, _DONE[action.deed], fault)
+            return False
+        except Exception:
+            # Whatever is wrong with one job, the others are seen to.
+            log.exception("job %s was not %s", action.job, _DONE[action.deed])
             return False
         log.info("job %s was %s: %s", action.job, _DONE[action.deed], action.why)
         return True

@@ -32,6 +32,7 @@ from pilotage.service.access import ANY_OWNER, READ, Principal, may, require_sco
 log = logging.getLogger(__name__)
 
 POLL = "poll"
+MAIL = "mail"
 SUBSCRIPTIONS_MAX = 100
 """Of one owner: every batch is held against each of them."""
 
@@ -362,7 +363,9 @@ class Subscriptions:
         if transport != POLL and transport not in self.notifiers:
             known: Sequence[str] = (POLL, *self.notifiers)
             raise SubscriptionError(
-                f"there is no transport {plain(transport, length_max=40)!r} here", expected=" or ".join(known)
+                f"there is no transport {plain(transport, length_max=40)!r} here",
+                expected=" or ".join(known),
+                next_step="mail needs a mail server: the setting notifications.smtp_host" if transport == MAIL else "",
             )
         if transport == POLL and address:
             raise SubscriptionError("a subscription that is polled has no address")

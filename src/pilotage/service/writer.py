@@ -16,7 +16,7 @@ import msgspec
 
 from pilotage.book.join import Receipt
 from pilotage.model.errors import PilotageError
-from pilotage.ports import JournalError
+from pilotage.ports import JournalError, JournalFull
 from pilotage.service.keeper import Batch, Keeper
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Writer:
         events = len(batch.checked)
         request = _Request(batch, Future())
         with self._change:
-            if self._stopped:
+            if self._stopped or (self._thread.ident is not None and not self._thread.is_alive()):
                 raise WriterStopped("the service is stopping", next_step="send the same again when it is back")
             if self._queued_events and self._queued_events + events > self._queue_events_max:
                 raise WriterBusy(
@@ -126,6 +126,11 @@ class Writer:
         try:
             receipts = self._keeper.keep_together([request.batch for request in group])
         except JournalError as fault:
+            if len(group) > 1 and not isinstance(fault, JournalFull):
+                # It may be about one job of one batch: the others must not wait for that.
+                for request in group:
+                    self._write([request])
+                return
             for request in group:
                 request.answer.set_exception(fault)
         except Exception as fault:
@@ -137,10 +142,18 @@ class Writer:
             for request in group:
                 self._write([request])
         else:
-            if self._committed is not None:
-                self._committed(_jobs(group))
             for request, receipt in zip(group, receipts, strict=True):
                 request.answer.set_result(receipt)
+            self._tell(group)
+
+    def _tell(self, group: Sequence[_Request]) -> None:
+        if self._committed is None:
+            return
+        try:
+            self._committed(_jobs(group))
+        except Exception:
+            # What was committed stands and is acknowledged; whoever is not told now asks again later.
+            log.exception("nobody was told of %d batches", len(group))
 
 
 def _jobs(group: Sequence[_Request]) -> Iterator[str]:

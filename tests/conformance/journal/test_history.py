@@ -90,6 +90,15 @@ def test_tables_and_views_have_the_same_names_and_columns(both: tuple[Harness, H
         assert first, name
 
 
+def test_views_name_the_job_and_the_package_beside_their_numbers(harness: Harness) -> None:
+    ingest(harness, [a_short_job("j1")])
+    for view in VIEWS:
+        assert _columns(harness, view)[:3] == ["job_id", "job", "package"], view
+    for view in ("packages", "attempts"):
+        found = {tuple(row) for row in harness.execute(f"SELECT job, package, stage, line, number FROM {view}")}
+        assert found == {("j1", "1.1.1", 1, 1, 1), ("j1", "1.2.1", 1, 2, 1)}, view
+
+
 def test_events_of_a_job_that_is_not_registered_are_parked_and_count_when_it_is(harness: Harness) -> None:
     journal = harness.open()
     events = a_short_job()

@@ -125,7 +125,19 @@ def test_packages_of_sealed_jobs_are_found_only_by_naming_the_job(journal: Journ
     by_name = journal.find_packages(parse("job in (j1, j2)"), after=None, limit=99)
     assert [found.job for found in by_name.items] == ["j1"] * 3 + ["j2"] * 3
     assert journal.count_packages(parse("owner=ada")) == 3
+    assert journal.count_sealed() == 1
     assert journal.count_packages(parse("job in (j1, j2) and state=DONE")) == 6
+
+
+def test_sealed_jobs_are_counted_until_they_are_brought_back_or_purged(journal: Journal) -> None:
+    keeper(journal).take([*a_tagged_job("j1"), *a_tagged_job("j2"), *a_tagged_job("j3")])
+    assert journal.count_sealed() == 0
+    for job in ("j1", "j2", "j3"):
+        journal.seal(job)
+    assert journal.count_sealed() == 3
+    journal.unseal(["j1"])
+    journal.purge("j2", at=9.0)
+    assert journal.count_sealed() == 1
 
 
 def test_a_sealed_job_is_found_by_its_own_tags(journal: Journal) -> None:

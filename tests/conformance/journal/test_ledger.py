@@ -30,7 +30,7 @@ def job_row(job_id: int, text: str, time: float) -> rows.JobRow:
         job_id=job_id, job=f"job-{job_id}", name=text[:256], owner=text[:256], parent=text[:256], state="RUNNING",
         epoch=LARGEST, place="live", stages=LARGEST, late=1, held=1, failed=LARGEST, definition=text,
         expander_version=LARGEST, lists=tags, growth="[3, 1]", access="[]", tags=tags, submitted_at=time,
-        accepted_at=time, started_at=time, finished_at=time, killed_at=time, aborted_at=time, cause=text,
+        accepted_at=time, started_at=time, finished_at=time, cancelled_at=time, aborted_at=time, cause=text,
         cleared_at=time, cleared_by=text, opened_at=time, entered_at=time, updated_at=time, purged_at=time, keys=KEYS,
         expected=LARGEST, touched=-1, submitted=1, waiting=2, ready=3, scheduled=4, running=5, done=6, aborted=7,
         cancelled=8, cleared=9, dropped=10, started=11, succeeded=12,

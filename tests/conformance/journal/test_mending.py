@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -14,7 +13,7 @@ from pilotage.book import rows
 from pilotage.model.layout import PackageId
 from pilotage.model.payloads import Tagged
 from pilotage.ports import Journal
-from pilotage.service.rebuild import Book, Verdict, check, rebuild
+from pilotage.service.rebuild import Verdict, check, rebuild
 from tests.conformance.journal.harness import Harness, content, keeper
 from tests.events import START, Stream, a_short_job, cut, delivered, random_history
 
@@ -44,7 +43,7 @@ def scratches(tmp_path: Path) -> Iterator[Iterator[Journal]]:
 
 
 def verdict(journal: Journal, scratches: Iterator[Journal]) -> Verdict:
-    return check(cast("Book", journal), next(scratches))
+    return check(journal, next(scratches))
 
 
 def test_a_book_that_was_written_in_any_order_is_sound(
@@ -61,7 +60,7 @@ def test_a_book_that_was_written_in_any_order_is_sound(
     found = verdict(journal, scratches)
     assert found.first == []
     assert found.sound
-    assert cast("Book", journal).forgotten() == len(a_short_job())
+    assert journal.forgotten() == len(a_short_job())
     assert found.events == 122 + len(a_short_job())
 
 
@@ -77,7 +76,7 @@ def test_damage_is_found_and_mended(harness: Harness, scratches: Iterator[Journa
     journal = harness.open()
     assert not verdict(journal, scratches).sound
     assert content(harness) != before or "state = 'WAITING'" in damage
-    assert not rebuild(cast("Book", journal), next(scratches)).sound
+    assert not rebuild(journal, next(scratches)).sound
     assert verdict(journal, scratches).first == []
     assert content(harness) == before
 
@@ -87,7 +86,7 @@ def test_events_without_a_job_and_labels_without_facts_are_told(harness: Harness
     harness.close()
     harness.execute("DELETE FROM jobs WHERE job = 'j1'")
     harness.execute("UPDATE package_facts SET site = 'elsewhere' WHERE job_id = 2 AND line = 2")
-    book = cast("Book", harness.open())
+    book = harness.open()
     job = book.job("j2")
     assert job is not None
     assert book.orphans() == [1]
@@ -103,7 +102,7 @@ def test_tags_of_a_job_are_listed_in_order_sealed_or_not(harness: Harness, journ
     ]
     keeper(journal).take([*a_short_job(), *events])
     everything = sorted(harness.rows(rows.TagRow), key=lambda row: (row.stage, row.line, row.number, row.name))
-    book = cast("Book", journal)
+    book = journal
     for _ in range(2):
         job = journal.job("j1")
         assert job is not None
@@ -122,4 +121,4 @@ def test_events_that_waited_too_long_for_their_job_are_dropped(harness: Harness,
     assert keeping.drop_parked(before=START) == 0
     assert keeping.drop_parked(before=START + 1) == waiting
     assert harness.rows(rows.ParkedRow) == []
-    assert cast("Book", journal).forgotten() == waiting
+    assert journal.forgotten() == waiting

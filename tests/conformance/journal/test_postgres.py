@@ -404,3 +404,13 @@ def test_no_text_is_stored_with_a_nul(text: str) -> None:
     assert "\x00" not in stored_text(text)
     assert stored_text(text) == text or "\x00" in text or "\x1a" in text
     assert stored_json('"\\\\u0000 \\u001A \\u0000"') == '"\\\\u0000 \\u001A1 \\u001a0"'
+
+
+def test_the_views_of_sealed_jobs_name_the_job_and_the_package(store: PostgresHarness) -> None:
+    journal = store.open()
+    keeper(journal).take(a_short_job("j1"))
+    journal.seal("j1")
+    for view in ("packages", "attempts", "phases", "files"):
+        found = {tuple(row) for row in store.execute(f"SELECT job, package FROM sealed.{view}")}
+        assert found == {("j1", "1.1.1"), ("j1", "1.2.1")}, view
+        assert store.execute(f"SELECT * FROM {view}") == [], view

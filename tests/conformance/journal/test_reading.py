@@ -26,13 +26,13 @@ JOB_QUERIES = (
     "all", "job=job-2", "job in (job-1, job-3, nobody)", "owner=ada", "owner!=ada and state in (RUNNING, DONE)", "name='name of job-1'",
     "state=RUNNING or state=WAITING", "state not in (RUNNING) and owner=ada", "submitted < 2030-01-01",
     "updated >= 2023-11-14T22:13:21Z", "entered within 2023-01-01..2030-01-01", "tag.study=plain",
-    "tag.study=plain or tag.study=''", "tag.nothing!=x and owner=ada", "held=yes and owner=ada", "reason=quota",
-    "owner=ada and (state=CANCELLED or reason=quota)", "parent=x",
+    "tag.study=plain or tag.study=''", "tag.nothing!=x and owner=ada", "held=yes and owner=ada", "cause=quota",
+    "owner=ada and (state=CANCELLED or cause=quota)", "parent=x",
 )  # fmt: skip
 PACKAGE_QUERIES = (
     "job=job-1", "job in (job-1, job-2) and state=RUNNING", "state=RUNNING", "state in (RUNNING, WAITING, CANCELLED)",
     "site=lyon", "site=lyon or site=prague", "site=lyon and state!=RUNNING", "node=node-17", "exit_code=SUCCESS",
-    "exit_code in (UNDEFINED, EXECUTION_FAILED)", "reason=out-of-memory or reason=retries-exhausted",
+    "exit_code in (UNDEFINED, EXECUTION_FAILED)", "reason=out-of-memory or cause=retries-exhausted",
     "activity=simulate and attempts > 1", "owner=ada and attempts >= 2", "owner=ada and pilot='p/1'",
     "tag.colour=plain", "tag.colour=plain or tag.step=plain", "owner=ada and tag.colour!=plain",
     "owner=ada and held=yes", "owner=ada and dropped=yes", "owner=ada and held=no", "owner=ada and package=1.2.1",
@@ -75,7 +75,7 @@ def place_of(found: FoundPackage) -> tuple[str, PackageId]:
 def job_values(row: JobRow, tags: Mapping[str, str]) -> dict[str, Any]:
     return {
         "job": row.job, "name": row.name, "parent": row.parent, "owner": row.owner, "state": row.state, "held": row.held,
-        "reason": row.cause, "submitted": row.submitted_at, "entered": row.entered_at, "updated": row.updated_at,
+        "cause": row.cause, "submitted": row.submitted_at, "entered": row.entered_at, "updated": row.updated_at,
         "tags": tags,
     }  # fmt: skip
 
@@ -86,7 +86,7 @@ def package_values(found: FoundPackage, job: JobRow) -> dict[str, Any]:
     return {
         "job": job.job, "name": job.name, "parent": job.parent, "owner": job.owner, "submitted": job.submitted_at,
         "package": place.dotted, "state": facts.state, "site": facts.site, "node": facts.node,
-        "exit_code": facts.exit_code, "reason": facts.reason if facts.reason is not None else facts.cause,
+        "exit_code": facts.exit_code, "reason": facts.reason, "cause": facts.cause,
         "activity": facts.activity or None, "pilot": shown.pilot if shown else None, "attempts": len(facts.attempts),
         "entered": facts.entered_at, "updated": facts.updated_at, "held": facts.held, "dropped": facts.dropped,
         "tags": {name: value[0] for name, value in facts.tags.items()},

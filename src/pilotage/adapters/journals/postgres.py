@@ -14,8 +14,7 @@ from pilotage.adapters.journals.postgres_ledger import PostgresLedger
 from pilotage.adapters.journals.postgres_moving import Mover
 from pilotage.adapters.journals.postgres_opening import prepare, schemas_of
 from pilotage.adapters.journals.postgres_schema import MIGRATIONS, Migration
-from pilotage.adapters.journals.queries import check_indexable
-from pilotage.adapters.journals.sqlite import DEFAULT_INDEXED
+from pilotage.adapters.journals.queries import DEFAULT_INDEXED, check_indexable
 
 LOCK_WAIT_SECONDS = 2.0
 """How long a writer waits for another one's lock: long enough for the session of one that was just ended to be noticed."""

@@ -207,7 +207,7 @@ class Writer:
             raise JournalBusy(
                 "another process writes this book",
                 subject=self._server.where,
-                next_step="stop it, or talk to it over HTTP",
+                next_step="stop it with `pilotage serve --stop` where it runs, or ask it instead",
             ) from fault
         connection.execute("SET lock_timeout = 0")
 

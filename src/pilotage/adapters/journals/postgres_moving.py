@@ -15,10 +15,8 @@ import msgspec
 from pilotage.adapters.journals.postgres_connection import Connection
 from pilotage.adapters.journals.postgres_opening import Schemas
 from pilotage.adapters.journals.postgres_schema import SEALED_TABLES, columns_of
-from pilotage.model.states import FINAL_STATES
+from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import JournalError
-
-_FINAL = frozenset(state.value for state in FINAL_STATES)
 
 Place = Literal["live", "sealed", "purged"]
 Transactions = Callable[[], AbstractContextManager[Connection]]
@@ -42,11 +40,11 @@ class Mover:
             job_id, place, state = _row(connection, job)
             if place != "live":
                 return
-            if state not in _FINAL:
+            if state not in FINAL_NAMES:
                 raise JournalError(
                     "only a job that is over can be sealed",
                     subject=f"job {job}",
-                    expected=" or ".join(sorted(_FINAL)),
+                    expected=" or ".join(sorted(FINAL_NAMES)),
                     got=state,
                     next_step="wait for its end, or cancel it",
                 )

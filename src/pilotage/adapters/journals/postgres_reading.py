@@ -60,17 +60,16 @@ class PostgresReading:
     def line_counts(self, job: rows.JobRow, *, stage: int, line: int) -> rows.Counted:
         """The histogram of the packages of a line that have a row."""
         found = self._ask(
-            f"{everywhere(self._schemas)}SELECT p.state, COALESCE((p.facts ->> 'dropped')::bigint, 0),"
-            " COALESCE((p.facts ->> 'started')::bigint, 0), p.facts ->> 'done_at' IS NOT NULL,"
-            " COALESCE((p.facts ->> 'shaped')::bigint, 0), count(*)"
-            " FROM package_facts AS p WHERE p.job_id = %s AND p.stage = %s AND p.line = %s GROUP BY 1, 2, 3, 4, 5",
+            f"{everywhere(self._schemas)}SELECT {_PACKAGE} FROM package_facts AS p"
+            " WHERE p.job_id = %s AND p.stage = %s AND p.line = %s",
             (job.job_id, stage, line),
         )
         counted = rows.Counted()
-        for state, dropped, started, granted, shaped, count in found:
-            succeeded = int(granted and state in ("DONE", "CLEARED"))
-            tally.count(counted, (state, dropped, started, succeeded), count)
-            counted.touched += count if shaped else 0
+        for facts in (package_of(each).facts for each in found):
+            standing = tally.standing(facts)
+            if standing is not None:
+                tally.count(counted, standing, 1)
+            counted.touched += facts.shaped
         return counted
 
     def find_jobs(self, query: Query, *, after: str | None, limit: int) -> Page[rows.JobRow]:
@@ -167,6 +166,10 @@ class PostgresReading:
             return int(_fetch(reader, asked.select("count(*)"))[0][0])
 
         return self._readers.read_snapshot(read)
+
+    def count_sealed(self) -> int:
+        """How many jobs are sealed."""
+        return int(self._ask("SELECT count(*) FROM jobs WHERE place = 'sealed'")[0][0])
 
     def statistics(self, *, width_seconds: int, slices: range) -> list[rows.StatisticRow]:
         """The slices of statistics that exist in a range."""

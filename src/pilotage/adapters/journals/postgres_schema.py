@@ -20,6 +20,13 @@ _HIDDEN = {"keys", "positions", "attempts", "tags", "registered_activity", "coun
 _UNBOUNDED = {"exit_status", "signal"}
 _KINDS = {int: "bigint", float: "double precision", str: 'text COLLATE "C"', bytes: "bytea"}
 
+# What a view shows of where a package stands: the numbers, and the names by which people know it. The rows of jobs stay
+# in the live schema when they are sealed.
+_PLACE = (
+    "p.job_id, (SELECT j.job FROM {schema}.jobs AS j WHERE j.job_id = p.job_id) AS job,"
+    " (p.stage || '.' || p.line || '.' || p.number) COLLATE \"C\" AS package, p.stage, p.line, p.number"
+)
+
 JSON_COLUMNS = {
     "streams": {"ahead"},
     "jobs": {"lists", "growth", "access", "tags"},
@@ -33,13 +40,14 @@ JSON_COLUMNS = {
 
 JOB_INDEXES = (
     Index(columns=("entered_at", "job"), attribute="entered"),
-    Index(columns=("cause", "job"), attribute="reason"),
+    Index(columns=("cause", "job"), attribute="cause"),
 )
 PACKAGE_EXPRESSIONS = {
     "node": "facts ->> 'node'",
     "exit_code": "facts ->> 'exit_code'",
     "activity": "facts ->> 'activity'",
-    "reason": "COALESCE(facts ->> 'reason', facts ->> 'cause')",
+    "reason": "facts ->> 'reason'",
+    "cause": "facts ->> 'cause'",
 }
 """What can have an index where a setting asks for it, beside the book's own list; a query writes it the same way."""
 
@@ -119,7 +127,7 @@ def _packages_view(schema: str) -> str:
     )
     attempts = "(SELECT count(*) FROM json_object_keys(p.facts -> 'attempts')) AS attempts"
     return (
-        f"CREATE VIEW {schema}.packages AS SELECT p.job_id, p.stage, p.line, p.number, p.state, p.site, "
+        f"CREATE VIEW {schema}.packages AS SELECT {_PLACE}, p.state, p.site, "
         f"{', '.join(columns)}, {attempts}, {tags} FROM {schema}.package_facts AS p"
     )
 
@@ -127,7 +135,7 @@ def _packages_view(schema: str) -> str:
 def _attempts_view(schema: str) -> str:
     columns = _shown("a.value", AttemptFacts, without=_HIDDEN)
     return (
-        f"CREATE VIEW {schema}.attempts AS SELECT p.job_id, p.stage, p.line, p.number, a.key::bigint AS attempt, "
+        f"CREATE VIEW {schema}.attempts AS SELECT {_PLACE}, a.key::bigint AS attempt, "
         f"{', '.join(columns)} FROM {schema}.package_facts AS p, json_each(p.facts -> 'attempts') AS a"
     )
 
@@ -138,7 +146,8 @@ def _inner_view(schema: str, *, name: str, position: str, columns: dict[str, typ
     shown = [*first, *(f"{_cast('i.value', column, kind)} AS {column}" for column, kind in columns.items())]
     inside = f"e.data -> '{inner}'"
     return (
-        f"CREATE VIEW {schema}.{name} AS SELECT a.job_id, a.stage, a.line, a.number, a.attempt, {', '.join(shown)}"
+        f"CREATE VIEW {schema}.{name} AS SELECT a.job_id, a.job, a.package, a.stage, a.line, a.number, a.attempt,"
+        f" {', '.join(shown)}"
         f" FROM {schema}.attempts AS a JOIN {schema}.events AS e ON e.position = a.{position},"
         f" json_array_elements(CASE WHEN json_typeof({inside}) = 'array' THEN {inside} END) AS i"
     )
@@ -190,7 +199,7 @@ SCHEMA_VERSION = MIGRATIONS[-1].version
 def wanted_indexes(indexed: frozenset[str]) -> dict[str, str]:
     """The indexes that there should be beside the keys, by name; which attributes have one is a setting."""
     tags_too = any(name.startswith("tag.") for name in indexed)
-    found = {}
+    found = {"jobs_sealed": "CREATE INDEX jobs_sealed ON {schema}.jobs (job_id) WHERE place = 'sealed'"}
     for table in TABLES:
         for index in (*table.indexes, *(JOB_INDEXES if table.name == "jobs" else ())):
             by = index.attribute

@@ -32,10 +32,13 @@ from pilotage.model.states import State
 UNINDEXED_STATES = (State.DONE.value, State.CLEARED.value)
 """Where nearly all packages end: the index of package states leaves them out, and they are asked for by job."""
 
+DEFAULT_INDEXED = frozenset({"owner", "state", "site", "tag", "submitted", "name", "parent"})
+"""What is indexed unless a setting says otherwise: what `book.query.default_indexed` promises for jobs and packages."""
+
 INDEXABLE: dict[Target, frozenset[str]] = {
-    Target.JOBS: frozenset({"owner", "name", "parent", "state", "submitted", "entered", "updated", "reason", TAG}),
+    Target.JOBS: frozenset({"owner", "name", "parent", "state", "submitted", "entered", "updated", "cause", TAG}),
     Target.PACKAGES: frozenset({
-        "owner", "name", "parent", "state", "site", "node", "exit_code", "reason", "activity", TAG,
+        "owner", "name", "parent", "state", "site", "node", "exit_code", "reason", "cause", "activity", TAG,
     }),
     Target.EVENTS: frozenset(),
 }  # fmt: skip
@@ -165,7 +168,7 @@ class Compiler:
 
 _JOB_COLUMNS = {
     "job": "j.job", "name": "j.name", "parent": "j.parent", "owner": "j.owner", "state": "j.state", "held": "j.held",
-    "reason": "j.cause", "submitted": "j.submitted_at", "entered": "j.entered_at", "updated": "j.updated_at",
+    "cause": "j.cause", "submitted": "j.submitted_at", "entered": "j.entered_at", "updated": "j.updated_at",
 }  # fmt: skip
 
 _EVENT_COLUMNS = {
@@ -179,7 +182,7 @@ def _package_columns(dialect: Dialect) -> dict[str, str]:
     return {
         "job": "j.job", "name": "j.name", "parent": "j.parent", "owner": "j.owner", "submitted": "j.submitted_at",
         "state": "p.state", "site": "p.site", "node": fact("node"), "exit_code": fact("exit_code"),
-        "activity": fact("activity"), "reason": f"COALESCE({fact('reason')}, {fact('cause')})",
+        "activity": fact("activity"), "reason": fact("reason"), "cause": fact("cause"),
         "pilot": dialect.pilot, "attempts": dialect.attempts,
         "entered": number("entered_at"), "updated": f"COALESCE({number('updated_at')}, 0.0)",
         "held": f"COALESCE({number('held')}, 0)", "dropped": f"COALESCE({number('dropped')}, 0)",

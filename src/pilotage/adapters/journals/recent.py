@@ -9,12 +9,11 @@ from collections.abc import Callable, Collection, Iterable
 
 from pilotage.book.ledger import PackageKey
 from pilotage.book.rows import PackageRow
-from pilotage.model.states import FINAL_STATES
+from pilotage.model.states import FINAL_NAMES
 
 ROWS_MAX = 8192
+TEXT_MAX = 4096  # a row with more facts than this is read again when it is needed
 STAGES_MAX = 4096
-
-_FINAL = frozenset(state.value for state in FINAL_STATES)
 
 
 class Recent:
@@ -47,12 +46,12 @@ class Recent:
                 wanted.append(key)
         return here, wanted
 
-    def written(self, changed: Iterable[PackageRow]) -> None:
-        """Remember rows that were written; those that are final are let go."""
+    def written(self, changed: Iterable[PackageRow], lengths: Iterable[int]) -> None:
+        """Remember rows that were written, with the length of their facts; those that are final or large are let go."""
         rows, last = self._rows, self._last
-        for row in changed:
+        for row, length in zip(changed, lengths, strict=True):
             key = (row.job_id, row.stage, row.line, row.number)
-            if row.facts.state in _FINAL:
+            if length > TEXT_MAX or row.facts.state in FINAL_NAMES:
                 rows.pop(key, None)
             else:
                 rows[key] = row

@@ -15,7 +15,7 @@ import msgspec
 
 from pilotage.adapters.journals import sqlite_schema
 from pilotage.adapters.journals.sealed_files import UNFINISHED
-from pilotage.adapters.journals.sqlite_connections import sealed_reader
+from pilotage.adapters.journals.sqlite_connections import make_private, sealed_reader
 from pilotage.book.rows import JobRow
 from pilotage.book.tables import TABLE_BY_ROW
 from pilotage.ports import JournalError
@@ -60,6 +60,7 @@ _ARRIVING = (
 def write(path: Path, *, book: Path, row: JobRow, content: Callable[[str], bytes | None]) -> tuple[int, list[str]]:
     """Write the file of a job from one snapshot of the live book; its last position, and the contents in the file."""
     path.unlink(missing_ok=True)
+    make_private(path)
     target = sqlite3.connect(path, isolation_level=None, uri=True)
     try:
         target.execute("PRAGMA page_size = 8192")
@@ -88,10 +89,15 @@ def write(path: Path, *, book: Path, row: JobRow, content: Callable[[str], bytes
 def opened(path: Path) -> Iterator[sqlite3.Connection]:
     """The file of a sealed job for reading, in the present schema; FileNotFoundError where there is no file."""
     with sealed_reader(path) as book:
-        version = sqlite_schema.version_of(book)
+        try:
+            version = sqlite_schema.version_of(book)
+        except sqlite3.DatabaseError as fault:
+            raise _damaged(path, str(fault)) from fault
         if version == sqlite_schema.SCHEMA_VERSION:
             yield book
             return
+    if version == 0:
+        raise _damaged(path, "it is empty, or not a book")
     if version > sqlite_schema.SCHEMA_VERSION:
         raise JournalError(
             "the file of a sealed job was written by a newer pilotage",
@@ -105,9 +111,18 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
         yield book
 
 
+def _damaged(path: Path, why: str) -> JournalError:
+    return JournalError(
+        f"the file of a sealed job cannot be read: {why}",
+        subject=str(path),
+        next_step="put it back from a copy, or purge the job: pilotage book purge",
+    )
+
+
 def _modernise(path: Path) -> None:
     """Bring a file to the present schema: a copy of it, which then takes its place, so that nobody reads half of it."""
     copy = path.with_suffix(f".{threading.get_ident()}{UNFINISHED}")
+    make_private(copy)
     shutil.copyfile(path, copy)
     with closing(sqlite3.connect(copy, isolation_level=None)) as book:
         book.execute("BEGIN")

@@ -17,7 +17,7 @@ import msgspec
 from pilotage.adapters.journals import sealed_copy, sqlite_schema
 from pilotage.adapters.journals.dump import dump_lines, load_lines
 from pilotage.adapters.journals.network_folders import MOUNTS, network_kind
-from pilotage.adapters.journals.queries import check_indexable
+from pilotage.adapters.journals.queries import DEFAULT_INDEXED, check_indexable
 from pilotage.adapters.journals.recent import Recent
 from pilotage.adapters.journals.sqlite_connections import connect_writer, told
 from pilotage.adapters.journals.sqlite_events import events_of_job
@@ -29,12 +29,9 @@ from pilotage.book.rows import JobRow, PackageRow, Row, StageRow, TagRow, writte
 from pilotage.book.tables import TABLE_BY_ROW
 from pilotage.ports import JournalBusy, JournalError
 
-__all__ = ["BOOK", "DEFAULT_INDEXED", "SqliteJournal"]
+__all__ = ["BOOK", "SqliteJournal"]
 
 log = logging.getLogger(__name__)
-
-DEFAULT_INDEXED = frozenset({"owner", "state", "site", "tag", "submitted", "name", "parent"})
-"""What is indexed unless a setting says otherwise: what `book.query.default_indexed` promises for jobs and packages."""
 
 
 class SqliteJournal(SqliteReader):
@@ -81,6 +78,8 @@ class SqliteJournal(SqliteReader):
             return connect_writer(self.folder / BOOK, rollback_journal=bool(network), durable=durable)
         except sqlite3.Error as fault:
             raise told(fault, self.folder / BOOK) from fault
+        except OSError as fault:
+            raise JournalError(f"the book cannot be made: {fault.strerror}", subject=str(self.folder / BOOK)) from fault
 
     def _prepare(self, indexed: frozenset[str]) -> None:
         with self._transact() as connection:
@@ -98,6 +97,8 @@ class SqliteJournal(SqliteReader):
             else:
                 sqlite_schema.migrate(connection, to=sqlite_schema.SCHEMA_VERSION, migrations=sqlite_schema.MIGRATIONS)
                 sqlite_schema.reindex(connection, indexed=indexed)
+                # SQLite opens a file that it may not write all the same, and says so only when something is written.
+                connection.execute(f"PRAGMA user_version = {sqlite_schema.SCHEMA_VERSION}")
 
     @contextmanager
     def transaction(self) -> Iterator[SqliteLedger]:
@@ -236,12 +237,21 @@ def _put(book: sqlite3.Connection, rows: Iterable[Row]) -> None:
 
 def _only_writer(path: Path) -> int:
     """Hold the lock that makes this process the writer."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as fault:
+        raise JournalError(
+            f"the folder of the book cannot be written: {fault.strerror}",
+            subject=str(path.parent),
+            next_step="let this user write there; `ls -ld` shows who may",
+        ) from fault
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as fault:
         os.close(descriptor)
         raise JournalBusy(
-            "another process writes this book", subject=str(path.parent), next_step="stop it, or talk to it over HTTP"
+            "another process writes this book",
+            subject=str(path.parent),
+            next_step="stop it with `pilotage serve --stop`, or ask it instead",
         ) from fault
     return descriptor

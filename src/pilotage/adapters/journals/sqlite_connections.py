@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pilotage.ports import JournalError, JournalFull, JournalUnavailable
@@ -14,8 +15,18 @@ IDLE_MAX = 8
 """Readers beyond this are closed when they are done, not kept."""
 
 
+def make_private(path: Path) -> None:
+    """Make an empty file that only its owner may read, unless there is one; SQLite gives what it puts beside it the same mode.
+
+    A book holds the secrets of webhooks.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
 def connect_writer(path: Path, *, rollback_journal: bool = False, durable: bool = True) -> sqlite3.Connection:
     """The connection of the one writer; with a rollback journal where shared memory cannot be relied on."""
+    make_private(path)
     connection = sqlite3.connect(path, isolation_level=None, cached_statements=512, check_same_thread=False)
     connection.execute("PRAGMA page_size = 8192")
     connection.execute(f"PRAGMA journal_mode = {'DELETE' if rollback_journal else 'WAL'}")
@@ -107,6 +118,13 @@ class ReaderPool:
             connection.close()
 
 
+_PASSING = frozenset({
+    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_PROTOCOL,
+})  # fmt: skip
+"""What may be otherwise in a moment; anything else stays as it is however often one tries."""
+
+
 def told(fault: sqlite3.Error, path: Path) -> JournalError:
     """What SQLite says, as an error of the journal."""
     code = getattr(fault, "sqlite_errorcode", 0) & 0xFF  # the rest of it tells kinds of the same apart
@@ -114,6 +132,12 @@ def told(fault: sqlite3.Error, path: Path) -> JournalError:
         return JournalFull(
             "no room left to write", subject=str(path), next_step="make room on the disk; it goes on by itself"
         )
-    if isinstance(fault, sqlite3.OperationalError):
+    if code == sqlite3.SQLITE_READONLY:
+        return JournalUnavailable(
+            "the book can be read, but not written",
+            subject=str(path),
+            next_step="let this user write the file and its folder; `ls -ld` shows who may",
+        )
+    if code in _PASSING:
         return JournalUnavailable(f"the book cannot be used: {fault}", subject=str(path))
     return JournalError(f"the book cannot be used: {fault}", subject=str(path))

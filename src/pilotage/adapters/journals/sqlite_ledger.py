@@ -133,14 +133,12 @@ class SqliteLedger:
             self._connection.executemany(_insert_statement(rows.EventRow), changes.events)
             position = changes.events[-1][0]
             self._connection.execute("UPDATE counters SET value = ? WHERE name = 'position'", (position,))
-        self._connection.executemany(
-            _PUT_PACKAGE,
-            [
-                (row.job_id, row.stage, row.line, row.number, row.facts.state, row.facts.site, written_facts(row.facts))
-                for row in changes.packages
-            ],
-        )
-        self._recent.written(changes.packages)
+        records = [
+            (row.job_id, row.stage, row.line, row.number, row.facts.state, row.facts.site, written_facts(row.facts))
+            for row in changes.packages
+        ]
+        self._connection.executemany(_PUT_PACKAGE, records)
+        self._recent.written(changes.packages, [len(record[-1]) for record in records])
         self._connection.executemany("DELETE FROM parked WHERE job = ?", [(job,) for job in changes.unparked])
         for group in (
             changes.streams, changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags,

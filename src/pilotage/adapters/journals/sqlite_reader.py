@@ -22,6 +22,7 @@ from pilotage.adapters.journals.sqlite_packages import (
     shelf_of,
 )
 from pilotage.adapters.journals.sqlite_places import SqlitePlaces, jobs_named, select
+from pilotage.adapters.journals.sqlite_schema import SEALED
 from pilotage.adapters.journals.sqlite_sources import Candidate, job_sources, jobs_sql, merged
 from pilotage.book import tally
 from pilotage.book.query import Query, Target
@@ -89,7 +90,9 @@ class SqliteReader(SqlitePlaces):
             statement = "SELECT facts FROM package_facts WHERE job_id = ? AND stage = ? AND line = ?"
             for (text,) in book.execute(statement, (job.job_id, stage, line)) if book else ():
                 facts = read_facts(text)
-                tally.count(counts, tally.standing(facts), 1)
+                standing = tally.standing(facts)
+                if standing is not None:
+                    tally.count(counts, standing, 1)
                 counts.touched += facts.shaped
         return counts
 
@@ -210,6 +213,12 @@ class SqliteReader(SqlitePlaces):
                     shelf = shelf_of(book_of_job, row.job_id, indexed=self._indexed)
                     total += count_packages_of_job(shelf, query, row.job_id)
         return total
+
+    def count_sealed(self) -> int:
+        """How many jobs are sealed."""
+        with self.live() as book:
+            statement = f"SELECT count(*) FROM jobs INDEXED BY jobs_sealed WHERE {SEALED}"
+            return int(book.execute(statement).fetchone()[0])
 
     # --- other rows ---
 

@@ -20,6 +20,12 @@ APPLICATION_ID = 0x70696C6F  # "pilo", so that `file` knows whose it is
 _PACKAGE_KEY = "job_id, stage, line, number"
 _HIDDEN = {"keys", "positions", "attempts", "tags", "registered_activity", "counted_with"}
 
+# What a view shows of where a package stands: the numbers, and the names by which people know it.
+_PLACE = (
+    "p.job_id, (SELECT j.job FROM jobs AS j WHERE j.job_id = p.job_id) AS job,"
+    " p.stage || '.' || p.line || '.' || p.number AS package, p.stage, p.line, p.number"
+)
+
 PACKAGE_FACTS = f"""CREATE TABLE package_facts (
     job_id INTEGER NOT NULL, stage INTEGER NOT NULL, line INTEGER NOT NULL, number INTEGER NOT NULL,
     state TEXT NOT NULL, site TEXT, facts TEXT NOT NULL, PRIMARY KEY ({_PACKAGE_KEY})) WITHOUT ROWID"""
@@ -27,7 +33,7 @@ PACKAGE_FACTS = f"""CREATE TABLE package_facts (
 
 JOB_INDEXES = (
     Index(columns=("entered_at", "job"), attribute="entered"),
-    Index(columns=("cause", "job"), attribute="reason"),
+    Index(columns=("cause", "job"), attribute="cause"),
 )
 """Indexes of jobs that are made only where a setting asks for them, beside those of the book's own list."""
 
@@ -35,7 +41,8 @@ PACKAGE_EXPRESSIONS = {
     "node": "facts ->> 'node'",
     "exit_code": "facts ->> 'exit_code'",
     "activity": "facts ->> 'activity'",
-    "reason": "COALESCE(facts ->> 'reason', facts ->> 'cause')",
+    "reason": "facts ->> 'reason'",
+    "cause": "facts ->> 'cause'",
 }
 """Facts of packages that can have an index, which a query must write the same way."""
 
@@ -43,6 +50,7 @@ UNENDED = f"state NOT IN ({', '.join(repr(state) for state in UNINDEXED_STATES)}
 """What the index of package states is limited to, which a query must write the same way."""
 
 LIVE = "place = 'live'"
+SEALED = "place = 'sealed'"
 
 SEALED_INDEXED = frozenset({"state"})
 """The attributes that a sealed job's own file has an index for: those few packages that are not done are looked for."""
@@ -90,7 +98,10 @@ def migrate(connection: sqlite3.Connection, *, to: int, migrations: Mapping[int,
 
 def wanted_indexes(indexed: frozenset[str]) -> dict[str, str]:
     """The indexes that there should be beside the keys, by name; which attributes have one is a setting."""
-    found = {"jobs_live": f"CREATE INDEX jobs_live ON jobs (job_id) WHERE {LIVE}"}
+    found = {
+        "jobs_live": f"CREATE INDEX jobs_live ON jobs (job_id) WHERE {LIVE}",
+        "jobs_sealed": f"CREATE INDEX jobs_sealed ON jobs (job_id) WHERE {SEALED}",
+    }
     for table in TABLES:
         for index in (*table.indexes, *(JOB_INDEXES if table.name == "jobs" else ())):
             if not index.attribute or index.attribute in indexed:
@@ -181,7 +192,7 @@ def _packages_view() -> str:
     tags = "(SELECT json_group_object(t.key, t.value ->> 0) FROM json_each(p.facts, '$.tags') AS t) AS tags"
     attempts = "(SELECT count(*) FROM json_each(p.facts, '$.attempts')) AS attempts"
     return (
-        "CREATE VIEW packages AS SELECT p.job_id, p.stage, p.line, p.number, p.state, p.site, "
+        f"CREATE VIEW packages AS SELECT {_PLACE}, p.state, p.site, "
         f"{', '.join(columns)}, {attempts}, {tags} FROM package_facts AS p"
     )
 
@@ -193,19 +204,19 @@ def _attempts_view() -> str:
         if name not in _HIDDEN
     ]
     return (
-        "CREATE VIEW attempts AS SELECT p.job_id, p.stage, p.line, p.number, CAST(a.key AS INTEGER) AS attempt, "
+        f"CREATE VIEW attempts AS SELECT {_PLACE}, CAST(a.key AS INTEGER) AS attempt, "
         f"{', '.join(columns)} FROM package_facts AS p, json_each(p.facts, '$.attempts') AS a"
     )
 
 
 _PHASES_VIEW = """CREATE VIEW phases AS
-    SELECT a.job_id, a.stage, a.line, a.number, a.attempt, p.value ->> 'phase' AS phase,
+    SELECT a.job_id, a.job, a.package, a.stage, a.line, a.number, a.attempt, p.value ->> 'phase' AS phase,
            p.value ->> 'started_at' AS started_at, p.value ->> 'seconds' AS seconds
     FROM attempts AS a JOIN events AS e ON e.position = a.finished_position, json_each(e.data, '$.phases') AS p"""
 
 _FILES_VIEW = """CREATE VIEW files AS
-    SELECT a.job_id, a.stage, a.line, a.number, a.attempt, a.granted_at, f.value ->> 'name' AS name,
-           f.value ->> 'size_bytes' AS size_bytes, f.value ->> 'sha256' AS sha256
+    SELECT a.job_id, a.job, a.package, a.stage, a.line, a.number, a.attempt, a.granted_at,
+           f.value ->> 'name' AS name, f.value ->> 'size_bytes' AS size_bytes, f.value ->> 'sha256' AS sha256
     FROM attempts AS a JOIN events AS e ON e.position = a.staged_position, json_each(e.data, '$.manifest') AS f"""
 
 

@@ -28,13 +28,12 @@ from pilotage.adapters.journals.sealed_files import FOLDER, UNFINISHED, sealed_p
 from pilotage.adapters.journals.sqlite_connections import told
 from pilotage.adapters.journals.sqlite_places import BOOK, SqlitePlaces, jobs_named
 from pilotage.book.rows import JobRow
-from pilotage.model.states import FINAL_STATES
+from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import JournalError, JournalFull, JournalUnavailable
 
 Transact = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
 _TRIES_MAX = 3
-_FINAL = frozenset(state.value for state in FINAL_STATES)
 
 
 class Sealing:
@@ -62,11 +61,11 @@ class Sealing:
                 row = self._row(job)
                 if row.place != "live":
                     return
-                if row.state not in _FINAL:
+                if row.state not in FINAL_NAMES:
                     raise JournalError(
                         "only a job that is over can be sealed",
                         subject=f"job {job}",
-                        expected=" or ".join(sorted(_FINAL)),
+                        expected=" or ".join(sorted(FINAL_NAMES)),
                         got=row.state,
                         next_step="wait for its end, or cancel it",
                     )

@@ -26,7 +26,7 @@ COLLECTED_MAX = 20_000
 Candidate = tuple[Any, ...]
 
 JOB_COLUMNS = {
-    "owner": "owner", "name": "name", "parent": "parent", "state": "state", "reason": "cause",
+    "owner": "owner", "name": "name", "parent": "parent", "state": "state", "cause": "cause",
     "submitted": "submitted_at", "entered": "entered_at", "updated": "updated_at",
 }  # fmt: skip
 JOB_INDEXES = {

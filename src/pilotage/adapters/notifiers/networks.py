@@ -17,6 +17,9 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 EVERYTHING = ("0.0.0.0/0", "::/0")
 
+_UNREACHABLE = "this host is in a network that webhooks may not reach"
+_HOW_TO_REACH = "use a public address, or ask who runs the service to add its network to notifications.webhook_networks"
+
 
 def default_networks(listen_host: str) -> tuple[str, ...]:
     """The networks beside the public ones where no setting names any: a service of this machine only may reach it."""
@@ -48,11 +51,7 @@ def connect(host: str, port: int, *, networks: tuple[Network, ...], timeout_seco
         raise NotDelivered("the name of the host cannot be resolved", subject=host) from fault
     allowed = [each for each in found if _allowed(str(each[4][0]), networks)]
     if not allowed:
-        raise NotDelivered(
-            "this host is in a network that webhooks may not reach",
-            subject=host,
-            next_step="use a public address, or ask who runs the service to add its network to the settings",
-        )
+        raise NotDelivered(_UNREACHABLE, subject=host, next_step=_HOW_TO_REACH)
     last: OSError | None = None
     for family, kind, protocol, _, address in allowed:
         connection = socket.socket(family, kind, protocol)
@@ -65,6 +64,16 @@ def connect(host: str, port: int, *, networks: tuple[Network, ...], timeout_seco
         else:
             return connection
     raise NotDelivered(f"no connection: {reason(last)}", subject=host) from last
+
+
+def check_literal(host: str, *, networks: tuple[Network, ...]) -> None:
+    """Refuse an address, written as such, that may not be reached; what a name stands for is seen when it is used."""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return
+    if not _allowed(host, networks):
+        raise BadAddress(_UNREACHABLE, subject=host, next_step=_HOW_TO_REACH)
 
 
 def reason(fault: BaseException | None) -> str:

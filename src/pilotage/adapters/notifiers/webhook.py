@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from pilotage.adapters.notifiers.networks import connect, read_networks, reason
+from pilotage.adapters.notifiers.networks import check_literal, connect, read_networks, reason
 from pilotage.book.notices import Notice, cloud_event_body
 from pilotage.model.version import VERSION
 from pilotage.ports import BadAddress, Clock, DeliveryRefused, NotDelivered
@@ -68,8 +68,8 @@ class WebhookNotifier:
         self._tls = tls
 
     def check_address(self, address: str) -> None:
-        """Refuse what is no plain HTTP URL."""
-        _read(address)
+        """Refuse what is no plain HTTP URL, and a numeric address that may never be reached."""
+        check_literal(_read(address).host, networks=self._networks)
 
     def tell(self, address: str, notices: Sequence[Notice], *, secret: str) -> None:
         """Post each notice, in order; the first that is not taken ends it."""

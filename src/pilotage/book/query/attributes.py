@@ -79,7 +79,7 @@ _EVERYTHING = (Target.JOBS, Target.PACKAGES, Target.EVENTS)
 _TABLE = (
     Attribute(
         name="job",
-        aliases=("jobid", "job_id"),
+        aliases=("jobid",),
         kind=Kind.JOB,
         targets=_EVERYTHING,
         indexed=_EVERYTHING,
@@ -153,8 +153,14 @@ _TABLE = (
     Attribute(
         name="reason",
         kind=Kind.REASON,
+        targets=_PACKAGES,
+        description="The finer reason of the exit code, such as `out-of-memory`.",
+    ),
+    Attribute(
+        name="cause",
+        kind=Kind.REASON,
         targets=_STATEFUL,
-        description="The finer reason of the state or of the exit code, such as `out-of-memory` or `upstream`.",
+        description="Why it was given up, such as `retries-exhausted` or `upstream`.",
     ),
     Attribute(name="activity", targets=_PACKAGES, description="The software that the package runs."),
     Attribute(
@@ -167,7 +173,7 @@ _TABLE = (
     ),
     Attribute(
         name="submitted",
-        aliases=("submit_time",),
+        aliases=("submitted_at", "submit_time"),
         kind=Kind.TIME,
         targets=_STATEFUL,
         indexed=_JOBS,
@@ -175,14 +181,14 @@ _TABLE = (
     ),
     Attribute(
         name="entered",
-        aliases=("enter_time", "state_enter_time"),
+        aliases=("entered_at", "enter_time", "state_enter_time"),
         kind=Kind.TIME,
         targets=_STATEFUL,
         description="When it entered its present state.",
     ),
     Attribute(
         name="updated",
-        aliases=("last_update", "last_update_time", "update_time"),
+        aliases=("updated_at", "last_update", "last_update_time", "update_time"),
         kind=Kind.TIME,
         targets=_STATEFUL,
         description="When the last event that counts for it happened.",

@@ -17,6 +17,7 @@ from pilotage.service.http.views import (
     CountView,
     JobsPage,
     JobView,
+    PackageCount,
     PackageDetail,
     PackagesPage,
     StagesPage,
@@ -163,7 +164,11 @@ def _detail(services: Services, job: JobRow, place: PackageId, *, base_url: str)
 async def find_packages(
     request: Ask, services: Book, text: QueryText = "", cursor: CursorText = None, limit: Limit = 0
 ) -> PackagesPage:
-    """Packages of any job that a query asks for and of which something was heard; the query must be narrow enough."""
+    """Packages that a query asks for, which must be narrow enough.
+
+    With a clause `job=ID` all of that job; else those of which something was heard, of jobs that are not sealed:
+    `sealed_jobs` says how many were left out.
+    """
     base_url = _base_url(request)
 
     def answer() -> PackagesPage:
@@ -174,6 +179,7 @@ async def find_packages(
                 for each in found.items
             ],
             next=found.next,
+            sealed_jobs=services.reading.unsearched_jobs(text),
         )
 
     return await services.ask(answer)
@@ -198,12 +204,15 @@ async def count_jobs(request: Ask, services: Book, text: QueryText = "") -> Coun
     tags=["counts"],
     responses=faults(400, 401, 403, 404, 410, 422, 503),
 )
-async def count_packages(request: Ask, services: Book, text: QueryText = "", of_job: OfJob = None) -> CountView:
-    """How many packages a query asks for, of those that something was heard of; of a job, or of one's own."""
+async def count_packages(request: Ask, services: Book, text: QueryText = "", of_job: OfJob = None) -> PackageCount:
+    """How many packages a query asks for: all of a job, or of one's own jobs those that something was heard of."""
 
-    def answer() -> CountView:
+    def answer() -> PackageCount:
         row = services.reading.job(request.user, of_job) if of_job is not None else None
-        return CountView(count=services.reading.count_packages(request.user, text, job=row))
+        return PackageCount(
+            count=services.reading.count_packages(request.user, text, job=row),
+            sealed_jobs=services.reading.unsearched_jobs(text) if row is None else 0,
+        )
 
     return await services.ask(answer)
 

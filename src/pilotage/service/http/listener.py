@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import resource
 import signal
 import socket
 import threading
@@ -19,11 +21,23 @@ GRACE_SECONDS = 10
 
 KEEP_ALIVE_SECONDS = 30
 BACKLOG = 512
+FILES_MAX = 16_384
+OWN_FILES = 128  # the book, its readers, logs, and what is sent to subscribers
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class CannotListen(PilotageError):
     """The address cannot be listened on: another program has the port, or the host is not this one."""
+
+
+def _connections_max() -> int:
+    """How many connections are held at once: as many as the system gives files for, less those the book needs itself."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    return max(8, (FILES_MAX if soft == resource.RLIM_INFINITY else min(soft, FILES_MAX)) - OWN_FILES)
 
 
 class Listener(uvicorn.Server):
@@ -45,6 +59,8 @@ class Listener(uvicorn.Server):
                 proxy_headers=False,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=GRACE_SECONDS,
+                backlog=BACKLOG,
+                limit_concurrency=_connections_max(),
             )
         )
         self._bound = bound
@@ -103,8 +119,14 @@ def bind(host: str, port: int) -> socket.socket:
             "cannot listen here",
             subject=f"{host}:{port}",
             got=fault.strerror or str(fault),
-            next_step="choose another port with --port, or 0 for any free one",
+            next_step=_way_out(fault),
         ) from fault
+
+
+def _way_out(fault: OSError) -> str:
+    if fault.errno in (errno.EADDRINUSE, errno.EACCES):
+        return "choose another port with --port, or 0 for any free one"
+    return "choose an address of this computer with --host: 127.0.0.1 for itself alone, 0.0.0.0 for everybody"
 
 
 def url_of(bound: socket.socket) -> str:

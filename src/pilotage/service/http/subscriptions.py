@@ -82,7 +82,7 @@ class RebindBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class SubscriptionView(View, frozen=True, kw_only=True):
-    """A subscription; `attempts` tries in a row have failed, the last with `fault`, and the next is at `next_at`."""
+    """A subscription; `tries` in a row have failed, the last with `fault`, and the next is at `next_at`."""
 
     id: str
     target: str
@@ -93,7 +93,7 @@ class SubscriptionView(View, frozen=True, kw_only=True):
     address: str
     created_at: float
     expires_at: float
-    attempts: int
+    tries: int
     next_at: float | None
     fault: str
 
@@ -147,7 +147,7 @@ def _view(row: SubscriptionRow) -> SubscriptionView:
         address=row.address,
         created_at=row.created_at,
         expires_at=row.expires_at,
-        attempts=row.attempts,
+        tries=row.attempts,
         next_at=row.next_at or None,
         fault=row.fault,
     )

@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 
-from pilotage.book.facts import read_tags
+from pilotage.book.facts import read_tags, tags_of
 from pilotage.book.rows import AttemptFacts, Counted, JobRow, NodeRow, PackageFacts, PilotRow, SiteRow, StageRow
 from pilotage.book.settle import compound_state, settle
 from pilotage.model.layout import PackageId
 from pilotage.model.payloads import AccessRule
+from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import FoundEvent
 from pilotage.service.http.views import (
     AccessView,
@@ -48,7 +49,6 @@ def job_view(row: JobRow, *, base_url: str) -> JobView:
         owner=row.owner,
         state=row.state,
         held=bool(row.held),
-        killed=row.killed_at is not None,
         failed=row.failed,
         packages=_total(row),
         counts=_counts(row),
@@ -62,14 +62,15 @@ def job_view(row: JobRow, *, base_url: str) -> JobView:
         submitted_at=row.submitted_at,
         accepted_at=row.accepted_at,
         started_at=row.started_at,
-        finished_at=row.finished_at,
-        killed_at=row.killed_at,
+        # The last end so far of any package: the job's own only where nothing of it goes on.
+        finished_at=row.finished_at if row.state in FINAL_NAMES else None,
+        cancelled_at=row.cancelled_at,
         aborted_at=row.aborted_at,
         cleared_at=row.cleared_at,
         purged_at=row.purged_at,
         entered_at=row.entered_at,
         updated_at=row.updated_at,
-        tags={name: value for name, (value, _) in read_tags(row.tags).items()},
+        tags=tags_of(read_tags(row.tags)),
         access=[AccessView(principal=rule.principal, rights=list(rule.rights)) for rule in _access.decode(row.access)],
         definition=row.definition,
         url=f"{base_url}v1/jobs/{row.job}",
@@ -124,7 +125,7 @@ def package_view(
         cleared_at=row.cleared_at,
         entered_at=row.entered_at,
         updated_at=row.updated_at if heard else None,
-        tags={name: value for name, (value, _) in row.tags.items()},
+        tags=tags_of(row.tags),
         url=f"{base_url}v1/jobs/{job.job}/packages/{place.dotted}",
     )
 
@@ -158,7 +159,7 @@ def _attempt_view(number: int, row: AttemptFacts, events: Mapping[int, Mapping[s
     shared = {name: getattr(row, name) for name in AttemptView.__struct_fields__ if hasattr(row, name)}
     return AttemptView(
         **shared,
-        number=number,
+        attempt=number,
         granted=row.granted_at is not None,
         phases=msgspec.convert(finished.get("phases", []), list[PhaseView]),
         manifest=msgspec.convert(staged.get("manifest") or [], list[FileView]),

@@ -32,6 +32,13 @@ class CountView(View, frozen=True, kw_only=True):
     count: int
 
 
+class PackageCount(View, frozen=True, kw_only=True):
+    """How many packages there are; those of `sealed_jobs` many sealed jobs were not searched."""
+
+    count: int
+    sealed_jobs: int
+
+
 class CountsView(View, frozen=True, kw_only=True):
     """How many packages stand in each state, with those of which nothing was heard; dropped ones count only there."""
 
@@ -55,14 +62,13 @@ class AccessView(View, frozen=True, kw_only=True):
 
 
 class JobView(View, frozen=True, kw_only=True):
-    """A job as it stands; times are seconds since 1970, UTC."""
+    """A job as it stands; times are seconds since 1970, UTC, and `url` is where it is asked for again."""
 
     id: str
     name: str
     owner: str
     state: str
     held: bool
-    killed: bool
     failed: int
     packages: int
     counts: CountsView
@@ -77,7 +83,7 @@ class JobView(View, frozen=True, kw_only=True):
     accepted_at: float | None
     started_at: float | None
     finished_at: float | None
-    killed_at: float | None
+    cancelled_at: float | None
     aborted_at: float | None
     cleared_at: float | None
     purged_at: float | None
@@ -119,7 +125,7 @@ class FileView(View, frozen=True, kw_only=True):
 class AttemptView(View, frozen=True, kw_only=True):
     """One try at a package: where, when, how it ended, and what it made."""
 
-    number: int
+    attempt: int
     epoch: int
     granted: bool
     site: str | None
@@ -266,10 +272,14 @@ class StagesPage(View, frozen=True, kw_only=True):
 
 
 class PackagesPage(View, frozen=True, kw_only=True):
-    """Some packages in the order of their jobs and places; `next` is the cursor of the next page, where there is one."""
+    """Some packages in the order of their jobs and places; `next` is the cursor of the next page, where there is one.
+
+    Those of `sealed_jobs` many sealed jobs were not searched: they are found by a query that names their job.
+    """
 
     packages: list[PackageView]
     next: str | None
+    sealed_jobs: int = 0
 
 
 class EventsPage(View, frozen=True, kw_only=True):
