@@ -122,6 +122,10 @@ class MemoryLedger:
         """The position of the last event."""
         return self._position
 
+    def advance(self, position: int) -> None:
+        """Go on from a position, if the last one is lower."""
+        self._position = max(self._position, position)
+
     def write(self, changes: Changes) -> None:
         """Put all rows in place of those with the same keys."""
         events = [as_event_row(event) for event in changes.events]

@@ -117,6 +117,10 @@ def test_a_long_file_is_seen() -> None:
     ]
 
 
+def test_no_tool_left_its_drafts_behind() -> None:
+    obey([f"{path}:1: left behind by a tool" for path in tree() if path.endswith((".orig", ".rej", ".bak", "~"))])
+
+
 def test_nothing_is_left_for_later() -> None:
     obey(tidy.leftovers({path: text for path, text in tree().items() if not path.endswith(".md")}))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +33,6 @@ def sealed_again(lines: list[bytes]) -> list[bytes]:
     end["events"] = sum(line.startswith(b'{"event"') for line in body)
     end["contents"] = sum(line.startswith(b'{"content"') for line in body)
     return [*body, msgspec.json.encode(end) + b"\n"]
-
-
-def without_positions(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    """A dump as values, but for positions and the hash, which has them in it."""
-    found = [msgspec.json.decode(line) for line in lines]
-    for each in found:
-        each.pop("position", None)
-        each.pop("sha256", None)
-    return found
 
 
 def told(journal: SqliteJournal, job: str) -> dict[str, Any]:
@@ -90,7 +80,7 @@ def test_a_loaded_job_is_the_dumped_one(tmp_path_factory: pytest.TempPathFactory
             assert target.load(lines) == job
             assert everything(folder / "to")["statistics"] == before
             assert told(target, job) == told(source, job)
-            assert without_positions(target.dump(job)) == without_positions(lines)
+            assert list(target.dump(job)) == list(lines)
 
 
 def test_a_job_that_was_registered_twice_keeps_its_order(tmp_path: Path) -> None:
@@ -99,7 +89,7 @@ def test_a_job_that_was_registered_twice_keeps_its_order(tmp_path: Path) -> None
         keep(source, a_short_job(stream=by))
         keep(source, [by.event(registered(shape("simulate", lines=3)), job="j1", seen=1)])
         target.load(source.dump("j1"))
-        assert without_positions(target.dump("j1")) == without_positions(source.dump("j1"))
+        assert list(target.dump("j1")) == list(source.dump("j1"))
 
 
 def test_a_dump_is_the_same_of_a_sealed_job(tmp_path: Path) -> None:

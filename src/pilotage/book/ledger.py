@@ -108,6 +108,10 @@ class Ledger(Protocol):
         """The position of the last event."""
         ...
 
+    def advance(self, position: int) -> None:
+        """Go on from a position, if the last one is lower: events that come have seen one as high elsewhere."""
+        ...
+
     def write(self, changes: Changes) -> None:
         """Put all rows in place of those with the same keys."""
         ...

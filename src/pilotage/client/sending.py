@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from pilotage.agent import EventId, NotDelivered, Producer
+from pilotage.agent import AgentError, EventId, NotDelivered, Producer
 from pilotage.agent.courier import acknowledged
 from pilotage.agent.errors import TokenRefused
 from pilotage.client.composing import Composed
 from pilotage.client.finding import Address
+from pilotage.client.server import Server, path_of
+from pilotage.model.errors import PilotageError
 
+POSITION_SECONDS = 2.0
 QUICKLY_SECONDS = 0.2
 """How long a script is kept waiting for a delivery that it did not ask to wait for."""
+
+
+REGISTERS = frozenset({"Tagged", "OwnerSet", "AccessSet"})
+"""What takes the place of an older value: it must have seen that one, or the older one stands."""
 
 
 class Logged(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +67,8 @@ def log_events(
         environment=dict(environment),
     )
     try:
+        if deliver_seconds > 0 and (not producer.queue.seen() or any(event.type in REGISTERS for event in events)):
+            _learn_position(producer, address, seconds=deliver_seconds)
         logged = [_log(producer, event) for event in events]
         producer.sync()
         problem, denied = "", False
@@ -77,6 +87,13 @@ def log_events(
         )
     finally:
         producer.close(flush_seconds=0)
+
+
+def _learn_position(producer: Producer, address: Address, *, seconds: float) -> None:
+    """Note how far the book of the server is, if it answers: what is logged now comes after all of that."""
+    server = Server(address.url, token=address.token_source(), answer_seconds=min(seconds, POSITION_SECONDS))
+    with contextlib.suppress(PilotageError, AgentError, OSError), server:
+        producer.queue.note_seen(int(server.get(path_of("position"))["position"]))
 
 
 def _log(producer: Producer, event: Composed) -> EventId:

@@ -64,7 +64,7 @@ class JobPurged(PilotageError):
         """Say which, and when."""
         self.purged_at = job.purged_at
         super().__init__(
-            "this job was purged: nothing more is known of it than that it was",
+            "this job was purged: its events and packages are gone, and lists have what is left of it",
             subject=f"job {job.job}",
             next_step="a dump of it, if one was made, can be loaded into another book: pilotage book load --journal sqlite:DIR",
         )

@@ -2,7 +2,7 @@
 
 1. `{"format": "pilotage-job", "version": 1, "job": ID, "schema": N}`
 2. for each content that the job speaks of, `{"content": SHA256, "base64": …}`
-3. for each event, in the order of positions, `{"event": {…}, "received": SECONDS, "position": N}`; the event as on the wire
+3. for each event, in the order of positions, `{"event": {…}, "received": SECONDS}`; the event as on the wire
 4. `{"end": true, "contents": N, "events": N, "sha256": …}`, the hash of all lines before it
 """
 
@@ -52,7 +52,6 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     event: Event
     received: float
-    position: int
 
 
 class _End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,7 +93,7 @@ def dump_lines(
     for found in events:
         counts[1] += 1
         event = wire_event(found.row, job=found.job, source=found.source, stream=found.stream)
-        yield line(_Kept(event=event, received=found.row.received, position=found.row.position))
+        yield line(_Kept(event=event, received=found.row.received))
     end = _End(end=True, contents=counts[0], events=counts[1], sha256=hashed.hexdigest())
     yield _encode(end) + b"\n"
 
@@ -127,6 +126,8 @@ def load_lines(journal: Takes, lines: Iterable[bytes]) -> str:
             if list(ledger.jobs([dump.job])):
                 raise _known(dump.job)
             dump.check_heard(ledger)
+            # Who changes a tag of this job from now on must have seen more than those who set it elsewhere.
+            ledger.advance(dump.seen_max)
             try:
                 replay = Replay(ledger, comes=dump.has)
                 for kept in dump.events():
@@ -147,6 +148,7 @@ class _Dump:
         self._numbers: dict[tuple[str, str], array[int]] = {}
         self._contents = self._events = 0
         self.job = ""
+        self.seen_max = 0
         hashed = hashlib.sha256()
         end: _End | None = None
         for number, line in enumerate(_whole_lines(lines), 1):
@@ -206,6 +208,7 @@ class _Dump:
         if event.job != self.job:
             raise _broken(number, f"an event of job {event.job}, in the dump of {self.job}")
         self._events += 1
+        self.seen_max = max(self.seen_max, event.seen)
         self._numbers.setdefault((event.source, event.stream), array("q")).append(event.n)
 
     def has(self, identity: Identity) -> bool:

@@ -116,6 +116,11 @@ class PostgresLedger:
         """The position of the last event."""
         return self._loaded()["position"]
 
+    def advance(self, position: int) -> None:
+        """Go on from a position, if the last one is lower."""
+        if position > self.position():
+            self._set("position", position)
+
     def write(self, changes: Changes) -> None:
         """Put all rows in place of those with the same keys."""
         if changes.events:

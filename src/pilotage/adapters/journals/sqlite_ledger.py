@@ -127,6 +127,10 @@ class SqliteLedger:
         found = self._connection.execute("SELECT value FROM counters WHERE name = 'position'").fetchone()
         return int(found[0])
 
+    def advance(self, position: int) -> None:
+        """Go on from a position, if the last one is lower."""
+        self._connection.execute("UPDATE counters SET value = max(value, ?) WHERE name = 'position'", (position,))
+
     def write(self, changes: Changes) -> None:
         """Put all rows in place of those with the same keys."""
         if changes.events:
