@@ -153,3 +153,10 @@ def test_tags_need_the_right_to_modify_and_the_job_is_looked_up_once() -> None:
 def test_events_of_a_job_that_nobody_knows_yet_are_taken() -> None:
     batch = checked(event(1, "Tagged", {"name": "a", "value": "b"}, job="j", source="client"))
     assert allowed_events(BOB, batch, find_job=lambda _: None) == (batch, [])
+
+
+@pytest.mark.parametrize("kind, data", [("OwnerSet", {"owner": "bob"}), ("AccessSet", {"rules": []})])
+def test_nobody_takes_over_a_job_before_it_is_registered(kind: str, data: dict[str, object]) -> None:
+    batch = checked(event(1, kind, data, job="j", source="client"))
+    allowed, refused = allowed_events(BOB, batch, find_job=lambda _: None)
+    assert (list(allowed), [each.code for each in refused]) == ([], ["forbidden"])

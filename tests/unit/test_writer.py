@@ -14,7 +14,7 @@ from pilotage.book.join import Joined, Receipt
 from pilotage.book.ledger import Ledger
 from pilotage.book.query import EVERYTHING
 from pilotage.model.errors import PilotageError
-from pilotage.ports import Journal, JournalFull
+from pilotage.ports import Journal, JournalError, JournalFull
 from pilotage.service.keeper import Batch, Keeper
 from pilotage.service.writer import Writer, WriterBusy, WriterStopped
 from tests.served_book import WallClock, event, registered, sqlite_journal
@@ -155,6 +155,32 @@ def test_a_batch_that_breaks_the_join_takes_no_other_with_it(
     assert [each.kept for each in receipts(futures[1:])] == [1, 1]
     assert keeper.groups == [1, 3, 1, 1, 1]
     assert "together" in caplog.text
+
+
+def test_what_is_wrong_with_one_job_keeps_no_other_batch_out(writer: Writer, keeper: GatedKeeper) -> None:
+    hold_first(writer, keeper)
+    futures = [writer.submit(batch(note(n, "s"))) for n in (1, 2)]
+    keeper.gate.release()
+    assert keeper.entered.acquire(timeout=ANSWER_SECONDS)
+    keeper.faults = [JournalError("a file is gone"), JournalError("a file is gone")]
+    for _ in range(3):
+        keeper.gate.release()
+    with pytest.raises(JournalError, match="a file is gone"):
+        futures[0].result(ANSWER_SECONDS)
+    assert [each.kept for each in receipts(futures[1:])] == [1]
+
+
+def test_a_listener_that_fails_neither_ends_the_writer_nor_keeps_answers_back(
+    journal: Journal, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(jobs: Iterable[str]) -> None:
+        raise ValueError("the bell is broken")
+
+    writer = Writer(Keeper(journal, clock=WallClock()), committed=broken)
+    writer.start()
+    assert [each.kept for each in receipts([writer.submit(batch(note(1))), writer.submit(batch(note(2)))])] == [1, 1]
+    writer.stop()
+    assert "the bell is broken" in caplog.text
 
 
 def test_more_than_may_wait_is_refused_at_once(writer: Writer, keeper: GatedKeeper) -> None:

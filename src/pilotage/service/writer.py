@@ -142,9 +142,9 @@ class Writer:
             for request in group:
                 self._write([request])
         else:
+            self._tell(group)
             for request, receipt in zip(group, receipts, strict=True):
                 request.answer.set_result(receipt)
-            self._tell(group)
 
     def _tell(self, group: Sequence[_Request]) -> None:
         if self._committed is None:
