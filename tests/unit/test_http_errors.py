@@ -9,7 +9,7 @@ import pytest
 from pilotage.model.errors import PilotageError
 from pilotage.ports import JournalBusy, JournalError, JournalFull, JournalUnavailable
 from pilotage.service.http.errors import STATUSES, on_pilotage_error
-from pilotage.service.reading import UnknownJob
+from pilotage.service.unknown import UnknownJob
 
 
 def answer(error: Exception) -> Any:

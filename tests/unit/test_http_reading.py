@@ -102,6 +102,15 @@ def test_a_stage_has_a_state_and_counts_of_its_own(client: Client) -> None:
     assert get(client, "/v1/jobs/j/stages?after=1") == {"stages": [], "more": False}
 
 
+def test_a_line_has_a_state_and_counts_of_its_own(client: Client) -> None:
+    a_day_of_work(client)
+    line = get(client, "/v1/jobs/j/lines/1.1")
+    assert (line["stage"], line["line"], line["state"], line["packages"]) == (1, 1, "RUNNING", 2)
+    assert (line["counts"]["done"], line["counts"]["waiting"]) == (1, 1)
+    for wrong in ("1.9", "1", "x", "9.1"):
+        assert client.get(f"/v1/jobs/j/lines/{wrong}").status_code == 404
+
+
 def test_the_packages_of_a_job_are_all_there_in_order_page_by_page(client: Client) -> None:
     a_day_of_work(client)
     page = get(client, "/v1/jobs/j/packages")

@@ -42,6 +42,13 @@ class Shape:
         activities = self.shape.templates[at].activities
         return activities[number - 1] if 1 <= number <= len(activities) else None
 
+    def line_length(self, line: int) -> int:
+        """How many packages a line of the stage has; 0 where there is no such line."""
+        count = 0
+        while self.activity(line, count + 1) is not None:
+            count += 1
+        return count
+
     def activities(self) -> Iterator[tuple[str, int]]:
         """Each activity of the stage, and how many packages are of it."""
         if self.late:

@@ -35,6 +35,11 @@ def count(counts: Counted, what: Standing, by: int) -> None:
         counts.succeeded += by
 
 
+def total(counts: Counted) -> int:
+    """How many packages count."""
+    return sum(getattr(counts, name) for name in COUNTERS.values())
+
+
 def untouched(counts: Counted) -> int:
     """How many packages nothing was heard of."""
     return counts.expected - counts.touched

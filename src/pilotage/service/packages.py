@@ -5,6 +5,7 @@ A package of which nothing was heard has no row: the shape of its stage tells of
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from itertools import islice
@@ -14,8 +15,8 @@ import msgspec
 from pilotage.book import tally
 from pilotage.book.attributes import package_attributes
 from pilotage.book.query import EVERYTHING, Condition, Operator, Query, matches
-from pilotage.book.rows import JobRow, PackageFacts
-from pilotage.book.settle import settle
+from pilotage.book.rows import Counted, JobRow, PackageFacts
+from pilotage.book.settle import default_state, settle
 from pilotage.book.shapes import shape_of
 from pilotage.model.events import parse_dotted
 from pilotage.model.layout import PackageId
@@ -73,6 +74,28 @@ def package_of(journal: Journal, job: JobRow, place: PackageId) -> ShownPackage 
             activity = shape_of(stage.shape, stage=stage.stage).activity(place.line, place.number)
             return ShownPackage(job=job, place=place, activity=activity) if activity is not None else None
     return None
+
+
+LinePlace = tuple[int, int]
+"""The stage and the number of a line."""
+
+_LINE = re.compile(r"([1-9][0-9]{0,8})\.([1-9][0-9]{0,8})")
+
+
+def line_place(text: str) -> LinePlace | None:
+    """The line that `stage.line` names, or None."""
+    found = _LINE.fullmatch(text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def line_of(journal: Journal, job: JobRow, place: LinePlace) -> Counted | None:
+    """The histogram of a line, with its packages of which nothing was heard, or None where the job has none there."""
+    counts = journal.line_counts(job, stage=place[0], line=place[1])
+    for row in journal.stages(job):
+        if row.stage == place[0]:
+            counts.expected = shape_of(row.shape, stage=row.stage).line_length(place[1])
+    tally.count(counts, (default_state(job), 0, 0, 0), tally.untouched(counts))
+    return counts if tally.total(counts) or counts.dropped else None
 
 
 def packages_of(

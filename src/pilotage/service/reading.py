@@ -22,16 +22,19 @@ from pilotage.book.query import (
     parse,
     resolve,
 )
-from pilotage.book.rows import JobRow, NodeRow, PilotRow, SiteRow, StageRow
+from pilotage.book.rows import Counted, JobRow, NodeRow, PilotRow, SiteRow, StageRow
 from pilotage.model.configuration import QuerySettings
-from pilotage.model.errors import PilotageError, near_name
+from pilotage.model.errors import near_name
 from pilotage.model.events import COUNTER_MAX, JOB_ID, parse_dotted
 from pilotage.model.layout import PackageId
 from pilotage.ports import Clock, FoundEvent, FoundPackage, Journal, Page
 from pilotage.service.access import ANY_OWNER, READ, Principal, may, require, require_scope
 from pilotage.service.packages import (
+    LinePlace,
     ShownPackage,
     count_of,
+    line_of,
+    line_place,
     named_job,
     names_jobs,
     package_of,
@@ -39,6 +42,7 @@ from pilotage.service.packages import (
     place_of,
     shown,
 )
+from pilotage.service.unknown import JobPurged, UnknownJob, UnknownPackage
 
 Item = TypeVar("Item")
 Key = TypeVar("Key")
@@ -47,27 +51,6 @@ LOOKS_MAX = 10
 """Pages that are read for one answer where most of what is found may not be shown; the cursor continues behind them."""
 
 _NEAR_ROWS = 50
-
-
-class UnknownJob(PilotageError):
-    """No such job was ever registered here."""
-
-
-class UnknownPackage(PilotageError):
-    """The job has no such package."""
-
-
-class JobPurged(PilotageError):
-    """The job existed, and everything about it was deleted when its time was over; the message says when."""
-
-    def __init__(self, job: JobRow) -> None:
-        """Say which, and when."""
-        self.purged_at = job.purged_at
-        super().__init__(
-            "this job was purged: its events and packages are gone, and lists have what is left of it",
-            subject=f"job {job.job}",
-            next_step="a dump of it, if one was made, can be loaded into another book: pilotage book load --journal sqlite:DIR",
-        )
 
 
 class Found(msgspec.Struct, Generic[Item], frozen=True):
@@ -116,6 +99,16 @@ class Reading:
         rows = [row for row in self._journal.stages(job) if row.stage > after]
         size = self._size(limit)
         return rows[:size], len(rows) > size
+
+    def line(self, job: JobRow, text: str) -> tuple[LinePlace, Counted]:
+        """A line of a job, by `stage.line`, and its histogram; raises `UnknownPackage` where there is none."""
+        place = line_place(text)
+        counts = line_of(self._journal, job, place) if place is not None else None
+        if place is None or counts is None:
+            raise UnknownPackage(
+                "this job has no such line", subject=f"job {job.job}", expected="stage.line, such as 1.2", got=text[:40]
+            )
+        return place, counts
 
     def jobs(self, principal: Principal, text: str, *, cursor: str | None, limit: int) -> Found[JobRow]:
         """Jobs that a query asks for."""

@@ -18,8 +18,8 @@ from pilotage.book.subscriptions import SubscriptionError
 from pilotage.model.errors import PilotageError
 from pilotage.ports import BadAddress, JournalError, JournalFull, JournalUnavailable
 from pilotage.service.access import Forbidden, Unauthenticated
-from pilotage.service.reading import JobPurged, UnknownJob, UnknownPackage
 from pilotage.service.subscriptions import NotPolled, TooManySubscriptions, UnknownSubscription
+from pilotage.service.unknown import JobPurged, UnknownJob, UnknownPackage
 from pilotage.service.writer import WriterBusy, WriterStopped
 
 log = logging.getLogger(__name__)

@@ -10,13 +10,21 @@ from litestar.params import HeaderParameter, QueryParameter
 from pilotage.book.rows import JobRow
 from pilotage.model.layout import PackageId
 from pilotage.service.http.errors import faults
-from pilotage.service.http.parameters import AfterStage, CursorText, JobPath, Limit, PackagePath, QueryText
+from pilotage.service.http.parameters import AfterStage, CursorText, JobPath, Limit, LinePath, PackagePath, QueryText
 from pilotage.service.http.services import Ask, Book, Services
-from pilotage.service.http.viewing import attempt_views, job_view, outcome_positions, package_view, stage_view
+from pilotage.service.http.viewing import (
+    attempt_views,
+    job_view,
+    line_view,
+    outcome_positions,
+    package_view,
+    stage_view,
+)
 from pilotage.service.http.views import (
     CountView,
     JobsPage,
     JobView,
+    LineView,
     PackageCount,
     PackageDetail,
     PackagesPage,
@@ -96,6 +104,24 @@ async def stages(request: Ask, services: Book, job: JobPath, after: AfterStage =
         row = services.reading.job(request.user, job)
         rows, more = services.reading.stages(row, after=after, limit=limit)
         return StagesPage(stages=[stage_view(each, row) for each in rows], more=more)
+
+    return await services.ask(answer)
+
+
+@get(
+    "/v1/jobs/{job:str}/lines/{line:str}",
+    operation_id="one_line",
+    summary="A line of a job",
+    tags=["jobs"],
+    responses=faults(400, 401, 403, 404, 410, 503),
+)
+async def one_line(request: Ask, services: Book, job: JobPath, line: LinePath) -> LineView:
+    """A line with its state and the histogram of its packages."""
+
+    def answer() -> LineView:
+        row = services.reading.job(request.user, job)
+        (stage, number), counts = services.reading.line(row, line)
+        return line_view(counts, row, stage=stage, line=number)
 
     return await services.ask(answer)
 
@@ -218,5 +244,5 @@ async def count_packages(request: Ask, services: Book, text: QueryText = "", of_
 
 
 JOB_ROUTES = (
-    find_jobs, one_job, stages, packages_of_job, one_package, find_packages, count_jobs, count_packages,
+    find_jobs, one_job, stages, one_line, packages_of_job, one_package, find_packages, count_jobs, count_packages,
 )  # fmt: skip

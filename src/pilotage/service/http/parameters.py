@@ -12,6 +12,7 @@ LIMIT_MAX = 10_000
 WAIT_SECONDS_MAX = 60.0
 
 JobPath = Annotated[str, PathParameter(description="The id of the job.")]
+LinePath = Annotated[str, PathParameter(description="The line within its job: `stage.line`, such as `1.2`.")]
 PackagePath = Annotated[str, PathParameter(description="The package within its job: `stage.line.n`, such as `1.2.1`.")]
 QueryText = Annotated[
     str, QueryParameter(name="query", description="A query, such as `state=RUNNING and site=lyon`; without it, all.")

@@ -21,6 +21,7 @@ from pilotage.service.http.views import (
     EventView,
     FileView,
     JobView,
+    LineView,
     NodeView,
     PackageView,
     PhaseView,
@@ -86,6 +87,18 @@ def stage_view(row: StageRow, job: JobRow) -> StageView:
         late=bool(row.late),
         packages=_total(row),
         counts=_counts(row),
+    )
+
+
+def line_view(counts: Counted, job: JobRow, *, stage: int, line: int) -> LineView:
+    """A line's histogram as it is answered."""
+    return LineView(
+        job=job.job,
+        stage=stage,
+        line=line,
+        state=compound_state(counts, job=job, late=0),
+        packages=_total(counts),
+        counts=_counts(counts),
     )
 
 

@@ -106,6 +106,17 @@ class StageView(View, frozen=True, kw_only=True):
     counts: CountsView
 
 
+class LineView(View, frozen=True, kw_only=True):
+    """A line of a stage: packages that run one after another."""
+
+    job: str
+    stage: int
+    line: int
+    state: str
+    packages: int
+    counts: CountsView
+
+
 class PhaseView(View, frozen=True, kw_only=True):
     """When a phase of an attempt began and how long it took."""
 
