@@ -43,6 +43,10 @@ class JournalFull(JournalUnavailable):
     """There is no room left to write. Nothing of the batch was kept; make room and it goes on."""
 
 
+class SealedLost(JournalError):
+    """The file of a sealed job is gone or damaged. Other jobs are not concerned: bring it back, or purge the job."""
+
+
 class JournalBusy(JournalError):
     """Another process is the writer of this journal."""
 

@@ -16,7 +16,7 @@ from pilotage.adapters.journals.sqlite import SqliteJournal
 from pilotage.book.query import EVERYTHING, parse
 from pilotage.model.events import Event
 from pilotage.model.payloads import Aborted, Cleared, NodeDescribed, Noted, Tagged
-from pilotage.ports import JournalError, JournalFull, JournalUnavailable
+from pilotage.ports import JournalError, JournalFull, JournalUnavailable, SealedLost
 from tests.events import START, Stream, a_short_job, registered, shape
 from tests.sqlite_books import everything, keep, known, opened, power_cuts, rows_of
 
@@ -371,7 +371,7 @@ def test_a_missing_file_is_said_and_nothing_is_made_up(tmp_path: Path) -> None:
         assert row is not None
         with pytest.raises(JournalUnavailable, match="no file of its own"):
             journal.stages(row)
-        with pytest.raises(JournalUnavailable, match="no file of its own"):
+        with pytest.raises(SealedLost, match="no file of its own"):
             journal.unseal(["j1"])
         path.write_bytes(kept)
         assert journal.stages(row)[0].done == 5

@@ -11,7 +11,7 @@ from pilotage.book.intake import JobsSealed
 from pilotage.book.join import SKEW_SECONDS, Joined, Receipt, join
 from pilotage.book.ledger import Ledger
 from pilotage.model.events import Event
-from pilotage.ports import Clock, Journal
+from pilotage.ports import Clock, Journal, SealedLost
 
 Afterwards = Callable[[Joined, Ledger], None]
 """What else happens in the transaction of a batch, such as noting whom to tell."""
@@ -64,7 +64,12 @@ class Keeper:
             try:
                 receipts = self._keep_together(batches)
             except JobsSealed as sealed:
-                self._journal.unseal(sealed.jobs)
+                for job in sealed.jobs:
+                    try:
+                        self._journal.unseal([job])
+                    except SealedLost as lost:
+                        # One job whose file is lost must not keep everybody else's events out.
+                        batches = [_without(batch, job, str(lost)) for batch in batches]
             else:
                 return [_with_refused(receipt, batch.refused) for receipt, batch in zip(receipts, batches, strict=True)]
 
@@ -79,6 +84,15 @@ class Keeper:
                     each(joined, ledger)
                 receipts.append(joined.receipt)
         return receipts
+
+
+def _without(batch: Batch, job: str, why: str) -> Batch:
+    """A batch in which the events of a job are refused."""
+    gone = [one for one in batch.checked if one.event.job == job]
+    refused = [
+        Refusal(index=one.index, code="purged", message=f"nothing more can be kept of it: {why}") for one in gone
+    ]
+    return Batch([one for one in batch.checked if one.event.job != job], [*batch.refused, *refused])
 
 
 def _with_refused(receipt: Receipt, refused: Sequence[Refusal]) -> Receipt:

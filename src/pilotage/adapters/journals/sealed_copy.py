@@ -18,7 +18,7 @@ from pilotage.adapters.journals.sealed_files import UNFINISHED
 from pilotage.adapters.journals.sqlite_connections import make_private, sealed_reader
 from pilotage.book.rows import JobRow
 from pilotage.book.tables import TABLE_BY_ROW
-from pilotage.ports import JournalError
+from pilotage.ports import JournalError, SealedLost
 
 SLICE_ROWS = 500
 """Packages that one short transaction takes out of the live book, with their events: others wait for so long."""
@@ -111,8 +111,8 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
         yield book
 
 
-def _damaged(path: Path, why: str) -> JournalError:
-    return JournalError(
+def _damaged(path: Path, why: str) -> SealedLost:
+    return SealedLost(
         f"the file of a sealed job cannot be read: {why}",
         subject=str(path),
         next_step="put it back from a copy, or purge the job: pilotage book purge",

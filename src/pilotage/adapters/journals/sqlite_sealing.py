@@ -29,7 +29,7 @@ from pilotage.adapters.journals.sqlite_connections import told
 from pilotage.adapters.journals.sqlite_places import BOOK, SqlitePlaces, jobs_named
 from pilotage.book.rows import JobRow
 from pilotage.model.states import FINAL_NAMES
-from pilotage.ports import JournalError, JournalFull, JournalUnavailable
+from pilotage.ports import JournalError, JournalFull, JournalUnavailable, SealedLost
 
 Transact = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
@@ -136,9 +136,12 @@ class Sealing:
                     self.reached("arriving")
         except FileNotFoundError as missing:
             self._finish(row.job, "arriving")
-            raise JournalUnavailable(
+            raise SealedLost(
                 "a sealed job has no file of its own", subject=f"job {row.job}", next_step=f"bring {path} back"
             ) from missing
+        except SealedLost:
+            self._finish(row.job, "arriving")
+            raise
         with self._transact() as book:
             book.execute("UPDATE jobs SET place = 'live' WHERE job_id = ?", (row.job_id,))
             book.execute("DELETE FROM sealed_contents WHERE job = ?", (row.job,))
@@ -174,7 +177,7 @@ class Sealing:
                 for sha256, content in sealed.execute("SELECT sha256, content FROM contents"):
                     if sealed_copy.is_used(book, sha256, but_by=row.job_id):
                         book.execute("INSERT OR IGNORE INTO contents VALUES (?, ?)", (sha256, content))
-        except FileNotFoundError:
+        except (FileNotFoundError, SealedLost):
             return  # what is gone already can still be called gone
 
     # --- after a move, or after it was broken off ---
