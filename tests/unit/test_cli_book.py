@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from click.testing import CliRunner, Result
 
 from pilotage.cli import main
 from pilotage.cli.program import COMMANDS
@@ -22,19 +21,14 @@ from tests.canned_server import (
     job_view,
     package_view,
 )
+from tests.command_line import in_an_empty_folder, refused, run
 
 MOMENT = 1_700_000_000.0  # 2023-11-14 22:13:20 UTC
 
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("COLUMNS", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("SERVER", "TOKEN", "TOKEN_FILE", "JOB", "PACKAGE", "ATTEMPT", "EPOCH"):
-        monkeypatch.delenv(f"PILOTAGE_{name}", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PILOTAGE_SPOOL", str(tmp_path / "spool"))
+    in_an_empty_folder(tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -42,19 +36,6 @@ def canned(monkeypatch: pytest.MonkeyPatch) -> Iterator[CannedServer]:
     with canned_server() as server:
         monkeypatch.setenv("PILOTAGE_SERVER", server.url)
         yield server
-
-
-def run(*arguments: str, stdin: str = "") -> Result:
-    result = CliRunner().invoke(main, list(arguments), input=stdin)
-    assert "Traceback" not in result.output
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
-def refused(*arguments: str, stdin: str = "") -> str:
-    result = run(*arguments, stdin=stdin)
-    assert (result.exit_code, result.stdout) == (2, "")
-    return result.stderr
 
 
 # --- the program ------------------------------------------------------------------------------------------------------

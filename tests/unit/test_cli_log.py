@@ -8,23 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from pilotage.cli import main
 from tests.agent_server import AgentServer, agent_server
+from tests.command_line import in_an_empty_folder, refused, run
 
 MOMENT = 1_700_000_000.0  # 2023-11-14 22:13:20 UTC
 
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("COLUMNS", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("SERVER", "TOKEN", "TOKEN_FILE", "JOB", "PACKAGE", "ATTEMPT", "EPOCH"):
-        monkeypatch.delenv(f"PILOTAGE_{name}", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PILOTAGE_SPOOL", str(tmp_path / "spool"))
+    in_an_empty_folder(tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -32,19 +25,6 @@ def keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentServer]:
     with agent_server() as server:
         monkeypatch.setenv("PILOTAGE_SERVER", server.url)
         yield server
-
-
-def run(*arguments: str, stdin: str = "") -> Result:
-    result = CliRunner().invoke(main, list(arguments), input=stdin)
-    assert "Traceback" not in result.output
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
-def refused(*arguments: str, stdin: str = "") -> str:
-    result = run(*arguments, stdin=stdin)
-    assert (result.exit_code, result.stdout) == (2, "")
-    return result.stderr
 
 
 # --- log and tag ------------------------------------------------------------------------------------------------------
