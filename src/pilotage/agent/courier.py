@@ -110,7 +110,7 @@ class Courier:
         self._set_aside: set[EventId] | None = None
         self._working = threading.Lock()
         self._change = threading.Condition()
-        self._woken = self._urgent = self._stopped = False
+        self._woken = self._stopped = False
 
     def drain_once(self, *, timeout_seconds: float | None = None, enough: Callable[[], bool] | None = None) -> Drained:
         """Deliver what is there now, up to the first failure, or until the time is up or the caller has enough.
@@ -277,14 +277,14 @@ class Courier:
         """Wait for that long, or until there is a reason not to; a new event is one only where nothing is wrong."""
         until = time.monotonic() + seconds
         with self._change:
-            while not (self._stopped or self._urgent or (idle and self._woken)):
+            while not (self._stopped or (idle and self._woken)):
                 left = until - time.monotonic()
                 if left <= 0 or (stop is not None and stop.is_set()):
                     break
                 self._change.wait(min(left, POLL_SECONDS))
-            if self._woken and idle and not self._urgent and not self._stopped:
+            if self._woken and idle and not self._stopped:
                 self._change.wait(HOLD_SECONDS)  # many events in one batch
-            self._woken = self._urgent = False
+            self._woken = False
 
     def wake(self) -> None:
         """Say that there are new events; nearly free where it has been said already."""
@@ -292,12 +292,6 @@ class Courier:
             return
         with self._change:
             self._woken = True
-            self._change.notify_all()
-
-    def hurry(self) -> None:
-        """Try again now, whatever the pause after a failure."""
-        with self._change:
-            self._urgent = True
             self._change.notify_all()
 
     def wait_for_news(self, timeout_seconds: float) -> None:

@@ -81,7 +81,6 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
     changes: Changes
     receipt: Receipt
     moved: Callable[[], Iterator[Change]]
-    fresh: Callable[[], Iterator[Checked]]  # what was not known before, in the order of positions
 
 
 def join(
@@ -156,7 +155,7 @@ class Join:
             parked=intake.parked_now,
             refused=intake.refused,
         )
-        return Joined(changes=changes, receipt=receipt, moved=self._moved_ones, fresh=self._fresh)
+        return Joined(changes=changes, receipt=receipt, moved=self._moved_ones)
 
     def _join_all(self) -> None:
         """Every event, once: stored, and its facts added. This runs for each event there is, so it is written flat."""
@@ -327,9 +326,6 @@ class Join:
             shapes = (stage.shape for stage in self._working.stages.values() if stage.job is job)
             observe_job(observations, job, before=known[1] if known is not None else (None, None), shapes=shapes)
         self._changes.statistics = observations.rows(self._ledger, now=self._received)
-
-    def _fresh(self) -> Iterator[Checked]:
-        return (one for one, _, _, _ in self._intake.fresh)
 
     def _moved_ones(self) -> Iterator[Change]:
         """What moved, made only as far as somebody asks."""

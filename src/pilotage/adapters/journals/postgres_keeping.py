@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 
@@ -23,17 +24,18 @@ EVENTS_AT_ONCE = 5000
 ROWS_AT_ONCE = 5000
 
 
-class PostgresKeeping(PostgresReading):
+class PostgresKeeping(PostgresReading, ABC):
     """The side of the journal that keeps jobs, beside the one that reads and the one that writes batches."""
 
     _mover: Mover
 
+    @abstractmethod
     def transaction(self) -> AbstractContextManager[PostgresLedger]:
         """One durable transaction."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _transaction(self) -> AbstractContextManager[Connection]:
-        raise NotImplementedError
+        """The same, for what is written past the ledger."""
 
     def put_content(self, content: bytes) -> str:
         """Keep bytes by their sha256, which is returned."""
