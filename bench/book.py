@@ -27,6 +27,7 @@ from pilotage.adapters.journals.sqlite import SqliteJournal
 from pilotage.book.ledger import Changes
 from pilotage.model.layout import PackageId
 from pilotage.service.keeper import Keeper
+from pilotage.service.server import settle_down
 
 PACKAGES = 33_000
 IN_FLIGHT = {"short": 64, "long": 5000}
@@ -41,24 +42,21 @@ class WallClock:
         return time.time()
 
 
-def quiet_memory() -> None:
-    """What a server does once it is up: nothing made so far is garbage, and collections are rare."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
-
-
 class Noting:
     """A ledger's rows on their way, so that bare SQLite can insert the very same ones."""
 
     def __init__(self) -> None:
         """Nothing noted yet."""
-        self.rows: list[list[tuple[Any, ...]]] = []
+        self._changes: list[Changes] = []
 
     def __call__(self, joined: Any, ledger: Any) -> None:
         """Note the events of a batch."""
         changes: Changes = joined.changes
-        self.rows.append(changes.events)
+        self._changes.append(Changes(events=changes.events, plain_events=changes.plain_events))
+
+    def rows(self) -> list[list[tuple[Any, ...]]]:
+        """The rows of each batch, in the order of the columns of `events`."""
+        return [changes.all_events() for changes in self._changes]
 
 
 def ingest(in_flight: int) -> dict[str, float]:
@@ -68,19 +66,20 @@ def ingest(in_flight: int) -> dict[str, float]:
         bodies = list(batches(Work(started_at=time.time() - 3600, in_flight=in_flight).events("J1", PACKAGES)))
         journal, noting = SqliteJournal(folder / "book"), Noting()
         keeper = Keeper(journal, clock=WallClock(), within=(noting,))
-        quiet_memory()
+        settle_down()
         wall, cpu = time.perf_counter(), time.process_time()
         for body in bodies:
             receipt = keeper.take_batch(body)
             if receipt.refused:
                 raise SystemExit(f"refused: {receipt.refused[0]}")
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        floor_wall, floor_cpu = bare(folder, noting.rows)
+        rows = noting.rows()
+        floor_wall, floor_cpu = bare(folder, rows)
         job = journal.job("J1")
         if job is None or job.state != "DONE" or job.done != PACKAGES:
             raise SystemExit(f"the job is not done: {job}")
         journal.close()
-    events = sum(len(some) for some in noting.rows)
+    events = sum(len(some) for some in rows)
     return {
         "events": events,
         "rate": events / wall,
@@ -97,7 +96,7 @@ def growth(events: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(dir=os.environ.get("PILOTAGE_BENCH_FOLDER")) as name:
         journal = SqliteJournal(Path(name))
         keeper = Keeper(journal, clock=WallClock())
-        quiet_memory()
+        settle_down()
         supply = _jobs_for_ever(packages=100_000)
         stored, cost = 0, {}
         for decade in decades:

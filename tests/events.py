@@ -13,7 +13,9 @@ from pilotage.model.payloads import (
     Aborted,
     AttemptCreated,
     AttemptFinished,
+    AttemptLost,
     AttemptQueued,
+    AttemptRecovered,
     AttemptStarted,
     AttemptSuspected,
     Bound,
@@ -35,6 +37,7 @@ from pilotage.model.payloads import (
     PilotRequested,
     PilotStarted,
     Released,
+    ReplicaWanted,
     Restarted,
     Restored,
     SiteDescribed,
@@ -247,6 +250,7 @@ class _History:
             Restored(operation=self._next_operation()), Held(operation=self._next_operation()),
             Released(operation=self._next_operation()), CancelAccepted(), Aborted(cause="retries-exhausted"),
             Cleared(by="timeout"), Restarted(cause="deep-resubmission"), Tagged(name="colour", value=self._text()),
+            ReplicaWanted(replicas=2),
         ])  # fmt: skip
         epoch = self._epoch(job, package, opens=isinstance(data, Restarted))
         return self._service.event(data, job=job, package=package, time=self._time, epoch=epoch, seen=self._seen)
@@ -284,6 +288,8 @@ class _History:
             (agent, AttemptQueued(native_id="1234.pbs")),
             (agent, AttemptStarted(node="node-17", pilot="p/1")),
             (agent, AttemptSuspected(message=self._text())),
+            (self._service, AttemptRecovered()),
+            (self._service, AttemptLost(reason="preempted", message=self._text())),
             (agent, PhaseEntered(phase="application")),
             (agent, OutputsStaged(manifest=manifest(attempt))),
             (agent, finished),

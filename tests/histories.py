@@ -193,7 +193,7 @@ class Scheduler:
         """Something about a package."""
         acts: tuple[Callable[[Package], None], ...] = (
             self._register_package, self._bind, self._bind, self._unbind, self._hold, self._drop, self._tag,
-            self._give_up, self._cancel, self._clear, self._restart, self._restart,
+            self._replicate, self._give_up, self._cancel, self._clear, self._restart, self._restart,
         )  # fmt: skip
         self.chance.choice(acts)(package)
 
@@ -222,6 +222,11 @@ class Scheduler:
         number, dropped = package.job.operation, self.chance.random() < 0.6
         self.say("service", "Dropped" if dropped else "Restored", self._about(package), operation=number)
         package.drop = (number, dropped)
+
+    def _replicate(self, package: Package) -> None:
+        if package.here() and not package.over():
+            package.replicas += 1
+            self.say("service", "ReplicaWanted", self._about(package), replicas=package.replicas)
 
     def _tag(self, package: Package) -> None:
         attempt = self.chance.choice([None, *package.attempts.values()])
@@ -257,6 +262,7 @@ class Scheduler:
             package.epoch += self.chance.choice((1, 1, 1, 3))
             package.bound = package.cancelled = package.aborted = package.cleared = False
             package.moved = True
+            package.replicas = 0
             package.granted = []
             cause = self.chance.choice(("by-hand", "deep-resubmission", "remake"))
             self.say("service", "Restarted", self._about(package), cause=cause)
@@ -268,14 +274,18 @@ class Scheduler:
             if not package.over():
                 self._create(package)
             return
+        lost = [each for each in package.here() if each.lost()]
+        if lost and self.chance.random() < 0.3:
+            self.chance.choice((self._recover, self._phase, self._finish))(package, self.chance.choice(lost))
+            return
         staged = [each for each in package.here() if each.staged or each.exit_code() == "SUCCESS"]
         if staged and self.chance.random() < 0.3:
             self._grant(package, self.chance.choice(staged))
             return
         attempt = self.chance.choice(known)
         acts: tuple[Callable[[Package, Attempt], None], ...] = (
-            self._queue, self._start, self._start, self._phase, self._suspect, self._stage, self._finish, self._finish,
-            self._finish, self._grant, self._grant,
+            self._queue, self._start, self._start, self._phase, self._suspect, self._recover, self._lose, self._stage,
+            self._finish, self._finish, self._finish, self._grant, self._grant,
         )  # fmt: skip
         self.chance.choice(acts)(package, attempt)
 
@@ -291,6 +301,10 @@ class Scheduler:
             data["lease_seconds"] = 60.0
         if self.chance.random() < 0.3:
             data["pilot"] = f"pilot{number}"
+        if self.chance.random() < 0.2:
+            data["replica"] = True
+        if self.chance.random() < 0.2:
+            data |= {"memory_bytes": 2**30 * number, "wall_seconds": 90.5, "drop_revision": package.job.operation}
         behind = [other for other in package.here() if other.exit_code() != "SUCCESS"]
         if behind and self.chance.random() < 0.5:
             replaced = self.chance.choice(behind)
@@ -321,7 +335,20 @@ class Scheduler:
 
     def _suspect(self, package: Package, attempt: Attempt) -> None:
         if attempt.level == 3:
-            self.say(self._any("service", "site"), "AttemptSuspected", self._about(package, attempt))
+            said = self.say(self._any("service", "site"), "AttemptSuspected", self._about(package, attempt))
+            attempt.doubts.append(said)
+
+    def _recover(self, package: Package, attempt: Attempt) -> None:
+        if attempt.level and attempt.doubt() in ("AttemptSuspected", "AttemptLost"):
+            attempt.level = 3
+            attempt.doubts.append(self.say("service", "AttemptRecovered", self._about(package, attempt)))
+
+    def _lose(self, package: Package, attempt: Attempt) -> None:
+        # One that never ran may be lost too: its batch system forgot it.
+        if attempt.doubt() == "AttemptSuspected" or self.chance.random() < 0.4:
+            reason = self.chance.choice(("platform-failure", "preempted"))
+            said = self.say("service", "AttemptLost", self._about(package, attempt), reason=reason, message="silent")
+            attempt.doubts.append(said)
 
     def _stage(self, package: Package, attempt: Attempt) -> None:
         if attempt.level == 3:
@@ -360,7 +387,8 @@ class Scheduler:
             case 0:
                 self.say(self._any(), "PilotRequested", {"pilot": pilot}, site=site, slots=self.chance.randint(0, 4))
             case 1:
-                self.say("agent", "PilotStarted", {"pilot": pilot}, site=site, node="node1", slots=2)
+                request = {"request": f"{pilot}.1"} if self.chance.random() < 0.5 else {}
+                self.say("agent", "PilotStarted", {"pilot": pilot}, site=site, node="node1", slots=2, **request)
             case 2:
                 self.say(self._any(), "PilotEnded", {"pilot": pilot}, reason="idle", stderr="bye")
             case 3:

@@ -13,11 +13,11 @@ from typing import Any
 from tests.standing import WireEvent, places, total_key
 
 ATTEMPT_TYPES = {
-    "AttemptCreated", "AttemptQueued", "AttemptStarted", "AttemptSuspected", "PhaseEntered", "OutputsStaged",
-    "AttemptFinished", "CommitGranted",
+    "AttemptCreated", "AttemptQueued", "AttemptStarted", "AttemptSuspected", "AttemptRecovered", "AttemptLost",
+    "PhaseEntered", "OutputsStaged", "AttemptFinished", "CommitGranted",
 }  # fmt: skip
-EPOCH_TYPES = {"Bound", "Unbound", "CancelAccepted", "Aborted", "Cleared", "Restarted"}
-JOB_EPOCH_TYPES = EPOCH_TYPES - {"Bound", "Unbound"}
+JOB_EPOCH_TYPES = {"CancelAccepted", "Aborted", "Cleared", "Restarted"}
+EPOCH_TYPES = JOB_EPOCH_TYPES | {"Bound", "Unbound", "ReplicaWanted"}
 STATES = ("SUBMITTED", "WAITING", "READY", "SCHEDULED", "RUNNING", "DONE", "ABORTED", "CANCELLED", "CLEARED")
 # The most advanced first; a grant outranks a cancel, and a cancel outranks giving up.
 ADVANCED = ("CLEARED", "DONE", "CANCELLED", "ABORTED", "RUNNING", "SCHEDULED", "READY", "WAITING", "SUBMITTED")
@@ -71,7 +71,11 @@ def attempt(events: Sequence[WireEvent]) -> Found:
     epochs = {event["epoch"] for event in events}
     events = [event for event in events if event["epoch"] == max(epochs)]
     created, queued = last(events, "AttemptCreated"), last(events, "AttemptQueued")
-    started, suspected = last(events, "AttemptStarted"), last(events, "AttemptSuspected")
+    started, doubt = last(events, "AttemptStarted"), last(events, "AttemptSuspected", "AttemptRecovered", "AttemptLost")
+    suspected, recovered, lost = (
+        doubt if doubt is not None and doubt["type"] == f"Attempt{word}" else None
+        for word in ("Suspected", "Recovered", "Lost")
+    )
     phase, finished = last(events, "PhaseEntered"), last(events, "AttemptFinished")
     staged = last(
         events,
@@ -88,11 +92,18 @@ def attempt(events: Sequence[WireEvent]) -> Found:
         "site": said(created, "site"),
         "lease_seconds": said(created, "lease_seconds"),
         "replaces": said(created, "replaces"),
+        "replica": int(said(created, "replica") or False),
+        "memory_bytes": said(created, "memory_bytes"),
+        "wall_seconds": said(created, "wall_seconds"),
+        "drop_revision": said(created, "drop_revision") or 0,
         "created_at": time_of(created),
         "queued_at": time_of(queued),
         "native_id": said(queued, "native_id"),
         "started_at": time_of(started),
         "suspected_at": time_of(suspected),
+        "recovered_at": time_of(recovered),
+        "lost_at": time_of(lost),
+        "lost_reason": lost["data"].get("reason", "platform-failure") if lost is not None else None,
         "phase": said(phase, "phase"),
         "phase_at": time_of(phase),
         "staged_at": time_of(staged),
@@ -110,10 +121,20 @@ def attempt(events: Sequence[WireEvent]) -> Found:
 def ran_since(one: Found) -> float | None:
     """Since when it ran, as far as anything says that it did."""
     leased = one["created_at"] if one["lease_seconds"] is not None else None
-    for time in (one["started_at"], leased, one["phase_at"], one["suspected_at"], one["staged_at"]):
+    signs = ("phase_at", "suspected_at", "recovered_at", "staged_at")
+    for time in (one["started_at"], leased, *(one[sign] for sign in signs)):
         if time is not None:
             return float(time)
     return None
+
+
+def why_failed(one: Found | None) -> str | None:
+    """The reason of an attempt: its own, or what it was lost for, until it has an end."""
+    if one is None:
+        return None
+    ended = one["finished_at"] is not None or one["granted_at"] is not None
+    found: str | None = one["reason"] if ended else one["lost_reason"]
+    return found
 
 
 def live_state(number: int, one: Found, others: dict[int, Found]) -> tuple[str, float | None] | None:
@@ -123,6 +144,8 @@ def live_state(number: int, one: Found, others: dict[int, Found]) -> tuple[str, 
         won = one["exit_code"] == "SUCCESS"
         return ("RUNNING", one["finished_at"] if since is None else since) if won else None
     if any(other["replaces"] == number for other in others.values()) and len(others) > 1:
+        return None
+    if one["lost_at"] is not None:
         return None
     if ran_since(one) is not None:
         return "RUNNING", ran_since(one)
@@ -163,13 +186,14 @@ def package(events: Sequence[WireEvent], job: Found, activity: str | None) -> Fo
         "attempt": max(winners or here) if here else None,
         "exit_code": shown["exit_code"] if shown is not None else None,
         "exit_message": shown["exit_message"] if shown is not None else None,
-        "reason": shown["reason"] if shown is not None else None,
+        "reason": why_failed(shown),
         "cause": said(aborted, "cause"),
         "cause_message": said(aborted, "message") or None,
         "upstream": said(aborted, "upstream"),
         "cleared_by": said(cleared, "by"),
         "held": int(held is not None and held["type"] == "Held"),
         "dropped": int(dropped is not None and dropped["type"] == "Dropped"),
+        "replicas": said(last(present, "ReplicaWanted"), "replicas") or 0,
         "started": int(any(ever_started(one) for one in attempts.values())),
         "conflict": int(
             len(winners) + (cancelled is not None) + (aborted is not None) > 1
@@ -209,7 +233,8 @@ def _state(found: Found, here: dict[int, Found], job: Found, *, unused: bool, mo
     implied: dict[str, float | None] = {"SUBMITTED": job["submitted_at"]}
     if moved or job["accepted_at"] is not None or job["epoch"] > 1:
         since = found["opened_at"] if found["opened_at"] is not None else job["accepted_at"]
-        implied["WAITING"] = latest(one["finished_at"] for one in here.values()) if here else since
+        ends = [one["lost_at"] if one["finished_at"] is None else one["finished_at"] for one in here.values()]
+        implied["WAITING"] = latest(ends) if here else since
     if unused:
         implied["READY"] = found["bound_at"]
     for state in ("READY", "SCHEDULED", "RUNNING"):
@@ -300,7 +325,7 @@ def _job_facts(own: Sequence[WireEvent], events: Sequence[WireEvent]) -> Found:
     held = max(holds, key=operation_key, default=None)
     access = last(own, "AccessSet")
     leases = [e for e in events if e["type"] == "AttemptCreated" and "lease_seconds" in e["data"]]
-    runs = [e for e in events if e["type"] in ATTEMPT_TYPES - {"AttemptCreated", "AttemptQueued"}]
+    runs = [e for e in events if e["type"] in ATTEMPT_TYPES - {"AttemptCreated", "AttemptQueued", "AttemptLost"}]
     ends = [e for e in events if "package" in e and e["type"] in ("CommitGranted", "CancelAccepted", "Aborted")]
     expanded = [event["data"]["stage"] for event in own if event["type"] == "StageExpanded"]
     return {

@@ -18,14 +18,34 @@ def total_key(event: WireEvent) -> tuple[int, int, int, int, str]:
 
 @dataclass
 class Attempt:
-    """One try, as it really went; `level` says how far it is while it can still win."""
+    """One try, as it really went; `level` says how far it is while it can still win, were it not for what is `doubted`."""
 
     number: int
     epoch: int
     site: str
     level: int
     ends: list[WireEvent] = field(default_factory=list)
+    doubts: list[WireEvent] = field(default_factory=list)
     staged: bool = False
+
+    def doubt(self) -> str:
+        """Whether it was last suspected, recovered or lost, by the word that stands."""
+        return str(max(self.doubts, key=total_key)["type"]) if self.doubts else ""
+
+    def lost(self) -> bool:
+        """Whether nobody waits for it, and it has not come back."""
+        return self.doubt() == "AttemptLost" and not self.ends
+
+    def stands(self) -> int:
+        """How far it is, as far as it counts."""
+        return 0 if self.lost() else self.level
+
+    def reason(self) -> str | None:
+        """Why it failed, by the report that stands, or by the loss that does."""
+        if self.ends:
+            said = max(self.ends, key=total_key)["data"].get("reason")
+            return None if said is None else str(said)
+        return str(max(self.doubts, key=total_key)["data"]["reason"]) if self.lost() else None
 
     def exit_code(self) -> str | None:
         """What it ended with, by the report that stands."""
@@ -42,6 +62,7 @@ class Package:
     heard: bool = False  # an event was about it
     moved: bool = False  # an event implies that its job was accepted
     bound: bool = False
+    replicas: int = 0
     granted: list[int] = field(default_factory=list)
     cancelled: bool = False
     aborted: bool = False
@@ -60,7 +81,7 @@ class Package:
 
     def level(self) -> int:
         """How far its most advanced attempt is."""
-        return max((attempt.level for attempt in self.here()), default=0)
+        return max((attempt.stands() for attempt in self.here()), default=0)
 
     def state(self) -> str:
         """Where it stands."""

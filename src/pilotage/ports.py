@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from pilotage.book.finals import FinalPackage
 from pilotage.book.ledger import Ledger
 from pilotage.book.notices import Notice
 from pilotage.book.query import Query
@@ -21,6 +22,7 @@ from pilotage.book.rows import (
     SiteRow,
     StageRow,
     StatisticRow,
+    StreamRow,
     TagRow,
 )
 from pilotage.model.errors import PilotageError
@@ -175,6 +177,24 @@ class Journal(Protocol):
 
     def sites(self) -> list[SiteRow]:
         """All sites."""
+        ...
+
+    # --- reading, for an engine that starts: each in one pass over what is stored, however much that is ---
+
+    def live_jobs(self) -> list[JobRow]:
+        """The jobs of the live book that are not cleared, in the order in which they were registered; also finished ones."""
+        ...
+
+    def finals(self, job: JobRow) -> Iterator[FinalPackage]:
+        """The packages of a job that are over by facts of their own, in the order of place, at one moment."""
+        ...
+
+    def unfinished(self, job: JobRow) -> Iterator[PackageRow]:
+        """The other packages of a job that have a row, in the order of place, at one moment."""
+        ...
+
+    def streams(self, source: str) -> Iterator[StreamRow]:
+        """What was heard of every stream of a source, by name."""
         ...
 
     # --- keeping ---

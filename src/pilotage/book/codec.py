@@ -247,9 +247,10 @@ class Codec:
         found = DOTTED.fullmatch(text)
         if found is None:
             return None
-        if len(self._places) >= 65_536:
+        if len(self._places) >= 8192:
             self._places.clear()
-        place = self._places[text] = (int(found[1]), int(found[2]), int(found[3]))
+        stage, line, number = found.groups()
+        place = self._places[text] = (int(stage), int(line), int(number))
         return place
 
     def _clock(self, event: Event) -> None:

@@ -76,7 +76,7 @@ _encode = msgspec.json.Encoder().encode
 
 def failures(changes: Changes) -> list[Failure]:
     """The failures among the events of a batch; those of events that were kept before are not in it again."""
-    events = [event for event in changes.events if event[_TYPE] in _TYPES]
+    events = changes.all_events(_TYPES)
     if not events:
         return []
     jobs = {row.job_id: row for row in changes.jobs}

@@ -10,56 +10,13 @@ from collections.abc import Mapping
 
 import msgspec
 
+from pilotage.book.registers import Register, holds, holds_too, takes
 from pilotage.book.rows import AttemptFacts, JobRow, Keys, NodeRow, PackageFacts, PilotRow, SiteRow, StoredKey
 from pilotage.model import payloads
 from pilotage.model.events import Event
 
 _json = msgspec.json.Encoder()
 _tags = msgspec.json.Decoder(dict[str, tuple[str, tuple[int, int, int, int, str]]])
-
-
-class Register:
-    """The registers of jobs, stages, packages, attempts, pilots, nodes and sites, by the number they are stored under."""
-
-    # of an attempt
-    CREATED = 1
-    QUEUED = 2
-    STARTED = 3
-    SUSPECTED = 4
-    PHASE = 5
-    STAGED = 6
-    FINISHED = 7
-    GRANTED = 8
-    NODE = 9
-    PILOT = 10
-    # of a job or a package
-    REGISTERED = 20
-    ACCEPTED = 21
-    BOUND = 22
-    CANCELLED = 23
-    ABORTED = 24
-    CLEARED = 25
-    OPENED = 26
-    HOLD = 27
-    DROP = 28
-    OWNER = 29
-    ACCESS = 30
-    # of a stage
-    SHAPE = 40
-    # of a pilot, a node or a site
-    REQUESTED = 50
-    SPOKE = 51
-    ENDED = 52
-    DESCRIBED = 53
-
-
-def takes(keys: Keys, register: int, key: StoredKey) -> bool:
-    """Whether an event sets a register; if it does, the register is its own from now on."""
-    before = keys.get(register)
-    if before is None or before < key:
-        keys[register] = key
-        return True
-    return False
 
 
 # --- attempts -------------------------------------------------------------------------------------------------------
@@ -69,12 +26,13 @@ def on_attempt_created(
     row: AttemptFacts, key: StoredKey, event: Event, data: payloads.AttemptCreated, position: int
 ) -> None:
     """A try at a site; with a lease it runs from now on."""
-    if takes(row.keys, Register.CREATED, key):
+    if holds(row.keys, Register.CREATED, key):
         row.created_at = event.time
         row.site = data.site
         row.lease_seconds = data.lease_seconds
-        row.replaces = data.replaces
-    if data.pilot is not None and takes(row.keys, Register.PILOT, key):
+        row.replaces, row.replica, row.drop_revision = data.replaces, int(data.replica), data.drop_revision
+        row.memory_bytes, row.wall_seconds = data.memory_bytes, data.wall_seconds
+    if data.pilot is not None and holds_too(row.keys, Register.PILOT, key, first=Register.CREATED):
         row.pilot = data.pilot
 
 
@@ -82,7 +40,7 @@ def on_attempt_queued(
     row: AttemptFacts, key: StoredKey, event: Event, data: payloads.AttemptQueued, position: int
 ) -> None:
     """In a queue, or offered to pilots."""
-    if takes(row.keys, Register.QUEUED, key):
+    if holds(row.keys, Register.QUEUED, key):
         row.queued_at = event.time
         row.native_id = data.native_id
 
@@ -91,11 +49,11 @@ def on_attempt_started(
     row: AttemptFacts, key: StoredKey, event: Event, data: payloads.AttemptStarted, position: int
 ) -> None:
     """It holds a lease."""
-    if takes(row.keys, Register.STARTED, key):
+    if holds(row.keys, Register.STARTED, key):
         row.started_at = event.time
-    if data.node is not None and takes(row.keys, Register.NODE, key):
+    if data.node is not None and holds_too(row.keys, Register.NODE, key, first=Register.STARTED):
         row.node = data.node
-    if data.pilot is not None and takes(row.keys, Register.PILOT, key):
+    if data.pilot is not None and holds_too(row.keys, Register.PILOT, key, first=Register.STARTED):
         row.pilot = data.pilot
 
 
@@ -103,15 +61,29 @@ def on_attempt_suspected(
     row: AttemptFacts, key: StoredKey, event: Event, data: payloads.AttemptSuspected, position: int
 ) -> None:
     """Its lease was lost."""
-    if takes(row.keys, Register.SUSPECTED, key):
-        row.suspected_at = event.time
+    if holds(row.keys, Register.SUSPECTED, key):
+        row.suspected_at, row.recovered_at, row.lost_at, row.lost_reason = event.time, None, None, None
+
+
+def on_attempt_recovered(
+    row: AttemptFacts, key: StoredKey, event: Event, data: payloads.AttemptRecovered, position: int
+) -> None:
+    """Its lease holds again, whatever was suspected before."""
+    if holds(row.keys, Register.SUSPECTED, key):
+        row.suspected_at, row.recovered_at, row.lost_at, row.lost_reason = None, event.time, None, None
+
+
+def on_attempt_lost(row: AttemptFacts, key: StoredKey, event: Event, data: payloads.AttemptLost, position: int) -> None:
+    """Nobody waits for it any more."""
+    if holds(row.keys, Register.SUSPECTED, key):
+        row.suspected_at, row.recovered_at, row.lost_at, row.lost_reason = None, None, event.time, data.reason
 
 
 def on_phase_entered(
     row: AttemptFacts, key: StoredKey, event: Event, data: payloads.PhaseEntered, position: int
 ) -> None:
     """A long phase has begun."""
-    if takes(row.keys, Register.PHASE, key):
+    if holds(row.keys, Register.PHASE, key):
         row.phase = data.phase
         row.phase_at = event.time
 
@@ -120,7 +92,7 @@ def on_outputs_staged(
     row: AttemptFacts, key: StoredKey, event: Event, data: payloads.OutputsStaged, position: int
 ) -> None:
     """Outputs wait for a grant."""
-    if takes(row.keys, Register.STAGED, key):
+    if holds(row.keys, Register.STAGED, key):
         row.staged_at = event.time
         row.staged_position = position
 
@@ -129,20 +101,25 @@ def on_attempt_finished(
     row: AttemptFacts, key: StoredKey, event: Event, data: payloads.AttemptFinished, position: int
 ) -> None:
     """It is over; for a short attempt the staged outputs ride along."""
-    if takes(row.keys, Register.FINISHED, key):
+    if holds(row.keys, Register.FINISHED, key):
         row.finished_at = event.time
         row.exit_code = data.exit_code.value
-        row.exit_message = data.exit_message or None
-        row.reason = data.reason
-        row.exit_status = data.exit_status
-        row.signal = data.signal
+        # To look is a fraction of the price of setting, and most attempts end well.
+        if data.exit_message or row.exit_message:
+            row.exit_message = data.exit_message or None
+        if row.reason != data.reason:
+            row.reason = data.reason
+        if row.exit_status != data.exit_status:
+            row.exit_status = data.exit_status
+        if row.signal != data.signal:
+            row.signal = data.signal
         row.peak_memory_bytes = data.peak_memory_bytes
         row.cpu_seconds = data.cpu_seconds
         row.finished_position = position
-    if data.manifest is not None and takes(row.keys, Register.STAGED, key):
+    if data.manifest is not None and holds_too(row.keys, Register.STAGED, key, first=Register.FINISHED):
         row.staged_at = event.time
         row.staged_position = position
-    if data.node is not None and takes(row.keys, Register.NODE, key):
+    if data.node is not None and holds_too(row.keys, Register.NODE, key, first=Register.FINISHED):
         row.node = data.node
 
 
@@ -150,11 +127,16 @@ def on_commit_granted(
     row: AttemptFacts, key: StoredKey, event: Event, data: payloads.CommitGranted, position: int
 ) -> None:
     """Its outputs are the package's."""
-    if takes(row.keys, Register.GRANTED, key):
+    if holds(row.keys, Register.GRANTED, key):
         row.granted_at = event.time
 
 
 # --- packages -------------------------------------------------------------------------------------------------------
+
+
+_OF_AN_EPOCH = (
+    Register.BOUND, Register.CANCELLED, Register.ABORTED, Register.CLEARED, Register.OPENED, Register.REPLICAS,
+)  # fmt: skip
 
 
 def open_epoch(row: PackageFacts, epoch: int) -> bool:
@@ -166,7 +148,8 @@ def open_epoch(row: PackageFacts, epoch: int) -> bool:
     row.epoch = epoch
     row.bound_site = row.bound_at = row.cancelled_at = row.aborted_at = row.cleared_at = row.opened_at = None
     row.cause = row.cause_message = row.upstream = row.cleared_by = None
-    for register in (Register.BOUND, Register.CANCELLED, Register.ABORTED, Register.CLEARED, Register.OPENED):
+    row.replicas = 0
+    for register in _OF_AN_EPOCH:
         row.keys.pop(register, None)
     return True
 
@@ -213,6 +196,12 @@ def on_restarted(row: PackageFacts, key: StoredKey, event: Event, data: payloads
     """A new epoch."""
     if takes(row.keys, Register.OPENED, key):
         row.opened_at = event.time
+
+
+def on_replica_wanted(row: PackageFacts, key: StoredKey, event: Event, data: payloads.ReplicaWanted) -> None:
+    """So many attempts are to run beside the first one."""
+    if takes(row.keys, Register.REPLICAS, key):
+        row.replicas = data.replicas
 
 
 def on_held(row: PackageFacts, key: StoredKey, event: Event, data: payloads.Held | payloads.Released) -> None:
@@ -325,6 +314,23 @@ def on_job_restarted(row: JobRow, keys: Keys, key: StoredKey, event: Event, data
         row.opened_at = event.time
 
 
+_RUNS = (
+    payloads.AttemptStarted,
+    payloads.AttemptSuspected,
+    payloads.AttemptRecovered,
+    payloads.PhaseEntered,
+    payloads.OutputsStaged,
+    payloads.AttemptFinished,
+    payloads.CommitGranted,
+)
+
+
+def on_anything_run(row: JobRow, event: Event, data: payloads.Payload) -> None:
+    """The job first ran then, if the event tells of anything that ran; asked only where it is earlier than before."""
+    if isinstance(data, _RUNS) or (isinstance(data, payloads.AttemptCreated) and data.lease_seconds is not None):
+        row.started_at = event.time
+
+
 # --- pilots, nodes, sites -------------------------------------------------------------------------------------------
 
 
@@ -334,7 +340,7 @@ def on_pilot(row: PilotRow, keys: Keys, key: StoredKey, event: Event, data: payl
         case payloads.PilotRequested() if takes(keys, Register.REQUESTED, key):
             row.requested_at, row.native_id = event.time, data.native_id
         case payloads.PilotStarted() if takes(keys, Register.SPOKE, key):
-            row.started_at, row.node = event.time, data.node
+            row.started_at, row.node, row.request = event.time, data.node, data.request
         case payloads.PilotEnded() if takes(keys, Register.ENDED, key):
             row.ended_at, row.reason, row.stderr = event.time, data.reason, data.stderr or None
     if isinstance(data, payloads.PilotRequested | payloads.PilotStarted) and takes(keys, Register.PILOT, key):

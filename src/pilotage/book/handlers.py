@@ -12,6 +12,8 @@ ATTEMPT_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
     payloads.AttemptQueued: facts.on_attempt_queued,
     payloads.AttemptStarted: facts.on_attempt_started,
     payloads.AttemptSuspected: facts.on_attempt_suspected,
+    payloads.AttemptRecovered: facts.on_attempt_recovered,
+    payloads.AttemptLost: facts.on_attempt_lost,
     payloads.PhaseEntered: facts.on_phase_entered,
     payloads.OutputsStaged: facts.on_outputs_staged,
     payloads.AttemptFinished: facts.on_attempt_finished,
@@ -25,6 +27,7 @@ PACKAGE_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
     payloads.Aborted: facts.on_aborted,
     payloads.Cleared: facts.on_cleared,
     payloads.Restarted: facts.on_restarted,
+    payloads.ReplicaWanted: facts.on_replica_wanted,
 }
 STANDING_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
     # These hold whatever the epoch.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import msgspec
 
@@ -15,6 +16,7 @@ from pilotage.model.events import Event
 
 _event = msgspec.json.Decoder(Event)
 _encode = msgspec.json.Encoder().encode
+_gist = attrgetter("source", "stream", "job", "type")
 
 
 class JobsSealed(Exception):
@@ -42,6 +44,8 @@ class Intake:
         self.parked: list[ParkedRow] = []
         self.unparked: list[str] = []
         self.repeated = 0
+        self.touched: dict[PackageKey, None] = {}  # the packages that fresh events are about, as they came
+        self.others: list[Checked] = []  # fresh events that are about no package, or tell of a computer too
         self.jobs: dict[str, JobRow] = {}
         self._heard: dict[tuple[str, str], Heard] = {}
         self._load(checked)
@@ -55,29 +59,36 @@ class Intake:
         return [heard.packed() for heard in self._heard.values() if heard.changed]
 
     def _load(self, checked: Sequence[Checked]) -> None:
-        jobs = {one.event.job for one in checked if one.event.job is not None}
+        gists = {
+            *map(_gist, [one.event for one in checked])
+        }  # few: the same sources speak of the same jobs again and again
+        jobs = {job for _, _, job, _ in gists if job is not None}
         self.jobs = {row.job: row for row in self._ledger.jobs(jobs)} if jobs else {}
         sealed = [row.job for row in self.jobs.values() if row.place == "sealed"]
         if sealed:
             raise JobsSealed(sealed)
-        names = {(one.event.source, one.event.stream) for one in checked}
+        kinds = {kind for _, _, _, kind in gists}
+        self._registers, self._describes = "JobRegistered" in kinds, "NodeDescribed" in kinds
+        names = {(source, stream) for source, stream, _, _ in gists}
         self._heard = {(row.source, row.stream): Heard(row) for row in self._ledger.streams(names)}
         for source, stream in sorted(names - self._heard.keys()):
             row = StreamRow(stream_id=self._ledger.next_stream_id(), source=source, stream=stream)
             self._heard[source, stream] = Heard(row)
 
     def _sort(self, checked: Sequence[Checked]) -> None:
-        if any(one.event.type == "JobRegistered" for one in checked):
+        """Every event, once. This runs for each event there is, so it is written flat."""
+        if self._registers:
             # Registrations first: an event of a job that is registered beside it need not be parked.
             checked = sorted(checked, key=lambda one: one.event.type != "JobRegistered")
         repeats: list[tuple[Checked, int]] = []
-        heards, jobs, fresh, received = self._heard, self.jobs, self.fresh, self._received
+        heards, jobs, received = self._heard, self.jobs, self._received
+        fresh, touched = self.fresh.append, self.touched
         purged = {row.job for row in jobs.values() if row.place == "purged"}
         for one in checked:
             event = one.event
             name, n = event.job, event.n
             heard = heards[event.source, event.stream]
-            if name is not None and name in purged:
+            if purged and name in purged:
                 heard.add(n)  # no hole stays for what will never be kept
                 self._refuse(one, "purged", f"job {name} was purged: nothing more is kept of it")
                 continue
@@ -85,27 +96,31 @@ class Intake:
                 heard.watermark, heard.changed = n, True
             elif not self._heard_first(heard, one, repeats):
                 continue
-            if name is None:
-                fresh.append((one, heard.row.stream_id, received, None))
-            elif (job := jobs.get(name)) is not None:
-                place = one.place
-                fresh.append((one, heard.row.stream_id, received, place and (job.job_id, *place)))
-            elif isinstance(one.data, payloads.JobRegistered):
-                jobs[name] = JobRow(job_id=self._ledger.next_job_id(), job=name)
-                self.unparked.append(name)
-                fresh.append((one, heard.row.stream_id, received, None))
+            job = jobs.get(name) if name is not None else None
+            if job is not None and (place := one.place) is not None:
+                key = (job.job_id, place[0], place[1], place[2])
+                touched[key] = None
+                fresh((one, heard.stream_id, received, key))
+            elif job is not None or name is None or isinstance(one.data, payloads.JobRegistered):
+                if job is None and name is not None:
+                    jobs[name] = JobRow(job_id=self._ledger.next_job_id(), job=name)
+                    self.unparked.append(name)
+                self.others.append(one)
+                fresh((one, heard.stream_id, received, None))
             else:
                 text = _encode(event).decode()
-                row = ParkedRow(job=name, stream_id=heard.row.stream_id, n=n, received=received, event=text)
+                row = ParkedRow(job=name, stream_id=heard.stream_id, n=n, received=received, event=text)
                 self.parked.append(row)
         if repeats:
             self._compare(repeats)
+        if self._describes:
+            self.others += [one for one, _, _, key in self.fresh if key is not None and _describes(one)]
 
     def _heard_first(self, heard: Heard, one: Checked, repeats: list[tuple[Checked, int]]) -> bool:
         """Whether an event out of turn is new; if it is not, it is noted among the repeats."""
         if heard.add(one.event.n):
             return True
-        repeats.append((one, heard.row.stream_id))
+        repeats.append((one, heard.stream_id))
         return False
 
     def _compare(self, repeats: list[tuple[Checked, int]]) -> None:
@@ -153,12 +168,21 @@ class Intake:
         for row in rows:
             found = reader.check(_event.decode(row.event))
             if isinstance(found, Checked):
-                self.fresh.append((found, row.stream_id, row.received, self._key(found)))
+                key = self._key(found)
+                if key is not None:
+                    self.touched[key] = None
+                if key is None or _describes(found):
+                    self.others.append(found)
+                self.fresh.append((found, row.stream_id, row.received, key))
             else:
                 self.parked.append(row)  # written by a newer version: it waits for one
 
     def _refuse(self, one: Checked, code: RefusalCode, message: str) -> None:
         self.refused.append(Refusal(index=one.index, code=code, message=message))
+
+
+def _describes(one: Checked) -> bool:
+    return isinstance(one.data, payloads.NodeDescribed)
 
 
 def _same(one: Event, other: Event) -> bool:

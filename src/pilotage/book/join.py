@@ -6,7 +6,6 @@ The order within a batch does not matter, nor how events are cut into batches, e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import msgspec
 
@@ -21,6 +20,7 @@ from pilotage.book.handlers import (
 )
 from pilotage.book.intake import Intake
 from pilotage.book.ledger import Changes, Ledger, PackageKey
+from pilotage.book.registers import Register, takes
 from pilotage.book.rows import (
     AttemptFacts,
     JobRow,
@@ -34,10 +34,11 @@ from pilotage.book.rows import (
     TagRow,
     keys_of,
     packed,
+    with_keys,
 )
 from pilotage.book.settle import settle, settle_job
 from pilotage.book.statistics import Observations, observe_job, observe_now
-from pilotage.book.working import PackageWork, Working
+from pilotage.book.working import Working
 from pilotage.model import payloads
 from pilotage.model.events import SOURCE_RANKS, Event
 
@@ -47,14 +48,6 @@ SKEW_SECONDS = 300.0
 """An event further than this ahead of the clock that received it is flagged, unless a setting says otherwise."""
 
 _ENDS = (payloads.CancelAccepted, payloads.Aborted)
-_STARTS = (
-    payloads.AttemptStarted,
-    payloads.AttemptSuspected,
-    payloads.PhaseEntered,
-    payloads.OutputsStaged,
-    payloads.AttemptFinished,
-    payloads.CommitGranted,
-)
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,10 +77,17 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def join(
-    ledger: Ledger, checked: Sequence[Checked], *, received: float, codec: Codec, skew_seconds: float = SKEW_SECONDS
+    ledger: Ledger,
+    checked: Sequence[Checked],
+    *,
+    received: float,
+    codec: Codec,
+    skew_seconds: float = SKEW_SECONDS,
+    observations: Observations | None = None,
 ) -> Joined:
-    """Join a batch with the book; the ledger is read, nothing is written yet."""
-    return Join(ledger, checked, received=received, codec=codec, skew_seconds=skew_seconds).result()
+    """Join a batch with the book; the ledger is read, nothing is written yet. Statistics gather in `observations`."""
+    joining = Join(ledger, checked, received=received, codec=codec, skew_seconds=skew_seconds)
+    return joining.result(observations if observations is not None else Observations())
 
 
 class Join:
@@ -107,14 +107,15 @@ class Join:
         self._jobs_before = {
             row.job_id: (row.state, _standing_facts(row)) for row in self._jobs.values() if row.job not in new
         }
-        self._touched_jobs = {one.event.job for one, _, _, _ in self._intake.fresh if one.event.job is not None}
+        ids = {key[0] for key in self._intake.touched}
+        self._touched_jobs = {row.job for row in self._jobs.values() if row.job_id in ids}
+        self._touched_jobs |= {one.event.job for one in self._intake.others if one.event.job is not None}
         self._reshaped: set[tuple[int, int]] = set()
         self._tags: dict[tuple[int, int, int, int, str], TagRow] = {}
         self._changes = Changes(received=received)
         self._position = ledger.position()
         self._told_jobs: set[int] = set()
         self._job_tags: dict[int, dict[str, tuple[str, StoredKey]]] = {}
-        self._moves: dict[tuple[tuple[int, int], tally.Standing | None, tally.Standing | None], int] = {}
         self._working = Working(ledger, self._jobs)
         self._pilots: dict[str, tuple[PilotRow, Keys]] = {}
         self._nodes: dict[str, tuple[NodeRow, Keys]] = {}
@@ -122,13 +123,11 @@ class Join:
         self._load()
 
     def _load(self) -> None:
-        fresh = self._intake.fresh
-        packages = {key for _, _, _, key in fresh if key is not None}
-        others = [one for one, _, _, key in fresh if key is None or one.event.type == "NodeDescribed"]
+        others = self._intake.others
         pilots = {one.event.pilot for one in others if one.event.pilot is not None}
         sites = {one.event.site for one in others if one.event.site is not None}
         nodes = {one.data.node for one in others if isinstance(one.data, payloads.NodeDescribed)}
-        self._working.load_packages(packages)
+        self._working.load_packages(self._intake.touched)
         if pilots:
             self._pilots = {row.pilot: (row, keys_of(row)) for row in self._ledger.pilots(pilots)}
         if sites:
@@ -136,18 +135,18 @@ class Join:
         if nodes:
             self._nodes = {row.node: (row, keys_of(row)) for row in self._ledger.nodes(nodes)}
 
-    def result(self) -> Joined:
+    def result(self, observations: Observations) -> Joined:
         """Join every event and settle what they touched."""
         self._join_all()
-        self._settle()
+        self._settle(observations)
         intake, changes = self._intake, self._changes
         changes.streams = intake.streams
         changes.parked = intake.parked
         changes.unparked = intake.unparked
         changes.tags = list(self._tags.values())
-        changes.pilots = [_with_keys(row, keys) for row, keys in self._pilots.values()]
-        changes.nodes = [_with_keys(row, keys) for row, keys in self._nodes.values()]
-        changes.sites = [_with_keys(row, keys) for row, keys in self._sites.values()]
+        changes.pilots = [with_keys(row, keys) for row, keys in self._pilots.values()]
+        changes.nodes = [with_keys(row, keys) for row, keys in self._nodes.values()]
+        changes.sites = [with_keys(row, keys) for row, keys in self._sites.values()]
         receipt = Receipt(
             position=self._position,
             kept=len(intake.fresh),
@@ -159,51 +158,71 @@ class Join:
 
     def _join_all(self) -> None:
         """Every event, once: stored, and its facts added. This runs for each event there is, so it is written flat."""
-        jobs, packages, store = self._jobs, self._working.packages, self._changes.events.append
-        position, skew = self._position, self._skew_seconds
+        packages, ranks = self._working.packages, SOURCE_RANKS
+        store, store_plain = self._changes.events.append, self._changes.plain_events.append
+        handlers, position, skew = ATTEMPT_HANDLERS, self._position, self._skew_seconds
         for one, stream_id, received, package in self._intake.fresh:
             event, data = one.event, one.data
             position += 1
-            job = jobs[event.job] if event.job is not None else None
-            job_id: int | None
-            if package is not None:
-                job_id, stage, line, number = package
-            else:
-                job_id, stage, line, number = (job.job_id if job is not None else None), 0, 0, 0
-            time = event.time
+            time, epoch, seen, n, attempt_number = event.time, event.epoch, event.seen, event.n, event.attempt
             skewed = 1 if time > received + skew else 0
-            store((
-                # in the order of the columns of EventRow
-                position, stream_id, event.n, event.type, event.version, time, received, skewed, event.epoch, event.seen,
-                job_id, stage, line, number, event.attempt or 0, event.pilot, event.site, str(event.data, "utf-8"),
-            ))  # fmt: skip
-            key = (event.epoch, event.seen, SOURCE_RANKS[event.source], event.n, event.stream)
-            if job is None:
-                self._on_other(one.kind, event, data, key)
+            key = (epoch, seen, ranks[event.source], n, event.stream)
+            if package is None:
+                self._join_apart(one, key, position=position, stream_id=stream_id, received=received, skewed=skewed)
                 continue
+            job_id, stage, line, number = package
+            text = str(event.data, "utf-8")
+            if event.version == 1 and epoch == 1 and not skewed:
+                store_plain((  # in the order of PLAIN_COLUMNS
+                    position, stream_id, n, event.type, time, received, seen, job_id, stage, line, number,
+                    attempt_number or 0, text,
+                ))  # fmt: skip
+            else:
+                store((  # in the order of the columns of EventRow
+                    position, stream_id, n, event.type, event.version, time, received, skewed, epoch, seen,
+                    job_id, stage, line, number, attempt_number or 0, None, None, text,
+                ))  # fmt: skip
+            work = packages[package]
+            job, row = work.job, work.facts
             if time > job.updated_at:
                 job.updated_at = time
-            if package is None:
-                self._on_job(event, data, key, job)
-                continue
-            row = packages[package].facts
             if time > row.updated_at:
                 row.updated_at = time
             row.positions.append(position)
-            handler = ATTEMPT_HANDLERS.get(type(data))
-            if handler is None or event.attempt is None:
+            kind = type(data)
+            handler = handlers.get(kind)
+            if handler is None or attempt_number is None:
                 self._on_package(event, data, key, job, package, row)
                 continue
-            attempt = row.attempts.get(event.attempt)
+            attempt = row.attempts.get(attempt_number)
             if attempt is None:
-                attempt = row.attempts[event.attempt] = AttemptFacts(epoch=event.epoch)
-            if event.epoch == attempt.epoch or self._in_epoch(row, attempt, event):
-                handler(row.attempts[event.attempt], key, event, data, position)
-            if event.epoch != row.epoch:
-                facts.open_epoch(row, event.epoch)
-            if job.started_at is None or time < job.started_at or type(data) is payloads.CommitGranted:
-                _job_times(job, event, data)
+                attempt = row.attempts[attempt_number] = AttemptFacts(epoch=epoch)
+            if epoch == attempt.epoch or self._in_epoch(row, attempt, event):
+                handler(row.attempts[attempt_number], key, event, data, position)
+            if epoch != row.epoch:
+                facts.open_epoch(row, epoch)
+            if job.started_at is None or time < job.started_at:
+                facts.on_anything_run(job, event, data)
+            if kind is payloads.CommitGranted and (job.finished_at is None or time > job.finished_at):
+                job.finished_at = time
         self._position = position
+
+    def _join_apart(
+        self, one: Checked, key: StoredKey, *, position: int, stream_id: int, received: float, skewed: int
+    ) -> None:
+        """An event that is about no package: stored, and its facts added."""
+        event = one.event
+        job = self._jobs[event.job] if event.job is not None else None
+        self._changes.events.append((
+            # in the order of the columns of EventRow
+            position, stream_id, event.n, event.type, event.version, event.time, received, skewed, event.epoch, event.seen,
+            job.job_id if job is not None else None, 0, 0, 0, 0, event.pilot, event.site, str(event.data, "utf-8"),
+        ))  # fmt: skip
+        if job is None:
+            self._on_other(one.kind, event, one.data, key)
+        else:
+            job.updated_at = max(job.updated_at, event.time)
+            self._on_job(event, one.data, key, job)
 
     def _in_epoch(self, row: PackageFacts, attempt: AttemptFacts, event: Event) -> bool:
         """Whether an event speaks of an attempt's own epoch; a number that was used in a lower one begins anew."""
@@ -269,7 +288,7 @@ class Join:
 
     def _reshape(self, job: JobRow, stage: int, shape: payloads.StageShape, key: StoredKey) -> None:
         work = self._working.stages[job.job_id, stage]
-        if facts.takes(work.keys, facts.Register.SHAPE, key):
+        if takes(work.keys, Register.SHAPE, key):
             work.expect(_encode(shape).decode())
             self._reshaped.add((job.job_id, stage))
 
@@ -296,16 +315,9 @@ class Join:
         if isinstance(data, payloads.SiteDescribed):
             facts.on_site_described(row, keys, key, event, data)
 
-    def _settle(self) -> None:
+    def _settle(self, observations: Observations) -> None:
         self._reach_further()
-        observations = Observations()
-        for key, work in self._working.packages.items():
-            self._settle_package(key, work, observations)
-        for (place, before, after), count in self._moves.items():
-            if before is not None:
-                self._working.stages[place].count(before, -count)
-            if after is not None:
-                self._working.stages[place].count(after, count)
+        self._settle_packages(observations)
         for stage in self._working.stages.values():
             stage.close()
             if stage.is_rumour:
@@ -329,7 +341,7 @@ class Join:
 
     def _moved_ones(self) -> Iterator[Change]:
         """What moved, made only as far as somebody asks."""
-        told = {key for _, _, _, key in self._intake.fresh if key is not None}
+        told = self._intake.touched
         for key, work in self._working.packages.items():
             before = work.before[0] if work.before is not None else None
             if key in told or before != work.facts.state:
@@ -351,41 +363,30 @@ class Join:
         for job_id, stage in self._reshaped:
             self._working.load_rows(self._ledger.packages_of(job_id, stage=stage))
 
-    def _settle_package(self, key: PackageKey, work: PackageWork, observations: Observations) -> None:
-        row, job = work.facts, work.job
-        stage = self._working.stages[key[0], key[1]]
-        if work.new or not row.shaped or key[:2] in self._reshaped:
-            activity = stage.shape.activity(key[2], key[3]) if stage.row.expected else None
-            row.shaped = int(activity is not None)
-            row.activity = activity if activity is not None else row.registered_activity
-        settle(row, job)
-        after = tally.standing(row)
-        if after != work.before:
-            moves = (key[:2], work.before, after)
-            self._moves[moves] = self._moves.get(moves, 0) + 1
-        if row.shaped != work.shaped_before:
-            stage.touch(row.shaped - work.shaped_before)
-        seen = observe_now(row, job)
-        if seen != work.observed:
-            observations.observe_all(before=work.observed, after=seen)
-        work.row.counted, work.row.observed = after, seen
-        self._changes.packages.append(work.row)
-
-
-def _job_times(job: JobRow, event: Event, data: payloads.Payload) -> None:
-    """When the job first ran and last ended, as far as this event tells: a minimum and a maximum, whatever the order."""
-    runs = isinstance(data, _STARTS) or (isinstance(data, payloads.AttemptCreated) and data.lease_seconds is not None)
-    if runs and (job.started_at is None or event.time < job.started_at):
-        job.started_at = event.time
-    if isinstance(data, payloads.CommitGranted) and (job.finished_at is None or event.time > job.finished_at):
-        job.finished_at = event.time
+    def _settle_packages(self, observations: Observations) -> None:
+        """Every package that was loaded, once; as flat as `_join_all`."""
+        stages, reshaped, changed = self._working.stages, self._reshaped, self._changes.packages.append
+        for (job_id, number, line, place), work in self._working.packages.items():
+            row, job = work.facts, work.job
+            stage = stages[job_id, number]
+            if work.new or not row.shaped or (reshaped and (job_id, number) in reshaped):
+                activity = stage.shape.activity(line, place) if stage.row.expected else None
+                row.shaped = int(activity is not None)
+                row.activity = activity if activity is not None else row.registered_activity
+            settle(row, job)
+            after = tally.standing(row)
+            if after != work.before:
+                move = (work.before, after)
+                stage.moves[move] = stage.moves.get(move, 0) + 1
+            if row.shaped != work.shaped_before:
+                stage.touch(row.shaped - work.shaped_before)
+            seen = observe_now(row, job)
+            if seen != work.observed:
+                observations.observe_all(before=work.observed, after=seen)
+            work.row.counted, work.row.observed = after, seen
+            changed(work.row)
 
 
 def _standing_facts(job: JobRow) -> tuple[float | str | None, ...]:
     """The facts of a job that packages without any of their own take their state from."""
     return job.submitted_at, job.accepted_at, job.cancelled_at, job.aborted_at, job.cause, job.cause_message, job.epoch
-
-
-def _with_keys(row: Any, keys: Keys) -> Any:
-    row.keys = packed(keys)
-    return row

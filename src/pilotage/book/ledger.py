@@ -15,6 +15,19 @@ PackageKey = tuple[int, int, int, int]
 """job_id, stage, line, number"""
 
 
+USUAL: dict[str, int | None] = {"version": 1, "skewed": 0, "epoch": 1, "pilot": None, "site": None}
+"""What most events about packages have in these columns, which need not be said of each."""
+PLAIN_COLUMNS = tuple(column for column in rows.EventRow.__struct_fields__ if column not in USUAL)
+"""The columns of such an event that are its own."""
+_TYPE = PLAIN_COLUMNS.index("type")  # the same as in a whole row: no usual column comes before it
+
+
+def whole_event(plain: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The row of an event that has the usual values, in the order of the columns of EventRow."""
+    values = {**USUAL, **dict(zip(PLAIN_COLUMNS, plain, strict=True))}
+    return tuple(values[column] for column in rows.EventRow.__struct_fields__)
+
+
 class Sought(NamedTuple):
     """An event that may be stored: its identity, and the package it would be about if any."""
 
@@ -28,6 +41,7 @@ class Changes(msgspec.Struct, kw_only=True):
 
     received: float = 0.0
     events: list[tuple[Any, ...]] = []  # in the order of the columns of EventRow
+    plain_events: list[tuple[Any, ...]] = []  # of events that have the usual values: `PLAIN_COLUMNS` only
     streams: list[rows.StreamRow] = []
     jobs: list[rows.JobRow] = []
     stages: list[rows.StageRow] = []
@@ -39,6 +53,16 @@ class Changes(msgspec.Struct, kw_only=True):
     parked: list[rows.ParkedRow] = []
     unparked: list[str] = []  # jobs whose parked events are among `events` now
     statistics: list[rows.StatisticRow] = []
+
+    @property
+    def last_position(self) -> int:
+        """The position of the last event of the batch; 0 where it has none."""
+        return max((some[-1][0] for some in (self.events, self.plain_events) if some), default=0)
+
+    def all_events(self, types: Collection[str] | None = None) -> list[tuple[Any, ...]]:
+        """Events in the order of the columns of EventRow and of their positions; only of some types, if they are given."""
+        plain = [whole_event(event) for event in self.plain_events if types is None or event[_TYPE] in types]
+        return sorted([*plain, *(event for event in self.events if types is None or event[_TYPE] in types)])
 
 
 class Ledger(Protocol):

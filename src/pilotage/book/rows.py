@@ -6,11 +6,15 @@ are working values of one transaction: loaded, joined with events, written back 
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 StoredKey = tuple[int, int, int, int, str]
 Keys = dict[int, StoredKey]
 """The total key of the event that each register was set by; registers are numbered in `facts.py`."""
+AttemptKeys = dict[int, StoredKey | int]
+"""The same of an attempt; the number of another register in place of a key says that one event set both."""
 
 _keys_decoder = msgspec.msgpack.Decoder(dict[int, tuple[int, int, int, int, str]])
 _encode = msgspec.msgpack.Encoder().encode
@@ -108,7 +112,7 @@ class StageRow(Counted, kw_only=True, gc=False):
     keys: bytes = b""
 
 
-class AttemptFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
+class AttemptFacts(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """What is known of one try at a package. Numbers go on over all epochs: one that comes again is told by `reused`."""
 
     epoch: int = 1
@@ -119,10 +123,17 @@ class AttemptFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     native_id: str | None = None
     lease_seconds: float | None = None
     replaces: int | None = None
+    replica: int = 0
+    memory_bytes: int | None = None  # what it may take, where that is more than was asked for
+    wall_seconds: float | None = None
+    drop_revision: int = 0
     created_at: float | None = None
     queued_at: float | None = None
     started_at: float | None = None
-    suspected_at: float | None = None
+    suspected_at: float | None = None  # of these three only the one that was said last stands
+    recovered_at: float | None = None
+    lost_at: float | None = None
+    lost_reason: str | None = None
     phase: str | None = None
     phase_at: float | None = None
     staged_at: float | None = None
@@ -137,10 +148,10 @@ class AttemptFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     signal: int | None = None
     peak_memory_bytes: int | None = None
     cpu_seconds: float | None = None
-    keys: Keys = {}
+    keys: AttemptKeys = {}
 
 
-class PackageFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
+class PackageFacts(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """What is known of a package and its attempts, and what follows from it; stored as JSON, shown through views."""
 
     state: str = ""
@@ -159,6 +170,7 @@ class PackageFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     cleared_by: str | None = None
     held: int = 0
     dropped: int = 0
+    replicas: int = 0  # attempts that are to run beside the first one
     started: int = 0
     conflict: int = 0  # facts that exclude each other stand for one epoch
     shaped: int = 0  # the shape of the job tells of it
@@ -183,10 +195,11 @@ class PackageFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     keys: Keys = {}
 
 
-class PackageRow(msgspec.Struct):
+class PackageRow(msgspec.Struct, gc=False):
     """A package of which something was heard; what nothing was heard of has no row.
 
-    What it was last counted as is remembered with the row as long as the row is in memory, and not stored.
+    What it was last counted as, and with which state and site it is stored, is remembered with the row as long as the
+    row is in memory, and not stored.
     """
 
     job_id: int
@@ -196,10 +209,11 @@ class PackageRow(msgspec.Struct):
     facts: PackageFacts
     counted: tuple[str, int, int, int] | None = None
     observed: dict[int, tuple[tuple[float, ...], str, str]] | None = None
+    stored: tuple[str, str | None] | None = None
 
 
 _facts_decoder = msgspec.json.Decoder(PackageFacts)
-_facts_encode = msgspec.json.Encoder().encode
+_facts_encoder = msgspec.json.Encoder()
 
 
 def read_facts(text: str | bytes) -> PackageFacts:
@@ -207,9 +221,21 @@ def read_facts(text: str | bytes) -> PackageFacts:
     return _facts_decoder.decode(text)
 
 
-def written_facts(facts: PackageFacts) -> str:
-    """Facts as they are stored."""
-    return _facts_encode(facts).decode()
+def written_facts(facts: PackageFacts, buffer: bytearray | None = None) -> str:
+    """Facts as they are stored; who writes many brings a buffer that is used for each in turn."""
+    if buffer is None:
+        return _facts_encoder.encode(facts).decode()
+    _facts_encoder.encode_into(facts, buffer)
+    return buffer.decode()
+
+
+KeyedRow = TypeVar("KeyedRow", "PilotRow", "NodeRow", "SiteRow")
+
+
+def with_keys(row: KeyedRow, keys: Keys) -> KeyedRow:
+    """A row with the keys of its registers as they are now."""
+    row.keys = packed(keys)
+    return row
 
 
 class PilotRow(Row, kw_only=True, gc=False):
@@ -218,6 +244,7 @@ class PilotRow(Row, kw_only=True, gc=False):
     pilot: str
     site: str | None = None
     node: str | None = None
+    request: str | None = None
     native_id: str | None = None
     slots: int = 0
     requested_at: float | None = None

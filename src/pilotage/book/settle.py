@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pilotage.book.facts import Register
+from pilotage.book.registers import Register, created_by
 from pilotage.book.rows import AttemptFacts, Counted, JobRow, PackageFacts
 from pilotage.model.outcomes import ExitCodeGasw
 from pilotage.model.states import State
@@ -37,7 +37,7 @@ def running_since(attempt: AttemptFacts) -> float | None:
         return attempt.started_at
     if attempt.lease_seconds is not None:
         return attempt.created_at
-    for time in (attempt.phase_at, attempt.suspected_at, attempt.staged_at):
+    for time in (attempt.phase_at, attempt.suspected_at, attempt.recovered_at, attempt.staged_at):
         if time is not None:
             return time
     return None
@@ -66,11 +66,13 @@ def settle_single(row: PackageFacts, number: int, attempt: AttemptFacts, job: Jo
     row.scheduled_at, row.running_at, row.done_at = queued, running, granted
     row.attempt, row.site, row.node = number, attempt.site, attempt.node
     row.exit_code, row.exit_message, row.reason = attempt.exit_code, attempt.exit_message, attempt.reason
+    if attempt.lost_at is not None:
+        row.reason = _reason(attempt)
     if row.cancelled_at is None and row.aborted_at is None and row.cleared_at is None:
         row.conflict = attempt.reused
         if granted is not None:
             row.state, row.entered_at = DONE, granted
-        elif running is not None and attempt.finished_at is None:
+        elif running is not None and attempt.finished_at is None and attempt.lost_at is None:
             row.state, row.entered_at = RUNNING, running
         else:
             _state(row, row.attempts, job)
@@ -112,11 +114,17 @@ def settle_all(row: PackageFacts, job: JobRow) -> None:
         row.site = row.bound_site
     else:
         row.attempt, row.site, row.node, row.done_at = number, shown.site, shown.node, shown.granted_at
-        row.exit_code, row.exit_message, row.reason = shown.exit_code, shown.exit_message, shown.reason
+        row.exit_code, row.exit_message, row.reason = shown.exit_code, shown.exit_message, _reason(shown)
     ends = granted + (row.cancelled_at is not None) + (row.aborted_at is not None)
     row.conflict = int(ends > 1 or any(attempt.reused for attempt in current.values()))
     _state(row, current, job)
     row.inferred = _inferred(current) if current else ""
+
+
+def _reason(attempt: AttemptFacts) -> str | None:
+    """Why an attempt failed: as its end says, or as it was lost, as long as it has no end."""
+    over = attempt.finished_at is not None or attempt.granted_at is not None
+    return attempt.reason if over or attempt.lost_at is None else attempt.lost_reason
 
 
 def _earliest(one: float | None, other: float | None) -> float | None:
@@ -151,7 +159,7 @@ def _live(current: Mapping[int, AttemptFacts]) -> tuple[str, float | None] | Non
             if attempt.exit_code != _SUCCESS:
                 continue
             level, time = 3, running_since(attempt) or attempt.finished_at  # only a grant makes it done
-        elif number in replaced:
+        elif number in replaced or attempt.lost_at is not None:
             continue
         elif (time := running_since(attempt)) is not None:
             level = 3
@@ -175,8 +183,8 @@ def _idle(row: PackageFacts, current: Mapping[int, AttemptFacts], job: JobRow) -
     if row.bound_at is not None and not _used(row, current):
         return READY, row.bound_at
     if current:
-        ends = [attempt.finished_at for attempt in current.values() if attempt.finished_at is not None]
-        return WAITING, max(ends, default=None)
+        ends = [a.finished_at if a.finished_at is not None else a.lost_at for a in current.values()]
+        return WAITING, max((end for end in ends if end is not None), default=None)
     if row.opened_at is not None:
         return WAITING, row.opened_at
     if job.accepted_at is not None:
@@ -189,7 +197,7 @@ def _idle(row: PackageFacts, current: Mapping[int, AttemptFacts], job: JobRow) -
 def _used(row: PackageFacts, current: Mapping[int, AttemptFacts]) -> bool:
     """Whether a reservation was used up by an attempt that was created after it."""
     bound = row.keys[Register.BOUND]
-    return any(attempt.keys.get(Register.CREATED, bound) > bound for attempt in current.values())
+    return any((created_by(attempt) or bound) > bound for attempt in current.values())
 
 
 def _inferred(current: Mapping[int, AttemptFacts]) -> str:

@@ -11,33 +11,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from math import log
-from typing import Any
 
 import msgspec
 
+from pilotage.book.bins import BINS, COARSE_SECONDS, ENTRY, FINE_SECONDS, NEVER, SMALLEST, bin_of, middle_of
 from pilotage.book.ledger import Ledger
 from pilotage.book.rows import JobRow, PackageFacts, StatisticRow
 from pilotage.book.settle import running_since
 from pilotage.book.shapes import Shape
 from pilotage.model.states import State
 
-FINE_SECONDS = 10
-COARSE_SECONDS = 300
 KEPT_SECONDS = {FINE_SECONDS: 130, COARSE_SECONDS: 25 * 3600}
 WINDOWS: dict[str, int] = {"1m": 60, "1h": 3600, "1d": 86_400}
 
-_BASE = 1.1  # a bin is ten per cent wide: its middle is within five of every value in it
-_SMALLEST = 0.001  # below a millisecond everything counts as nothing, and so does a clock that runs backwards
-_PER_LOG = 1 / math.log(_BASE)
-_OFFSET = 1 - math.log(_SMALLEST) * _PER_LOG
-_BINS = 1024
-_ENTRY = 15  # in place of the earlier state: an entry into the later one, not a time
-_WIDTH = 256 * _BINS  # one more than the largest code
 _STATES = tuple(State)
 _WORTH_AN_ARRAY = 32  # from here on arrays are quicker than loops
 
-NEVER = -1.0
 Milestones = tuple[float, ...]
 """When a package entered each state, in the order of `State`; NEVER where it did not."""
 Observed = tuple[Milestones, str, str]
@@ -88,6 +77,7 @@ def observed(row: PackageFacts) -> Tries:
     found: Tries = {}
     for number, attempt in row.attempts.items():
         here = attempt.epoch == row.epoch
+        aborted, cancelled, cleared = ends if number == row.attempt else _NO_END
         times = (
             submitted if here else NEVER,
             waiting if here else NEVER,
@@ -95,7 +85,9 @@ def observed(row: PackageFacts) -> Tries:
             attempt.queued_at or NEVER,
             running_since(attempt) or NEVER,
             attempt.granted_at or NEVER,
-            *(ends if number == row.attempt else _NO_END),
+            aborted,
+            cancelled,
+            cleared,
         )
         found[number] = (times, attempt.site or "", row.activity)
     if row.attempt is None:
@@ -114,17 +106,23 @@ def observe_now(row: PackageFacts, job: JobRow) -> Tries:
 class Observations:
     """What one batch adds to the statistics; what it corrects is taken back."""
 
-    __slots__ = ("_groups", "_pending", "_slices", "_times")
+    __slots__ = ("_groups", "_known", "_known_at", "_pending", "_slices", "_times")
 
     def __init__(self) -> None:
         """Begin with nothing."""
         self._slices: dict[tuple[int, str, str], Sketch] = {}
         self._groups: dict[tuple[str, str], int] = {}
-        self._pending: list[int] = []  # the group of each package that moved,
-        self._times: list[float] = []  # and its milestones: those that are counted, and all of them
+        self._pending: list[int] = []  # the group of each attempt that moved,
+        self._times: list[float] = []  # and its milestones;
+        self._known_at: list[int] = []  # which of them were counted before,
+        self._known: list[float] = []  # and with which milestones
 
-    def observe_all(self, *, before: Tries, after: Tries) -> None:
+    def observe_all(self, *, before: Tries | None, after: Tries) -> None:
         """A package moved: its attempts as they were counted before, and as they are now."""
+        if not before:
+            for now in after.values():
+                self.observe(before=None, after=now)
+            return
         for number, now in after.items():
             was = before.get(number)
             if was != now:
@@ -137,10 +135,10 @@ class Observations:
         """Packages entered a state together, before any of them had a site; `since` says when they were SUBMITTED."""
         sketch = self._sketch(int(at) // FINE_SECONDS, "", activity)
         later = _STATES.index(state)
-        code = (_ENTRY * 16 + later) * _BINS
+        code = (ENTRY * 16 + later) * BINS
         sketch.counts[code] = sketch.counts.get(code, 0) + count
         if since is not None:
-            code = later * _BINS + _bin(at - since)
+            code = later * BINS + bin_of(at - since)
             sketch.counts[code] = sketch.counts.get(code, 0) + count
             sketch.sums[later] = sketch.sums.get(later, 0.0) + count * max(0.0, at - since)
 
@@ -164,56 +162,28 @@ class Observations:
         group = self._groups.get((site, activity))
         if group is None:
             group = self._groups[site, activity] = len(self._groups)
+        if counted is not _NOTHING:
+            self._known_at.append(len(self._pending))
+            self._known.extend(counted)
         self._pending.append(group)
-        self._times.extend(counted)
         self._times.extend(times)
 
     def _count_pending(self) -> None:
-        if len(self._pending) >= _WORTH_AN_ARRAY:
-            self._count_together()
-            return
         names = list(self._groups)
+        if len(self._pending) >= _WORTH_AN_ARRAY:
+            from pilotage.book.counting import count_together  # only a busy book needs it
+
+            found = count_together(self._pending, self._times, known_at=self._known_at, known=self._known)
+            for number, group, code, count, seconds in found:
+                sketch = self._sketch(number, *names[group])
+                sketch.counts[code] = sketch.counts.get(code, 0) + count
+                if seconds:
+                    sketch.sums[code // BINS] = sketch.sums.get(code // BINS, 0.0) + seconds
+            return
+        known = {at: tuple(self._known[each * 9 : each * 9 + 9]) for each, at in enumerate(self._known_at)}
         for at, group in enumerate(self._pending):
-            both = self._times[at * 18 : at * 18 + 18]
-            self._count(tuple(both[:9]), (tuple(both[9:]), *names[group]), 1)
-
-    def _count_together(self) -> None:
-        """What `_count` does for many packages at once, in arrays."""
-        import numpy as np  # only a busy book needs it
-
-        both = np.array(self._times, dtype=np.float64).reshape(-1, 2, 9)
-        times, groups = both[:, 1], np.array(self._pending, dtype=np.int64)
-        known = times != NEVER
-        new = known & (both[:, 0] == NEVER)
-        rows, states = np.nonzero(new[:, 2:])
-        entries = (_ENTRY * 16 + states + 2) * _BINS
-        self._add_codes(times[rows, states + 2], groups[rows], entries)
-        earlier, later = np.triu_indices(9, 1)
-        earlier, later = earlier[later >= 2], later[later >= 2]
-        rows, pairs = np.nonzero(known[:, earlier] & known[:, later] & (new[:, earlier] | new[:, later]))
-        at = times[rows, later[pairs]]
-        seconds = at - times[rows, earlier[pairs]]
-        pair = earlier[pairs] * 16 + later[pairs]
-        tiny = seconds < _SMALLEST
-        bins = (np.log(np.where(tiny, 1.0, seconds)) * _PER_LOG + _OFFSET).astype(np.int64)
-        code = pair * _BINS + np.where(tiny, 0, np.minimum(_BINS - 1, bins))
-        self._add_codes(at, groups[rows], code, np.where(tiny, 0.0, seconds))
-
-    def _add_codes(self, at: Any, groups: Any, codes: Any, seconds: Any = None) -> None:
-        import numpy as np
-
-        names, count = list(self._groups), len(self._groups)
-        places = at.astype(np.int64) // FINE_SECONDS * count + groups
-        which, where, counts = np.unique(places * _WIDTH + codes, return_inverse=True, return_counts=True)
-        totals = (
-            np.bincount(where, weights=seconds, minlength=len(which)) if seconds is not None else np.zeros(len(which))
-        )
-        for key, number, total in zip(which.tolist(), counts.tolist(), totals.tolist(), strict=True):
-            place, code = divmod(key, _WIDTH)
-            sketch = self._sketch(place // count, *names[place % count])
-            sketch.counts[code] = sketch.counts.get(code, 0) + number
-            if total:
-                sketch.sums[code // _BINS] = sketch.sums.get(code // _BINS, 0.0) + total
+            times = tuple(self._times[at * 9 : at * 9 + 9])
+            self._count(known.get(at, _NOTHING), (times, *names[group]), 1)
 
     def _count(self, counted: Milestones, what: Observed, by: int) -> None:
         """Count every pair of known times of which at least one was not counted before."""
@@ -228,7 +198,7 @@ class Observations:
             sketch = self._sketch(int(at) // FINE_SECONDS, site, activity)
             counts, sums = sketch.counts, sketch.sums
             if is_new:
-                code = (_ENTRY * 16 + later) * _BINS
+                code = (ENTRY * 16 + later) * BINS
                 counts[code] = counts.get(code, 0) + by
             for earlier in range(later):
                 since = times[earlier]
@@ -236,8 +206,8 @@ class Observations:
                     continue
                 pair = earlier * 16 + later
                 seconds = at - since
-                code = pair * _BINS + _bin(seconds)
-                if seconds >= _SMALLEST:
+                code = pair * BINS + bin_of(seconds)
+                if seconds >= SMALLEST:
                     sums[pair] = sums.get(pair, 0.0) + by * seconds
                 counts[code] = counts.get(code, 0) + by
 
@@ -269,10 +239,15 @@ class Observations:
                 slice=key[1],
                 site=key[2],
                 activity=key[3],
-                sketch=_packed(merged([*([stored[key]] if key in stored else []), *sketches])),
+                sketch=_packed(_added(stored.get(key), sketches)),
             )
             for key, sketches in wanted.items()
         ]
+
+
+def prepare() -> None:
+    """Load what a busy book counts with before it is busy."""
+    import pilotage.book.counting  # noqa: F401 # loaded, and called when there is enough to count
 
 
 def observe_job(observations: Observations, job: JobRow, *, before: Sequence[object], shapes: Iterable[Shape]) -> None:
@@ -290,29 +265,26 @@ def observe_job(observations: Observations, job: JobRow, *, before: Sequence[obj
                 observations.enter(State.WAITING, at=accepted, activity=activity, count=count, since=since)
 
 
-def _bin(seconds: float) -> int:
-    return 0 if seconds < _SMALLEST else min(_BINS - 1, int(log(seconds) * _PER_LOG + _OFFSET))
-
-
-def _middle(number: int) -> float:
-    return 0.0 if number == 0 else _SMALLEST * _BASE ** (number - 0.5)
-
-
 def _packed(sketch: Sketch) -> bytes:
-    counts = {code: count for code, count in sorted(sketch.counts.items()) if count}
-    counted = {code // _BINS for code in counts}
-    sums = {pair: total for pair, total in sorted(sketch.sums.items()) if pair in counted}
-    return _encode(Sketch(counts, sums))
+    """As it is stored; what was taken back to nothing is left out, and equal sketches are equal bytes."""
+    counts, sums = sketch.counts, sketch.sums
+    if 0 in counts.values():
+        counts = {code: count for code, count in counts.items() if count}
+        counted = {code // BINS for code in counts}
+        sums = {pair: total for pair, total in sums.items() if pair in counted}
+    return _encode(Sketch({code: counts[code] for code in sorted(counts)}, {pair: sums[pair] for pair in sorted(sums)}))
 
 
-def merged(sketches: Iterable[Sketch]) -> Sketch:
-    """Several sketches as one."""
-    total = Sketch({}, {})
+def _added(total: Sketch | None, sketches: Iterable[Sketch]) -> Sketch:
+    """Sketches added to one that is nobody else's, and that is changed."""
+    if total is None:
+        total = Sketch({}, {})
+    counts, sums = total.counts, total.sums
     for sketch in sketches:
         for code, count in sketch.counts.items():
-            total.counts[code] = total.counts.get(code, 0) + count
+            counts[code] = counts.get(code, 0) + count
         for pair, seconds in sketch.sums.items():
-            total.sums[pair] = total.sums.get(pair, 0.0) + seconds
+            sums[pair] = sums.get(pair, 0.0) + seconds
     return total
 
 
@@ -330,7 +302,7 @@ def flows(rows: Iterable[StatisticRow], *, window: str) -> list[Flow]:
     for row in rows:
         grouped.setdefault((row.site, row.activity), []).append(_decoder.decode(row.sketch))
     return [
-        _flow(merged(sketches), window=window, site=site, activity=activity)
+        _flow(_added(None, sketches), window=window, site=site, activity=activity)
         for (site, activity), sketches in sorted(grouped.items())
     ]
 
@@ -339,10 +311,10 @@ def _flow(sketch: Sketch, *, window: str, site: str, activity: str) -> Flow:
     entries: dict[str, int] = {}
     bins: dict[int, dict[int, int]] = {}
     for code, count in sketch.counts.items():
-        pair, number = divmod(code, _BINS)
+        pair, number = divmod(code, BINS)
         if count <= 0:
             continue
-        if pair // 16 == _ENTRY:
+        if pair // 16 == ENTRY:
             entries[_STATES[pair % 16].value] = count
         else:
             bins.setdefault(pair, {})[number] = count
@@ -377,5 +349,5 @@ def _quantile(counts: Mapping[int, int], count: int, share: float) -> float:
     for number in sorted(counts):
         passed += counts[number]
         if passed >= rank:
-            return _middle(number)
+            return middle_of(number)
     return 0.0

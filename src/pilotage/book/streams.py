@@ -17,11 +17,12 @@ _ranges = msgspec.json.Decoder(list[tuple[int, int]])
 class Heard:
     """What was heard of one stream."""
 
-    __slots__ = ("_lasts", "changed", "firsts", "row", "watermark")
+    __slots__ = ("_lasts", "changed", "firsts", "row", "stream_id", "watermark")
 
     def __init__(self, row: StreamRow) -> None:
         """Unpack a row."""
         self.row = row
+        self.stream_id = row.stream_id
         self.changed = False
         self.watermark = row.watermark
         ranges = _ranges.decode(row.ahead)

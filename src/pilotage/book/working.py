@@ -26,10 +26,12 @@ class PackageWork:
         self.facts = facts = row.facts
         self.job = job
         self.new = new
-        self.shaped_before = facts.shaped
-        self.before: tally.Standing | None = None
-        self.observed: statistics.Tries = {}
-        if not new:
+        if new:
+            self.shaped_before = 0
+            self.before: tally.Standing | None = None
+            self.observed: statistics.Tries | None = None
+        else:
+            self.shaped_before = facts.shaped
             self.before = row.counted or tally.standing(facts)
             self.observed = row.observed or statistics.observed(facts)
 
@@ -37,7 +39,7 @@ class PackageWork:
 class StageWork:
     """A stage whose histogram may change; packages that nothing was heard of are taken out and put back at the end."""
 
-    __slots__ = ("job", "keys", "new", "row")
+    __slots__ = ("_shape", "job", "keys", "moves", "new", "row")
 
     def __init__(self, row: StageRow, job: JobRow, *, job_before: JobRow, new: bool) -> None:
         """Take the untouched packages out of the histograms of the stage and of its job, where they were counted."""
@@ -45,12 +47,16 @@ class StageWork:
         self.job = job
         self.new = new
         self.keys: Keys = keys_of(row)
+        self.moves: dict[tuple[tally.Standing | None, tally.Standing | None], int] = {}
+        self._shape: Shape | None = None
         self.count((default_state(job_before), 0, 0, 0), -tally.untouched(row))
 
     @property
     def shape(self) -> Shape:
         """The packages the stage has."""
-        return shape_of(self.row.shape, stage=self.row.stage)
+        if self._shape is None:
+            self._shape = shape_of(self.row.shape, stage=self.row.stage)
+        return self._shape
 
     def count(self, what: tally.Standing, by: int) -> None:
         """Count packages in the stage and in its job."""
@@ -60,7 +66,7 @@ class StageWork:
     def expect(self, text: str) -> None:
         """Give the stage another shape."""
         before, late_before = self.row.expected, self.row.late
-        self.row.shape = text
+        self.row.shape, self._shape = text, None
         shape = self.shape
         self.row.expected, self.row.late = shape.count, int(shape.late)
         self.job.expected += shape.count - before
@@ -77,7 +83,13 @@ class StageWork:
         return self.new and not self.keys and not any(getattr(self.row, name) for name in Counted.__struct_fields__)
 
     def close(self) -> None:
-        """Put the untouched packages where the job says they stand."""
+        """Count the packages that moved, and put the untouched ones where the job says they stand."""
+        for (before, after), count in self.moves.items():
+            if before is not None:
+                self.count(before, -count)
+            if after is not None:
+                self.count(after, count)
+        self.moves.clear()
         self.count((default_state(self.job), 0, 0, 0), tally.untouched(self.row))
 
 
@@ -93,16 +105,19 @@ class Working:
         self.stages: dict[tuple[int, int], StageWork] = {}
         self.all_stages: set[int] = set()
 
-    def load_packages(self, keys: Collection[PackageKey]) -> None:
+    def load_packages(self, keys: Iterable[PackageKey]) -> None:
         """Load packages with all their attempts, and their stages; what has no row is made."""
-        wanted = keys - self.packages.keys()
+        packages, jobs = self.packages, self._jobs
+        wanted = [key for key in keys if key not in packages]
         if not wanted:
             return
-        self.load_stages({key[:2] for key in wanted})
+        self.load_stages({(key[0], key[1]) for key in wanted})
         self._add(self._ledger.packages(wanted))
-        for key in wanted - self.packages.keys():
-            row = PackageRow(*key, PackageFacts())
-            self.packages[key] = self._work(row, new=True)
+        for key in wanted:
+            if key not in packages:
+                job_id, stage, line, number = key
+                row = PackageRow(job_id, stage, line, number, PackageFacts())
+                packages[key] = PackageWork(row, jobs[job_id], new=True)
 
     def load_rows(self, rows: Iterable[PackageRow]) -> None:
         """Take rows in that were found otherwise, unless they are here."""
@@ -113,10 +128,8 @@ class Working:
 
     def _add(self, rows: Iterable[PackageRow]) -> None:
         for row in rows:
-            self.packages[row.job_id, row.stage, row.line, row.number] = self._work(row, new=False)
-
-    def _work(self, row: PackageRow, *, new: bool) -> PackageWork:
-        return PackageWork(row, self._jobs[row.job_id], new=new)
+            work = PackageWork(row, self._jobs[row.job_id], new=False)
+            self.packages[row.job_id, row.stage, row.line, row.number] = work
 
     def load_stages(self, keys: Collection[tuple[int, int]]) -> None:
         """Load stages; those that nobody told of are made, without a shape."""

@@ -119,7 +119,9 @@ def _package_lines(where: Place, package: dict[str, Any], attempts: list[dict[st
 def _attempt(attempt: dict[str, Any]) -> tuple[object, ...]:
     begun, ended = attempt["started_at"], attempt["finished_at"]
     took = duration(round(ended - begun, 3)) if begun is not None and ended is not None and ended >= begun else ""
-    how = attempt["exit_code"] or ("suspected" if attempt["suspected_at"] is not None else attempt["phase"] or "")
+    doubts = {"lost": attempt["lost_at"], "suspected": attempt["suspected_at"]}
+    doubt = next((word for word, at in doubts.items() if at is not None), "")
+    how = attempt["exit_code"] or doubt or attempt["phase"] or ""
     return (
         attempt["attempt"],
         f"epoch {attempt['epoch']}" if attempt["epoch"] > 1 else None,
@@ -128,7 +130,7 @@ def _attempt(attempt: dict[str, Any]) -> tuple[object, ...]:
         moment(begun if begun is not None else attempt["created_at"]),
         took,
         f"{how}{' (granted)' if attempt['granted'] else ''}".strip(),
-        attempt["reason"],
+        attempt["reason"] if attempt["exit_code"] else attempt["reason"] or attempt["lost_reason"],
         attempt["exit_message"],
     )
 

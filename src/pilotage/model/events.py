@@ -28,7 +28,7 @@ ATTEMPT_MAX = 999_999_999
 PLACE_MAX = 999_999_999  # of a stage, a line or a number: nine digits
 TIME_MAX = 253_402_300_800.0  # the year 10000
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-STREAM = re.compile(r"[A-Za-z0-9_.:@-]{1,64}")
+STREAM = re.compile(r"[A-Za-z0-9_.:@-]{1,128}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,127}")  # of a site or a pilot
 DOTTED = re.compile(r"([1-9][0-9]{0,8})\.([1-9][0-9]{0,8})\.([1-9][0-9]{0,8})")
 
@@ -121,10 +121,13 @@ EVENT_TYPES: dict[str, EventType] = {
         _type(payloads.Unbound, "package", sources=ENGINE),
         _type(payloads.Dropped, "package", sources=ENGINE),
         _type(payloads.Restored, "package", sources=ENGINE),
+        _type(payloads.ReplicaWanted, "package", sources=ENGINE),
         _type(payloads.AttemptCreated, "attempt", sources=ENGINE),
         _type(payloads.AttemptQueued, "attempt"),
         _type(payloads.AttemptStarted, "attempt"),
         _type(payloads.AttemptSuspected, "attempt"),
+        _type(payloads.AttemptRecovered, "attempt", sources=ENGINE),
+        _type(payloads.AttemptLost, "attempt", sources=ENGINE),
         _type(payloads.PhaseEntered, "attempt"),
         _type(payloads.OutputsStaged, "attempt"),
         _type(payloads.AttemptFinished, "attempt"),

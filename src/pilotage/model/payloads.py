@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from pilotage.model.outcomes import AbortCause, ClearedBy, ExitCodeGasw, Phase, RestartCause
+from pilotage.model.reasons import LossReason
 
 Count = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 Position = Annotated[int, Meta(ge=1, le=999_999_999)]  # a stage, a line, a package, an attempt
@@ -24,11 +25,11 @@ TagName = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[A-Za-z_][
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
-class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """What an event says beyond its type, subject and time."""
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """A value inside a payload."""
 
 
@@ -202,6 +203,12 @@ class Restored(Payload, frozen=True, kw_only=True):
     operation: Count
 
 
+class ReplicaWanted(Payload, frozen=True, kw_only=True):
+    """So many further attempts were asked for in this epoch, each to be made once beside one that runs."""
+
+    replicas: Annotated[int, Meta(ge=0, le=1000)]
+
+
 class AttemptCreated(Payload, frozen=True, kw_only=True):
     """A try at a site; with a lease it is running from now on. `replaces` names an attempt that is over."""
 
@@ -209,6 +216,10 @@ class AttemptCreated(Payload, frozen=True, kw_only=True):
     pilot: SiteName | None = None
     lease_seconds: Amount | None = None
     replaces: Position | None = None
+    replica: bool = False  # beside one that runs, because it was asked for
+    memory_bytes: Count | None = None  # what it may take, where a failure before it made that more than was asked for
+    wall_seconds: Amount | None = None  # likewise
+    drop_revision: Count = 0  # the operation that last dropped or restored anything of its inputs when it was created
 
 
 class AttemptQueued(Payload, frozen=True, kw_only=True):
@@ -227,6 +238,17 @@ class AttemptStarted(Payload, frozen=True, kw_only=True):
 class AttemptSuspected(Payload, frozen=True, kw_only=True):
     """Its lease was lost; it may still win."""
 
+    message: Text = ""
+
+
+class AttemptRecovered(Payload, frozen=True, kw_only=True):
+    """Its pilot spoke again: it holds its lease as before."""
+
+
+class AttemptLost(Payload, frozen=True, kw_only=True):
+    """Nobody waits for it any more and it counts as failed, for a reason; should it come back, it may still win."""
+
+    reason: LossReason = "platform-failure"
     message: Text = ""
 
 
@@ -270,11 +292,12 @@ class PilotRequested(Payload, frozen=True, kw_only=True):
 
 
 class PilotStarted(Payload, frozen=True, kw_only=True):
-    """A pilot speaks."""
+    """A pilot speaks. Where a request was started more than once, each of the pilots names it."""
 
     site: SiteName
     node: Name | None = None
     slots: Count = 1
+    request: SiteName | None = None
 
 
 class PilotEnded(Payload, frozen=True, kw_only=True):

@@ -22,3 +22,6 @@ Reason = Literal[
 ]
 
 Action = Literal["again", "elsewhere", "later", "more-memory", "more-time", "give-up", "hold-job"]
+
+LossReason = Literal["unheard", "pilot-killed", "platform-failure", "preempted", "wall-time", "rescheduled", "dropped"]
+"""Why nobody waits for an attempt any more: its pilot is silent, died under it, is gone, or somebody asked for it."""

@@ -103,6 +103,13 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(event="AttemptQueued", sources=(State.SUBMITTED, State.WAITING, State.READY), target=State.SCHEDULED),
     Transition(event="AttemptStarted", sources=MOVABLE_STATES, target=State.RUNNING),
     Transition(event="AttemptSuspected", sources=MOVABLE_STATES, target=State.RUNNING, note="it held a lease"),
+    Transition(event="AttemptRecovered", sources=MOVABLE_STATES, target=State.RUNNING, note="it holds its lease again"),
+    Transition(
+        event="AttemptLost",
+        sources=(State.SUBMITTED, State.READY, State.SCHEDULED, State.RUNNING),
+        target=State.WAITING,
+        note="nobody waits for it; the engine decides what follows",
+    ),
     Transition(event="PhaseEntered", sources=MOVABLE_STATES, target=State.RUNNING, note="it holds a lease"),
     Transition(event="OutputsStaged", sources=MOVABLE_STATES, target=State.RUNNING, note="it holds a lease"),
     Transition(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from pilotage.book.statistics import prepare
 from pilotage.model.configuration import Settings
 from pilotage.model.extras import extra
 from pilotage.model.version import VERSION
@@ -62,7 +63,7 @@ def serve(
 
         def announce() -> None:
             stack.enter_context(announced(state_folder, announcement))
-            _rarely_collect()
+            settle_down()
             if started is not None:
                 started(announcement)
 
@@ -71,8 +72,12 @@ def serve(
         return listener.ended_by
 
 
-def _rarely_collect() -> None:
-    """What is here now stays; rows and events hold no circles, so looking for those often would cost and find nothing."""
+def settle_down() -> None:
+    """Load what a busy book needs, and look for garbage rarely.
+
+    What is here now stays; rows and events hold no circles, so looking for those often would cost and find nothing.
+    """
+    prepare()
     gc.enable()
     gc.collect()
     gc.freeze()

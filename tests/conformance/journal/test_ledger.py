@@ -40,15 +40,16 @@ def job_row(job_id: int, text: str, time: float) -> rows.JobRow:
 def full_facts(text: str, time: float) -> PackageFacts:
     """Facts every one of which is there."""
     attempt = AttemptFacts(
-        epoch=LARGEST, site=text, pilot=text, node=text, native_id=text, lease_seconds=time, replaces=1, created_at=time,
-        queued_at=time, started_at=time, suspected_at=time, phase="setup", phase_at=time, staged_at=time,
+        epoch=LARGEST, site=text, pilot=text, node=text, native_id=text, lease_seconds=time, replaces=1,
+        replica=1, memory_bytes=LARGEST, wall_seconds=time, drop_revision=LARGEST, created_at=time, queued_at=time, started_at=time,
+        suspected_at=time, recovered_at=time, lost_at=time, lost_reason=text, phase="setup", phase_at=time, staged_at=time,
         staged_position=LARGEST, finished_at=time, finished_position=1, granted_at=time, exit_code="SUCCESS",
         exit_message=text, reason=text, exit_status=-(2**63), signal=2**64, peak_memory_bytes=LARGEST, cpu_seconds=time,
         keys={1: (1, 2, 3, LARGEST, text)},
     )  # fmt: skip
     return PackageFacts(
         state="DONE", epoch=LARGEST, activity=text, site=text, node=text, attempt=1, exit_code="SUCCESS",
-        exit_message=text, reason=text, cause=text, cleared_by=text, held=1, dropped=1, started=1, conflict=1, shaped=1,
+        exit_message=text, reason=text, cause=text, cleared_by=text, held=1, dropped=1, replicas=9, started=1, conflict=1, shaped=1,
         inferred=text, bound_site=text, registered_at=time, opened_at=time, bound_at=time, cancelled_at=time,
         aborted_at=time, cleared_at=time, ready_at=time, scheduled_at=time, running_at=time, done_at=time,
         entered_at=time, updated_at=time, tags={"a": (text, (1, 2, 3, 4, text))},
@@ -191,6 +192,48 @@ def test_more_rows_than_fit_into_one_statement_are_found_by_their_keys(journal: 
         assert len(ledger.packages_of(1, stage=1)) == 1400
         assert ledger.packages_of(1, stage=2) == []
         assert list(ledger.packages([])) == []
+
+
+def test_usual_and_unusual_events_of_a_batch_are_all_stored_as_they_are(harness: Harness, journal: Journal) -> None:
+    plain = [
+        (position, 1, position, "Noted", 1.5, 2.5, 7, 1, 1, position, 1, 3, f'{{"text":"{position}"}}')
+        for position in range(1, 251)  # two statements of many rows, and some rows alone
+        if position != 30
+    ]
+    odd = (30, 1, 30, "Noted", 1, 1.5, 2.5, 1, 2, 7, 1, 1, 30, 1, 3, None, None, '{"text":"30"}')
+    changes = Changes(
+        streams=[rows.StreamRow(stream_id=1, source="agent", stream="s")], events=[odd], plain_events=plain
+    )
+    with journal.transaction() as ledger:
+        ledger.write(changes)
+        assert ledger.position() == 250
+    found = sorted(harness.rows(rows.EventRow), key=lambda row: row.position)
+    assert [msgspec.structs.astuple(row) for row in found] == changes.all_events()
+    assert [row.position for row in found] == list(range(1, 251))
+    usual = {(row.version, row.skewed, row.epoch, row.pilot, row.site) for row in found if row.position != 30}
+    assert usual == {(1, 0, 1, None, None)}
+    assert (found[29].skewed, found[29].epoch) == (1, 2)
+
+
+@pytest.mark.parametrize("remembered", [False, True])
+def test_a_package_that_changes_is_stored_with_its_state_and_site(harness: Harness, *, remembered: bool) -> None:
+    steps = [
+        ("WAITING", None, "a"),
+        ("WAITING", None, "b"),
+        ("READY", None, "b"),
+        ("READY", "lyon", "c"),
+        ("DONE", "prague", "d"),
+    ]
+    journal = harness.open()
+    for state, site, reason in steps:
+        with journal.transaction() as ledger:
+            found = list(ledger.packages([(1, 1, 1, 1)]))
+            row = found[0] if found else PackageRow(1, 1, 1, 1, PackageFacts())
+            row.facts.state, row.facts.site, row.facts.reason = state, site, reason
+            ledger.write(Changes(packages=[row]))
+        assert harness.execute("SELECT state, site, facts ->> 'reason' FROM package_facts") == [(state, site, reason)]
+        if not remembered:
+            journal = harness.reopen()
 
 
 def _place(row: PackageRow) -> tuple[int, int, int, int]:

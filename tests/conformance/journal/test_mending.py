@@ -11,7 +11,7 @@ import pytest
 from pilotage.adapters.journals.sqlite import SqliteJournal
 from pilotage.book import rows
 from pilotage.model.layout import PackageId
-from pilotage.model.payloads import Tagged
+from pilotage.model.payloads import SiteDescribed, Tagged
 from pilotage.ports import Journal
 from pilotage.service.rebuild import Verdict, check, rebuild
 from tests.conformance.journal.harness import Harness, content, keeper
@@ -68,8 +68,10 @@ def test_a_book_that_was_written_in_any_order_is_sound(
 def test_damage_is_found_and_mended(harness: Harness, scratches: Iterator[Journal], damage: str) -> None:
     journal = harness.open()
     chance = random.Random(5)
-    tagged = Stream("client", "laptop").event(Tagged(name="t", value="a\x00b"), job="j1", package="1.1.1")
-    keeper(journal).take([*a_short_job(), tagged, *random_history(chance, jobs=1, steps=80)])
+    admin = Stream("client", "admin")
+    tagged = admin.event(Tagged(name="t", value="a\x00b"), job="j1", package="1.1.1")
+    described = admin.event(SiteDescribed(kind="slurm"), site="lyon")
+    keeper(journal).take([*a_short_job(), tagged, described, *random_history(chance, jobs=1, steps=80)])
     before = content(harness)
     harness.close()
     harness.execute(damage)

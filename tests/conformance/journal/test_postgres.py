@@ -132,6 +132,22 @@ def test_reading_goes_on_after_every_reading_session_was_ended(store: PostgresHa
     assert journal.position() == len(a_short_job())
 
 
+def test_a_long_reading_whose_session_was_ended_says_so_and_can_begin_anew(store: PostgresHarness) -> None:
+    journal = store.open()
+    keeper(journal).take(a_short_job(packages=30))
+    job = journal.live_jobs()[0]
+    assert end_sessions(store, "pilotage reader") == 1
+    assert len(list(journal.finals(job))) == 30  # an idle session that is gone is not even noticed
+    with pytest.MonkeyPatch.context() as few:
+        few.setattr("pilotage.adapters.journals.postgres_reading._ROWS_AT_ONCE", 10)
+        reading = journal.finals(job)
+        assert next(reading).line == 1
+        assert end_sessions(store, "pilotage reader") == 1
+        with pytest.raises(JournalUnavailable):
+            list(reading)
+    assert len(list(journal.finals(job))) == 30
+
+
 def test_a_server_that_is_down_is_said_to_be_so_and_used_again_when_it_is_back(
     store: PostgresHarness, postgres_server: PostgresServer
 ) -> None:

@@ -253,6 +253,33 @@ class Readers:
 
         return self.read(within)
 
+    @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        """A connection to itself for somebody who reads on and on, and sees the same commits all the while."""
+        with self._room, telling(self._server.where):
+            connection = self._begin()
+            try:
+                yield connection
+            finally:
+                try:
+                    connection.rollback()
+                except psycopg.Error:
+                    connection.close()
+                self._give_back(connection)
+
+    def _begin(self) -> Connection:
+        statement = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+        while (connection := self._take()) is not None:
+            try:
+                connection.execute(statement)
+            except psycopg.Error:
+                connection.close()  # an old one that turned out to be lost
+            else:
+                return connection
+        connection = self._connect()
+        connection.execute(statement)
+        return connection
+
     def close(self) -> None:
         """Let go of every connection; one in use is closed when it is given back."""
         with self._guard:

@@ -123,9 +123,9 @@ class PostgresLedger:
 
     def write(self, changes: Changes) -> None:
         """Put all rows in place of those with the same keys."""
-        if changes.events:
-            copy_events(self._connection, changes.events)
-            self._set("position", changes.events[-1][0])
+        if position := changes.last_position:
+            copy_events(self._connection, changes.all_events())
+            self._set("position", position)
         insert(self._connection, [record_of(row) for row in changes.packages])
         if changes.unparked:
             self._connection.execute("DELETE FROM parked WHERE job = ANY(%s)", (changes.unparked,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from pilotage.adapters.journals.postgres_connection import Connection, Readers
@@ -13,6 +13,7 @@ from pilotage.adapters.journals.postgres_schema import table_of
 from pilotage.adapters.journals.postgres_text import stored_text, told_text
 from pilotage.adapters.journals.queries import Sql, bounds
 from pilotage.book import rows, tally
+from pilotage.book.finals import FINAL_ORDER, SURELY_OVER, FinalPackage, is_over, read_finals
 from pilotage.book.query import Query, Target
 from pilotage.model.layout import PackageId
 from pilotage.ports import FoundEvent, FoundPackage, Page
@@ -24,6 +25,9 @@ _KEY = "p.job_id, p.stage, p.line, p.number"
 # How many rows there are behind a key PostgreSQL cannot tell. It guesses that they are few, and would sort them all, where
 # an index has them in order and a page of them is wanted.
 _IN_ORDER = b"SET LOCAL enable_sort = off"
+_FINAL = f"p.state IN ({', '.join(repr(state) for state in FINAL_ORDER)})"
+_MAY_GO_ON = f"p.state NOT IN ({', '.join(repr(state) for state in SURELY_OVER)})"
+_ROWS_AT_ONCE = 5_000
 
 
 class PostgresReading:
@@ -170,6 +174,43 @@ class PostgresReading:
     def count_sealed(self) -> int:
         """How many jobs are sealed."""
         return int(self._ask("SELECT count(*) FROM jobs WHERE place = 'sealed'")[0][0])
+
+    def live_jobs(self) -> list[rows.JobRow]:
+        """The jobs of the live book that are not cleared, in the order in which they were registered."""
+        return self._rows(rows.JobRow, "WHERE t.place = 'live' AND t.state <> 'CLEARED' ORDER BY t.job_id", ())
+
+    def finals(self, job: rows.JobRow) -> Iterator[FinalPackage]:
+        """The packages of a job that are over by facts of their own, in the order of place."""
+        # Of what is read of these facts nothing is stored otherwise than it was said.
+        found = self._in_place(job, "p.stage, p.line, p.number, p.state, p.facts", _FINAL)
+        return read_finals((stage, line, number, state, facts) for stage, line, number, state, facts in found)
+
+    def unfinished(self, job: rows.JobRow) -> Iterator[rows.PackageRow]:
+        """The other packages of a job that have a row, in the order of place."""
+        found = map(package_of, self._in_place(job, _PACKAGE, _MAY_GO_ON))
+        yield from (row for row in found if not is_over(row.facts))
+
+    def _in_place(self, job: rows.JobRow, columns: str, where: str) -> Iterator[tuple[Any, ...]]:
+        statement = (
+            f"{everywhere(self._schemas)}SELECT {columns} FROM package_facts AS p"
+            f" WHERE p.job_id = %s AND {where} ORDER BY {_KEY}"
+        )
+        return self._stream(statement, (job.job_id,))
+
+    def streams(self, source: str) -> Iterator[rows.StreamRow]:
+        """What was heard of every stream of a source, by name."""
+        columns = ", ".join(table_of(rows.StreamRow).columns)
+        statement = f"SELECT {columns} FROM streams WHERE source = %s ORDER BY stream"
+        for found in self._stream(statement, (stored_text(source),)):
+            yield told_row(rows.StreamRow, found)
+
+    def _stream(self, statement: str, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+        """Rows as they come, some thousand at a time."""
+        with self._readers.snapshot() as reader:
+            reader.execute(_IN_ORDER)
+            with reader.cursor(name="pilotage") as cursor:
+                cursor.itersize = _ROWS_AT_ONCE
+                yield from cursor.execute(statement.encode(), values)
 
     def statistics(self, *, width_seconds: int, slices: range) -> list[rows.StatisticRow]:
         """The slices of statistics that exist in a range."""

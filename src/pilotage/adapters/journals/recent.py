@@ -36,13 +36,13 @@ class Recent:
             if row is not None:
                 here.append(row)
                 continue
-            stage = key[:2]
-            end = last.get(stage)
+            job_id, stage, line, number = key
+            end = last.get((job_id, stage))
             if end is None:
                 if len(last) >= STAGES_MAX:
                     last.clear()
-                end = last[stage] = last_of(*stage)
-            if key[2:] <= end:
+                end = last[job_id, stage] = last_of(job_id, stage)
+            if (line, number) <= end:
                 wanted.append(key)
         return here, wanted
 
@@ -50,14 +50,14 @@ class Recent:
         """Remember rows that were written, with the length of their facts; those that are final or large are let go."""
         rows, last = self._rows, self._last
         for row, length in zip(changed, lengths, strict=True):
-            key = (row.job_id, row.stage, row.line, row.number)
+            job_id, stage, line, number = row.job_id, row.stage, row.line, row.number
             if length > TEXT_MAX or row.facts.state in FINAL_NAMES:
-                rows.pop(key, None)
+                rows.pop((job_id, stage, line, number), None)
             else:
-                rows[key] = row
-            end = last.get(key[:2])
-            if end is not None and key[2:] > end:
-                last[key[:2]] = key[2:]
+                rows[job_id, stage, line, number] = row
+            end = last.get((job_id, stage))
+            if end is not None and (line, number) > end:
+                last[job_id, stage] = (line, number)
         if len(rows) > self._rows_max:
             for key in list(rows)[: len(rows) - self._rows_max]:
                 del rows[key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,16 +13,30 @@ import msgspec
 from pilotage.adapters.journals.recent import Recent
 from pilotage.adapters.journals.row_statements import find_statement, remove_statement
 from pilotage.book import rows, statistics
-from pilotage.book.ledger import Changes, PackageKey, Sought
+from pilotage.book.ledger import PLAIN_COLUMNS, USUAL, Changes, PackageKey, Sought
 from pilotage.book.rows import PackageRow, read_facts, written_facts
 from pilotage.book.tables import TABLE_BY_ROW
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
 
-# An update leaves the indexes alone whose columns did not change; replacing would write them all.
-_PUT_PACKAGE = """INSERT INTO package_facts VALUES (?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (job_id, stage, line, number) DO UPDATE
+# An update leaves the indexes alone whose columns it does not set; replacing would write them all.
+_AT_ONCE = 100  # rows of one statement: it is begun and ended once for all of them
+_PACKAGE = "(?, ?, ?, ?, ?, ?, ?)"
+_OR_UPDATE = """ON CONFLICT (job_id, stage, line, number) DO UPDATE
     SET state = excluded.state, site = excluded.site, facts = excluded.facts"""
+_PUT_PACKAGE = f"INSERT INTO package_facts VALUES {_PACKAGE} {_OR_UPDATE}"
+_PUT_PACKAGES = f"INSERT INTO package_facts VALUES {', '.join([_PACKAGE] * _AT_ONCE)} {_OR_UPDATE}"
+_WHICH = "WHERE job_id = ? AND stage = ? AND line = ? AND number = ?"
+_MOVE_PACKAGE = f"UPDATE package_facts SET state = ?, facts = ? {_WHICH}"
+_KEEP_PACKAGE = f"UPDATE package_facts SET facts = ? {_WHICH}"
+
+# What is usual is written into the statement: each value that is bound costs time, and a None most of all, since Python
+# asks first whether anybody adapts it.
+_PLAIN = ", ".join(
+    [*("NULL" if value is None else str(value) for value in USUAL.values()), *("?" * len(PLAIN_COLUMNS))]
+)
+_PUT_PLAIN = f"INSERT INTO events ({', '.join((*USUAL, *PLAIN_COLUMNS))}) VALUES ({_PLAIN})"
+_PUT_PLAINS = _PUT_PLAIN + f", ({_PLAIN})" * (_AT_ONCE - 1)
 _KEYS_AT_ONCE = 200  # keys of one statement: its text is then the same again and again, and is parsed once
 
 
@@ -54,7 +69,7 @@ class SqliteLedger:
         columns = ("job_id", "stage", "line", "number", "facts")
         here, wanted = self._recent.split(keys, self._last_place)
         found = _by_keys(self._connection, "package_facts", columns, columns[:4], wanted)
-        here += [PackageRow(a, b, c, d, read_facts(text)) for a, b, c, d, text in found]
+        here += [_package(*values) for values in found]
         return here
 
     def _last_place(self, job_id: int, stage: int) -> tuple[int, int]:
@@ -70,7 +85,7 @@ class SqliteLedger:
             "SELECT job_id, stage, line, number, facts FROM package_facts WHERE job_id = ? AND stage = ?",
             (job_id, stage),
         )
-        return [PackageRow(a, b, c, d, read_facts(text)) for a, b, c, d, text in found]
+        return [_package(*values) for values in found]
 
     def idle_packages(self, job_id: int) -> list[PackageRow]:
         """The packages of a job that have a row, no final fact, and no attempt in a queue or running."""
@@ -80,7 +95,7 @@ class SqliteLedger:
             " AND facts ->> 'cancelled_at' IS NULL AND facts ->> 'aborted_at' IS NULL",
             (job_id,),
         )
-        return [PackageRow(a, b, c, d, read_facts(text)) for a, b, c, d, text in found]
+        return [_package(*values) for values in found]
 
     def pilots(self, names: Collection[str]) -> Iterable[rows.PilotRow]:
         """The pilots that are known among some."""
@@ -133,16 +148,11 @@ class SqliteLedger:
 
     def write(self, changes: Changes) -> None:
         """Put all rows in place of those with the same keys."""
-        if changes.events:
+        if position := changes.last_position:
+            self._put(changes.plain_events, one=_PUT_PLAIN, many=_PUT_PLAINS)
             self._connection.executemany(_insert_statement(rows.EventRow), changes.events)
-            position = changes.events[-1][0]
             self._connection.execute("UPDATE counters SET value = ? WHERE name = 'position'", (position,))
-        records = [
-            (row.job_id, row.stage, row.line, row.number, row.facts.state, row.facts.site, written_facts(row.facts))
-            for row in changes.packages
-        ]
-        self._connection.executemany(_PUT_PACKAGE, records)
-        self._recent.written(changes.packages, [len(record[-1]) for record in records])
+        self._put_packages(changes.packages)
         self._connection.executemany("DELETE FROM parked WHERE job = ?", [(job,) for job in changes.unparked])
         for group in (
             changes.streams, changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags,
@@ -151,6 +161,34 @@ class SqliteLedger:
             self._insert(group)
         if changes.statistics:
             self._forget_statistics(changes.received)
+
+    def _put(self, records: Sequence[tuple[Any, ...]], *, one: str, many: str) -> None:
+        whole = len(records) - len(records) % _AT_ONCE
+        groups = (records[start : start + _AT_ONCE] for start in range(0, whole, _AT_ONCE))
+        self._connection.executemany(many, (tuple(chain.from_iterable(group)) for group in groups))
+        self._connection.executemany(one, records[whole:])
+
+    def _put_packages(self, packages: Sequence[PackageRow]) -> None:
+        put: list[tuple[object, ...]] = []
+        moved: list[tuple[object, ...]] = []
+        kept: list[tuple[object, ...]] = []
+        lengths: list[int] = []
+        buffer = bytearray(4096)
+        for row in packages:
+            facts, stored = row.facts, row.stored
+            state, site, text = facts.state, facts.site, written_facts(facts, buffer)
+            lengths.append(len(text))
+            if stored is None or stored[1] != site:
+                put.append((row.job_id, row.stage, row.line, row.number, state, site, text))
+            elif stored[0] != state:
+                moved.append((state, text, row.job_id, row.stage, row.line, row.number))
+            else:
+                kept.append((text, row.job_id, row.stage, row.line, row.number))
+            row.stored = (state, site)
+        self._put(put, one=_PUT_PACKAGE, many=_PUT_PACKAGES)
+        self._connection.executemany(_MOVE_PACKAGE, moved)
+        self._connection.executemany(_KEEP_PACKAGE, kept)
+        self._recent.written(packages, lengths)
 
     def find_rows(
         self,
@@ -204,6 +242,11 @@ class SqliteLedger:
         table = TABLE_BY_ROW[row]
         for found in _by_keys(self._connection, table.name, table.columns, by, list(keys), and_where):
             yield row(**dict(zip(table.columns, found, strict=True)))
+
+
+def _package(job_id: int, stage: int, line: int, number: int, text: str) -> PackageRow:
+    facts = read_facts(text)
+    return PackageRow(job_id, stage, line, number, facts, stored=(facts.state, facts.site))
 
 
 @lru_cache(maxsize=256)

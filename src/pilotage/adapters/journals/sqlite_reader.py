@@ -22,9 +22,10 @@ from pilotage.adapters.journals.sqlite_packages import (
     shelf_of,
 )
 from pilotage.adapters.journals.sqlite_places import SqlitePlaces, jobs_named, select
-from pilotage.adapters.journals.sqlite_schema import SEALED
+from pilotage.adapters.journals.sqlite_schema import LIVE, SEALED
 from pilotage.adapters.journals.sqlite_sources import Candidate, job_sources, jobs_sql, merged
 from pilotage.book import tally
+from pilotage.book.finals import FINAL_ORDER, SURELY_OVER, FinalPackage, is_over, read_finals
 from pilotage.book.query import Query, Target
 from pilotage.book.rows import (
     Counted,
@@ -35,6 +36,7 @@ from pilotage.book.rows import (
     SiteRow,
     StageRow,
     StatisticRow,
+    StreamRow,
     TagRow,
     read_facts,
 )
@@ -45,6 +47,8 @@ SCANNED_MAX = 20_000
 """Rows that are read for one page; where too few of them fit, the page is short and the next one goes on from there."""
 
 _JOBS_AT_ONCE = 500
+_FINAL = f"state IN ({', '.join(repr(state) for state in FINAL_ORDER)})"
+_MAY_GO_ON = f"state NOT IN ({', '.join(repr(state) for state in SURELY_OVER)})"
 
 
 class SqliteReader(SqlitePlaces):
@@ -219,6 +223,39 @@ class SqliteReader(SqlitePlaces):
         with self.live() as book:
             statement = f"SELECT count(*) FROM jobs INDEXED BY jobs_sealed WHERE {SEALED}"
             return int(book.execute(statement).fetchone()[0])
+
+    # --- for an engine that starts ---
+
+    def live_jobs(self) -> list[JobRow]:
+        """The jobs of the live book that are not cleared, in the order in which they were registered."""
+        with self.live() as book:
+            return list(select(book, JobRow, f"WHERE {LIVE} AND state <> 'CLEARED' ORDER BY job_id"))
+
+    def finals(self, job: JobRow) -> Iterator[FinalPackage]:
+        """The packages of a job that are over by facts of their own, in the order of place."""
+        return read_finals(self._in_place(job, _FINAL))
+
+    def unfinished(self, job: JobRow) -> Iterator[PackageRow]:
+        """The other packages of a job that have a row, in the order of place."""
+        for stage, line, number, _, text in self._in_place(job, _MAY_GO_ON):
+            facts = read_facts(text)
+            if not is_over(facts):
+                yield PackageRow(job.job_id, stage, line, number, facts)
+
+    def _in_place(self, job: JobRow, where: str) -> Iterator[tuple[int, int, int, str, str]]:
+        """Packages of a job as they lie: no other index is asked, so that nothing is sorted."""
+        with self.book_of(job.job_id) as book:
+            if book is not None:
+                yield from book.execute(
+                    "SELECT stage, line, number, state, facts FROM package_facts NOT INDEXED"
+                    f" WHERE job_id = ? AND {where} ORDER BY stage, line, number",
+                    (job.job_id,),
+                )
+
+    def streams(self, source: str) -> Iterator[StreamRow]:
+        """What was heard of every stream of a source, by name."""
+        with self.live() as book:
+            yield from select(book, StreamRow, "WHERE source = ? ORDER BY stream", (source,))
 
     # --- other rows ---
 

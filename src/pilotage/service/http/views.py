@@ -144,6 +144,9 @@ class AttemptView(View, frozen=True, kw_only=True):
     node: str | None
     native_id: str | None
     replaces: int | None
+    memory_bytes: int | None
+    wall_seconds: float | None
+    drop_revision: int
     exit_code: str | None
     exit_message: str | None
     reason: str | None
@@ -156,6 +159,9 @@ class AttemptView(View, frozen=True, kw_only=True):
     queued_at: float | None
     started_at: float | None
     suspected_at: float | None
+    recovered_at: float | None
+    lost_at: float | None
+    lost_reason: str | None
     phase_at: float | None
     staged_at: float | None
     finished_at: float | None
@@ -235,6 +241,7 @@ class PilotView(View, frozen=True, kw_only=True):
     pilot: str
     site: str | None
     node: str | None
+    request: str | None
     native_id: str | None
     slots: int
     requested_at: float | None

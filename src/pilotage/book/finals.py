@@ -1,0 +1,77 @@
+"""What an engine that starts must know of a package that is over, read from its facts without reading all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from pilotage.book.registers import Register
+from pilotage.book.rows import Keys, PackageFacts
+from pilotage.model.states import FINAL_NAMES
+
+FINAL_ORDER: tuple[str, ...] = tuple(sorted(FINAL_NAMES))
+"""The final states in a fixed order, for statements that name them."""
+SURELY_OVER: tuple[str, ...] = ("CLEARED", "DONE")
+"""The final states that a package is never in because its job is."""
+
+
+class FinalPackage(NamedTuple):
+    """A package that is over by facts of its own, not because its job is."""
+
+    stage: int
+    line: int
+    number: int
+    state: str
+    epoch: int
+    granted: int  # the attempt whose outputs are the package's; 0: none
+    last_attempt: int  # the highest number that an attempt ever had, in any epoch; 0: none was made
+    dropped: int  # the operation that dropped it; 0: it is not
+    held: int
+    cause: str | None  # why it was given up
+
+
+class _Skipped(msgspec.Struct, gc=False):
+    """An attempt of which only the number counts."""
+
+
+class _Known(msgspec.Struct, gc=False):
+    """The few facts that are read."""
+
+    epoch: int = 1
+    attempt: int | None = None
+    done_at: float | None = None
+    cancelled_at: float | None = None
+    aborted_at: float | None = None
+    cleared_at: float | None = None
+    dropped: int = 0
+    held: int = 0
+    cause: str | None = None
+    attempts: dict[int, _Skipped] = {}
+    keys: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_decode = msgspec.json.Decoder(_Known).decode
+_keys = msgspec.json.Decoder(Keys).decode
+
+
+def is_over(facts: _Known | PackageFacts) -> bool:
+    """Whether a package is over by facts of its own; one that is not may only follow its job."""
+    return not facts.done_at is facts.cancelled_at is facts.aborted_at is facts.cleared_at is None
+
+
+def read_finals(found: Iterable[tuple[int, int, int, str, str]]) -> Iterator[FinalPackage]:
+    """Final packages from stage, line, number, state, and the text of their facts; those that follow their job are left out."""
+    decode = _decode
+    for stage, line, number, state, text in found:
+        known = decode(text)
+        if not is_over(known):
+            continue
+        attempts = known.attempts
+        granted = known.attempt if known.done_at is not None else 0
+        last = known.attempt if len(attempts) == 1 and known.attempt is not None else max(attempts, default=0)
+        dropped = _keys(known.keys)[Register.DROP][0] if known.dropped else 0
+        yield FinalPackage(
+            stage, line, number, state, known.epoch, granted or 0, last, dropped, known.held, known.cause
+        )
