@@ -21,7 +21,14 @@ LEFT_BY_TOOLS = re.compile(r"\.(?!ci$|gitignore$).*|__pycache__|build|dist|.*\.e
 
 # The only modules of pure layers that may touch the disk: they implement the port that the rest is given.
 EDGES = {"src/pilotage/language/folder.py"}
-PURE = ("src/pilotage/model/", "src/pilotage/language/", "src/pilotage/book/", "src/pilotage/ports.py")
+PURE = (
+    "src/pilotage/model/",
+    "src/pilotage/language/",
+    "src/pilotage/book/",
+    "src/pilotage/engine/",
+    "src/pilotage/service/core.py",
+    "src/pilotage/ports.py",
+)
 
 
 @cache

@@ -96,7 +96,11 @@ class StageLayout:
     def id(self, package: int) -> PackageId:
         """The place of a package."""
         template, item, line, number = self.locate(package)
-        return PackageId(self.stage, item * self.line_period + self._line_starts[template] + line + 1, number + 1)
+        return PackageId(self.stage, self.line_number(item=item, template=template, line=line), number + 1)
+
+    def line_number(self, *, item: int, template: int, line: int) -> int:
+        """Which line of the stage it is, from 1, for an item of the stage, a template, and the line's own item."""
+        return item * self.line_period + self._line_starts[template] + line + 1
 
     def number(self, place: PackageId) -> int | None:
         """The number in the job of a place, or None where the stage has no such package."""

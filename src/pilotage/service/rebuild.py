@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pilotage.book.facts import Register
 from pilotage.book.ranges import Range, contains, heard_by, ranges_of, size, stream_row, united
+from pilotage.book.registers import Register
 from pilotage.book.replay import identity_of
 from pilotage.book.rows import (
     JobRow,

@@ -44,6 +44,22 @@ def execution_for(software: Software, package: Package) -> tuple[Infrastructure,
 
 def environment_levels(definition: Definition, package: Package, binary: Binary, values: Values) -> Environment:
     """The variables of a binary, filled in: release, infrastructure, execution, job, package, binary; the inner wins."""
+    exported: dict[str, str] = {}
+    for level in _levels(definition, package, binary):
+        exported.update(level.exported)
+    filled = {name: render(parse_template(text), values) for name, text in exported.items()}
+    return Environment(exported=filled, setting=setting_levels(definition, package, binary))
+
+
+def setting_levels(definition: Definition, package: Package, binary: Binary) -> dict[str, str]:
+    """What is set of pilotage itself for a binary, by the same levels."""
+    setting: dict[str, str] = {}
+    for level in _levels(definition, package, binary):
+        setting.update(level.setting)
+    return setting
+
+
+def _levels(definition: Definition, package: Package, binary: Binary) -> list[Environment]:
     levels: list[Environment] = []
     software = find_software(definition, binary) if binary.software else None
     if software is not None:
@@ -51,14 +67,7 @@ def environment_levels(definition: Definition, package: Package, binary: Binary,
         found = execution_for(software, package)
         if found is not None:
             levels += [found[0].environment, found[1].environment]
-    levels += [definition.environment, package.environment, binary.environment]
-    exported: dict[str, str] = {}
-    setting: dict[str, str] = {}
-    for level in levels:
-        exported.update(level.exported)
-        setting.update(level.setting)
-    filled = {name: render(parse_template(text), values) for name, text in exported.items()}
-    return Environment(exported=filled, setting=setting)
+    return [*levels, definition.environment, package.environment, binary.environment]
 
 
 def filled_parameters(parameters: Mapping[str, object], values: Values) -> dict[str, object]:

@@ -1,0 +1,76 @@
+"""Whether a job may come in: nothing in it may be impossible at every site there is, nor more than its owner may have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pilotage.engine.parts import SiteState
+from pilotage.model.demand import Demand, lacking
+from pilotage.model.operations import Refused
+from pilotage.model.plan import JobPlan, Template
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+_UNITS = {"cores_hundredths": "cores", "memory_bytes": "memory", "gpus": "GPUs", "scratch_bytes": "scratch space"}
+
+
+def admit(engine: Engine, job: str, plan: JobPlan, *, owner: str) -> Refused | None:
+    """Why a job is not taken, or None."""
+    if job in engine.jobs:
+        return Refused(code="known-job", message=f"a job {job!r} exists already", subject=job)
+    if over_quota(engine, owner, plan.count):
+        quota = engine.settings.owner_packages_max
+        message = f"{plan.count} packages more would be over the {quota:,} that {owner} may have at once"
+        return Refused(
+            code="quota", message=message, subject=job, next_step="wait for others to end, or make it smaller"
+        )
+    if not engine.sites:
+        return None  # a site may come; until then `explain` says that there is none
+    for template in plan.templates:
+        refused = _satisfiable(engine, template)
+        if refused is not None:
+            return refused
+    return None
+
+
+def over_quota(engine: Engine, owner: str, packages: int) -> bool:
+    """Whether so many packages more would be too many for an owner."""
+    quota = engine.settings.owner_packages_max
+    if not quota:
+        return False
+    jobs = [job for job in engine.jobs.values() if job.owner == owner and not (job.cancelled or job.aborted)]
+    return packages + sum(job.unfinished for job in jobs) > quota
+
+
+def _satisfiable(engine: Engine, template: Template) -> Refused | None:
+    named = [site for site in engine.sites.values() if template.executor in ("", site.name, site.site.kind)]
+    if not named:
+        known = ", ".join(sorted(engine.sites))
+        message = f"{template.activity} asks for the site or kind of site {template.executor!r}"
+        return Refused(code="unknown-site", message=message, subject=template.executor, next_step=f"there is: {known}")
+    lacks = {site.name: unmet(site, template.demand) for site in named}
+    if any(not each for each in lacks.values()):
+        return None
+    nearest = min(lacks, key=lambda name: (len(lacks[name]), name))
+    message = f"no site can run {template.activity}: " + "; ".join(lacks[nearest])
+    next_step = f"the nearest is {nearest}: ask for what it has, or name another site"
+    return Refused(code="unsatisfiable", message=message, subject=template.activity, next_step=next_step)
+
+
+def unmet(site: SiteState, demand: Demand) -> list[str]:
+    """What a site cannot give of a demand, in words."""
+    about = site.site
+    told = [
+        f"it asks for {_amount(name, asked)} {_UNITS[name]} and {site.name} has {_amount(name, given)}"
+        for name, asked, given in lacking(demand, about.capacity)
+    ]
+    if demand.nodes > about.nodes:
+        told.append(f"it asks for {demand.nodes} nodes and {site.name} gives {about.nodes}")
+    if about.wall_seconds and demand.wall_seconds > about.wall_seconds:
+        told.append(f"it asks for {demand.wall_seconds:.0f} s and {site.name} gives {about.wall_seconds:.0f} s")
+    return told
+
+
+def _amount(name: str, value: int) -> str:
+    return f"{value / 100:g}" if name == "cores_hundredths" else f"{value:,}"

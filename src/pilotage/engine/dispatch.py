@@ -1,0 +1,216 @@
+"""Work meets slots in two steps: a ready package is reserved for a site with room, and a pilot that asks is given one.
+
+Binding goes by rank: the job's priority, the package's, restarts, the longest first. Higher rank displaces reservations
+that nobody pulled. A reservation is no attempt: it is given back when its site cannot use it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pilotage.engine.jobs import JobState
+from pilotage.engine.parts import PilotState, QueueClass, SiteState, Standing
+from pilotage.engine.readiness import move, queue_of, reserve
+from pilotage.engine.timers import Due
+from pilotage.model import payloads
+from pilotage.model.demand import Demand, slots_for
+from pilotage.model.effects import SubmitAttempt
+from pilotage.model.exchange import AttemptRef
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+
+def bind(engine: Engine) -> None:
+    """Reserve ready packages for sites as long as there is room."""
+    if not engine.active:
+        return
+    queues = list(engine.active)
+    if len(queues) > 1:
+        queues.sort(key=_rank)
+    for queue in queues:
+        while queue.ready and may_start(engine, queue):
+            site = engine.openings.first(queue) or displace(engine, queue)
+            if site is None:
+                if not queue.ordinary:
+                    engine.openings.stick(queue)
+                break
+            number = _take(engine, queue)
+            if number is None:
+                break
+            _bind(engine, queue, number, site)
+
+
+def _rank(queue: QueueClass) -> tuple[int, int, int, float, int, int]:
+    return queue.rank
+
+
+def may_start(engine: Engine, queue: QueueClass) -> bool:
+    """Whether the job, its category and its owner may have one more under way."""
+    job = queue.job
+    if not job.open:
+        return False
+    limit = job.plan.limits.get(queue.category)
+    if limit is not None and job.running_in.get(queue.category, 0) >= limit:
+        return False
+    quota = engine.settings.owner_running_max
+    return not quota or engine.owners.get(job.owner, 0) < quota
+
+
+def _take(engine: Engine, queue: QueueClass) -> int | None:
+    """The next package of a class that still counts."""
+    job = queue.job
+    while queue.queue:
+        number = queue.queue.pop()
+        if job.standing[number] == Standing.READY and queue_of(engine, job, number) is queue:
+            return number
+    return None
+
+
+def _bind(engine: Engine, queue: QueueClass, number: int, site: SiteState) -> None:
+    job = queue.job
+    if site.site.mode == "bound" or queue.demand.nodes > 1:
+        create(engine, job, number, queue.demand, site, pilot=None)
+        return
+    if not site.reserved:
+        # Nothing is before it here: where a pilot is asking, the reservation would be used at once.
+        pilot = next((each for each in site.waiting.values() if takes(each, queue, engine.now)), None)
+        if pilot is not None:
+            create(engine, job, number, queue.demand, site, pilot=pilot)
+            leave_if_full(site, pilot)
+            return
+    if queue not in site.reserved and not could_take(site, queue, engine.now):
+        engine.timers.at(engine.now + engine.settings.unfit_seconds, Due.UNFIT, site.name)
+    reserve(engine, job, number, site)
+    engine.pulled[site] = None
+
+
+def displace(engine: Engine, queue: QueueClass) -> SiteState | None:
+    """Make room by giving back a reservation of lower rank that nobody pulled."""
+    levels = engine.reserved_levels
+    if not any(count and shape == queue.shape and level > queue.level for (shape, level), count in levels.items()):
+        return None
+    for site in engine.openings.open_sites(queue):
+        if not site.known:
+            continue
+        below = [other for other in site.reserved if other.shape == queue.shape and other.level > queue.level]
+        if below:
+            last = max(below, key=_rank)
+            move(engine, last.job, site.reserved[last][-1], Standing.READY)
+            return site
+    return None
+
+
+def pull(engine: Engine) -> None:
+    """Give what is reserved at a site to the pilots there that ask."""
+    while engine.pulled:
+        site = next(iter(engine.pulled))
+        del engine.pulled[site]
+        for pilot in list(site.waiting.values()):
+            if not site.reserved:
+                break
+            _serve(engine, site, pilot)
+
+
+def _serve(engine: Engine, site: SiteState, pilot: PilotState) -> None:
+    served = False
+    while site.reserved:
+        queues = list(site.reserved)
+        if len(queues) > 1:
+            queues.sort(key=_rank)
+        queue = next((each for each in queues if takes(pilot, each, engine.now)), None)
+        if queue is None:
+            break
+        create(engine, queue.job, site.reserved[queue][0], queue.demand, site, pilot=pilot)
+        served = True
+    leave_if_full(site, pilot)
+    if served:
+        bind(engine)  # what was pulled leaves room behind it where a pilot has a backlog
+
+
+def leave_if_full(site: SiteState, pilot: PilotState) -> None:
+    """A pilot that can take nothing more asks in vain: nobody looks at it until it has something free again."""
+    if pilot.free[0] <= 0 and pilot.in_backlog() >= pilot.backlog:
+        site.waiting.pop(pilot.name, None)
+
+
+def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
+    """Whether a pilot can take one more of a class: beside what it runs, or into its backlog, and long enough."""
+    if pilot.leaving or pilot.suspect:
+        return False
+    demand = queue.demand
+    if not lasts(pilot, queue, now):
+        return False
+    if pilot.fits(demand):
+        return True
+    return bool(pilot.backlog) and slots_for(demand, pilot.capacity) > 0 and pilot.in_backlog() < pilot.backlog
+
+
+def lasts(pilot: PilotState, queue: QueueClass, now: float) -> bool:
+    """Whether a pilot has the time that a class asks for."""
+    if pilot.ends_at is None:
+        return True
+    remaining = pilot.ends_at - now
+    return remaining >= queue.demand.wall_seconds and remaining > queue.more_wall_than
+
+
+def create(
+    engine: Engine, job: JobState, number: int, demand: Demand, site: SiteState, *, pilot: PilotState | None
+) -> None:
+    """Write an attempt down: with a lease for a pilot, or for the batch system of the site."""
+    work = job.work.get(number)
+    declared = job.plan.templates[job.plan.template_of[number]].demand
+    attempts = work.attempts if work is not None else {}
+    over = [n for n, attempt in attempts.items() if attempt.lost]
+    replica = work is not None and work.replicas > work.replicated and any(each.trusted for each in attempts.values())
+    created = payloads.AttemptCreated(
+        site=site.name,
+        pilot=pilot.name if pilot is not None else None,
+        lease_seconds=engine.settings.lease_seconds if pilot is not None else None,
+        replaces=over[-1] if over else None,
+        replica=replica,
+        memory_bytes=demand.memory_bytes if demand.memory_bytes != declared.memory_bytes else None,
+        wall_seconds=demand.wall_seconds if demand.wall_seconds != declared.wall_seconds else None,
+        drop_revision=job.drop_revision,
+    )
+    attempt = job.last_attempt[number] + 1
+    engine.write(created, job=job, number=number, attempt=attempt, epoch=job.epoch_of(number))
+    if pilot is None:
+        state = job.work[number].attempts[attempt]
+        submit(engine, state.site, state.key, attempt=state.ref, demand=demand)
+
+
+def submit(engine: Engine, site: SiteState, key: str, *, attempt: AttemptRef, demand: Demand) -> None:
+    """Have a bound attempt submitted, and look again if nothing is heard of it."""
+    engine.effects.append(SubmitAttempt(site=site.name, key=key, ref=attempt, demand=demand))
+    engine.timers.at(engine.now + engine.settings.submit_again_seconds, Due.REQUEST, key)
+
+
+def could_take(site: SiteState, queue: QueueClass, now: float) -> bool:
+    """Whether any live pilot of a site could run a class when it is free: large enough, and for long enough."""
+    if not site.slots[queue.shape]:
+        return False
+    if not queue.more_wall_than and not queue.demand.wall_seconds:
+        return True
+    return any(lasts(pilot, queue, now) and slots_for(queue.demand, pilot.capacity) for pilot in site.pilots.values())
+
+
+def release_unfit(engine: Engine, site: SiteState) -> None:
+    """Give back what was reserved at a site for long enough and no pilot there could run; nothing more until one comes."""
+    for queue, numbers in list(site.reserved.items()):
+        if could_take(site, queue, engine.now):
+            continue
+        oldest = queue.job.work[numbers[0]].bound_at
+        if engine.now < oldest + engine.settings.unfit_seconds:
+            engine.timers.at(oldest + engine.settings.unfit_seconds, Due.UNFIT, site.name)
+            continue
+        engine.openings.close(site, queue)
+        for number in list(numbers):
+            move(engine, queue.job, number, Standing.READY)
+
+
+def release_site(engine: Engine, site: SiteState) -> None:
+    """Give back everything that is reserved at a site that cannot be reached."""
+    for queue, numbers in list(site.reserved.items()):
+        for number in list(numbers):
+            move(engine, queue.job, number, Standing.READY)

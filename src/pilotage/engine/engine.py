@@ -1,0 +1,200 @@
+"""The engine: events are applied, decisions are made; every decision is itself an event and has been applied when it is told.
+
+`apply` folds an event. `decide` looks at what the events left to be decided and returns the decision events. The parts
+that know how are functions in modules of their own, each over the engine: `on_jobs`, `on_attempts` and `on_pilots` fold,
+`readiness`, `settling`, `dispatch` and `provisioning` decide, `operations` answers people.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from pilotage.book.codec import Checked
+from pilotage.book.rows import PackageFacts
+from pilotage.engine.explain import explain
+from pilotage.engine.handlers import DECISIONS, JOB_FOLDS, OTHER_FOLDS, PACKAGE_FOLDS
+from pilotage.engine.jobs import JobState, Place
+from pilotage.engine.openings import Openings
+from pilotage.engine.parts import AttemptState, PilotRequest, PilotState, QueueClass, SiteState
+from pilotage.engine.sanity import durable_state, sanity_check
+from pilotage.engine.settings import EngineSettings
+from pilotage.engine.timers import Timers
+from pilotage.model.demand import Demand
+from pilotage.model.effects import Effect
+from pilotage.model.events import Event, SubjectKind, parse_dotted
+from pilotage.model.exchange import AttemptRef
+from pilotage.model.explanations import Explanation
+from pilotage.model.payloads import Payload
+from pilotage.model.plan import JobPlan
+from pilotage.model.site import Site
+
+STREAM = "engine"
+"""The stream of the decisions: there is one engine, and the journal lets one writer in."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Engine:
+    """The state, and the two doors. Everything in it follows from the events but reservations, timers and queues."""
+
+    def __init__(self, *, sites: Sequence[Site], settings: EngineSettings, now: float = 0.0) -> None:
+        """Begin with sites and no job."""
+        self.settings = settings
+        self.now = now
+        self.position = 0  # of the book, as last told
+        self.next_n = 1  # of the stream of decisions
+        self.jobs: dict[str, JobState] = {}
+        self.pilots: dict[str, PilotState] = {}
+        self.requests: dict[str, PilotRequest] = {}
+        self.confirmed: dict[str, str] = {}  # pilots that said themselves that they ended, and why
+        self.bereft: dict[str, tuple[str, list[AttemptState]]] = {}  # what pilots held that are gone
+        self.acting: dict[str, dict[AttemptRef, int]] = {}  # by pilot: what may still act, though nobody waits for it
+        self.owners: dict[str, int] = {}  # packages that are reserved or live, by owner
+        self.timers = Timers()
+        self.provisioned_at = -math.inf
+        self.provision_again = False  # a timer will look again
+        self.shapes: dict[Demand, int] = {}
+        self.demands: list[Demand] = []
+        self.sites: dict[str, SiteState] = {}
+        self.openings = Openings(self)
+        self.effects: list[Effect] = []
+        self.reserved_levels: Counter[tuple[int, tuple[int, int, int]]] = Counter()  # reservations by shape and level
+        self.active: dict[QueueClass, None] = {}  # classes with ready packages
+        self.stuck: dict[QueueClass, None] = {}  # those that no site has room for, and that wait for one to say so
+        self.grants: deque[tuple[JobState, int]] = deque()
+        self.failed: dict[tuple[JobState, int], None] = {}
+        self.dead: deque[tuple[JobState, int]] = deque()  # whose consumers must be given up
+        self.revived: dict[tuple[JobState, int], None] = {}  # consumers that may have a future again
+        self.grown: dict[JobState, None] = {}  # jobs whose late stages want a look
+        self.pulled: dict[SiteState, None] = {}  # sites where a reservation may meet a slot
+        self.told: dict[str, None] = {}  # pilots there is something new to say to
+        self.plans: dict[str, deque[JobPlan]] = {}
+        self._decided: list[Checked] = []
+        for site in sites:
+            self.add_site(site)
+
+    def add_site(self, site: Site) -> SiteState:
+        """Know a site from now on; sites are tried in the order in which they came."""
+        state = self.sites[site.name] = SiteState(site, len(self.sites))
+        self.openings.add_site(state)
+        return state
+
+    def bring_plan(self, job: str, plan: JobPlan) -> None:
+        """Lay a plan ready for the `JobRegistered` or `StageExpanded` that will be applied."""
+        self.plans.setdefault(job, deque()).append(plan)
+
+    def shape_of(self, demand: Demand) -> int:
+        """The number of a demand; what takes the same is one shape."""
+        shape = self.shapes.get(demand)
+        if shape is None:
+            shape = self.shapes[demand] = len(self.demands)
+            self.demands.append(demand)
+            self.openings.add_shape(shape, demand)
+        return shape
+
+    def apply(self, one: Checked) -> None:
+        """Fold an event. What it is about must be known, or it is ignored: the book keeps it all the same."""
+        event = one.event
+        if event.source == "service" and event.stream == STREAM and event.n >= self.next_n:
+            self.next_n = event.n + 1
+        job = self.jobs.get(event.job) if event.job is not None else None
+        number = None
+        if one.place is not None:
+            number = job.number(one.place) if job is not None else None
+            if number is None:
+                return
+        self._fold(event, one.data, job, number)
+
+    def _fold(self, event: Event, data: Payload, job: JobState | None, number: int | None) -> None:
+        if number is not None:
+            if (fold := PACKAGE_FOLDS.get(type(data))) is not None:
+                fold(self, job, number, event, data)
+        elif event.job is not None:
+            if (fold := JOB_FOLDS.get(type(data))) is not None:
+                fold(self, job, event, data)
+        elif (fold := OTHER_FOLDS.get(type(data))) is not None:
+            fold(self, event, data)
+
+    def write(
+        self,
+        data: Payload,
+        *,
+        job: JobState | None = None,
+        number: int | None = None,
+        attempt: int | None = None,
+        epoch: int = 1,
+        pilot: str | None = None,
+        name: str = "",
+    ) -> None:
+        """Decide: the event is applied at once, and told with the others of its turn. `name` is of a job that begins."""
+        kind: SubjectKind
+        place: Place | None = None
+        dotted: str | None = None
+        if number is not None:
+            assert job is not None
+            dotted = job.dotted(number)
+            stage, line, position = dotted.split(".")
+            place = (int(stage), int(line), int(position))
+            kind = "package" if attempt is None else "attempt"
+        else:
+            kind = "pilot" if pilot is not None else "job"
+        event = Event(
+            source="service",
+            stream=STREAM,
+            n=self.next_n,
+            type=type(data).__name__,
+            time=self.now,
+            job=job.id if job is not None else name or None,
+            package=dotted,
+            attempt=attempt,
+            pilot=pilot,
+            epoch=epoch,
+            seen=self.position,
+            data=msgspec.Raw(_encode(data)),
+        )
+        self.next_n += 1
+        self._decided.append(Checked(0, event, kind, place, data))
+        self._fold(event, data, job, number)
+
+    def decide(self, now: float) -> list[Checked]:
+        """Everything that can be decided now, as events that have been applied; their effects wait in `effects`."""
+        self.now = now
+        going = True
+        while going:
+            for decision in DECISIONS:
+                decision(self)
+            going = bool(
+                self.grants or self.failed or self.dead or self.revived or self.grown or self.bereft or self.confirmed
+            )
+        return self.take_decided()
+
+    def take_decided(self) -> list[Checked]:
+        """The decisions that were not told yet."""
+        decided, self._decided = self._decided, []
+        return decided
+
+    def take_effects(self) -> list[Effect]:
+        """The effects that were not told yet."""
+        effects, self.effects = self.effects, []
+        return effects
+
+    def explain(self, job: str, package: str, facts: PackageFacts | None = None) -> Explanation | None:
+        """Why a package, named by its dotted place, is where it is; None where this engine has no such package."""
+        known, place = self.jobs.get(job), parse_dotted(package)
+        number = (
+            known.number((place.stage, place.line, place.number)) if known is not None and place is not None else None
+        )
+        return explain(self, known, number, facts) if known is not None and number is not None else None
+
+    def sanity_check(self) -> None:
+        """Look at the whole state, slowly; raises `Insane` where it contradicts itself."""
+        sanity_check(self)
+
+    def durable_state(self) -> dict[str, Any]:
+        """Everything in it that follows from events alone, as plain values."""
+        return durable_state(self)

@@ -1,0 +1,231 @@
+"""Why is it not running, where does it run, how did it end: answered for every package, from the engine and the book."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pilotage.book.rows import PackageFacts
+from pilotage.engine.admission import unmet
+from pilotage.engine.jobs import JobState
+from pilotage.engine.openings import allowed
+from pilotage.engine.parts import STANDINGS, AttemptState, PackageWork, QueueClass, SiteState, Standing
+from pilotage.engine.readiness import queue_of, template_of
+from pilotage.model.explanations import Explanation, Why
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+_SHOWN_MAX = 5
+
+
+def explain(engine: Engine, job: JobState, number: int, facts: PackageFacts | None = None) -> Explanation:
+    """The reasons for where a package is; `facts`, from the book, tell of attempts that are over."""
+    standing = job.standing[number]
+    reasons = [*_outer(job), *_REASONS[standing](engine, job, number, facts)]
+    if standing in (Standing.BLOCKED, Standing.READY, Standing.DELAYED, Standing.RESERVED) and number in job.work:
+        reasons += _attempts(job.work[number])
+    reasons += _history(job, number, facts)
+    return Explanation(
+        job=job.id,
+        package=job.dotted(number),
+        epoch=job.epoch_of(number),
+        standing=STANDINGS[standing],
+        reasons=tuple(reasons),
+    )
+
+
+def _outer(job: JobState) -> Iterator[Why]:
+    """What holds for the whole job."""
+    if not job.accepted:
+        yield Why(code="not-accepted", message="its job is not accepted yet", subject=job.id)
+    if job.cancelled:
+        yield Why(code="job-cancelled", message="its job was killed", subject=job.id, next_step="restart the job")
+    if job.aborted:
+        yield Why(code="job-aborted", message="its job was given up", subject=job.id, next_step="restart the job")
+    if job.held:
+        yield Why(code="job-held", message="its job is held", subject=job.id, next_step="release the job")
+
+
+def _blocked(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+    missing = [other for other in job.awaited(number) if not job.satisfied[other]]
+    for other in missing[:_SHOWN_MAX]:
+        name = job.dotted(other)
+        standing = STANDINGS[job.standing[other]]
+        message = f"it needs what {name} makes, which is {standing}"
+        yield Why(code="waits-for-package", message=message, subject=name, count=len(missing))
+    if number in job.acting or (number in job.work and template_of(job, number).side_effects):
+        message = "it acts on the outside: no other attempt starts before one that nobody waits for is known to be over"
+        yield Why(code="suspect", message=message, count=job.acting.get(number, 1))
+    for stage in job.plan.late_waits.get(int(job.plan.template_of[number]), ()):
+        late = job.late.get(stage)
+        left = late.pending if late is not None else 0
+        message = f"what stage {stage} has to do is not known before {left} more packages are done"
+        yield Why(code="waits-for-stage", message=message, subject=f"stage {stage}", count=left)
+
+
+def _ready(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+    queue = queue_of(engine, job, number)
+    limit = job.plan.limits.get(queue.category)
+    running = job.running_in.get(queue.category, 0)
+    if limit is not None and running >= limit:
+        message = f"{running} of category {queue.category} run, and {limit} may"
+        yield Why(code="category-limit", message=message, subject=queue.category, count=running)
+    quota, busy = engine.settings.owner_running_max, engine.owners.get(job.owner, 0)
+    if quota and busy >= quota:
+        message = f"{busy} packages of {job.owner} run, and {quota} may"
+        yield Why(code="owner-quota", message=message, subject=job.owner, count=busy)
+    if not engine.sites:
+        yield Why(code="no-site", message="there is no site", next_step="add a site")
+    for site in engine.sites.values():
+        yield _at_site(engine, queue, site)
+
+
+def _at_site(engine: Engine, queue: QueueClass, site: SiteState) -> Why:
+    name, shape = site.name, queue.shape
+    if not engine.openings.able(site, shape):
+        return Why(code="site-unable", message="; ".join(unmet(site, queue.demand)), subject=name)
+    if not allowed(site, queue):
+        if queue.executor not in ("", name, site.site.kind):
+            return Why(code="site-unable", message=f"it may run at {queue.executor} only", subject=name)
+        message = f"it was cut off after {queue.more_wall_than:.0f} s, and {name} gives no more"
+        return Why(code="site-unable", message=message, subject=name)
+    if not site.known:
+        return Why(code="site-unknown", message=f"{name} does not answer", subject=name)
+    if name in queue.avoid and site not in engine.openings.open_sites(queue):
+        return Why(code="site-avoided", message=f"it failed or runs at {name}, and there are other sites", subject=name)
+    if site.index in queue.unfit:
+        message = f"{name} had no slot that fits for {engine.settings.unfit_seconds:.0f} s"
+        return Why(code="site-closed", message=message, subject=name)
+    if not engine.openings.has_room(site, shape):
+        used, room = site.used[shape], engine.openings.room(site, shape)
+        message = f"{name} has room for {room} like it, and {used} are reserved or run"
+        return Why(code="site-full", message=message, subject=name, count=used)
+    return Why(code="next", message=f"{name} has room for it; it is among the next", subject=name)
+
+
+def _delayed(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+    work = job.work[number]
+    message = "its next attempt waits for its time"
+    if work.verdict is not None:
+        message = f"{work.verdict.message} ({work.verdict.rule})"
+    yield Why(code="waits-for-time", message=message, until=work.delayed_until)
+
+
+def _reserved(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+    work = job.work[number]
+    site = work.bound
+    assert site is not None
+    yield Why(code="reserved", message=f"it is reserved for {site.name}", subject=site.name, since=work.bound_at)
+    queue = queue_of(engine, job, number)
+    slots = site.slots[queue.shape]
+    if not slots:
+        message = f"no pilot at {site.name} could run it; {site.expected} are on their way"
+        yield Why(code="no-slot", message=message, subject=site.name, count=site.expected)
+    else:
+        yield Why(code="no-slot", message=f"the {slots} slots at {site.name} are taken", subject=site.name, count=slots)
+
+
+def _live(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+    work = job.work[number]
+    yield from _attempts(work)
+    for candidate in sorted(work.candidates):
+        yield Why(code="waits-for-grant", message=f"attempt {candidate} succeeded and waits for its grant")
+
+
+def _attempts(work: PackageWork) -> Iterator[Why]:
+    for attempt in work.attempts.values():
+        yield _attempt(attempt)
+
+
+def _attempt(attempt: AttemptState) -> Why:
+    number, where = attempt.ref.attempt, attempt.site.name
+    if attempt.lost:
+        message = f"attempt {number} at {where} counts as lost ({attempt.lost_reason}); should it come back, it may win"
+        return Why(code="lost", message=message, subject=attempt.pilot or where, since=attempt.created_at)
+    if attempt.suspect:
+        message = f"attempt {number} at {where} is not heard of; another may start"
+        return Why(code="suspect", message=message, subject=attempt.pilot or where, since=attempt.created_at)
+    if not attempt.leased:
+        told = "is in the queue of" if attempt.queued else "is being submitted to"
+        return Why(code="queued", message=f"attempt {number} {told} {where}", subject=where, since=attempt.created_at)
+    message = f"attempt {number} runs at {where} in {attempt.pilot}"
+    return Why(code="running", message=message, subject=attempt.pilot, since=attempt.created_at)
+
+
+def _held(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+    yield Why(code="held", message="it is held", next_step="release it")
+    yield from _attempts(job.work[number])
+    yield from _blocked(engine, job, number, facts)
+
+
+def _dropped(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+    yield Why(code="dropped", message="its line was dropped from the job", next_step="restore the line")
+
+
+def _done(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+    message = f"attempt {job.granted[number]} was granted"
+    if facts is not None and facts.site is not None:
+        message += f"; it ran at {facts.site}"
+    yield Why(code="done", message=message, since=facts.done_at if facts is not None else None)
+
+
+def _aborted(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+    message, since = "it was given up", None
+    if facts is not None:
+        message = f"it was given up: {facts.cause}" + (f" ({facts.cause_message})" if facts.cause_message else "")
+        since = facts.aborted_at
+    yield Why(code="aborted", message=message, since=since, next_step="restart it, or drop its line")
+
+
+def _upstream(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+    dead = [other for other in job.awaited(number) if job.is_dead(other)]
+    for other in dead[:_SHOWN_MAX]:
+        name = job.dotted(other)
+        message = f"it was given up because it needs what {name} makes, which is {STANDINGS[job.standing[other]]}"
+        yield Why(
+            code="aborted",
+            message=message,
+            subject=name,
+            count=len(dead),
+            next_step=f"restart {name}, or drop its line",
+        )
+    if not dead:
+        yield Why(code="aborted", message="it was given up because of what it needs", next_step="restart what failed")
+
+
+def _cancelled(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+    since = facts.cancelled_at if facts is not None else None
+    yield Why(code="cancelled", message="it was cancelled on request", since=since, next_step="restart it")
+
+
+def _history(job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+    """The attempts that failed, from the book where it was asked, else as far as the engine remembers."""
+    if facts is None:
+        work = job.work.get(number)
+        for failure in work.failures.values() if work is not None else ():
+            yield Why(
+                code="failed",
+                message=f"attempt {failure.attempt} failed at {failure.site}: {failure.reason}",
+                subject=failure.site,
+            )
+        return
+    for attempt, known in sorted(facts.attempts.items()):
+        if known.finished_at is not None and known.exit_code != "SUCCESS":
+            message = f"attempt {attempt} failed at {known.site}: {known.reason or known.exit_code}"
+            yield Why(code="failed", message=message, subject=known.site or "", since=known.finished_at)
+
+
+_REASONS = {
+    Standing.BLOCKED: _blocked,
+    Standing.READY: _ready,
+    Standing.DELAYED: _delayed,
+    Standing.RESERVED: _reserved,
+    Standing.LIVE: _live,
+    Standing.HELD: _held,
+    Standing.DROPPED: _dropped,
+    Standing.DONE: _done,
+    Standing.ABORTED: _aborted,
+    Standing.CANCELLED: _cancelled,
+    Standing.UPSTREAM: _upstream,
+}

@@ -1,0 +1,254 @@
+"""One job in the engine: a few bytes for each package in arrays, and an object for each that is being worked on."""
+
+from __future__ import annotations
+
+import bisect
+from array import array
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pilotage.engine.parts import FINAL, STANDINGS, AttemptState, PackageWork, QueueClass, Standing
+from pilotage.model.graph import EdgeKind, Kinds, Rows
+from pilotage.model.layout import StageLayout
+from pilotage.model.plan import JobPlan
+
+Place = tuple[int, int, int]
+
+# As plain numbers: flags of an enumeration are slow to join.
+_AWAITED = int(EdgeKind.AWAITED)
+_BRINGS_FILES = int(EdgeKind.FILE | EdgeKind.PATTERN)
+
+
+class LateState:
+    """A late stage: the packages whose outputs it will be laid out over."""
+
+    __slots__ = ("asked_at", "members", "pending", "revision", "stage", "stages")
+
+    def __init__(self, stage: int, *, members: NDArray[np.int32], stages: tuple[int, ...]) -> None:
+        """`stages` are the late stages that must be laid out before it."""
+        self.stage = stage
+        self.members = members
+        self.stages = stages
+        self.pending = 0  # producers that are neither granted nor dropped
+        self.revision = 0  # counts what became of its producers
+        self.asked_at: float | None = None  # when its expansion was last asked for
+
+    def holds(self, number: int) -> bool:
+        """Whether a package is one of its producers."""
+        at = int(np.searchsorted(self.members, number))
+        return at < len(self.members) and int(self.members[at]) == number
+
+
+class JobState:
+    """What the engine knows of a job."""
+
+    __slots__ = (
+        "_firsts",
+        "_layouts",
+        "aborted",
+        "accepted",
+        "acting",
+        "busy",
+        "cancelled",
+        "classes",
+        "counts",
+        "dead_feeders",
+        "drop_revision",
+        "epoch",
+        "epochs",
+        "failed_alike",
+        "failed_for_good",
+        "feeds_late",
+        "given_up",
+        "granted",
+        "held",
+        "id",
+        "last_attempt",
+        "late",
+        "order",
+        "owner",
+        "plan",
+        "ready_since",
+        "released_at",
+        "running_in",
+        "satisfied",
+        "standing",
+        "template_classes",
+        "waits",
+        "work",
+    )
+
+    def __init__(self, job: str, *, owner: str, plan: JobPlan, order: int) -> None:
+        """Lay a job out; every package is blocked until `engine.readiness.lay_out` has looked."""
+        self.id = job
+        self.owner = owner
+        self.order = order
+        self.epoch = 1
+        self.accepted = False
+        self.held = False
+        self.released_at = 0.0  # nobody has waited since before then
+        self.ready_since: dict[int, float] = {}  # packages that came back to a queue, where waiting is limited
+        self.cancelled = False
+        self.aborted = False
+        self.drop_revision = 0
+        self.standing = bytearray()
+        self.satisfied = bytearray()  # by package: granted or dropped, so that nobody waits for it
+        self.feeds_late = bytearray()
+        self.busy = bytearray()  # counted against the limits of its category and its owner
+        self.waits: array[int] = array("i")
+        self.last_attempt: array[int] = array("i")
+        self.granted: array[int] = array("i")
+        self.counts = [0] * len(STANDINGS)
+        self.epochs: dict[int, int] = {}  # packages beyond their first epoch
+        self.work: dict[int, PackageWork] = {}
+        self.classes: dict[object, QueueClass] = {}
+        # By template: the class of its packages that were never tried, and of those that were.
+        self.template_classes: tuple[list[QueueClass | None], list[QueueClass | None]] = ([], [])
+        self.late: dict[int, LateState] = {}
+        self.acting: dict[int, int] = {}  # packages with side effects → attempts that may still act
+        self.given_up: dict[int, int] = {}  # late stages whose waiting packages were given up, and whom for
+        self.dead_feeders: set[int] = set()  # dead packages that a late stage is made of
+        self.running_in: dict[str, int] = {}  # category → packages that are reserved or live
+        self.failed_alike: dict[str, int] = {}  # activity → packages given up as permanent failures
+        self.failed_for_good: set[int] = set()  # those packages
+        self.plan = plan
+        self._firsts: list[int] = []
+        self._layouts: list[StageLayout] = []
+        self.take_plan(plan)
+
+    def take_plan(self, plan: JobPlan) -> None:
+        """Take a plan with more packages than the one before; the new ones are blocked, nothing waits for them yet."""
+        new = plan.count - len(self.standing)
+        self.plan = plan
+        self.standing.extend(bytes(new))
+        self.satisfied.extend(bytes(new))
+        self.feeds_late.extend(bytes(new))
+        self.busy.extend(bytes(new))
+        zeros = bytes(4 * new)
+        for numbers in (self.waits, self.last_attempt, self.granted):
+            numbers.frombytes(zeros)
+        self.counts[Standing.BLOCKED] += new
+        for known in self.template_classes:
+            known.extend([None] * (len(plan.templates) - len(known)))
+        self._layouts = sorted((each for each in plan.layouts.values() if each.count), key=lambda each: each.first)
+        self._firsts = [each.first for each in self._layouts]
+
+    @property
+    def count(self) -> int:
+        """How many packages are known."""
+        return len(self.standing)
+
+    @property
+    def open(self) -> bool:
+        """Whether new attempts may be created."""
+        return self.accepted and not (self.held or self.cancelled or self.aborted)
+
+    @property
+    def unfinished(self) -> int:
+        """How many packages are not final; of a job that is over as a whole, those with attempts under way only."""
+        return sum(self.counts[: Standing.DROPPED])
+
+    def dotted(self, number: int) -> str:
+        """The place of a package as events have it."""
+        work = self.work.get(number)
+        if work is None:
+            return self._dotted(number)
+        if not work.dotted:
+            work.dotted = self._dotted(number)
+        return work.dotted
+
+    def _dotted(self, number: int) -> str:
+        layout = self._layouts[bisect.bisect_right(self._firsts, number) - 1]
+        template, item, line, position = layout.locate(number)
+        return f"{layout.stage}.{layout.line_number(item=item, template=template, line=line)}.{position + 1}"
+
+    def number(self, place: Place) -> int | None:
+        """The number of the package at a place."""
+        return self.plan.number(*place)
+
+    def epoch_of(self, number: int) -> int:
+        """The epoch a package is in."""
+        return self.epochs.get(number, 1)
+
+    def work_of(self, number: int) -> PackageWork:
+        """The work on a package, begun if need be."""
+        work = self.work.get(number)
+        if work is None:
+            work = self.work[number] = PackageWork(number)
+        return work
+
+    def forget_idle(self, number: int) -> None:
+        """Let go of the work on a package if there is nothing to remember."""
+        work = self.work.get(number)
+        if work is not None and work.idle:
+            del self.work[number]
+
+    def count_for_good(self, number: int, sign: int) -> None:
+        """A package was given up as a permanent failure (1), or begins anew (-1)."""
+        if sign > 0:
+            self.failed_for_good.add(number)
+        else:
+            self.failed_for_good.discard(number)
+        activity = self.plan.templates[int(self.plan.template_of[number])].activity
+        self.failed_alike[activity] = self.failed_alike.get(activity, 0) + sign
+        if not self.failed_alike[activity]:
+            del self.failed_alike[activity]
+
+    def is_final(self, number: int) -> bool:
+        """Whether a package is over in its epoch."""
+        return self.standing[number] >= FINAL
+
+    def is_dead(self, number: int) -> bool:
+        """Whether a package will make nothing in this epoch, and is waited for all the same."""
+        return self.standing[number] > Standing.DONE and not self.satisfied[number]
+
+    def awaiting(self, number: int) -> Iterator[int]:
+        """The packages that must not start before one is there."""
+        for segment in self.plan.graph.segments:
+            rows = segment.successors
+            start, end = rows.span(number)
+            if start == end:
+                continue
+            for other in rows.others[start:end].tolist():
+                if _awaited(segment.predecessors, segment.kinds, other, number):
+                    yield other
+
+    def consumers(self, number: int) -> list[int]:
+        """The packages that take what one makes, or wait for it."""
+        found: list[int] = self.plan.graph.successors(number).tolist()
+        return found
+
+    def awaited(self, number: int) -> Iterator[int]:
+        """The packages that one must not start before."""
+        for segment in self.plan.graph.segments:
+            start, end = segment.predecessors.span(number)
+            if start != end:
+                others = segment.predecessors.others[start:end].tolist()
+                yield from (o for o, k in zip(others, segment.kinds[start:end].tolist(), strict=True) if k & _AWAITED)
+
+    def producers(self, number: int) -> Iterator[int]:
+        """The packages whose files one takes."""
+        for segment in self.plan.graph.segments:
+            start, end = segment.predecessors.span(number)
+            if start != end:
+                others = segment.predecessors.others[start:end].tolist()
+                yield from (
+                    o for o, k in zip(others, segment.kinds[start:end].tolist(), strict=True) if k & _BRINGS_FILES
+                )
+
+    def attempts(self) -> Iterator[tuple[int, AttemptState]]:
+        """Every attempt that is not over, with its package."""
+        for number, work in self.work.items():
+            for attempt in work.attempts.values():
+                yield number, attempt
+
+
+def _awaited(rows: Rows, kinds: Kinds, consumer: int, producer: int) -> bool:
+    """Whether the edge between two packages is one that must be waited for."""
+    start, end = rows.span(consumer)
+    if end - start == 1:
+        return bool(kinds[start] & _AWAITED)
+    at = start + int(np.searchsorted(rows.others[start:end], producer))
+    return bool(kinds[at] & _AWAITED)

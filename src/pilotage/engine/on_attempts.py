@@ -1,0 +1,218 @@
+"""What events about attempts mean to the engine: one function for each.
+
+Only the agent that holds an attempt's lease may speak for it, which its stream tells: what another says of it is ignored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pilotage.engine.jobs import JobState
+from pilotage.engine.on_jobs import forget_epoch
+from pilotage.engine.parts import AttemptState, PackageWork, Standing
+from pilotage.engine.readiness import count_busy, move, reconsider, release, satisfy, template_of
+from pilotage.engine.restart import Failure
+from pilotage.engine.slots import let_go, occupy, stop_acting, vacate
+from pilotage.model import payloads
+from pilotage.model.demand import Demand
+from pilotage.model.events import Event
+from pilotage.model.exchange import AttemptRef
+from pilotage.model.outcomes import ExitCodeGasw
+from pilotage.model.reasons import LossReason
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+PILOT_KILLED: LossReason = "pilot-killed"
+UNHEARD: LossReason = "unheard"
+RESCHEDULED: LossReason = "rescheduled"
+DROPPED: LossReason = "dropped"
+
+
+def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptCreated) -> None:
+    """A try begins; with a lease it is under way at once, without one it goes to the batch system of its site."""
+    assert event.attempt is not None
+    site = engine.sites.get(data.site)
+    if event.epoch != job.epoch_of(number) or job.is_final(number) or site is None:
+        job.last_attempt[number] = max(job.last_attempt[number], event.attempt)
+        return
+    work = job.work_of(number)
+    if work.bound is not None:
+        release(engine, job, number)
+    elif job.standing[number] == Standing.READY:
+        # It was taken out of its queue; where a further attempt is wanted, it must go in again.
+        move(engine, job, number, Standing.BLOCKED)
+        work = job.work_of(number)
+    demand = demand_of(job, number, memory_bytes=data.memory_bytes, wall_seconds=data.wall_seconds)
+    ref = AttemptRef(job.id, event.package or "", event.attempt)
+    attempt = AttemptState(
+        ref, number=number, epoch=event.epoch, site=site, demand=demand, shape=engine.shape_of(demand)
+    )
+    attempt.created_at = event.time
+    attempt.drop_revision = data.drop_revision
+    attempt.leased = data.lease_seconds is not None
+    attempt.pilot = data.pilot or ""
+    if not attempt.leased:
+        attempt.key = attempt_key(ref)
+    work.attempts[event.attempt] = attempt
+    work.replicated += data.replica
+    occupy(engine, attempt)
+    reconsider(engine, job, number)
+    # Only now: as long as it was in a queue, it was in that of its number before.
+    job.last_attempt[number] = max(job.last_attempt[number], event.attempt)
+
+
+def attempt_key(ref: AttemptRef) -> str:
+    """Under which a bound attempt is submitted."""
+    return f"{ref.job}:{ref.package}:{ref.attempt}"
+
+
+def demand_of(job: JobState, number: int, *, memory_bytes: int | None, wall_seconds: float | None) -> Demand:
+    """What an attempt takes: what its template says, or what failures before it made of that."""
+    demand = template_of(job, number).demand
+    if memory_bytes is None and wall_seconds is None:
+        return demand
+    return msgspec.structs.replace(
+        demand,
+        memory_bytes=demand.memory_bytes if memory_bytes is None else memory_bytes,
+        wall_seconds=demand.wall_seconds if wall_seconds is None else wall_seconds,
+    )
+
+
+def _spoken_for(job: JobState, number: int, event: Event) -> tuple[PackageWork, AttemptState] | None:
+    """The attempt an event speaks of, if it is of the current epoch, not over, and the event comes from who may say so."""
+    work = job.work.get(number)
+    attempt = work.attempts.get(event.attempt or 0) if work is not None else None
+    if work is None or attempt is None or attempt.epoch != event.epoch:
+        return None
+    if event.source == "agent" and event.stream != attempt.pilot:
+        return None
+    return work, attempt
+
+
+def on_attempt_queued(engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptQueued) -> None:
+    """The batch system has it."""
+    if (found := _spoken_for(job, number, event)) is not None:
+        found[1].queued = True
+
+
+def on_attempt_started(engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptStarted) -> None:
+    """A bound attempt got its lease; the agent that asked first has it."""
+    found = _spoken_for(job, number, event)
+    if found is None or event.source != "service" or found[1].leased:
+        return
+    attempt = found[1]
+    attempt.leased = True
+    attempt.pilot = data.pilot or ""
+    pilot = engine.pilots.get(attempt.pilot)
+    if pilot is not None:
+        pilot.take(attempt)
+        engine.told[attempt.pilot] = None
+
+
+def on_attempt_suspected(
+    engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptSuspected
+) -> None:
+    """Its lease was lost: another may start."""
+    found = _spoken_for(job, number, event)
+    if found is not None and event.source == "service":
+        found[1].suspect = True
+        engine.failed[job, number] = None
+
+
+def on_attempt_recovered(
+    engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptRecovered
+) -> None:
+    """Its pilot spoke again."""
+    found = _spoken_for(job, number, event)
+    if found is None:
+        return
+    work, attempt = found
+    attempt.suspect = attempt.lost = False
+    attempt.lost_reason = ""
+    work.failures.pop(attempt.ref.attempt, None)
+    if not attempt.counted:
+        occupy(engine, attempt)
+    engine.failed[job, number] = None  # the verdict is another now
+    reconsider(engine, job, number)
+
+
+def on_attempt_lost(engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptLost) -> None:
+    """Nobody waits for it any more; it may still win."""
+    found = _spoken_for(job, number, event)
+    if found is None:
+        return
+    attempt = found[1]
+    attempt.suspect = False
+    attempt.lost = True
+    attempt.lost_reason = data.reason
+    let_go(engine, attempt)
+    count_busy(engine, job, number)
+    engine.failed[job, number] = None
+
+
+def on_outputs_staged(engine: Engine, job: JobState, number: int, event: Event, data: payloads.OutputsStaged) -> None:
+    """It has succeeded but for its grant; its slot is free."""
+    if (found := _spoken_for(job, number, event)) is not None:
+        _succeed(engine, job, *found)
+
+
+def _succeed(engine: Engine, job: JobState, work: PackageWork, attempt: AttemptState) -> None:
+    del work.attempts[attempt.ref.attempt]
+    vacate(engine, attempt)
+    work.candidates.append(attempt.ref.attempt)
+    engine.grants.append((job, attempt.number))
+    reconsider(engine, job, attempt.number)
+
+
+def on_attempt_finished(
+    engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptFinished
+) -> None:
+    """It is over, well or not. One that was cancelled has not failed."""
+    if engine.acting and event.source == "agent":
+        stop_acting(engine, event.stream, AttemptRef(job.id, event.package or "", event.attempt or 0))
+    found = _spoken_for(job, number, event)
+    if found is None:
+        return
+    work, attempt = found
+    if data.exit_code == ExitCodeGasw.SUCCESS:
+        _succeed(engine, job, work, attempt)
+        return
+    del work.attempts[attempt.ref.attempt]
+    vacate(engine, attempt)
+    if data.exit_code == ExitCodeGasw.EXECUTION_CANCELED and data.reason is None:
+        engine.failed[job, number] = None
+        return
+    work.failures[attempt.ref.attempt] = failure_of(attempt, data, seconds=event.time - attempt.created_at)
+    engine.failed[job, number] = None
+
+
+MESSAGE_MAX = 1000
+"""Characters of an exit message that are remembered of each failure."""
+
+
+def failure_of(attempt: AttemptState, data: payloads.AttemptFinished, *, seconds: float) -> Failure:
+    """An end as the restart rules see it."""
+    return Failure(
+        attempt=attempt.ref.attempt,
+        site=attempt.site.name,
+        reason=data.reason or "application-error",
+        exit_status=data.exit_status,
+        signal=data.signal,
+        message=data.exit_message[:MESSAGE_MAX],
+        memory_bytes=attempt.demand.memory_bytes,
+        wall_seconds=attempt.demand.wall_seconds,
+        remaining_seconds=max(0.0, seconds),
+    )
+
+
+def on_commit_granted(engine: Engine, job: JobState, number: int, event: Event, data: payloads.CommitGranted) -> None:
+    """The package is done; whoever waited for it need not."""
+    if event.epoch != job.epoch_of(number) or job.is_final(number):
+        return
+    job.granted[number] = event.attempt or 0
+    move(engine, job, number, Standing.DONE)
+    forget_epoch(engine, job, number)
+    satisfy(engine, job, number)

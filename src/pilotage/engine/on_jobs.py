@@ -1,0 +1,209 @@
+"""What events about jobs and packages mean to the engine: one function for each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pilotage.engine.growth import revive_waiting
+from pilotage.engine.jobs import JobState
+from pilotage.engine.parts import Standing
+from pilotage.engine.readiness import lay_out, move, reconsider, satisfy, unsatisfy
+from pilotage.engine.slots import let_go
+from pilotage.model import payloads
+from pilotage.model.events import Event
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+
+def on_job_registered(engine: Engine, job: JobState | None, event: Event, data: payloads.JobRegistered) -> None:
+    """A job exists; one without a plan is somebody else's, and is not for this engine."""
+    plans = engine.plans.get(event.job or "")
+    if job is not None or not plans or event.job is None:
+        return
+    job = JobState(event.job, owner=data.owner, plan=plans.popleft(), order=len(engine.jobs))
+    engine.jobs[job.id] = job
+
+
+def on_job_accepted(engine: Engine, job: JobState | None, event: Event, data: payloads.JobAccepted) -> None:
+    """Its packages may be worked on."""
+    if job is not None and not job.accepted:
+        job.accepted = True
+        lay_out(engine, job)
+
+
+def on_stage_expanded(engine: Engine, job: JobState | None, event: Event, data: payloads.StageExpanded) -> None:
+    """A late stage is known: its packages are there, and nobody waits for its list any more."""
+    plans = engine.plans.get(event.job or "")
+    if job is None or data.stage not in job.late or not plans:
+        return
+    job.take_plan(plans.popleft())
+    lay_out(engine, job)
+    # What it brought may wait for packages that were given up before.
+    engine.dead.extend((job, number) for number in range(job.count) if job.is_dead(number))
+
+
+def on_held(engine: Engine, job: JobState | None, event: Event, data: payloads.Held | payloads.Released) -> None:
+    """Nothing of the job is started until it is released."""
+    if job is None:
+        return
+    job.held = isinstance(data, payloads.Held)
+    if job.held:
+        release_all(engine, job)
+    else:
+        job.released_at = engine.now
+
+
+def release_all(engine: Engine, job: JobState) -> None:
+    """Give every reservation of a job back; its packages are ready as before."""
+    for number, work in list(job.work.items()):
+        if work.bound is not None:
+            move(engine, job, number, Standing.READY)
+
+
+def on_package_held(
+    engine: Engine, job: JobState, number: int, event: Event, data: payloads.Held | payloads.Released
+) -> None:
+    """No further attempt of the package until it is released."""
+    job.work_of(number).held = isinstance(data, payloads.Held)
+    reconsider(engine, job, number)
+    job.forget_idle(number)
+
+
+def on_job_cancelled(engine: Engine, job: JobState | None, event: Event, data: payloads.CancelAccepted) -> None:
+    """Nothing of the job is started or granted any more."""
+    if job is not None and event.epoch == job.epoch:
+        job.cancelled = True
+        release_all(engine, job)
+
+
+def on_job_aborted(engine: Engine, job: JobState | None, event: Event, data: payloads.Aborted) -> None:
+    """The rest of the job was given up."""
+    if job is not None and event.epoch == job.epoch:
+        job.aborted = True
+        release_all(engine, job)
+
+
+def on_job_restarted(engine: Engine, job: JobState | None, event: Event, data: payloads.Restarted) -> None:
+    """The job goes on: what was not over is worked on again."""
+    if job is not None and event.epoch > job.epoch:
+        job.epoch = event.epoch
+        job.cancelled = job.aborted = False
+        engine.grown[job] = None
+        # Nobody looked at those who wait for what was given up meanwhile.
+        engine.dead.extend((job, number) for number in range(job.count) if job.is_dead(number))
+        engine.grants.extend((job, number) for number, work in job.work.items() if work.candidates)
+        engine.failed.update(((job, number), None) for number, work in job.work.items() if work.failures)
+
+
+def on_package_cancelled(
+    engine: Engine, job: JobState, number: int, event: Event, data: payloads.CancelAccepted
+) -> None:
+    """The package will not be done in this epoch."""
+    _end(engine, job, number, event, Standing.CANCELLED)
+
+
+def on_package_aborted(engine: Engine, job: JobState, number: int, event: Event, data: payloads.Aborted) -> None:
+    """The package was given up in this epoch."""
+    standing = Standing.UPSTREAM if data.cause == "upstream" else Standing.ABORTED
+    if _end(engine, job, number, event, standing) and data.cause == "permanent-failure":
+        job.count_for_good(number, 1)
+
+
+def _end(engine: Engine, job: JobState, number: int, event: Event, standing: int) -> bool:
+    if event.epoch != job.epoch_of(number) or job.is_final(number):
+        return False
+    move(engine, job, number, standing)
+    forget_epoch(engine, job, number)
+    engine.dead.append((job, number))
+    return True
+
+
+def forget_epoch(engine: Engine, job: JobState, number: int) -> None:
+    """Nothing more comes of the attempts of the epoch: their pilots are told to stop them."""
+    work = job.work.get(number)
+    if work is None:
+        return
+    for attempt in list(work.attempts.values()):
+        let_go(engine, attempt)
+    work.attempts.clear()
+    work.failures.clear()
+    work.candidates.clear()
+    work.verdict = work.queue = None
+    work.delayed_until = 0.0
+    work.replicas = work.replicated = 0
+    job.forget_idle(number)
+
+
+def on_package_restarted(engine: Engine, job: JobState, number: int, event: Event, data: payloads.Restarted) -> None:
+    """A new epoch of the package begins: what earlier ones made does not count, and nothing of them may win."""
+    if event.epoch <= job.epoch_of(number):
+        return
+    if job.standing[number] == Standing.RESERVED:
+        move(engine, job, number, Standing.BLOCKED)
+    forget_epoch(engine, job, number)
+    fed_late = number in job.dead_feeders
+    job.epochs[number] = event.epoch
+    job.granted[number] = 0
+    if number in job.failed_for_good:
+        job.count_for_good(number, -1)
+    move(engine, job, number, Standing.BLOCKED)
+    work = job.work.get(number)
+    if work is None or not work.dropped:
+        unsatisfy(engine, job, number)
+    reconsider(engine, job, number)
+    _revive(engine, job, number, fed_late=fed_late)
+    _meet_the_dead(engine, job, number)
+    if job.dead_feeders:
+        job.given_up = {}  # it may wait for a stage that was given up before
+        engine.grown[job] = None
+
+
+def _revive(engine: Engine, job: JobState, number: int, *, fed_late: bool) -> None:
+    for other in job.awaiting(number):
+        if job.standing[other] == Standing.UPSTREAM:
+            engine.revived[job, other] = None
+    if fed_late:
+        revive_waiting(engine, job)
+        engine.grown[job] = None
+
+
+def on_dropped(engine: Engine, job: JobState, number: int, event: Event, data: payloads.Dropped) -> None:
+    """The package is left out: nobody waits for it, and nothing of it is started or granted. Its attempts were lost before."""
+    job.drop_revision = max(job.drop_revision, data.operation)
+    job.work_of(number).dropped = data.operation
+    fed_late = number in job.dead_feeders
+    reconsider(engine, job, number)
+    satisfy(engine, job, number)
+    _revive(engine, job, number, fed_late=fed_late)
+
+
+def on_restored(engine: Engine, job: JobState, number: int, event: Event, data: payloads.Restored) -> None:
+    """The package is back."""
+    job.drop_revision = max(job.drop_revision, data.operation)
+    work = job.work_of(number)
+    work.dropped = 0
+    if not job.granted[number]:
+        unsatisfy(engine, job, number)
+    if work.candidates:
+        engine.grants.append((job, number))
+    reconsider(engine, job, number)
+    _meet_the_dead(engine, job, number)
+    if job.is_dead(number):
+        if job.feeds_late[number]:
+            job.dead_feeders.add(number)
+        engine.dead.append((job, number))
+    job.forget_idle(number)
+
+
+def _meet_the_dead(engine: Engine, job: JobState, number: int) -> None:
+    """Who waits again may wait for somebody who died meanwhile: they are looked at once more."""
+    if not job.is_final(number):
+        engine.dead.extend((job, other) for other in job.awaited(number) if job.is_dead(other))
+
+
+def on_replica_wanted(engine: Engine, job: JobState, number: int, event: Event, data: payloads.ReplicaWanted) -> None:
+    """Further attempts are to run beside the one that does."""
+    if event.epoch == job.epoch_of(number) and not job.is_final(number):
+        job.work_of(number).replicas = data.replicas
+        reconsider(engine, job, number)

@@ -1,0 +1,264 @@
+"""What people ask for: accepted as decisions, or refused with what stands in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pilotage.engine.growth import lost_stages
+from pilotage.engine.jobs import JobState
+from pilotage.engine.on_attempts import DROPPED, RESCHEDULED
+from pilotage.engine.on_pilots import lose
+from pilotage.engine.parts import STANDINGS, Standing
+from pilotage.engine.readiness import template_of
+from pilotage.model import payloads
+from pilotage.model.errors import did_you_mean
+from pilotage.model.events import parse_dotted
+from pilotage.model.operations import (
+    Accepted,
+    AnyOperation,
+    Drop,
+    Hold,
+    Kill,
+    Refused,
+    Release,
+    Replicate,
+    Reschedule,
+    Restart,
+    Restore,
+)
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+
+class _Refusal(Exception):
+    def __init__(self, code: str, message: str, *, subject: str = "", next_step: str = "") -> None:
+        super().__init__(message)
+        self.told = Refused(code=code, message=message, subject=subject, next_step=next_step)
+
+
+def operate(engine: Engine, operation: AnyOperation) -> Accepted | Refused:
+    """Do what was asked, as decisions, or say why not. Nothing is half done: what is refused has written nothing."""
+    first = engine.next_n
+    try:
+        job = engine.jobs.get(operation.job)
+        if job is None:
+            hint = did_you_mean(operation.job, engine.jobs)
+            raise _Refusal("unknown-job", f"no job is called {operation.job!r}", subject=operation.job, next_step=hint)
+        match operation:
+            case Kill():
+                _kill(engine, job, operation)
+            case Hold():
+                _hold(engine, job, operation)
+            case Release():
+                _release(engine, job, operation)
+            case Drop():
+                _drop(engine, job, operation)
+            case Restore():
+                _restore(engine, job, operation)
+            case Restart():
+                _restart(engine, job, operation)
+            case Reschedule():
+                _reschedule(engine, job, operation)
+            case Replicate():
+                _replicate(engine, job, operation)
+    except _Refusal as refusal:
+        return refusal.told
+    return Accepted(operation=first, events=engine.next_n - first)
+
+
+def _package(job: JobState, dotted: str) -> int:
+    place = parse_dotted(dotted)
+    number = job.number((place.stage, place.line, place.number)) if place is not None else None
+    if number is None:
+        message = f"the job {job.id} has no package {dotted!r}"
+        raise _Refusal("unknown-package", message, subject=dotted, next_step="packages are named stage.line.n, from 1")
+    return number
+
+
+def _line(job: JobState, stage: int, line: int) -> list[int]:
+    numbers: list[int] = []
+    while (number := job.number((stage, line, len(numbers) + 1))) is not None:
+        numbers.append(number)
+    if not numbers:
+        raise _Refusal("unknown-line", f"the job {job.id} has no line {stage}.{line}", subject=f"{stage}.{line}")
+    return numbers
+
+
+def _not_over(job: JobState) -> None:
+    if job.cancelled or job.aborted:
+        how = "cancelled" if job.cancelled else "given up"
+        raise _Refusal("job-over", f"the job {job.id} was {how}", subject=job.id, next_step="restart it first")
+
+
+def _kill(engine: Engine, job: JobState, operation: Kill) -> None:
+    cancelled = payloads.CancelAccepted(message=operation.message)
+    if operation.package:
+        number = _package(job, operation.package)
+        _unfinished(job, number, operation.package)
+        engine.write(cancelled, job=job, number=number, epoch=job.epoch_of(number))
+        return
+    _not_over(job)
+    if not job.unfinished and not job.late:
+        raise _Refusal("job-over", f"everything of the job {job.id} is over", subject=job.id)
+    engine.write(cancelled, job=job, epoch=job.epoch)
+    # What was tried and is not over is cancelled by itself, so that nothing of it can be granted in a later turn.
+    for number in [number for number, work in job.work.items() if work.attempts or work.candidates]:
+        if not job.is_final(number):
+            engine.write(cancelled, job=job, number=number, epoch=job.epoch_of(number))
+
+
+def _unfinished(job: JobState, number: int, dotted: str) -> None:
+    if job.is_final(number):
+        standing = STANDINGS[job.standing[number]]
+        raise _Refusal("package-over", f"{dotted} is over: {standing}", subject=dotted, next_step="restart it")
+
+
+def _hold(engine: Engine, job: JobState, operation: Hold) -> None:
+    held = payloads.Held(operation=engine.next_n, message=operation.message)
+    if not operation.package:
+        _not_over(job)
+        engine.write(held, job=job)
+        return
+    number = _package(job, operation.package)
+    _unfinished(job, number, operation.package)
+    engine.write(held, job=job, number=number, epoch=job.epoch_of(number))
+
+
+def _release(engine: Engine, job: JobState, operation: Release) -> None:
+    released = payloads.Released(operation=engine.next_n)
+    if not operation.package:
+        if not job.held:
+            raise _Refusal("not-held", f"the job {job.id} is not held", subject=job.id)
+        engine.write(released, job=job)
+        return
+    number = _package(job, operation.package)
+    work = job.work.get(number)
+    if work is None or not work.held:
+        raise _Refusal("not-held", f"{operation.package} is not held", subject=operation.package)
+    engine.write(released, job=job, number=number, epoch=job.epoch_of(number))
+
+
+def _drop(engine: Engine, job: JobState, operation: Drop) -> None:
+    _not_over(job)
+    numbers = _line(job, operation.stage, operation.line)
+    if all((work := job.work.get(number)) is not None and work.dropped for number in numbers):
+        raise _Refusal("dropped", f"the line {operation.stage}.{operation.line} is dropped already", subject=job.id)
+    revision = engine.next_n
+    for number in numbers:
+        work = job.work.get(number)
+        for attempt in list(work.attempts.values()) if work is not None else ():
+            lose(engine, attempt, reason=DROPPED, message="its line was dropped")
+        dropped = payloads.Dropped(operation=revision)
+        engine.write(dropped, job=job, number=number, epoch=job.epoch_of(number))
+
+
+def _restore(engine: Engine, job: JobState, operation: Restore) -> None:
+    _not_over(job)
+    numbers = _line(job, operation.stage, operation.line)
+    dropped = [number for number in numbers if (work := job.work.get(number)) is not None and work.dropped]
+    if not dropped:
+        raise _Refusal("not-dropped", f"the line {operation.stage}.{operation.line} is not dropped", subject=job.id)
+    own = set(numbers)
+    for number in dropped:
+        for consumer in started_consumers(job, number, own):
+            name = job.dotted(consumer)
+            message = f"{name} has started without what the line {operation.stage}.{operation.line} makes"
+            raise _Refusal("consumer-started", message, subject=name)
+        for stage in (late.stage for late in job.plan.laid_out if number in late.packages):
+            message = f"stage {stage} was laid out without what the line {operation.stage}.{operation.line} makes"
+            raise _Refusal("stage-laid-out", message, subject=f"stage {stage}")
+    revision = engine.next_n
+    for number in dropped:
+        restored = payloads.Restored(operation=revision)
+        engine.write(restored, job=job, number=number, epoch=job.epoch_of(number))
+
+
+def started_consumers(job: JobState, number: int, own: set[int]) -> Iterator[int]:
+    """The packages outside a line that took what they wait for without one, and have begun or are done."""
+    for consumer in job.consumers(number):
+        if consumer in own:
+            continue
+        work = job.work.get(consumer)
+        # An attempt in its batch system's queue has pinned its inputs as one that holds a lease has.
+        if job.standing[consumer] == Standing.DONE or (work is not None and (work.attempts or work.candidates)):
+            yield consumer
+
+
+def _restart(engine: Engine, job: JobState, operation: Restart) -> None:
+    if operation.package:
+        number = _package(job, operation.package)
+        if not job.is_final(number):
+            message = f"{operation.package} is not over: {STANDINGS[job.standing[number]]}"
+            raise _Refusal(
+                "package-unfinished", message, subject=operation.package, next_step="reschedule it, or kill it"
+            )
+        _unread(job, number, operation.package)
+        for producer in job.awaited(number):
+            if job.is_dead(producer):
+                name = job.dotted(producer)
+                message = f"{operation.package} needs what {name} makes, which is {STANDINGS[job.standing[producer]]}"
+                raise _Refusal("producer-over", message, subject=name, next_step=f"restart {name}, or drop its line")
+        _known_one_day(job, number, operation.package)
+        numbers = [number]
+    else:
+        numbers = [number for number in range(job.count) if job.standing[number] > Standing.DONE]
+        numbers = [number for number in numbers if job.standing[number] != Standing.UPSTREAM]
+        if not numbers and not job.cancelled and not job.aborted:
+            raise _Refusal("nothing-failed", f"nothing of the job {job.id} failed or was cancelled", subject=job.id)
+    restarted = payloads.Restarted(cause="by-hand", message=operation.message)
+    if job.cancelled or job.aborted:
+        engine.write(restarted, job=job, epoch=job.epoch + 1)
+    for number in numbers:
+        engine.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
+
+
+def _known_one_day(job: JobState, number: int, dotted: str) -> None:
+    """Refuse to begin what waits for a stage that will never be known as things stand."""
+    stages = job.plan.late_waits.get(int(job.plan.template_of[number]), ())
+    lost = lost_stages(job) if stages and job.dead_feeders else {}
+    for stage in stages:
+        if stage in lost:
+            name = job.dotted(lost[stage])
+            message = f"{dotted} waits for stage {stage}, which is made of what {name} makes"
+            raise _Refusal("producer-over", message, subject=name, next_step=f"restart {name}, or drop its line")
+
+
+def _unread(job: JobState, number: int, dotted: str) -> None:
+    """Refuse to void outputs that somebody reads."""
+    if job.standing[number] != Standing.DONE:
+        return
+    for consumer in job.consumers(number):
+        work = job.work.get(consumer)
+        if work is not None and work.attempts:
+            name = job.dotted(consumer)
+            message = f"{name} is reading what {dotted} made"
+            raise _Refusal("consumer-started", message, subject=name, next_step=f"wait for {name}, or kill it")
+
+
+def _reschedule(engine: Engine, job: JobState, operation: Reschedule) -> None:
+    _not_over(job)
+    number = _package(job, operation.package)
+    _unfinished(job, number, operation.package)
+    work = job.work.get(number)
+    known = work.attempts.values() if work is not None else ()
+    attempts = [each for each in known if not each.lost]
+    if not attempts:
+        raise _Refusal("not-running", f"no attempt of {operation.package} is under way", subject=operation.package)
+    for attempt in attempts:
+        lose(engine, attempt, reason=RESCHEDULED, message="it was rescheduled by hand")
+
+
+def _replicate(engine: Engine, job: JobState, operation: Replicate) -> None:
+    _not_over(job)
+    number = _package(job, operation.package)
+    _unfinished(job, number, operation.package)
+    if template_of(job, number).side_effects:
+        message = f"{operation.package} acts on the outside and is never run twice at once"
+        raise _Refusal("side-effects", message, subject=operation.package)
+    work = job.work.get(number)
+    if work is None or not any(attempt.trusted for attempt in work.attempts.values()):
+        raise _Refusal("not-running", f"no attempt of {operation.package} is under way", subject=operation.package)
+    wanted = payloads.ReplicaWanted(replicas=work.replicas + 1)
+    engine.write(wanted, job=job, number=number, epoch=job.epoch_of(number))

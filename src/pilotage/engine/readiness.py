@@ -1,0 +1,346 @@
+"""Where each package stands and why it moves: what it waits for, and the queues it goes through.
+
+Every fold changes facts and then asks `reconsider`, the one place that says which standing follows from them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from pilotage.engine.jobs import JobState, LateState
+from pilotage.engine.parts import FINAL, PackageWork, QueueClass, SiteState, Standing
+from pilotage.model.demand import Demand
+from pilotage.model.graph import EdgeKind
+from pilotage.model.plan import LatePlan, Template
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+
+def reconsider(engine: Engine, job: JobState, number: int) -> None:
+    """Put a package where its facts say it stands."""
+    before = job.standing[number]
+    if before >= FINAL:
+        return
+    after = _standing(job, number)
+    if after != before:
+        move(engine, job, number, after)
+    elif number in job.work:
+        count_busy(engine, job, number)
+
+
+def _standing(job: JobState, number: int) -> int:
+    work = job.work.get(number)
+    if work is None:
+        return Standing.BLOCKED if job.waits[number] or number in job.acting else Standing.READY
+    if work.dropped:
+        return Standing.DROPPED
+    if is_under_way(work):
+        return Standing.LIVE
+    if work.held:
+        return Standing.HELD
+    if job.waits[number] or ((job.acting or work.attempts) and _may_act(job, work)):
+        return Standing.BLOCKED
+    if work.delayed_until:
+        return Standing.DELAYED
+    return Standing.RESERVED if work.bound is not None else Standing.READY
+
+
+def _may_act(job: JobState, work: PackageWork) -> bool:
+    """Whether an attempt of a package with side effects may still act: no other must start beside it."""
+    if work.number in job.acting:
+        return True
+    return template_of(job, work.number).side_effects and any(each.suspect for each in work.attempts.values())
+
+
+def is_under_way(work: PackageWork) -> bool:
+    """Whether a package needs no further attempt: one is believed in, or one succeeded and waits for its grant."""
+    if work.candidates:
+        return True
+    if not work.attempts:
+        return False
+    if work.replicas > work.replicated:
+        return False
+    return any(attempt.trusted for attempt in work.attempts.values())
+
+
+def move(engine: Engine, job: JobState, number: int, after: int) -> None:
+    """Change the standing of a package, with the queues and counters that follow it."""
+    before = job.standing[number]
+    if before == Standing.READY:
+        queue = queue_of(engine, job, number)
+        queue.ready -= 1
+        job.ready_since.pop(number, None)
+        if not queue.ready:
+            engine.active.pop(queue, None)
+            engine.stuck.pop(queue, None)
+    elif before == Standing.RESERVED and job.work[number].bound is not None:
+        release(engine, job, number)
+    job.standing[number] = after
+    job.counts[before] -= 1
+    job.counts[after] += 1
+    if after >= FINAL:
+        if after > FINAL and job.feeds_late[number] and not job.satisfied[number]:
+            job.dead_feeders.add(number)
+            engine.grown[job] = None
+        elif job.dead_feeders and not job.unfinished:
+            engine.grown[job] = None
+    elif job.dead_feeders:
+        job.dead_feeders.discard(number)
+    count_busy(engine, job, number)
+    if after == Standing.READY:
+        _enqueue(engine, job, number)
+    job.forget_idle(number)
+
+
+def count_busy(engine: Engine, job: JobState, number: int) -> None:
+    """Count a package against the limits of its category and its owner: reserved, under way, or silent and not yet lost."""
+    standing = job.standing[number]
+    busy = standing in (Standing.RESERVED, Standing.LIVE)
+    if not busy and standing < FINAL and (work := job.work.get(number)) is not None and work.attempts:
+        busy = any(not attempt.lost for attempt in work.attempts.values())
+    if busy == job.busy[number]:
+        return
+    job.busy[number] = busy
+    sign = 1 if busy else -1
+    engine.owners[job.owner] = engine.owners.get(job.owner, 0) + sign
+    category = template_of(job, number).category
+    if category in job.plan.limits:
+        job.running_in[category] = job.running_in.get(category, 0) + sign
+
+
+def _enqueue(engine: Engine, job: JobState, number: int) -> None:
+    work = job.work.get(number)
+    if work is not None:
+        work.queue = class_for(engine, job, work)
+    queue = queue_of(engine, job, number)
+    queue.queue.push(number, engine.now)
+    if engine.settings.waiting_seconds_max:
+        job.ready_since[number] = engine.now
+    queue.ready += 1
+    if queue not in engine.stuck:
+        engine.active[queue] = None
+
+
+def release(engine: Engine, job: JobState, number: int) -> None:
+    """Give a reservation back."""
+    work = job.work[number]
+    site = work.bound
+    assert site is not None
+    queue = queue_of(engine, job, number)
+    numbers = site.reserved[queue]
+    numbers.remove(number)
+    if not numbers:
+        del site.reserved[queue]
+    work.bound = None
+    engine.openings.free(site, queue.shape)
+    engine.reserved_levels[queue.shape, queue.level] -= 1
+
+
+def reserve(engine: Engine, job: JobState, number: int, site: SiteState) -> None:
+    """Bind a ready package to a site."""
+    work = job.work_of(number)
+    queue = queue_of(engine, job, number)
+    work.bound = site
+    work.bound_at = engine.now
+    engine.openings.use(site, queue.shape)
+    engine.reserved_levels[queue.shape, queue.level] += 1
+    numbers = site.reserved.get(queue)
+    if numbers is None:
+        numbers = site.reserved[queue] = deque()
+    numbers.append(number)
+    move(engine, job, number, Standing.RESERVED)
+
+
+# --- classes --------------------------------------------------------------------------------------------------------
+
+
+def template_of(job: JobState, number: int) -> Template:
+    """The kind of a package."""
+    return job.plan.templates[int(job.plan.template_of[number])]
+
+
+def queue_of(engine: Engine, job: JobState, number: int) -> QueueClass:
+    """The class a ready or reserved package is in."""
+    work = job.work.get(number)
+    if work is not None and work.queue is not None:
+        return work.queue
+    template = int(job.plan.template_of[number])
+    restarts = job.last_attempt[number] > 0
+    known = job.template_classes[restarts]
+    queue = known[template]
+    if queue is None:
+        demand = job.plan.templates[template].demand
+        queue = known[template] = _class(engine, job, template, demand=demand, restarts=restarts)
+    return queue
+
+
+def class_for(engine: Engine, job: JobState, work: PackageWork) -> QueueClass | None:
+    """The class of a package with a history: what its failures ask for, and the sites it had better avoid."""
+    template = int(job.plan.template_of[work.number])
+    verdict = work.verdict
+    avoid = tuple(
+        sorted({attempt.site.name for attempt in work.attempts.values()} | set(verdict.avoid if verdict else ()))
+    )
+    if verdict is None and not avoid:
+        return None
+    demand = job.plan.templates[template].demand
+    more_wall_than = 0.0
+    prefer = ""
+    if verdict is not None:
+        more_wall_than = engine.openings.rounded_wall(verdict.more_wall_than)
+        if verdict.prefer == "here" and work.failures:
+            prefer = work.failures[max(work.failures)].site
+        if verdict.memory_bytes or verdict.wall_seconds:
+            demand = msgspec.structs.replace(
+                demand,
+                memory_bytes=verdict.memory_bytes or demand.memory_bytes,
+                wall_seconds=verdict.wall_seconds or demand.wall_seconds,
+            )
+    return _class(
+        engine, job, template, demand=demand, avoid=avoid, more_wall_than=more_wall_than, prefer=prefer, restarts=True
+    )
+
+
+def _class(
+    engine: Engine,
+    job: JobState,
+    template: int,
+    *,
+    demand: Demand,
+    avoid: tuple[str, ...] = (),
+    more_wall_than: float = 0.0,
+    prefer: str = "",
+    restarts: bool,
+) -> QueueClass:
+    about = job.plan.templates[template]
+    key = (
+        demand,
+        about.priority,
+        about.run_seconds,
+        about.executor,
+        about.category,
+        avoid,
+        more_wall_than,
+        prefer,
+        restarts,
+    )
+    queue = job.classes.get(key)
+    if queue is None:
+        queue = job.classes[key] = QueueClass(
+            job,
+            index=len(job.classes),
+            demand=demand,
+            shape=engine.shape_of(demand),
+            priority=about.priority,
+            run_seconds=about.run_seconds,
+            executor=about.executor,
+            category=about.category,
+            avoid=avoid,
+            more_wall_than=more_wall_than,
+            prefer=prefer,
+            restarts=restarts,
+        )
+    return queue
+
+
+# --- what is waited for ---------------------------------------------------------------------------------------------
+
+
+def satisfy(engine: Engine, job: JobState, number: int) -> None:
+    """A package was granted or dropped: nobody waits for it any more."""
+    if job.satisfied[number]:
+        return
+    job.satisfied[number] = 1
+    job.dead_feeders.discard(number)
+    waits = job.waits
+    for other in job.awaiting(number):
+        waits[other] -= 1
+        if not waits[other]:
+            reconsider(engine, job, other)
+    if job.feeds_late[number]:
+        _count_late(engine, job, number, -1)
+
+
+def unsatisfy(engine: Engine, job: JobState, number: int) -> None:
+    """A package is waited for again: it was restored, or begins anew."""
+    if not job.satisfied[number]:
+        return
+    job.satisfied[number] = 0
+    waits = job.waits
+    for other in job.awaiting(number):
+        waits[other] += 1
+        if waits[other] == 1:
+            reconsider(engine, job, other)
+    if job.feeds_late[number]:
+        _count_late(engine, job, number, 1)
+
+
+def _count_late(engine: Engine, job: JobState, number: int, sign: int) -> None:
+    for late in job.late.values():
+        if late.holds(number):
+            late.pending += sign
+            late.revision += 1
+            late.asked_at = None
+            if not late.pending:
+                engine.grown[job] = None
+
+
+def lay_out(engine: Engine, job: JobState) -> None:
+    """Count what every package waits for, after a job or one more of its stages became known, and queue what is ready."""
+    plan = job.plan
+    satisfied = np.frombuffer(bytes(job.satisfied), np.uint8)
+    waits = np.zeros(plan.count, np.int32)
+    for segment in plan.graph.segments:
+        rows = segment.predecessors
+        waiting = (segment.kinds & EdgeKind.AWAITED != 0) & (satisfied[rows.others] == 0)
+        counted = np.concatenate(([0], np.cumsum(waiting)))
+        waits[rows.first : rows.first + len(rows.indptr) - 1] += np.diff(counted[rows.indptr]).astype(np.int32)
+    for template, stages in plan.late_waits.items():
+        waits[plan.template_of == template] += len(stages)
+    job.waits = array("i", waits.tobytes())
+    job.given_up = {}
+    before, job.late = job.late, {each.stage: _late(job, each) for each in plan.late}
+    for each in job.late.values():
+        if (known := before.get(each.stage)) is not None:
+            each.revision, each.asked_at = known.revision, known.asked_at
+    standing = np.frombuffer(bytes(job.standing), np.uint8)
+    ready = np.flatnonzero((waits == 0) & (standing == Standing.BLOCKED))
+    _queue_all(engine, job, ready)
+    for number in list(job.work):
+        reconsider(engine, job, number)
+    engine.grown[job] = None
+
+
+def _late(job: JobState, about: LatePlan) -> LateState:
+    late = LateState(about.stage, members=np.unique(np.array(about.packages, np.int32)), stages=about.stages)
+    for number in about.packages:
+        job.feeds_late[number] = 1
+        late.pending += not job.satisfied[number]
+    return late
+
+
+def _queue_all(engine: Engine, job: JobState, numbers: NDArray[np.int64]) -> None:
+    """Many packages at once become ready; those with a history are looked at one by one by the caller."""
+    plain = numbers if not job.work else numbers[~np.isin(numbers, np.fromiter(job.work, np.int64, len(job.work)))]
+    if not len(plain):
+        return
+    tried = np.frombuffer(job.last_attempt, np.int32)[plain] > 0
+    kinds = job.plan.template_of[plain].astype(np.int64) * 2 + tried
+    for kind in np.unique(kinds).tolist():
+        chosen = plain[kinds == kind]
+        queue = queue_of(engine, job, int(chosen[0]))
+        queue.queue.extend(chosen.astype(np.int32).tolist(), engine.now)
+        queue.ready += len(chosen)
+        engine.active[queue] = None
+    view = np.frombuffer(job.standing, np.uint8)
+    view[plain] = Standing.READY
+    del view
+    job.counts[Standing.BLOCKED] -= len(plain)
+    job.counts[Standing.READY] += len(plain)

@@ -1,0 +1,217 @@
+"""An engine that takes over: from the rows of the book, what is laid out again, and nothing else.
+
+What the rows do not hold begins anew: reservations, queues, delays, and leases, each of which has a full term left.
+Everything that was decided stands; what was decided and not seen to be done is asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from pilotage.book.finals import FinalPackage
+from pilotage.book.registers import Register
+from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts, PackageRow, PilotRow
+from pilotage.engine.dispatch import submit
+from pilotage.engine.engine import Engine
+from pilotage.engine.jobs import JobState
+from pilotage.engine.on_attempts import MESSAGE_MAX, UNHEARD, attempt_key, demand_of
+from pilotage.engine.parts import AttemptState, PackageWork, PilotRequest, PilotState, Standing
+from pilotage.engine.provisioning import submit_pilot
+from pilotage.engine.readiness import lay_out, move
+from pilotage.engine.restart import Failure
+from pilotage.engine.settings import EngineSettings
+from pilotage.engine.settling import judge
+from pilotage.engine.slots import occupy, start_acting
+from pilotage.engine.timers import Due
+from pilotage.model.exchange import AttemptRef
+from pilotage.model.outcomes import ExitCodeGasw
+from pilotage.model.plan import JobPlan
+from pilotage.model.site import Site
+
+_STANDINGS = {"DONE": Standing.DONE, "ABORTED": Standing.ABORTED, "CANCELLED": Standing.CANCELLED}
+
+
+class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A job in the book: its row, the plan that its definition and lists give, and its packages, over or not."""
+
+    row: JobRow
+    plan: JobPlan
+    finals: Iterable[FinalPackage]
+    unfinished: Iterable[PackageRow]
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine starts from."""
+
+    jobs: Sequence[JobSnapshot] = ()
+    pilots: Iterable[PilotRow] = ()
+    next_n: int = 1  # of the stream of decisions
+    position: int = 0
+
+
+def restore(snapshot: Snapshot, *, sites: Sequence[Site], settings: EngineSettings, now: float) -> Engine:
+    """The engine that the events behind these rows have made."""
+    engine = Engine(sites=sites, settings=settings, now=now)
+    engine.next_n = snapshot.next_n
+    engine.position = snapshot.position
+    pilots = list(snapshot.pilots)
+    _restore_pilots(engine, pilots)
+    gone = {row.pilot for row in pilots if row.ended_at is not None and row.reason != UNHEARD}
+    for each in snapshot.jobs:
+        _restore_job(engine, each, gone)
+    return engine
+
+
+def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
+    answered = {row.request for row in rows if row.started_at is not None}
+    for row in rows:
+        site = engine.sites.get(row.site or "")
+        if site is None or row.ended_at is not None:
+            continue
+        if row.started_at is not None:
+            pilot = PilotState(row.pilot, site, request=row.request or "", heard_at=engine.now)
+            engine.pilots[row.pilot] = site.pilots[row.pilot] = pilot
+            engine.timers.at(engine.now + engine.settings.lease_seconds, Due.LEASE, row.pilot)
+        elif row.requested_at is not None:
+            request = PilotRequest(row.pilot, site, asked_at=engine.now)
+            engine.requests[row.pilot] = site.requests[row.pilot] = request
+            request.native_id = row.native_id or ""
+            request.spoke = row.pilot in answered
+            site.expected += not request.spoke
+            if not request.spoke and not request.native_id:
+                submit_pilot(engine, site, row.pilot)
+
+
+def _restore_job(engine: Engine, snapshot: JobSnapshot, gone: set[str]) -> None:
+    row = snapshot.row
+    job = JobState(row.job, owner=row.owner, plan=snapshot.plan, order=len(engine.jobs))
+    engine.jobs[job.id] = job
+    job.epoch = row.epoch
+    job.held = bool(row.held)
+    job.cancelled = row.cancelled_at is not None
+    job.aborted = row.aborted_at is not None
+    job.drop_revision = engine.next_n - 1  # no operation was later
+    for final in snapshot.finals:
+        _restore_final(engine, job, final)
+    for package in snapshot.unfinished:
+        number = job.number((package.stage, package.line, package.number))
+        if number is not None:
+            _restore_package(engine, job, number, package.facts, gone)
+    if row.accepted_at is not None:
+        job.accepted = True
+        lay_out(engine, job)
+    for number in range(job.count) if any(job.counts[Standing.ABORTED :]) else ():
+        if job.is_dead(number):
+            engine.dead.append((job, number))
+            if job.feeds_late[number]:
+                job.dead_feeders.add(number)
+
+
+def _restore_final(engine: Engine, job: JobState, final: FinalPackage) -> None:
+    number = job.number((final.stage, final.line, final.number))
+    if number is None:
+        return
+    job.last_attempt[number] = final.last_attempt
+    if final.epoch > 1:
+        job.epochs[number] = final.epoch
+    if final.dropped:
+        job.work_of(number).dropped = final.dropped
+        job.satisfied[number] = 1
+    if final.granted:
+        job.granted[number] = final.granted
+        job.satisfied[number] = 1
+        standing = Standing.DONE
+    elif final.cause == "upstream":
+        standing = Standing.UPSTREAM
+    else:
+        standing = _STANDINGS[final.state]
+    if final.held:
+        job.work_of(number).held = True
+    if final.cause == "permanent-failure":
+        job.count_for_good(number, 1)
+    move(engine, job, number, standing)
+
+
+def _restore_package(engine: Engine, job: JobState, number: int, facts: PackageFacts, gone: set[str]) -> None:
+    if facts.epoch > 1:
+        job.epochs[number] = facts.epoch
+    job.last_attempt[number] = max(facts.attempts, default=0)
+    work = job.work_of(number)
+    work.held = bool(facts.held)
+    work.replicas = facts.replicas
+    if facts.dropped:
+        work.dropped = facts.keys[Register.DROP][0]
+        job.satisfied[number] = 1
+    for attempt, known in facts.attempts.items():
+        if known.epoch == facts.epoch:
+            work.replicated += known.replica
+            _restore_attempt(engine, job, work, attempt, known)
+    _restore_acting(engine, job, number, facts, gone)
+    work.verdict = judge(engine, job, work)
+    if work.candidates:
+        engine.grants.append((job, number))
+    job.forget_idle(number)
+
+
+def _restore_acting(engine: Engine, job: JobState, number: int, facts: PackageFacts, gone: set[str]) -> None:
+    """What nobody waits for may still act: it stands with its pilot until that says otherwise."""
+    for attempt, known in facts.attempts.items():
+        leased = known.lease_seconds is not None or known.started_at is not None
+        given_up = known.lost_at is not None or known.epoch != facts.epoch
+        if leased and given_up and known.finished_at is None and known.pilot and known.pilot not in gone:
+            ref = AttemptRef(job.id, job.dotted(number), attempt)
+            start_acting(engine, ref, number, pilot=known.pilot, lost_reason=known.lost_reason or "")
+
+
+def _restore_attempt(engine: Engine, job: JobState, work: PackageWork, number: int, known: AttemptFacts) -> None:
+    if known.exit_code == ExitCodeGasw.SUCCESS or (known.staged_at is not None and known.finished_at is None):
+        work.candidates.append(number)
+        return
+    if known.finished_at is not None:
+        if known.exit_code == ExitCodeGasw.EXECUTION_CANCELED and known.reason is None:
+            return
+        work.failures[number] = _failure(job, work.number, number, known)
+        return
+    site = engine.sites.get(known.site or "")
+    if site is None:
+        return
+    demand = demand_of(job, work.number, memory_bytes=known.memory_bytes, wall_seconds=known.wall_seconds)
+    ref = AttemptRef(job.id, job.dotted(work.number), number)
+    attempt = AttemptState(
+        ref, number=work.number, epoch=known.epoch, site=site, demand=demand, shape=engine.shape_of(demand)
+    )
+    attempt.created_at = known.created_at or 0.0
+    attempt.drop_revision = known.drop_revision
+    attempt.pilot = known.pilot or ""
+    attempt.leased = known.lease_seconds is not None or known.started_at is not None
+    attempt.queued = known.queued_at is not None
+    attempt.suspect = known.suspected_at is not None
+    attempt.lost = known.lost_at is not None
+    attempt.lost_reason = known.lost_reason or ""
+    if known.lease_seconds is None:
+        attempt.key = attempt_key(ref)
+    work.attempts[number] = attempt
+    if attempt.lost:
+        return
+    occupy(engine, attempt)
+    if attempt.suspect and attempt.pilot in engine.pilots:
+        engine.pilots[attempt.pilot].suspect = True
+    if not attempt.leased and not attempt.queued:
+        submit(engine, site, attempt.key, attempt=ref, demand=demand)
+
+
+def _failure(job: JobState, package: int, number: int, known: AttemptFacts) -> Failure:
+    demand = demand_of(job, package, memory_bytes=known.memory_bytes, wall_seconds=known.wall_seconds)
+    return Failure(
+        attempt=number,
+        site=known.site or "",
+        reason=known.reason or "application-error",
+        exit_status=known.exit_status,
+        signal=known.signal,
+        message=(known.exit_message or "")[:MESSAGE_MAX],
+        memory_bytes=demand.memory_bytes,
+        wall_seconds=demand.wall_seconds,
+        remaining_seconds=max(0.0, (known.finished_at or 0.0) - (known.created_at or 0.0)),
+    )

@@ -1,0 +1,173 @@
+"""Whether the whole state of an engine makes sense, and what of it must survive a restart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pilotage.engine.jobs import JobState
+from pilotage.engine.parts import FINAL, STANDINGS, SiteState, Standing
+from pilotage.engine.readiness import is_under_way, queue_of
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+
+class Insane(Exception):
+    """The engine contradicts itself: a bug of its own, told with what it is about."""
+
+
+def _must(condition: object, what: str, *about: object) -> None:
+    if not condition:
+        raise Insane(f"{what}: {about}")
+
+
+def sanity_check(engine: Engine) -> None:
+    """Look at everything, slowly; raises `Insane`."""
+    used: Counter[tuple[str, int]] = Counter()
+    owners: Counter[str] = Counter()
+    ready: Counter[int] = Counter()
+    for job in engine.jobs.values():
+        _check_job(engine, job, used, owners, ready)
+    for site in engine.sites.values():
+        _check_site(engine, site, used)
+    for owner, count in engine.owners.items():
+        _must(owners[owner] == count, "packages of an owner under way", owner, owners[owner], count)
+    for job in engine.jobs.values():
+        for queue in job.classes.values():
+            _must(queue.ready == ready[id(queue)], "ready packages of a class", job.id, queue.index, queue.ready)
+            _must(
+                (queue in engine.active) + (queue in engine.stuck) == bool(queue.ready), "a class is looked at", job.id
+            )
+    quota = engine.settings.owner_running_max
+    _must(not quota or all(count <= quota for count in owners.values()), "the quota of an owner", dict(owners))
+
+
+def _check_job(
+    engine: Engine,
+    job: JobState,
+    used: Counter[tuple[str, int]],
+    owners: Counter[str],
+    ready: Counter[int],
+) -> None:
+    counts = Counter(job.standing)
+    queued: dict[int, set[int]] = {}
+    _must(
+        all(counts[each] == job.counts[each] for each in range(len(STANDINGS))),
+        "counts of standings",
+        job.id,
+        job.counts,
+    )
+    for number in range(job.count):
+        standing = job.standing[number]
+        work = job.work.get(number)
+        dropped = work is not None and work.dropped
+        _must(job.satisfied[number] == bool(dropped or job.granted[number]), "satisfied", job.id, number)
+        _must((standing == Standing.DONE) == bool(job.granted[number]), "done is granted", job.id, number)
+        if job.accepted:
+            waits = sum(not job.satisfied[other] for other in job.awaited(number))
+            waits += len(job.plan.late_waits.get(int(job.plan.template_of[number]), ()))
+            _must(waits == job.waits[number], "what a package waits for", job.id, number, waits, job.waits[number])
+        if standing == Standing.READY:
+            queue = queue_of(engine, job, number)
+            ready[id(queue)] += 1
+            if id(queue) not in queued:
+                queued[id(queue)] = set(queue.queue)
+            _must(number in queued[id(queue)], "a ready package is in its queue", job.id, number)
+        owners[job.owner] += job.busy[number]
+        if standing in (Standing.READY, Standing.RESERVED, Standing.DELAYED):
+            _must(not job.waits[number], "ready with something missing", job.id, number)
+        if standing == Standing.RESERVED:
+            _must(job.open, "reserved in a job that is not open", job.id, number)
+    for number, work in job.work.items():
+        standing = job.standing[number]
+        _must(not work.idle, "work with nothing to remember", job.id, number)
+        _must((standing == Standing.RESERVED) == (work.bound is not None), "reserved is bound", job.id, number)
+        if work.bound is not None:
+            queue = queue_of(engine, job, number)
+            _must(number in work.bound.reserved.get(queue, ()), "a reservation at its site", job.id, number)
+            used[work.bound.name, queue.shape] += 1
+        if standing >= FINAL:
+            _must(not work.attempts and not work.candidates, "attempts of what is over", job.id, number)
+        else:
+            live = not work.dropped and is_under_way(work)
+            _must((standing == Standing.LIVE) == live, "live is under way", job.id, number, STANDINGS[standing])
+        for attempt in work.attempts.values():
+            _must(attempt.counted == (not attempt.lost), "a lost attempt takes nothing", attempt.ref)
+            used[attempt.site.name, attempt.shape] += attempt.counted
+            pilot = engine.pilots.get(attempt.pilot)
+            if attempt.counted and pilot is not None:
+                _must(pilot.assigned.get(attempt.ref) is attempt, "an attempt is with its pilot", attempt.ref)
+
+
+def _check_site(engine: Engine, site: SiteState, used: Counter[tuple[str, int]]) -> None:
+    for shape, count in site.used.items():
+        _must(count == used[site.name, shape], "what is used of a site", site.name, shape, count)
+    _must(site.expected == sum(not each.spoke for each in site.requests.values()), "pilots expected", site.name)
+    for queue, numbers in site.reserved.items():
+        _must(numbers, "an empty reservation", site.name)
+        for number in numbers:
+            work = queue.job.work.get(number)
+            _must(work is not None and work.bound is site, "a reservation of a package bound here", site.name, number)
+    for pilot in site.pilots.values():
+        _must(engine.pilots.get(pilot.name) is pilot, "a pilot of its site", pilot.name)
+        taken = [0, 0, 0, 0]
+        for attempt in pilot.assigned.values():
+            demand = attempt.demand
+            for at, amount in enumerate(
+                (demand.cores_hundredths, demand.memory_bytes, demand.gpus, demand.scratch_bytes)
+            ):
+                taken[at] += amount
+        capacity = pilot.capacity
+        whole = (capacity.cores_hundredths, capacity.memory_bytes, capacity.gpus, capacity.scratch_bytes)
+        left = [all_of_it - part for all_of_it, part in zip(whole, taken, strict=True)]
+        _must(left == pilot.free, "what is left of a pilot", pilot.name, left, pilot.free)
+
+
+def durable_state(engine: Engine) -> dict[str, Any]:
+    """Everything that follows from events alone, as plain values: two engines that know the same are equal in it."""
+    return {
+        "next": engine.next_n,
+        "jobs": {job.id: _durable_job(job) for job in engine.jobs.values()},
+        "pilots": sorted((pilot.name, pilot.site.name, pilot.request) for pilot in engine.pilots.values()),
+        "requests": sorted((each.key, each.site.name, each.native_id, each.spoke) for each in engine.requests.values()),
+    }
+
+
+def _durable_job(job: JobState) -> dict[str, Any]:
+    flags = (job.owner, job.epoch, job.accepted, job.held, job.cancelled, job.aborted)
+    return {
+        "flags": flags,
+        "packages": job.count,
+        "late": sorted(job.late),
+        "over": [(n, s, job.granted[n]) for n, s in enumerate(job.standing) if s >= FINAL],
+        "waits": job.waits.tolist() if job.accepted else [],
+        "attempts": job.last_attempt.tolist(),
+        "epochs": sorted(job.epochs.items()),
+        "alike": sorted(job.failed_alike.items()),
+        "work": [_durable_work(number, job) for number, work in sorted(job.work.items()) if work.durable],
+    }
+
+
+def _durable_work(number: int, job: JobState) -> tuple[Any, ...]:
+    work = job.work[number]
+    attempts = sorted(
+        (
+            each.ref.attempt,
+            each.site.name,
+            each.pilot,
+            each.key,
+            each.leased,
+            each.queued,
+            each.suspect,
+            each.lost,
+            each.lost_reason,
+            each.drop_revision,
+            msgspec.to_builtins(each.demand),
+        )
+        for each in work.attempts.values()
+    )
+    failures = [msgspec.to_builtins(work.failures[each]) for each in sorted(work.failures)]
+    return number, work.held, work.dropped, work.replicas, work.replicated, sorted(work.candidates), attempts, failures

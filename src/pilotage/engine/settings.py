@@ -1,0 +1,30 @@
+"""What can be set about the decisions of the engine, as one frozen value."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pilotage.engine.restart import RestartSettings
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How patient the engine is, and where it draws lines."""
+
+    interval_seconds: float = 10.0  # between the exchanges of an agent that has nothing to say
+    lease_intervals: int = 6  # a lease is so many intervals long
+    lost_after_leases: float = 3.0  # a suspect that stays silent for so many leases counts as lost
+    slots_factor: float = 1.25  # reservations for each live slot of a site
+    unfit_seconds: float = 60.0  # a reservation at a site without a fitting slot is released after this
+    submit_again_seconds: float = 120.0  # a submission that nothing was heard of is asked for again
+    dead_start_seconds: float = 60.0  # after a pilot that never spoke, doubled for each that follows it
+    dead_start_seconds_max: float = 3600.0
+    waiting_seconds_max: float = 0.0  # a ready package that no site takes for so long is given up; 0: never
+    owner_running_max: int = 0  # packages of one owner that are reserved or run at once; 0: no quota
+    owner_packages_max: int = 0  # packages of all unfinished jobs of one owner; 0: no quota
+    flood_packages: int = 10  # permanent failures of one activity that hold the job; then twice as many, and so on
+    restart: RestartSettings = RestartSettings()
+
+    @property
+    def lease_seconds(self) -> float:
+        """How long an attempt is believed to run after its pilot was last heard."""
+        return self.interval_seconds * self.lease_intervals

@@ -1,0 +1,159 @@
+"""What follows from the ends of attempts: grants, restarts, giving up, and what that does to those who waited."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pilotage.engine.growth import lost_stages
+from pilotage.engine.jobs import JobState
+from pilotage.engine.on_attempts import DROPPED, PILOT_KILLED, RESCHEDULED, UNHEARD
+from pilotage.engine.parts import AttemptState, PackageWork, Standing
+from pilotage.engine.readiness import class_for, is_under_way, move, reconsider, template_of
+from pilotage.engine.restart import Failure, Verdict, verdict
+from pilotage.engine.timers import Due
+from pilotage.model import payloads
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+_NOBODYS_FAULT = (RESCHEDULED, DROPPED)
+
+
+def grant_what_succeeded(engine: Engine) -> None:
+    """One grant for each package and epoch: the only commit point."""
+    while engine.grants:
+        job, number = engine.grants.popleft()
+        work = job.work.get(number)
+        if work is None or not work.candidates or job.is_final(number) or work.dropped:
+            continue
+        if job.cancelled or job.aborted:
+            continue
+        epoch = job.epoch_of(number)
+        engine.write(payloads.CommitGranted(), job=job, number=number, attempt=min(work.candidates), epoch=epoch)
+
+
+def answer_failures(engine: Engine) -> None:
+    """What the restart rules say to each package that failed; the same history gives the same answer."""
+    while engine.failed:
+        job, number = next(iter(engine.failed))
+        del engine.failed[job, number]
+        work = job.work.get(number)
+        if work is None or job.is_final(number):
+            continue
+        answer = work.verdict = judge(engine, job, work)
+        if answer is None or work.dropped or job.cancelled or job.aborted or is_under_way(work):
+            _requeue(engine, job, work)
+            continue
+        _carry_out(engine, job, work, answer)
+
+
+def judge(engine: Engine, job: JobState, work: PackageWork) -> Verdict | None:
+    """What follows from the failures of a package so far; None where there are none."""
+    failures = dict(work.failures)
+    for number, attempt in work.attempts.items():
+        if not attempt.trusted and attempt.lost_reason not in _NOBODYS_FAULT:
+            failures[number] = _loss(attempt)
+    if not failures:
+        return None
+    template = template_of(job, work.number)
+    history = [failures[number] for number in sorted(failures)]
+    return verdict(history, retry=template.retry, demand=template.demand, settings=engine.settings.restart)
+
+
+def _loss(attempt: AttemptState) -> Failure:
+    reason = attempt.lost_reason or UNHEARD
+    return Failure(
+        attempt=attempt.ref.attempt,
+        site=attempt.site.name,
+        reason="platform-failure" if reason in (UNHEARD, PILOT_KILLED) else reason,
+        memory_bytes=attempt.demand.memory_bytes,
+        wall_seconds=attempt.demand.wall_seconds,
+        killed_pilot=reason == PILOT_KILLED,
+    )
+
+
+def _carry_out(engine: Engine, job: JobState, work: PackageWork, answer: Verdict) -> None:
+    number = work.number
+    if answer.action != "give-up" and (why := _impossible(engine, job, work)):
+        answer = msgspec.structs.replace(answer, action="give-up", cause="retries-exhausted", message=why)
+    match answer.action:
+        case "give-up":
+            aborted = payloads.Aborted(cause=answer.cause or "retries-exhausted", message=answer.message)
+            engine.write(aborted, job=job, number=number, epoch=job.epoch_of(number))
+            if answer.cause == "permanent-failure":
+                _stop_flood(engine, job, number)
+            return
+        case "hold-job" if not job.held:
+            engine.write(payloads.Held(operation=engine.next_n, message=answer.message), job=job)
+        case "park" if not work.held:
+            held = payloads.Held(operation=engine.next_n, message=answer.message)
+            engine.write(held, job=job, number=number, epoch=job.epoch_of(number))
+    if answer.delay_seconds:
+        work.delayed_until = engine.now + answer.delay_seconds
+        engine.timers.at(work.delayed_until, Due.RESTART, job.id, number)
+    _requeue(engine, job, work)
+
+
+def _impossible(engine: Engine, job: JobState, work: PackageWork) -> str:
+    """Why no site there is could run the package as its failures ask for it; empty where one could."""
+    queue = class_for(engine, job, work)
+    if queue is None or not engine.sites or engine.openings.possible_sites(queue):
+        return ""
+    asked = f"{queue.demand.memory_bytes:,} bytes of memory" if queue.demand.memory_bytes else "what it asks for"
+    if queue.more_wall_than:
+        asked += f" and more than {queue.more_wall_than:.0f} s"
+    return f"after its failures it needs {asked}, which no site gives"
+
+
+def _stop_flood(engine: Engine, job: JobState, number: int) -> None:
+    """Hold the job when packages of one activity keep failing alike: at the bound, then at twice, four times the bound."""
+    activity = template_of(job, number).activity
+    count, bound = job.failed_alike.get(activity, 0), engine.settings.flood_packages
+    if job.held or not bound or count % bound or (count // bound) & (count // bound - 1):
+        return
+    message = f"{count} packages of {activity} failed for good, the last two times alike on two sites; release to go on"
+    engine.write(payloads.Held(operation=engine.next_n, message=message), job=job)
+
+
+def _requeue(engine: Engine, job: JobState, work: PackageWork) -> None:
+    """Put a package in the queue that its history asks for now."""
+    number = work.number
+    if job.standing[number] in (Standing.READY, Standing.RESERVED) and work.queue is not class_for(engine, job, work):
+        move(engine, job, number, Standing.BLOCKED)
+    reconsider(engine, job, number)
+    job.forget_idle(number)
+
+
+def give_up_consumers(engine: Engine) -> None:
+    """A package that will make nothing takes those who wait for it along, all the way down."""
+    while engine.dead:
+        job, number = engine.dead.popleft()
+        if not job.is_dead(number) or job.cancelled:
+            continue
+        cause = job.dotted(number)
+        for other in job.awaiting(number):
+            if not job.is_final(other) and job.standing[other] != Standing.DROPPED:
+                aborted = payloads.Aborted(cause="upstream", message=f"waits for {cause}", upstream=cause)
+                engine.write(aborted, job=job, number=other, epoch=job.epoch_of(other))
+        if job.feeds_late[number]:
+            engine.grown[job] = None
+
+
+def revive_consumers(engine: Engine) -> None:
+    """Packages that were given up because of a producer begin anew once none of their producers stands in the way."""
+    while engine.revived:
+        job, number = next(iter(engine.revived))
+        del engine.revived[job, number]
+        if job.standing[number] != Standing.UPSTREAM or job.cancelled:
+            continue
+        if any(job.is_dead(other) for other in job.awaited(number)) or _waits_in_vain(job, number):
+            continue
+        restarted = payloads.Restarted(cause="by-hand", message="what it waits for began anew, or was dropped")
+        engine.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
+
+
+def _waits_in_vain(job: JobState, number: int) -> bool:
+    stages = job.plan.late_waits.get(int(job.plan.template_of[number]), ()) if job.dead_feeders else ()
+    return bool(stages) and not lost_stages(job).keys().isdisjoint(stages)

@@ -1,0 +1,113 @@
+"""What the engine must know of a job, from its expansion: one template for each block, and the shapes of its stages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from pilotage.language.expansion.blocks import Block
+from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.expansion.software import setting_levels
+from pilotage.language.text.quantities import parse_bytes, parse_seconds
+from pilotage.model.definition import Definition, Package, Retry
+from pilotage.model.demand import Demand
+from pilotage.model.payloads import StageShape, TemplateShape
+from pilotage.model.plan import JobPlan, LatePlan, Template
+
+
+def plan_of(expansion: Expansion, *, before: JobPlan | None = None) -> JobPlan:
+    """The plan of an expanded job; `before` is its plan before one more late stage was laid out."""
+    definition = expansion.definition
+    template_of = np.zeros(expansion.count, np.uint32)
+    for position, block in enumerate(expansion.blocks):
+        template_of[block.package_array()] = position
+    late = {
+        each.stage: LatePlan(stage=each.stage, packages=each.packages, stages=each.stages) for each in expansion.late
+    }
+    laid_out = before.laid_out if before is not None else ()
+    gone = tuple(each for each in before.late if each.stage not in late) if before is not None else ()
+    return JobPlan(
+        graph=expansion.graph,
+        templates=tuple(_template(definition, block) for block in expansion.blocks),
+        template_of=template_of,
+        layouts={stage + 1: layout for stage, layout in expansion.layouts.items()},
+        late=tuple(late.values()),
+        laid_out=laid_out + gone,
+        late_waits=expansion.late_waits,
+        limits=definition.limits,
+        priority=definition.priority,
+        hold=definition.hold,
+    )
+
+
+def shapes_of(expansion: Expansion) -> tuple[StageShape, ...]:
+    """How many packages each stage has and of which activities, as the registration of the job tells it."""
+    activities: dict[tuple[int, int], dict[int, str]] = {}
+    for block in expansion.blocks:
+        activities.setdefault((block.stage, block.template), {})[block.number] = block.activity
+    return tuple(_shape(expansion, stage, activities) for stage in range(len(expansion.definition.stages)))
+
+
+def _shape(expansion: Expansion, stage: int, activities: Mapping[tuple[int, int], Mapping[int, str]]) -> StageShape:
+    layout = expansion.layouts.get(stage)
+    if layout is None:
+        return StageShape(items=0, late=True)
+    templates = [
+        TemplateShape(lines=each.lines, activities=_in_order(activities.get((stage, position), {})))
+        for position, each in enumerate(layout.templates)
+    ]
+    return StageShape(items=layout.items, templates=tuple(templates))
+
+
+def _in_order(names: Mapping[int, str]) -> tuple[str, ...]:
+    return tuple(names[number] for number in sorted(names))
+
+
+def _template(definition: Definition, block: Block) -> Template:
+    package = block.package
+    settings = _settings(definition, package)
+    estimates = [each.run_time_seconds for each in package.binaries if each.run_time_seconds is not None]
+    attempts_max = settings.get("attempts_max")
+    retry = package.retry
+    if attempts_max is not None and retry.attempts_max is None:
+        retry = Retry(attempts_max=int(attempts_max), rules=retry.rules)
+    return Template(
+        activity=block.activity,
+        demand=_demand(package, settings),
+        priority=package.priority or 0,
+        run_seconds=sum(estimates),
+        executor=package.executor,
+        category=package.category,
+        side_effects=package.side_effects,
+        retry=retry,
+    )
+
+
+def _settings(definition: Definition, package: Package) -> dict[str, str]:
+    """What the document sets of pilotage itself for a package: the inner level wins, and of its binaries the last."""
+    found = {**definition.environment.setting, **package.environment.setting}
+    for binary in package.binaries:
+        found.update(setting_levels(definition, package, binary))
+    return found
+
+
+def _demand(package: Package, settings: Mapping[str, str]) -> Demand:
+    asked = package.resources
+    cores = int(settings["cores"]) if "cores" in settings else asked.cores
+    memory = parse_bytes(settings["memory_bytes"]) if "memory_bytes" in settings else asked.memory_bytes
+    wall = parse_seconds(settings["wall_time_seconds"]) if "wall_time_seconds" in settings else asked.wall_time_seconds
+    work = _sum(binary.work_bytes for binary in package.binaries)
+    return Demand(
+        cores_hundredths=max(1, math.ceil(cores * 100 - 1e-6)),
+        memory_bytes=memory or 0,
+        gpus=asked.gpus,
+        scratch_bytes=asked.scratch_bytes if asked.scratch_bytes is not None else work,
+        wall_seconds=wall or 0.0,
+        nodes=asked.nodes,
+    )
+
+
+def _sum(sizes: Iterable[int | None]) -> int:
+    return sum(size for size in sizes if size is not None)

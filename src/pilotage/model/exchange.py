@@ -1,0 +1,74 @@
+"""What an agent and the service say to each other: one exchange, which carries everything in both directions.
+
+An exchange is complete in itself: the agent tells everything it holds, the service answers with what is missing there
+and what should not be. So a lost, repeated or late message does no harm: the next one mends it. A reply counts only
+as the answer to the exchange that is open, which `sequence` tells; an exchange older than one that was seen brings its
+events, and nothing else.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from pilotage.model.demand import Capacity, Demand
+from pilotage.model.events import Event
+
+
+class AttemptRef(msgspec.Struct, frozen=True, order=True):
+    """Which attempt: the id of the job, the dotted place of the package, and the number of the attempt."""
+
+    job: str
+    package: str
+    attempt: int
+
+
+class InputSource(msgspec.Struct, frozen=True):
+    """Where inputs come from: the granted attempt of a package of the same job."""
+
+    package: str
+    attempt: int
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An attempt that an agent shall run: it holds a lease from the moment the service wrote it down."""
+
+    ref: AttemptRef
+    epoch: int = 1
+    demand: Demand = Demand()
+    inputs: tuple[InputSource, ...] = ()
+    drop_revision: int = 0  # what was dropped when it was created: it sees its inputs so, whatever happens later
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an agent says. Its name is its own: a batch system that starts one request twice makes two agents.
+
+    `held` names every attempt it was given of which it has not told the end; `events` are those of its stream, whose
+    name is its own too, that were not acknowledged yet, in order.
+    """
+
+    pilot: str
+    site: str
+    sequence: int
+    request: str = ""  # the request, or the bound attempt's key, that it was started for
+    serves: AttemptRef | None = None  # bound mode: the one attempt it was started for
+    node: str = ""
+    capacity: Capacity = Capacity()
+    backlog: int = 0  # how many attempts beyond its capacity it keeps waiting, so that no slot idles
+    remaining_seconds: float | None = None  # of its wall time
+    leaving: str = ""  # a reason: it takes nothing more, and ends when it holds nothing
+    held: tuple[AttemptRef, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+class ExchangeReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the service answers, once everything it says is durable."""
+
+    pilot: str
+    sequence: int
+    position: int = 0  # of the book, for the clock of the events that follow
+    acknowledged: int = 0  # events of the agent's stream up to this one need not be sent again
+    assignments: tuple[Assignment, ...] = ()
+    cancelled: tuple[AttemptRef, ...] = ()  # to be stopped and forgotten: nobody waits for them
+    interval_seconds: float = 10.0
+    lease_seconds: float = 60.0
+    leave: str = ""  # a reason: end, whatever you hold

@@ -1,0 +1,120 @@
+"""What people ask of a running service, as values: the core accepts each with an operation number, or refuses it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True, tag_field="operation", omit_defaults=True):
+    """The base: which job. Who asks was checked before; the event that follows names them in its message."""
+
+    job: str
+
+
+class Kill(Operation, frozen=True, kw_only=True, tag="kill"):
+    """Cancel a job, or one package of it."""
+
+    package: str = ""
+    message: str = ""
+
+
+class Hold(Operation, frozen=True, kw_only=True, tag="hold"):
+    """Start nothing more of a job or a package."""
+
+    package: str = ""
+    message: str = ""
+
+
+class Release(Operation, frozen=True, kw_only=True, tag="release"):
+    """Go on with what was held."""
+
+    package: str = ""
+
+
+class Drop(Operation, frozen=True, kw_only=True, tag="drop"):
+    """Leave a line out of the job, and what it would have made out of every list of inputs."""
+
+    stage: int
+    line: int
+
+
+class Restore(Operation, frozen=True, kw_only=True, tag="restore"):
+    """Take a dropped line back in, as long as no consumer has started without it."""
+
+    stage: int
+    line: int
+
+
+class Restart(Operation, frozen=True, kw_only=True, tag="restart"):
+    """Begin a package anew in a new epoch; without one, everything of the job that failed or was cancelled."""
+
+    package: str = ""
+    message: str = ""
+
+
+class Reschedule(Operation, frozen=True, kw_only=True, tag="reschedule"):
+    """Give up the live attempts of a package and try it again, elsewhere if there is an elsewhere."""
+
+    package: str
+
+
+class Replicate(Operation, frozen=True, kw_only=True, tag="replicate"):
+    """Start one more attempt of a running package beside those it has."""
+
+    package: str
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+    """The operation was accepted; its events are durable when this is told."""
+
+    operation: int
+    events: int
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """The operation was not done, and why; `subject` is the job or package that stands in its way."""
+
+    code: str
+    message: str
+    subject: str = ""
+    next_step: str = ""
+
+
+class SiteReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="report", omit_defaults=True):
+    """The base of what is heard of a site: from its batch system, not from agents."""
+
+    site: str
+
+
+class Submitted(SiteReport, frozen=True, kw_only=True, tag="submitted"):
+    """The batch system took what was submitted under our key, and calls it so."""
+
+    key: str
+    native_id: str
+
+
+class SubmissionFailed(SiteReport, frozen=True, kw_only=True, tag="submission-failed"):
+    """The batch system refused it; nothing was queued."""
+
+    key: str
+    reason: str
+    message: str = ""
+
+
+class Gone(SiteReport, frozen=True, kw_only=True, tag="gone"):
+    """A listing that succeeded does not have our key any more, or says how it ended; never said of an unknown answer."""
+
+    key: str
+    reason: str
+    stderr: str = ""
+
+
+class SiteSeen(SiteReport, frozen=True, kw_only=True, tag="seen"):
+    """Whether the batch system answers."""
+
+    answers: bool
+    message: str = ""
+
+
+AnyOperation = Kill | Hold | Release | Drop | Restore | Restart | Reschedule | Replicate
+AnyReport = Submitted | SubmissionFailed | Gone | SiteSeen

@@ -1,0 +1,272 @@
+"""What follows from failures, as the engine carries it out: elsewhere, later, with more, held, parked, given up."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from pilotage.model import payloads
+from pilotage.model.definition import Retry, RetryRule
+from pilotage.model.demand import Capacity
+from pilotage.model.effects import SubmitPilot
+from pilotage.model.events import Event
+from pilotage.model.operations import Gone, Release
+from tests.small_engine import JOB, Agent, Small
+from tests.small_plans import bag, chain, kind, site
+
+GIB = 2**30
+
+
+def cause(event: Event) -> str:
+    return str(msgspec.json.decode(event.data)["cause"])
+
+
+def both(small: Small) -> dict[str, Agent]:
+    """A pilot at each of the sites a and b."""
+    pilots = {"a": small.pilot("a")}
+    pilots["b"] = small.agent("b-0.1", site="b", request="b-0", capacity=small.engine.sites["b"].site.capacity)
+    pilots["b"].exchange()
+    return pilots
+
+
+def fail_everywhere(small: Small, pilots: dict[str, Agent], *, reason: str, message: str = "", times: int) -> list[str]:
+    """Fail whatever is held, so many times; where each attempt ran."""
+    sites = []
+    for _ in range(times):
+        for name, pilot in pilots.items():
+            pilot.exchange(after=1.0)
+            for package in pilot.packages:
+                sites.append(name)
+                pilot.fail(package, reason, message=message)
+    return sites
+
+
+@pytest.mark.parametrize("reason", ["preempted", "platform-failure", "application-error"])
+def test_with_one_site_only_it_is_tried_there_again(reason: str) -> None:
+    with Small(site()) as small:
+        small.submit(bag(1))
+        pilot = small.pilot()
+        pilot.fail("1.1.1", reason)
+        assert [ref.attempt for ref in pilot.held] == [2]
+        pilot.succeed("1.1.1")
+        assert small.standing("1.1.1") == "done"
+
+
+def test_a_platform_failure_goes_elsewhere_and_does_not_count() -> None:
+    with Small(site("a"), site("b")) as small:
+        small.submit(bag(1))
+        pilots = both(small)
+        sites = fail_everywhere(small, pilots, reason="platform-failure", times=1)
+        assert sites == ["a", "b"]
+        small.wait(1000, *pilots.values())
+        for _ in range(5):
+            fail_everywhere(small, pilots, reason="platform-failure", times=1)
+            small.wait(2000, *pilots.values())
+        assert len(small.created()) > 5
+        assert small.standing("1.1.1") == "live"
+        for pilot in pilots.values():
+            pilot.unread.clear()
+
+
+def test_platform_failures_are_bounded_all_the_same() -> None:
+    with Small(site()) as small:
+        small.submit(chain())
+        pilot = small.pilot()
+        while pilot.held:
+            pilot.fail("1.1.1", "platform-failure")
+            small.wait(4000, pilot)
+            pilot.unread.clear()
+        assert len(small.created()) == 20
+        assert small.standings() == {"aborted": ["1.1.1"], "upstream": ["2.1.1"]}
+        assert [cause(event) for event in small.told(payloads.Aborted, "1.1.1")] == ["retries-exhausted"]
+
+
+def test_an_application_error_is_tried_three_times_at_most() -> None:
+    with Small(site()) as small:
+        small.submit(bag(1))
+        pilot = small.pilot()
+        for line in range(3):
+            pilot.fail("1.1.1", "application-error", message=f"{'x' * line} went wrong")
+        assert pilot.packages == []
+        assert len(small.created()) == 3
+        assert [cause(event) for event in small.told(payloads.Aborted, "1.1.1")] == ["retries-exhausted"]
+
+
+def test_an_error_that_repeats_identically_at_two_sites_is_permanent() -> None:
+    with Small(site("a"), site("b")) as small:
+        small.submit(bag(1))
+        pilots = both(small)
+        sites = fail_everywhere(small, pilots, reason="application-error", message="line 12: no such column", times=2)
+        assert sites == ["a", "b"]
+        assert [cause(event) for event in small.told(payloads.Aborted, "1.1.1")] == ["permanent-failure"]
+
+
+def test_out_of_memory_gets_twice_the_memory_and_then_twice_that_and_no_more() -> None:
+    with Small(site(capacity=Capacity(cores_hundredths=100, memory_bytes=64 * GIB))) as small:
+        small.submit(bag(1, kind(memory_bytes=GIB)))
+        pilot = small.pilot()
+        given = []
+        while pilot.held:
+            given.append(next(iter(pilot.held.values())).demand.memory_bytes // GIB)
+            pilot.fail("1.1.1", "out-of-memory")
+        assert given == [1, 2, 4]
+        assert small.standing("1.1.1") == "aborted"
+        told = [
+            msgspec.json.decode(event.data).get("memory_bytes")
+            for event in small.told(payloads.AttemptCreated, "1.1.1")
+        ]
+        assert told == [None, 2 * GIB, 4 * GIB]
+
+
+def test_a_package_that_needs_more_memory_than_any_site_has_is_given_up() -> None:
+    with Small(site(capacity=Capacity(cores_hundredths=100, memory_bytes=GIB))) as small:
+        small.submit(bag(1, kind(memory_bytes=GIB)))
+        pilot = small.pilot()
+        pilot.fail("1.1.1", "out-of-memory")
+        assert pilot.packages == []
+        [aborted] = small.told(payloads.Aborted, "1.1.1")
+        assert "which no site gives" in msgspec.json.decode(aborted.data)["message"]
+
+
+def test_a_wall_time_kill_goes_only_where_more_time_is_left() -> None:
+    with Small(site("a", wall_seconds=1000.0), site("b", wall_seconds=5000.0)) as small:
+        small.submit(bag(1))
+        pilot = small.pilot("a", remaining_seconds=1000.0)
+        pilot.about["remaining_seconds"] = 100.0
+        pilot.fail("1.1.1", "wall-time", after=900.0)
+        pilot.exchange(remaining_seconds=899.0)
+        assert pilot.packages == []
+        pilot.exchange(remaining_seconds=901.0)
+        assert pilot.packages == ["1.1.1"]
+
+
+def test_after_a_wall_time_kill_a_site_that_never_gives_more_is_not_tried() -> None:
+    with Small(site("a", wall_seconds=900.0), site("b", wall_seconds=5000.0)) as small:
+        small.submit(bag(1))
+        pilot = small.pilot("a", remaining_seconds=900.0)
+        pilot.fail("1.1.1", "wall-time", after=900.0)
+        small.wait(1, pilot)
+        assert pilot.packages == []
+        other = small.pilot("b", remaining_seconds=5000.0)
+        assert other.packages == ["1.1.1"]
+
+
+def test_a_missing_input_is_tried_later_and_later() -> None:
+    with Small(site()) as small:
+        small.submit(bag(1))
+        pilot = small.pilot()
+        waits = []
+        for _ in range(3):
+            pilot.fail("1.1.1", "missing-input")
+            assert small.standing("1.1.1") == "delayed"
+            since = small.now
+            while not pilot.held:
+                small.wait(1)
+                pilot.exchange()
+            pilot.unread.clear()
+            waits.append(round(small.now - since))
+        assert waits == [10, 20, 40]
+
+
+def test_a_package_under_which_two_pilots_died_is_parked_and_may_be_released() -> None:
+    with Small(site()) as small:
+        small.submit(bag(1))
+        for _ in range(2):
+            assert small.standing("1.1.1") == "reserved"
+            pilot = small.pilot()
+            assert pilot.packages == ["1.1.1"]
+            small.step(Gone(site="a", key=pilot.request, reason="killed", stderr="Killed"))
+            small.wait(61)
+            pilot.unread.clear()
+        assert small.standing("1.1.1") == "held"
+        [held] = small.told(payloads.Held, "1.1.1")
+        assert "2 pilots died under it" in msgspec.json.decode(held.data)["message"]
+        small.wait(600)
+        assert len(small.created()) == 2
+        small.take(SubmitPilot)
+        small.ask(Release(job=JOB, package="1.1.1"))
+        small.wait(100)
+        assert small.standing("1.1.1") != "held"
+        small.take(SubmitPilot)
+
+
+def test_a_rule_of_the_package_can_hold_the_job() -> None:
+    retry = Retry(rules=(RetryRule(reason="disk-full", action="hold-job"),))
+    with Small(site()) as small:
+        small.submit(bag(3, kind(retry=retry)))
+        pilot = small.pilot()
+        pilot.fail("1.1.1", "disk-full")
+        assert small.engine.jobs[JOB].held
+        assert pilot.packages == []
+        small.ask(Release(job=JOB))
+        pilot.exchange()
+        assert len(pilot.packages) == 1
+
+
+def test_permanent_failures_of_one_activity_hold_the_job_at_ten_twenty_and_forty() -> None:
+    retry = Retry(rules=(RetryRule(exit_code=None, reason="application-error", action="give-up"),))
+    with Small(site(cores=4)) as small:
+        small.submit(bag(100, kind(retry=retry)))
+        pilot = small.pilot()
+        held_at = []
+        for _ in range(200):
+            if small.engine.jobs[JOB].held:
+                held_at.append(len(small.standings()["aborted"]))
+                small.ask(Release(job=JOB))
+                pilot.exchange()
+            if not pilot.held:
+                break
+            pilot.fail(pilot.packages[0], "application-error")
+        assert held_at == [10, 20, 40, 80]
+        assert len(small.standings()["aborted"]) == 100
+        message = msgspec.json.decode(small.told(payloads.Held)[0].data)["message"]
+        assert message.startswith("10 packages of run failed")
+
+
+def test_many_permanent_failures_in_one_step_hold_the_job_too() -> None:
+    retry = Retry(rules=(RetryRule(reason="application-error", action="give-up"),))
+    with Small(site(cores=15)) as small:
+        small.submit(bag(40, kind(retry=retry)))
+        pilot = small.pilot()
+        for package in pilot.packages:
+            pilot.end(pilot.ref(package), reason="application-error")
+        pilot.exchange()
+        assert len(small.standings()["aborted"]) == 15
+        assert small.engine.jobs[JOB].held
+        assert pilot.packages == []
+
+
+def test_the_history_of_failures_is_kept_until_the_package_is_over() -> None:
+    with Small(site()) as small:
+        small.submit(bag(1))
+        pilot = small.pilot()
+        pilot.fail("1.1.1", "platform-failure")
+        pilot.fail("1.1.1", "preempted")
+        small.wait(20, pilot)
+        pilot.unread.clear()
+        work = small.engine.jobs[JOB].work[0]
+        assert [(each.attempt, each.site, each.reason) for each in work.failures.values()] == [
+            (1, "a", "platform-failure"),
+            (2, "a", "preempted"),
+        ]
+        assert [why.message for why in small.explain("1.1.1").reasons if why.code == "failed"] == [
+            "attempt 1 failed at a: platform-failure",
+            "attempt 2 failed at a: preempted",
+        ]
+        pilot.exchange()
+        pilot.succeed("1.1.1")
+        assert small.engine.jobs[JOB].work == {}
+
+
+def test_an_attempt_that_replaces_a_lost_one_names_it() -> None:
+    with Small(site()) as small:
+        small.submit(bag(1))
+        pilot = small.pilot()
+        small.wait(200)
+        small.take(SubmitPilot)
+        other = small.agent("a-0.1", site="a", request="a-0")
+        other.exchange()
+        assert other.packages == ["1.1.1"]
+        last = small.told(payloads.AttemptCreated, "1.1.1")[-1]
+        assert msgspec.json.decode(last.data)["replaces"] == 1
+        assert pilot.packages == ["1.1.1"]
