@@ -11,6 +11,9 @@ RUNTIME := $(VENV)/.installed-runtime
 DEVELOPMENT := $(VENV)/.installed-development
 PYTHON ?=
 WORKERS ?= auto
+SEEDS ?= 500
+SOAK_SEEDS ?= 10000
+SOAK_FUZZES ?= 20
 
 # Recipes name programs as a reader would type them; the environment's own come first.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
@@ -19,16 +22,19 @@ PIP_INSTALL := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-c
 
 .PHONY: help
 help:  ## say what can be made
-	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 14
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 16
 
 .PHONY: demo
 demo: $(RUNTIME)  ## check the example job and draw its graph
 	pilotage check examples/reconstruction/pilotage.yaml
 	pilotage graph examples/reconstruction/pilotage.yaml
 
+# Looking for every planted bug from the first seed on takes long: `make test` begins where each was found before.
+WITHOUT_HINTS := tests/simulation/test_mutants.py::test_a_planted_bug_is_found_without_a_hint
+
 .PHONY: test
-test: check  ## check, then run every test
-	pytest --numprocesses $(WORKERS) --dist worksteal
+test: check  ## check, then run the tests
+	pytest --numprocesses $(WORKERS) --dist worksteal --deselect $(WITHOUT_HINTS)
 
 .PHONY: check
 check: $(DEVELOPMENT)  ## lint, format, types, imports and house rules
@@ -39,14 +45,27 @@ check: $(DEVELOPMENT)  ## lint, format, types, imports and house rules
 	@if [ -d src/pilotage/agent ]; then vermin --quiet --no-tips --target=3.8- --violations src/pilotage/agent; fi
 	pytest --quiet tests/test_tidy.py
 
+.PHONY: simulate
+simulate: $(RUNTIME)  ## run SEEDS made-up worlds with every fault there is (500)
+	pilotage simulate --seeds $(SEEDS)
+
+.PHONY: soak
+soak: $(DEVELOPMENT)  ## ten thousand worlds, every planted bug without a hint, long fuzzing: for a quiet night
+	seq 1 100 $(SOAK_SEEDS) | xargs --max-procs "$$(nproc)" --replace=FIRST pilotage simulate --from FIRST --seeds 100
+	pytest --numprocesses $(WORKERS) --dist worksteal $(WITHOUT_HINTS)
+	for seed in $$(seq $(SOAK_FUZZES)); do \
+	  pytest --quiet --numprocesses $(WORKERS) --dist worksteal --hypothesis-seed="$$seed" tests/property; \
+	done
+
 .PHONY: bench
 bench: $(DEVELOPMENT)  ## measure every figure the documentation gives, up to a hundred thousand
-	@failed=; for each in language book; do python -m bench.$$each || failed="$$failed $$each"; done; \
+	@failed=; for each in language book engine; do python -m bench.$$each || failed="$$failed $$each"; done; \
 	if [ -n "$$failed" ]; then echo "make: figures were missed in$$failed" >&2; exit 1; fi
 
 .PHONY: bench-full
 bench-full: $(DEVELOPMENT)  ## the same with a million packages and ten million events: for a quiet night
-	python -m bench.book --full
+	@failed=; for each in book engine; do python -m bench.$$each --full || failed="$$failed $$each"; done; \
+	if [ -n "$$failed" ]; then echo "make: figures were missed in$$failed" >&2; exit 1; fi
 
 .PHONY: docs
 docs: $(DEVELOPMENT)  ## write the generated parts of the reference pages

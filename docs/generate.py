@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from pilotage.app.rules import rules_table
 from pilotage.language.reading.reference import reference_tables
 from pilotage.model.configuration import settings_tables
 from pilotage.model.event_tables import event_tables
@@ -13,10 +14,17 @@ from pilotage.model.state_diagram import compound_table, state_diagram, state_ta
 FOLDER = Path(__file__).parent
 PAGES = tuple(
     FOLDER / page
-    for page in ("reference/document.md", "reference/events.md", "explanation/states.md", "reference/settings.md")
+    for page in (
+        "reference/document.md",
+        "reference/events.md",
+        "explanation/engine.md",
+        "explanation/states.md",
+        "reference/settings.md",
+    )
 )
 PARTS = {
     "fields": reference_tables,
+    "rules": rules_table,
     "events": event_tables,
     "states": state_table,
     "diagram": state_diagram,

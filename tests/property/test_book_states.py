@@ -28,6 +28,7 @@ def assert_stands(facts: PackageFacts, package: Package) -> None:
     assert facts.state == package.state()
     assert facts.epoch == package.epoch
     assert facts.held == package.hold[1]
+    assert facts.replicas == package.replicas
     assert facts.dropped == package.drop[1]
     shown = package.shown()
     assert facts.attempt == shown
@@ -35,6 +36,7 @@ def assert_stands(facts: PackageFacts, package: Package) -> None:
         attempt = package.attempts[shown]
         assert facts.site == attempt.site
         assert facts.exit_code == attempt.exit_code()
+        assert attempt.number in package.granted or facts.reason == attempt.reason()
     ends = len(package.granted) + package.cancelled + package.aborted
     assert facts.conflict == (ends > 1)
 
@@ -140,6 +142,12 @@ def test_the_scheduler_reaches_every_state_and_every_kind_of_trouble() -> None:
                         "cancelled and granted": package.cancelled and bool(package.granted),
                         "finished after another won": bool(winners) and any(each.ends for each in others),
                         "two reports of one end": any(len(each.ends) > 1 for each in package.here()),
+                        "lost, and nothing came of it": any(each.lost() for each in package.here()),
+                        "lost, and won after all": any(each.doubt() == "AttemptLost" and each.ends for each in winners),
+                        "lost, and recovered": any(
+                            each.doubt() == "AttemptRecovered" and "AttemptLost" in [one["type"] for one in each.doubts]
+                            for each in package.here()
+                        ),
                         "cleared": package.cleared,
                         "held": package.hold[1],
                         "dropped": package.drop[1],
@@ -148,4 +156,4 @@ def test_the_scheduler_reaches_every_state_and_every_kind_of_trouble() -> None:
                     if holds
                 }
     assert states == {state.value for state in State}
-    assert len(troubles) == 10, troubles
+    assert len(troubles) == 13, troubles

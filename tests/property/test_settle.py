@@ -7,14 +7,15 @@ import copy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.book.facts import Register
+from pilotage.book.registers import Register
 from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts
 from pilotage.book.settle import settle_all, settle_single
 
 TIMES = st.none() | st.sampled_from([1.0, 2.0, 3.0, 4.0])
 KEYS = st.tuples(st.just(2), st.integers(0, 3), st.integers(0, 4), st.integers(1, 3), st.just("s"))
 ATTEMPT_TIMES = (
-    "created_at", "queued_at", "started_at", "suspected_at", "phase_at", "staged_at", "finished_at", "granted_at",
+    "created_at", "queued_at", "started_at", "suspected_at", "recovered_at", "lost_at", "phase_at", "staged_at",
+    "finished_at", "granted_at",
 )  # fmt: skip
 
 
@@ -29,6 +30,8 @@ def attempts(draw: st.DrawFn) -> AttemptFacts:
         attempt.lease_seconds = draw(st.sampled_from([None, 9.0]))
         attempt.replaces = draw(st.sampled_from([None, 1, 2]))
     attempt.node = draw(st.sampled_from([None, "n1"]))
+    if attempt.lost_at is not None:
+        attempt.lost_reason = "platform-failure"
     if attempt.finished_at is not None:
         attempt.exit_code = draw(st.sampled_from(["SUCCESS", "EXECUTION_FAILED"]))
         attempt.exit_message = draw(st.sampled_from([None, "said"]))

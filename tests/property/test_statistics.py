@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotage.book import statistics
+from pilotage.book.bins import BINS, COARSE_SECONDS, ENTRY, FINE_SECONDS, NEVER
 from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts, StatisticRow
-from pilotage.book.statistics import COARSE_SECONDS, FINE_SECONDS, NEVER, Observations, Sketch, flows, slices_of
+from pilotage.book.statistics import Observations, Sketch, flows, slices_of
 from pilotage.model.states import State
+from pilotage.simulator.ledger import MemoryLedger
 from tests.histories import START, Scheduler
-from tests.memory_ledger import Book, MemoryBook, MemoryLedger, SqliteBook
+from tests.memory_ledger import Book, MemoryBook, SqliteBook
 from tests.shown import cut, delivered
 from tests.standing import WireEvent, places
 
@@ -32,7 +33,8 @@ seeds = st.integers(0, 2**32)
 def ran_since(attempt: AttemptFacts) -> float | None:
     """Since when an attempt ran, as far as anything says so."""
     leased = attempt.created_at if attempt.lease_seconds is not None else None
-    signs = (attempt.started_at, leased, attempt.phase_at, attempt.suspected_at, attempt.staged_at)
+    doubted = attempt.suspected_at if attempt.suspected_at is not None else attempt.recovered_at
+    signs = (attempt.started_at, leased, attempt.phase_at, doubted, attempt.staged_at)
     return next((time for time in signs if time is not None), None)
 
 
@@ -108,7 +110,7 @@ def stored(rows: Iterable[StatisticRow]) -> Counted:
         counts: Counter[tuple[str, str]] = Counter()
         for code, count in sketch.counts.items():
             assert count > 0, "nothing is taken back that was not counted"
-            counts[pair_of(code // statistics._BINS)] += count
+            counts[pair_of(code // BINS)] += count
         sums = {pair_of(pair): seconds for pair, seconds in sketch.sums.items()}
         if counts:
             found[row.width_seconds, row.slice, row.site, row.activity] = (counts, sums)
@@ -117,7 +119,7 @@ def stored(rows: Iterable[StatisticRow]) -> Counted:
 
 def pair_of(code: int) -> tuple[str, str]:
     earlier, later = divmod(code, 16)
-    return ("" if earlier == statistics._ENTRY else STATES[earlier], STATES[later])
+    return ("" if earlier == ENTRY else STATES[earlier], STATES[later])
 
 
 def assert_same(found: Counted, expected: Counted) -> None:

@@ -128,6 +128,20 @@ def test_the_status_of_a_package_shows_every_attempt(canned: CannedServer) -> No
     ).replace("n1                                ", "n1" + " " * 36)
 
 
+def test_the_status_of_a_package_says_which_attempts_are_in_doubt(canned: CannedServer) -> None:
+    attempts = [
+        attempt_view(attempt=1, site="bari", phase="inputs", lost_at=MOMENT, lost_reason="platform-failure"),
+        attempt_view(attempt=2, site="lyon", phase="inputs", suspected_at=MOMENT),
+        attempt_view(attempt=3, site="lyon", phase="inputs", recovered_at=MOMENT),
+    ]
+    package = package_view(id="1.2.1", job="j", path="sweep/001/002/001", state="RUNNING")
+    canned.answer("/v1/jobs/j/packages/1.2.1", {"package": package, "attempts": attempts})
+    shown = run("status", "j/001/002/001").stdout.partition("attempts\n")[2]
+    assert [line.split() for line in shown.splitlines()] == [
+        ["1", "bari", "lost", "platform-failure"], ["2", "lyon", "suspected"], ["3", "lyon", "inputs"],
+    ]  # fmt: skip
+
+
 def test_an_unknown_job_is_answered_with_what_was_perhaps_meant(canned: CannedServer) -> None:
     canned.refuse("/v1/jobs/swep", 404, "unknown_job", "job swep: there is no such job here", "did you mean sweep?")
     assert refused("status", "swep") == "error: job swep: there is no such job here\n  did you mean sweep?\n"

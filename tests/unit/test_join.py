@@ -354,10 +354,12 @@ def test_events_of_a_purged_job_are_refused_and_of_a_sealed_one_bring_it_back() 
     book.take([engine.register(TWO)])
     [row] = book.rows(JobRow)
     row.place = "sealed"
+    book.memory.put_rows([row])
     with pytest.raises(JobsSealed) as told_so:
         book.take([engine.say("JobAccepted")])
     assert told_so.value.jobs == ("j",)
     row.place = "purged"
+    book.memory.put_rows([row])
     receipt = book.take([engine.say("JobAccepted"), {**engine.say("Noted", text="x"), "job": "k"}]).receipt
     assert [(one.index, one.code) for one in receipt.refused] == [(0, "purged")]
     assert receipt.parked == 1

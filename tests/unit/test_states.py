@@ -31,6 +31,10 @@ QUEUED: Step = ("AttemptQueued", {"attempt": 1})
 STARTED: Step = ("AttemptStarted", {"attempt": 1})
 FAILED: Step = ("AttemptFinished", {"attempt": 1, "exit_code": "EXECUTION_FAILED"})
 SUCCEEDED: Step = ("AttemptFinished", {"attempt": 1, "exit_code": "SUCCESS"})
+SUSPECTED: Step = ("AttemptSuspected", {"attempt": 1})
+RECOVERED: Step = ("AttemptRecovered", {"attempt": 1})
+LOST: Step = ("AttemptLost", {"attempt": 1, "reason": "preempted"})
+PHASE: Step = ("PhaseEntered", {"attempt": 1, "phase": "inputs"})
 GRANTED: Step = ("CommitGranted", {"attempt": 1})
 CANCELLED: Step = ("CancelAccepted", {})
 ABORTED: Step = ("Aborted", {"cause": "quota"})
@@ -39,15 +43,17 @@ CLEARED: Step = ("Cleared", {"by": "user"})
 WAYS: dict[State, list[list[Step]]] = {
     # How a package comes to stand in each state: by the book, and with what comes before lost on the way.
     State.SUBMITTED: [[]],
-    State.WAITING: [[ACCEPTED], [ACCEPTED, CREATED, FAILED], [ACCEPTED, BOUND, CREATED, STARTED, FAILED], [UNBOUND]],
+    State.WAITING: [[ACCEPTED], [ACCEPTED, CREATED, FAILED], [ACCEPTED, BOUND, CREATED, STARTED, FAILED], [UNBOUND],
+                    [ACCEPTED, CREATED, STARTED, SUSPECTED, LOST]],
     State.READY: [[ACCEPTED, BOUND], [ACCEPTED, BOUND, CREATED], [BOUND], [CREATED]],
     State.SCHEDULED: [[ACCEPTED, BOUND, CREATED, QUEUED], [QUEUED]],
-    State.RUNNING: [[ACCEPTED, CREATED, QUEUED, STARTED], [STARTED], [CREATED, STARTED, SUCCEEDED], [SUCCEEDED]],
+    State.RUNNING: [[ACCEPTED, CREATED, QUEUED, STARTED], [STARTED], [CREATED, STARTED, SUCCEEDED], [SUCCEEDED],
+                    [CREATED, STARTED, LOST, RECOVERED], [CREATED, STARTED, LOST, SUCCEEDED]],
     State.DONE: [[ACCEPTED, CREATED, STARTED, SUCCEEDED, GRANTED], [GRANTED]],
     State.ABORTED: [[ACCEPTED, CREATED, STARTED, FAILED, ABORTED], [ABORTED], [STARTED, ABORTED]],
     State.CANCELLED: [[ACCEPTED, CREATED, STARTED, CANCELLED], [CANCELLED]],
     State.CLEARED: [[ACCEPTED, CREATED, STARTED, SUCCEEDED, GRANTED, CLEARED], [CLEARED]],
-}
+}  # fmt: skip
 EVENTS: dict[tuple[str, str], Step] = {
     # Every event a package can be moved by, and beside them those that must not move it, as (type, note of the table).
     ("JobAccepted", ""): ACCEPTED,
@@ -60,8 +66,10 @@ EVENTS: dict[tuple[str, str], Step] = {
     ),
     ("AttemptQueued", ""): QUEUED,
     ("AttemptStarted", ""): STARTED,
-    ("AttemptSuspected", "it held a lease"): ("AttemptSuspected", {"attempt": 1}),
-    ("PhaseEntered", "it holds a lease"): ("PhaseEntered", {"attempt": 1, "phase": "inputs"}),
+    ("AttemptSuspected", "it held a lease"): SUSPECTED,
+    ("AttemptRecovered", "it holds its lease again"): RECOVERED,
+    ("AttemptLost", "nobody waits for it; the engine decides what follows"): LOST,
+    ("PhaseEntered", "it holds a lease"): PHASE,
     ("OutputsStaged", "it holds a lease"): ("OutputsStaged", {"attempt": 1, "manifest": []}),
     ("AttemptFinished", "succeeded; it waits for its grant"): SUCCEEDED,
     ("AttemptFinished", "failed; the engine decides what follows"): FAILED,
@@ -74,6 +82,7 @@ EVENTS: dict[tuple[str, str], Step] = {
     ("Released", ""): ("Released", {"operation": 1}),
     ("Dropped", ""): ("Dropped", {"operation": 1}),
     ("Restored", ""): ("Restored", {"operation": 1}),
+    ("ReplicaWanted", ""): ("ReplicaWanted", {"replicas": 1}),
     ("Tagged", ""): ("Tagged", {"name": "study", "value": "A"}),
     ("Noted", ""): ("Noted", {"text": "so"}),
     ("PackageRegistered", ""): ("PackageRegistered", {}),
@@ -173,6 +182,44 @@ def test_of_states_that_facts_imply_the_most_advanced_is_shown() -> None:
 def test_two_grants_of_one_epoch_are_flagged_and_the_later_attempt_is_shown() -> None:
     facts = book_after(GRANTED, ("CommitGranted", {"attempt": 2})).package("j", "1.1.1")
     assert (facts.state, facts.conflict, facts.attempt) == ("DONE", 1, 2)
+
+
+def test_a_lost_attempt_is_not_waited_for_and_says_why_until_it_has_an_end_of_its_own() -> None:
+    lost = book_after(ACCEPTED, CREATED, STARTED, LOST).package("j", "1.1.1")
+    assert (lost.state, lost.reason, lost.entered_at) == ("WAITING", "preempted", 106.0)
+    assert (lost.attempts[1].lost_at, lost.attempts[1].lost_reason) == (106.0, "preempted")
+    late = book_after(ACCEPTED, CREATED, STARTED, LOST, FAILED).package("j", "1.1.1")
+    assert (late.state, late.reason, late.exit_code) == ("WAITING", None, "EXECUTION_FAILED")
+    won = book_after(ACCEPTED, CREATED, STARTED, LOST, SUCCEEDED, GRANTED).package("j", "1.1.1")
+    assert (won.state, won.reason) == ("DONE", None)
+
+
+def test_a_phase_alone_does_not_bring_a_lost_attempt_back_and_its_recovery_or_success_does() -> None:
+    assert state_after(CREATED, STARTED, LOST, PHASE) == State.WAITING
+    assert state_after(CREATED, STARTED, LOST, RECOVERED) == State.RUNNING
+    assert state_after(CREATED, STARTED, LOST, SUCCEEDED) == State.RUNNING
+
+
+def test_of_suspected_recovered_and_lost_the_last_word_stands() -> None:
+    words = {"suspected_at": SUSPECTED, "recovered_at": RECOVERED, "lost_at": LOST}
+    for first in words.values():
+        for stands, second in words.items():
+            attempt = book_after(CREATED, STARTED, first, second).package("j", "1.1.1").attempts[1]
+            assert {name for name in words if getattr(attempt, name) is not None} == {stands}
+            assert attempt.lost_reason == ("preempted" if stands == "lost_at" else None)
+
+
+def test_replicas_are_wanted_for_the_rest_of_an_epoch() -> None:
+    wanted: list[Step] = [("ReplicaWanted", {"replicas": 1}), ("ReplicaWanted", {"replicas": 2})]
+    assert book_after(CREATED, *wanted).package("j", "1.1.1").replicas == 2
+    again: Step = ("Restarted", {"epoch": 2, "cause": "by-hand"})
+    assert book_after(CREATED, *wanted, again).package("j", "1.1.1").replicas == 0
+
+
+def test_beside_a_lost_attempt_another_one_counts() -> None:
+    other: Step = ("AttemptCreated", {"attempt": 2, "site": "nikhef", "lease_seconds": 60})
+    facts = book_after(ACCEPTED, CREATED, STARTED, LOST, other).package("j", "1.1.1")
+    assert (facts.state, facts.attempt, facts.reason) == ("RUNNING", 2, None)
 
 
 def test_the_states_of_the_dzero_job_definition() -> None:

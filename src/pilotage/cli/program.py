@@ -21,6 +21,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "convert": ("convert", "Write a document in another format, or in the canonical form of our own."),
         "graph": ("graph", "Draw the graph that a document's files imply."),
         "init": ("init", "Write a first pilotage.yaml into the current folder."),
+        "rules": ("rules", "Show what is done when attempts fail."),
         "schema": ("schema", "Print the JSON Schema of a document, for editors and other programs."),
         "software": ("software", "Work with descriptions of software."),
     },
@@ -35,6 +36,12 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "status": ("status", "Show how a job or a package stands."),
         "subscriptions": ("subscriptions", "Be told of changes: by following them, by a webhook or by mail."),
         "tag": ("tag", "Give a job or a package names with values, before, during or after its run."),
+    },
+    "pilotage itself": {
+        "simulate": (
+            "simulate",
+            "Run made-up worlds in virtual time, with every fault there is, and check what must hold.",
+        ),
     },
 }
 """Every command by name: the module of `pilotage.cli` that has it, and what `--help` says of it.

@@ -1,0 +1,210 @@
+"""A service, sites and pilots in virtual time with nobody watching: what the engine costs when everything goes well."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import msgspec
+
+from pilotage.book.codec import Checked, Codec
+from pilotage.book.join import join
+from pilotage.engine.engine import Engine
+from pilotage.engine.parts import Standing
+from pilotage.engine.settings import EngineSettings
+from pilotage.model.demand import Capacity
+from pilotage.model.effects import Effect, SubmitPilot
+from pilotage.model.exchange import ExchangeReply
+from pilotage.model.plan import Template
+from pilotage.model.site import Site
+from pilotage.service.core import Answer, Core, Outbox, Submit
+from pilotage.simulator.batch import BatchSystem
+from pilotage.simulator.clock import Schedule
+from pilotage.simulator.driver import Driver, Timing
+from pilotage.simulator.faults import FaultBox, Faults
+from pilotage.simulator.fleet import Fleet
+from pilotage.simulator.jobs import Definitions, big_job, registration
+from pilotage.simulator.ledger import MemoryLedger
+from pilotage.simulator.nature import Habits, SeededNature
+from pilotage.simulator.network import Network
+from pilotage.simulator.randomness import Dice, Fixed, Uniform
+from pilotage.simulator.store import Store
+from pilotage.simulator.surroundings import AgentSettings, Surroundings
+
+JOB = "J1"
+START = 1_000_000.0
+
+
+class Log:
+    """A journal that writes every event down and folds none: what is left is the engine, the core and the simulator."""
+
+    full = False
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.count = 0
+        self._batches: list[tuple[Sequence[Checked], float]] = []
+        self._encode = msgspec.json.Encoder().encode_into
+        self._file = io.BytesIO()
+        self._buffer = bytearray()
+
+    def append(self, events: Sequence[Checked], now: float) -> None:
+        """Take a batch."""
+        self._batches.append((events, now))
+
+    def sync(self) -> int:
+        """Write every batch that was taken."""
+        for events, now in self._batches:
+            self.keep(events, now)
+            self.count += len(events)
+        self._batches.clear()
+        return self.count
+
+    def keep(self, events: Sequence[Checked], now: float) -> None:
+        """Write a batch; the text is let go of, as a file would take it."""
+        for one in events:
+            self._encode(one.event, self._buffer)
+        self._file.seek(0)
+        self._file.write(self._buffer)
+        self._buffer.clear()
+
+    def crash(self, *, torn: bool) -> int:
+        """Never."""
+        raise NotImplementedError
+
+    def events(self) -> Sequence[Checked]:
+        """Nothing is kept."""
+        return ()
+
+    def granted(self, job: str) -> dict[str, int]:
+        """Nothing is kept."""
+        return {}
+
+
+class Folded(Log):
+    """The same with the folds of the book, in memory: facts, states, histograms, statistics."""
+
+    def __init__(self) -> None:
+        """Begin with an empty book."""
+        super().__init__()
+        self.ledger = MemoryLedger()
+        self._codec = Codec()
+
+    def keep(self, events: Sequence[Checked], now: float) -> None:
+        """Write a batch and join it with the book."""
+        super().keep(events, now)
+        joined = join(self.ledger, events, received=now, codec=self._codec)
+        if joined.receipt.kept != len(events):
+            raise SystemExit(f"the book did not keep everything: {joined.receipt}")
+        self.ledger.write(joined.changes)
+
+
+class _Host:
+    def __init__(self, batch: BatchSystem) -> None:
+        self._batch = batch
+
+    def black_hole(self) -> str:
+        return ""
+
+    def ended(self, instance: str) -> None:
+        self._batch.ended(instance)
+
+
+class Yard:
+    """One big job on many pilots at many sites."""
+
+    def __init__(
+        self, *, packages: int, pilots: int, sites: int, journal: Log, slots: int = 1, stages: int = 4
+    ) -> None:
+        """Put everything together; nothing happens before `run`."""
+        dice = Dice(1)
+        self.packages = packages
+        self.journal = journal
+        self.schedule = schedule = Schedule(START)
+        box = FaultBox(Faults(), dice)
+        box.stop()
+        self.sketch = big_job(JOB, packages=packages, stages=stages, template=Template(activity="work"))
+        self.definitions = Definitions([self.sketch], seed=1)
+        capacity = Capacity(cores_hundredths=100 * slots)
+        self.sites = [Site(name=f"site{n}", capacity=capacity, pilots_max=pilots // sites) for n in range(sites)]
+        self.settings = EngineSettings(interval_seconds=60.0)
+        self.driver = Driver(
+            schedule=schedule,
+            box=box,
+            journal=journal,  # type: ignore[arg-type] # what the driver asks of it is there
+            definitions=self.definitions,
+            timing=Timing(collect_seconds=0.2, commit_seconds=0.1),
+            around=self,
+        )
+        self._batches = {
+            site.name: BatchSystem(
+                site,
+                schedule=schedule,
+                box=box,
+                dice=dice,
+                queue=Uniform(low=1.0, high=60.0),
+                report=self.driver.receive,
+                poll_seconds=600.0,
+            )
+            for site in self.sites
+        }
+        world = Surroundings(
+            schedule=schedule,
+            network=Network(schedule, box, dice, Fixed(0.01), plain=True),
+            store=Store(schedule, remembers=False),
+            box=box,
+            nature=SeededNature(1, Habits(application_seconds=Uniform(low=30.0, high=90.0)), {}),
+            uplink=self.driver.receive,
+            settings=AgentSettings(interval_seconds=60.0, idle_seconds=1e9, hold_seconds=0.0),
+        )
+        self._fleet = Fleet(world)
+
+    def run(self) -> int:
+        """From the submission to the last grant; how many things happened by the schedule."""
+        self.driver.start()
+        plan = self.definitions.plan(JOB, ())
+        self.driver.receive(Submit(token=1, job=JOB, registered=registration(self.sketch), plan=plan))
+        moments = 0
+        job = None
+        while job is None or job.counts[Standing.DONE] < self.packages:
+            if not self.schedule.step():
+                raise SystemExit("nothing more will happen, and the job is not done")
+            moments += 1
+            job = self.engine.jobs.get(JOB)
+        self.journal.sync()
+        return moments
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that decides."""
+        core = self.driver.core
+        assert core is not None
+        return core.engine
+
+    # --- around the service ---
+
+    def carry_out(self, effect: Effect) -> None:
+        """Submit what is to be submitted."""
+        if isinstance(effect, SubmitPilot):
+            batch, key = self._batches[effect.site], effect.key
+            batch.submit(key, lambda name: self._fleet.start(name, _Host(batch), request=key, site=batch.site))
+
+    def deliver(self, reply: ExchangeReply) -> None:
+        """Answer an agent."""
+        self._fleet.deliver(reply)
+
+    def tell(self, answer: Answer) -> None:
+        """Nobody asks."""
+
+    def written(self, events: Sequence[Checked]) -> None:
+        """Nobody watches."""
+
+    def crashed(self) -> None:
+        """Never."""
+
+    def stepped(self, core: Core, outbox: Outbox) -> None:
+        """Nobody doubts."""
+
+    def start(self, now: float) -> Core:
+        """A core that knows the sites and nothing else."""
+        return Core(Engine(sites=self.sites, settings=self.settings, now=now))

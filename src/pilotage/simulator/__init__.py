@@ -1,0 +1,1 @@
+"""Doubts everything: the production engine, core and book on a virtual clock, among agents and sites that fail on purpose."""

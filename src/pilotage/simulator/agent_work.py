@@ -1,0 +1,165 @@
+"""The attempts that an agent holds and the room it has for them: as many run as fit, the rest wait in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from pilotage.model.demand import Capacity, Demand
+from pilotage.model.exchange import Assignment, AttemptRef
+from pilotage.simulator.attempts import OUTPUT_NAMES, Run
+from pilotage.simulator.surroundings import Host, Surroundings
+
+VANISHED_SECONDS = (10.0, 900.0)  # how long an input is out of reach
+
+
+class Workbench:
+    """What runs in one agent; `on_over` is told of each attempt that came to its end by itself."""
+
+    __slots__ = (
+        "_agent",
+        "_host",
+        "_on_over",
+        "_site",
+        "_speed",
+        "_world",
+        "capacity",
+        "free_cores_hundredths",
+        "free_gpus",
+        "free_memory_bytes",
+        "free_scratch_bytes",
+        "held",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        world: Surroundings,
+        host: Host,
+        *,
+        agent: str,
+        site: str,
+        capacity: Capacity,
+        on_over: Callable[[Run], None],
+    ) -> None:
+        """Begin with an empty node."""
+        self._world = world
+        self._host = host
+        self._agent = agent
+        self._site = site
+        self._speed = world.nature.speed(agent, site)
+        self._on_over = on_over
+        self.capacity = capacity
+        self.free_cores_hundredths = capacity.cores_hundredths
+        self.free_memory_bytes = capacity.memory_bytes
+        self.free_gpus = capacity.gpus
+        self.free_scratch_bytes = capacity.scratch_bytes
+        self.held: dict[AttemptRef, Run] = {}  # in the order in which they came
+        self.waiting: deque[Run] = deque()
+
+    def accept(self, assignment: Assignment) -> Run:
+        """Hold an attempt, which runs as soon as those before it leave room."""
+        run = self.held[assignment.ref] = Run(assignment)
+        self.waiting.append(run)
+        return run
+
+    def start_waiting(self) -> None:
+        """Start what has room now, in order: a large one is not overtaken, or it would wait for ever."""
+        waiting = self.waiting
+        while waiting and self._fits(waiting[0].assignment.demand):
+            self._start(waiting.popleft())
+
+    def never_fits(self, demand: Demand) -> bool:
+        """Whether an attempt asks for more than the whole node has."""
+        capacity = self.capacity
+        return (
+            demand.cores_hundredths > capacity.cores_hundredths
+            or demand.memory_bytes > capacity.memory_bytes
+            or demand.gpus > capacity.gpus
+            or demand.scratch_bytes > capacity.scratch_bytes
+        )
+
+    def has_room(self, backlog: int) -> bool:
+        """Whether one more attempt would run, or be let wait."""
+        return len(self.waiting) < backlog or (not self.waiting and self.free_cores_hundredths > 0)
+
+    def remove(self, run: Run) -> None:
+        """Let go of an attempt, wherever it stands, and give back what it took."""
+        run.stopped = True
+        del self.held[run.assignment.ref]
+        if self._world.witness is not None:
+            self._world.witness.on_ended(self._agent, run.assignment.ref, self._world.schedule.now)
+        if not run.running:
+            self.waiting.remove(run)
+            return
+        demand = run.assignment.demand
+        self.free_cores_hundredths += demand.cores_hundredths
+        self.free_memory_bytes += demand.memory_bytes
+        self.free_gpus += demand.gpus
+        self.free_scratch_bytes += demand.scratch_bytes
+
+    def remove_all(self) -> None:
+        """Let go of everything."""
+        for run in list(self.held.values()):
+            self.remove(run)
+
+    def postpone(self, seconds: float) -> None:
+        """Let everything that runs stand still for a time."""
+        now = self._world.schedule.now
+        for run in self.held.values():
+            if run.running:
+                run.postpone(now=now, seconds=seconds)
+
+    def _fits(self, demand: Demand) -> bool:
+        return (
+            demand.cores_hundredths <= self.free_cores_hundredths
+            and demand.memory_bytes <= self.free_memory_bytes
+            and demand.gpus <= self.free_gpus
+            and demand.scratch_bytes <= self.free_scratch_bytes
+        )
+
+    def _start(self, run: Run) -> None:
+        world = self._world
+        assignment = run.assignment
+        demand, ref, now = assignment.demand, assignment.ref, world.schedule.now
+        self.free_cores_hundredths -= demand.cores_hundredths
+        self.free_memory_bytes -= demand.memory_bytes
+        self.free_gpus -= demand.gpus
+        self.free_scratch_bytes -= demand.scratch_bytes
+        memory_limit_bytes = demand.memory_bytes or self.capacity.memory_bytes
+        fate = world.nature.fate(ref, self._site)
+        run.start(fate, now=now, speed=self._speed, memory_limit_bytes=memory_limit_bytes)
+        if world.witness is not None:
+            world.witness.on_started(self._agent, ref, now)
+        hole = self._host.black_hole()
+        if hole:
+            run.fall_into_hole(hole)
+        elif assignment.inputs and not self._read_inputs(assignment):
+            run.miss_input()
+        elif not world.box.quiet and world.box.strikes("disk_full"):
+            run.find_no_space()
+        world.schedule.post(run.ends_at, self._over, run)
+
+    def _read_inputs(self, assignment: Assignment) -> bool:
+        world, ref = self._world, assignment.ref
+        there = True
+        for source in assignment.inputs:
+            read = AttemptRef(ref.job, source.package, source.attempt)
+            if not world.box.quiet and world.box.strikes("input_vanishes"):
+                seconds = world.box.between("input_vanishes", low=VANISHED_SECONDS[0], high=VANISHED_SECONDS[1])
+                world.store.vanish(read, world.schedule.now + seconds)
+            there = world.store.read(read, ref) and there
+        return there
+
+    def _over(self, run: Run) -> None:
+        """The time of an attempt has come, unless it was stopped or stood still in between."""
+        if run.stopped:
+            return
+        schedule = self._world.schedule
+        if schedule.now < run.ends_at:
+            schedule.post(run.ends_at, self._over, run)
+            return
+        if run.reason is None:
+            self._world.store.stage(run.assignment.ref, OUTPUT_NAMES)
+        self.remove(run)
+        self._on_over(run)

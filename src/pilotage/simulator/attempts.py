@@ -1,0 +1,187 @@
+"""One attempt inside an agent: its phases, when each ends, and what is told of it when it is over.
+
+Everything that will happen to it is known when it starts, so that it costs one entry of the schedule. Whatever
+disturbs it later (a cancel, the end of its pilot, a pause) moves or cuts its times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+
+from pilotage.model.exchange import Assignment, AttemptRef
+from pilotage.model.outcomes import ExitCodeGasw, Phase
+from pilotage.model.payloads import AttemptFinished, OutputFile, PhaseTimes
+from pilotage.simulator.nature import Fate
+
+OUTPUT_NAMES = ("out",)
+BLACK_HOLE_SECONDS = 0.5  # how soon an attempt fails on a node that fails everything
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How an attempt that failed for a reason looks from outside."""
+
+    exit_code: ExitCodeGasw = ExitCodeGasw.EXECUTION_FAILED
+    exit_status: int | None = None
+    signal: int | None = None
+    message: str = ""
+
+
+CANCELLED = ""  # the reason of what was stopped because the service wanted it so
+
+ENDINGS: dict[str, Ending] = {
+    CANCELLED: Ending(exit_code=ExitCodeGasw.EXECUTION_CANCELED, signal=15, message="cancelled"),
+    "application-error": Ending(exit_status=1, message="the application failed"),
+    "command-not-found": Ending(exit_status=127, message="command not found"),
+    "disk-full": Ending(exit_code=ExitCodeGasw.ERROR_WRITE_LOCAL, message="no space left on device"),
+    "failure-pattern": Ending(exit_status=0, message="the log says that it failed"),
+    "input-checksum": Ending(exit_code=ExitCodeGasw.ERROR_READ_GRID, message="an input is not what it should be"),
+    "looping": Ending(exit_code=ExitCodeGasw.EXECUTION_STALLED, signal=9, message="no progress"),
+    "missing-input": Ending(exit_code=ExitCodeGasw.ERROR_FILE_NOT_FOUND, message="an input is not there"),
+    "missing-output": Ending(exit_code=ExitCodeGasw.ERROR_WRITE_GRID, message="an output was not made"),
+    "out-of-memory": Ending(signal=9, message="killed: out of memory"),
+    "platform-failure": Ending(exit_code=ExitCodeGasw.UNDEFINED, message="the node failed"),
+    "preempted": Ending(exit_code=ExitCodeGasw.EXECUTION_CANCELED, signal=15, message="preempted"),
+    "segmentation-fault": Ending(signal=11, message="segmentation fault"),
+    "signal": Ending(signal=6, message="killed by a signal"),
+    "wall-time": Ending(signal=15, message="killed: its wall time is over"),
+}
+
+
+class Run:
+    """An attempt that an agent holds: waiting for room until `started_at` is set, then under way."""
+
+    __slots__ = (
+        "application_at",
+        "assignment",
+        "ends_at",
+        "exit_status",
+        "memory_bytes",
+        "outputs_at",
+        "quiet_until",
+        "reason",
+        "started_at",
+        "stopped",
+    )
+
+    def __init__(self, assignment: Assignment) -> None:
+        """Hold what was assigned."""
+        self.assignment = assignment
+        self.started_at = -1.0
+        self.application_at = self.outputs_at = self.ends_at = 0.0
+        self.reason: str | None = None  # why it will fail; None: it will succeed
+        self.exit_status = 0
+        self.memory_bytes = 0
+        self.quiet_until = math.inf  # before that, no phase is long enough to be told by itself
+        self.stopped = False  # nothing more will come of it
+
+    @property
+    def running(self) -> bool:
+        """Whether it has started."""
+        return self.started_at >= 0.0
+
+    def start(self, fate: Fate, *, now: float, speed: float, memory_limit_bytes: int) -> None:
+        """Lay out what happens: the fate, unless it takes more memory or time than it may."""
+        demand = self.assignment.demand
+        work_seconds = fate.application_seconds / speed
+        self.started_at = self.quiet_until = now
+        self.memory_bytes = fate.memory_bytes
+        if fate.reason:
+            self.reason, self.exit_status = fate.reason, fate.exit_status
+            work_seconds *= fate.fails_after
+        if 0 < memory_limit_bytes < fate.memory_bytes:
+            self.reason, self.memory_bytes = "out-of-memory", memory_limit_bytes
+            work_seconds *= 0.5
+        self.application_at = now + fate.inputs_seconds
+        self.outputs_at = self.application_at + work_seconds
+        self.ends_at = self.outputs_at + (fate.outputs_seconds if self.reason is None else 0.0)
+        if demand.wall_seconds and self.ends_at > now + demand.wall_seconds:
+            self.cut("wall-time", at=now + demand.wall_seconds)
+
+    def miss_input(self) -> None:
+        """One of its inputs is not there: it ends as soon as that is known."""
+        self.cut("missing-input", at=self.application_at)
+
+    def find_no_space(self) -> None:
+        """Its disk is full when it stages."""
+        if self.reason is None:
+            self.reason = "disk-full"
+
+    def fall_into_hole(self, reason: str) -> None:
+        """It fails at once, as everything does on this node."""
+        self.cut(reason, at=min(self.ends_at, self.started_at + BLACK_HOLE_SECONDS))
+
+    def cut(self, reason: str, *, at: float) -> None:
+        """Let it fail at a time for a reason, whatever it would have done."""
+        self.reason, self.ends_at = reason, at
+        self.exit_status = 0
+
+    def postpone(self, *, now: float, seconds: float) -> None:
+        """Nothing of it moves for a time: what is still to come, comes so much later."""
+        if self.application_at > now:
+            self.application_at += seconds
+        if self.outputs_at > now:
+            self.outputs_at += seconds
+        self.ends_at += seconds
+        self.quiet_until += seconds
+
+    def long_phase(self, *, now: float, interval_seconds: float) -> tuple[Phase, float] | None:
+        """The phase it is in and when that began, once for each that lasts longer than an interval."""
+        phase: Phase
+        if now < self.application_at:
+            phase, begins_at, ends_at = "inputs", self.started_at, self.application_at
+        elif now < self.outputs_at:
+            phase, begins_at, ends_at = "application", self.application_at, self.outputs_at
+        else:
+            phase, begins_at, ends_at = "outputs", self.outputs_at, self.ends_at
+        if now < begins_at + interval_seconds:
+            self.quiet_until = begins_at + interval_seconds
+            return None
+        self.quiet_until = ends_at + interval_seconds
+        return phase, begins_at
+
+    def finish(self, *, now: float, skew_seconds: float, node: str) -> AttemptFinished:
+        """What is told of it when it is over, by the clock of the agent."""
+        phases = tuple(self._phases(now, skew_seconds)) if self.running else ()
+        if self.reason is None:
+            return AttemptFinished(
+                exit_code=ExitCodeGasw.SUCCESS,
+                exit_status=0,
+                node=node,
+                phases=phases,
+                manifest=manifest_of(self.assignment.ref),
+                peak_memory_bytes=self.memory_bytes,
+            )
+        ending = ENDINGS[self.reason]
+        own_status = self.exit_status if self.reason == "application-error" else 0
+        return AttemptFinished(
+            exit_code=ending.exit_code,
+            exit_message=ending.message,
+            reason=self.reason or None,
+            exit_status=own_status or ending.exit_status,
+            signal=ending.signal,
+            node=node,
+            phases=phases,
+            peak_memory_bytes=self.memory_bytes,
+        )
+
+    def _phases(self, now: float, skew_seconds: float) -> Iterator[PhaseTimes]:
+        """The phases that took any time."""
+        bounds: tuple[tuple[Phase, float, float], ...] = (
+            ("inputs", self.started_at, min(self.application_at, now)),
+            ("application", self.application_at, min(self.outputs_at, now)),
+            ("outputs", self.outputs_at, now),
+        )
+        for phase, begins_at, ends_at in bounds:
+            if ends_at > begins_at:
+                told_at = max(0.0, begins_at + skew_seconds)
+                yield PhaseTimes(phase=phase, started_at=told_at, seconds=ends_at - begins_at)
+
+
+def manifest_of(ref: AttemptRef) -> tuple[OutputFile, ...]:
+    """What an attempt stages: files whose content no other attempt of its job has."""
+    content = f"{ref.package}.{ref.attempt}".encode()
+    digest = content.hex().rjust(64, "0")[-64:]  # of the right form, and as telling as a real one
+    return (OutputFile(name=OUTPUT_NAMES[0], size_bytes=len(content), sha256=digest),)

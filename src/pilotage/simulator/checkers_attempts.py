@@ -1,0 +1,209 @@
+"""Doubts the attempts: each is created only for what is still to be done, fits where it goes, and runs alone.
+
+Two attempts of one package may be live at once only where somebody asked for a replica, or where the earlier one was
+suspected, lost or given up before; a package with side effects never has two that could both run.
+"""
+
+from __future__ import annotations
+
+from pilotage.model import payloads
+from pilotage.model.demand import Demand, lacking
+from pilotage.model.outcomes import ExitCodeGasw
+from pilotage.model.plan import Template
+from pilotage.simulator.checkers_inputs import Inputs
+from pilotage.simulator.checkers_traces import AttemptTrace, PackageTrace, Record, Rules
+
+CREATIONS = "creations"
+RETRIES = "retries"
+ROOMS = "rooms"
+LEASES = "leases"
+
+
+def demand_of(template: Template, attempt: AttemptTrace) -> Demand:
+    """What an attempt takes: what its package asked for, or more where a failure before it made it so."""
+    asked = template.demand
+    if attempt.memory_bytes is None and attempt.wall_seconds is None:
+        return asked
+    return Demand(
+        cores_hundredths=asked.cores_hundredths,
+        memory_bytes=asked.memory_bytes if attempt.memory_bytes is None else attempt.memory_bytes,
+        gpus=asked.gpus,
+        scratch_bytes=asked.scratch_bytes,
+        wall_seconds=asked.wall_seconds if attempt.wall_seconds is None else attempt.wall_seconds,
+        nodes=asked.nodes,
+    )
+
+
+class Attempts:
+    """What is written down of attempts."""
+
+    def __init__(self, record: Record, *, inputs: Inputs, rules: Rules) -> None:
+        """Share what the other checkers know."""
+        self._record = record
+        self._inputs = inputs
+        self._rules = rules
+        self._uncounted = frozenset(rules.uncounted)
+        self._sites = {site.name: site for site in rules.sites}
+
+    def cap(self, package: PackageTrace) -> int:
+        """How many counted failures of an epoch are too many."""
+        own = package.template.retry.attempts_max if package.template is not None else None
+        return self._rules.attempts_max if own is None else own
+
+    def on_created(self, package: PackageTrace, number: int, data: payloads.AttemptCreated) -> None:
+        """A new attempt of the epoch that its package is in."""
+        attempt = AttemptTrace(number, epoch=package.epoch, created=self._record.position)
+        attempt.site, attempt.pilot, attempt.leased = data.site, data.pilot, data.lease_seconds is not None
+        attempt.revision = data.drop_revision
+        attempt.memory_bytes, attempt.wall_seconds = data.memory_bytes, data.wall_seconds
+        self._check_wanted(package, attempt)
+        self._check_retries(package, attempt)
+        self._inputs.on_created(package, attempt)
+        self._check_site(package, attempt)
+        self._check_alone(package, attempt, replaces=data.replaces)
+        package.attempts[number] = attempt
+        package.last_attempt = number
+        self._check_category(package)
+
+    def _check_wanted(self, package: PackageTrace, attempt: AttemptTrace) -> None:
+        job = package.job
+        why = ""
+        if not job.accepted:
+            why = "and its job was never accepted"
+        elif package.state:
+            why = f"in epoch {package.epoch}, which had ended as {package.state}"
+        elif package.kept_back:
+            why = f"while {'it' if package.held else 'its job'} was held"
+        elif package.dropped:
+            why = "while it was dropped"
+        elif package.success:
+            why = f"although attempt {package.success} had succeeded"
+        if why:
+            raise self._record.broken(CREATIONS, f"attempt {attempt.number} was created {why}", package)
+
+    def _check_retries(self, package: PackageTrace, attempt: AttemptTrace) -> None:
+        # A user's own rules may count in their own way.
+        if package.template is not None and package.template.retry.rules:
+            return
+        cap = self.cap(package)
+        if package.counted >= cap:
+            raise self._record.broken(
+                RETRIES,
+                f"attempt {attempt.number} was created after {package.counted} counted failures of {cap}",
+                package,
+            )
+
+    def _check_site(self, package: PackageTrace, attempt: AttemptTrace) -> None:
+        site, template = self._sites.get(attempt.site), package.template
+        if not self._sites or template is None:
+            return
+        said = f"attempt {attempt.number} was created at {attempt.site}"
+        if site is None:
+            raise self._record.broken(ROOMS, f"{said}, which is no site", package)
+        if template.executor and template.executor not in (site.name, site.kind):
+            raise self._record.broken(ROOMS, f"{said}, and may only run on {template.executor}", package)
+        demand = demand_of(template, attempt)
+        short = [f"{name} {asked} of {given}" for name, asked, given in lacking(demand, site.capacity)]
+        if demand.nodes > site.nodes:
+            short.append(f"nodes {demand.nodes} of {site.nodes}")
+        if site.wall_seconds and demand.wall_seconds > site.wall_seconds:
+            short.append(f"wall_seconds {demand.wall_seconds} of {site.wall_seconds}")
+        if short:
+            raise self._record.broken(ROOMS, f"{said}, which cannot hold it: {', '.join(short)}", package)
+
+    def _check_alone(self, package: PackageTrace, attempt: AttemptTrace, *, replaces: int | None) -> None:
+        if not package.attempts:
+            return
+        if package.template is not None and package.template.side_effects:
+            beside = [each for each in package.attempts.values() if self._could_run(package, each)]
+        else:
+            live = [
+                each
+                for each in package.attempts.values()
+                if not each.doubted and package.is_live(each, self._record.ended_pilots)
+            ]
+            beside = [each for each in live if each.leased or each.number != replaces]
+            if len(beside) <= package.wanted:
+                return
+        if beside:
+            names = ", ".join(str(each.number) for each in beside)
+            raise self._record.broken(LEASES, f"attempt {attempt.number} was created beside {names}, unasked", package)
+
+    def _could_run(self, package: PackageTrace, attempt: AttemptTrace) -> bool:
+        """Whether an attempt with side effects may still have some; of earlier epochs, only what is really known counts."""
+        if attempt.finished or attempt.over or attempt.pilot in self._record.ended_pilots:
+            return False
+        if attempt.lost:
+            return (
+                attempt.running and attempt.reason == "rescheduled"
+            )  # its pilot may be there, and must be heard first
+        if attempt.epoch == package.epoch and attempt.created >= package.job.cancelled_position:
+            return True
+        return attempt.running and not attempt.doubted
+
+    def _check_category(self, package: PackageTrace) -> None:
+        job, template = package.job, package.template
+        limit = job.plan.limits.get(template.category) if template is not None and job.plan is not None else None
+        if template is None or limit is None:
+            return
+        live = job.live_of_category.setdefault(template.category, {})
+        live[package.place] = None
+        if len(live) > limit:
+            # Ends are not noted one by one; they are looked for only here.
+            for place in [place for place in live if not self._lives(job.packages[place])]:
+                del live[place]
+            if len(live) > limit:
+                raise self._record.broken(
+                    ROOMS,
+                    f"{len(live)} packages of category {template.category} are live, at most {limit} may be",
+                    package,
+                )
+
+    def _lives(self, package: PackageTrace) -> bool:
+        ended = self._record.ended_pilots
+        return any(package.is_live(each, ended) for each in package.attempts.values())
+
+    def on_event(self, package: PackageTrace, attempt: AttemptTrace, data: payloads.Payload) -> bool:
+        """Something was written down of an attempt; whether it is a success of which nothing was known."""
+        match data:
+            case payloads.AttemptFinished():
+                return self._on_finished(package, attempt, data)
+            case payloads.AttemptStarted():
+                if attempt.pilot is not None and data.pilot not in (None, attempt.pilot):
+                    message = f"attempt {attempt.number} was started by {data.pilot}, and {attempt.pilot} has it"
+                    raise self._record.broken(LEASES, message, package)
+                attempt.leased = True
+                attempt.pilot = data.pilot or attempt.pilot
+            case payloads.AttemptSuspected():
+                attempt.suspected = attempt.doubted = True
+            case payloads.AttemptLost():
+                if data.reason == "rescheduled" and not package.reschedules:
+                    message = f"attempt {attempt.number} was given up as rescheduled, and nobody asked for it"
+                    raise self._record.broken(LEASES, message, package)
+                attempt.lost = attempt.doubted = True
+                if not attempt.finished:
+                    attempt.reason = data.reason
+            case payloads.AttemptRecovered():
+                attempt.suspected = attempt.lost = False
+                attempt.reason = ""
+                if package.template is not None and package.template.category in package.job.live_of_category:
+                    package.job.live_of_category[package.template.category][package.place] = None
+            case payloads.OutputsStaged():
+                attempt.staged = True
+            case _:
+                pass
+        return False
+
+    def _on_finished(self, package: PackageTrace, attempt: AttemptTrace, data: payloads.AttemptFinished) -> bool:
+        if attempt.finished:
+            return False  # an agent that is told again answers again
+        attempt.finished = data.exit_code.value
+        if data.exit_code == ExitCodeGasw.SUCCESS:
+            attempt.reason = ""
+            attempt.staged = attempt.staged or data.manifest is not None
+            return attempt.staged
+        if data.exit_code != ExitCodeGasw.EXECUTION_CANCELED and not attempt.lost:
+            attempt.reason = data.reason or "application-error"
+            # A loss is never counted here: fewer than the engine counts do no harm, more would accuse it falsely.
+            package.counted += attempt.epoch == package.epoch and attempt.reason not in self._uncounted
+        return False

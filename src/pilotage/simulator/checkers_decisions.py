@@ -1,0 +1,326 @@
+"""Doubts the decisions: walks the durable events with a small state machine of its own for each package.
+
+An epoch ends once, by a grant, a cancel or an abortion. Attempts are created only for what is still to be done, and a
+success that nobody disputed is granted. One function for each type of event, as in the house everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pilotage.book.codec import Checked
+from pilotage.model import payloads
+from pilotage.model.events import Event
+from pilotage.simulator.checkers_attempts import LEASES, Attempts
+from pilotage.simulator.checkers_inputs import Inputs
+from pilotage.simulator.checkers_traces import (
+    ABORTED,
+    CANCELLED,
+    CLEARED,
+    DONE,
+    AttemptTrace,
+    JobTrace,
+    PackageTrace,
+    Record,
+    Rules,
+    Violation,
+)
+
+GRANTS = "grants"
+EPOCHS = "epochs"
+ABORTS = "aborts"
+SUCCESSES = "successes"
+
+
+class Decisions:
+    """The state machine over all packages."""
+
+    def __init__(self, record: Record, *, inputs: Inputs, rules: Rules) -> None:
+        """Share what the other checkers know."""
+        self.successes: dict[tuple[str, str], PackageTrace] = {}  # that wait for a grant
+        self._record = record
+        self._inputs = inputs
+        self._rules = rules
+        self._attempts = Attempts(record, inputs=inputs, rules=rules)
+        self._handlers: dict[str, Callable[[Checked], None]] = {
+            "JobRegistered": self._on_job_registered,
+            "JobAccepted": self._on_job_accepted,
+            "StageExpanded": self._on_stage_expanded,
+            "Held": self._on_held,
+            "Released": self._on_held,
+            "Dropped": self._on_dropped,
+            "Restored": self._on_dropped,
+            "CancelAccepted": self._on_cancel_accepted,
+            "Aborted": self._on_aborted,
+            "Cleared": self._on_cleared,
+            "Restarted": self._on_restarted,
+            "Bound": self._on_bound,
+            "ReplicaWanted": self._on_replica_wanted,
+            "AttemptCreated": self._on_attempt_created,
+            "CommitGranted": self._on_commit_granted,
+            "AttemptQueued": self._on_attempt_event,
+            "AttemptStarted": self._on_attempt_event,
+            "AttemptSuspected": self._on_attempt_event,
+            "AttemptRecovered": self._on_attempt_event,
+            "AttemptLost": self._on_attempt_event,
+            "PhaseEntered": self._on_attempt_event,
+            "OutputsStaged": self._on_attempt_event,
+            "AttemptFinished": self._on_attempt_event,
+            "PilotEnded": self._on_pilot_ended,
+        }
+
+    def on_written(self, checked: Checked) -> None:
+        """An event is durable, after all that came before."""
+        handler = self._handlers.get(checked.event.type)
+        if handler is not None:
+            handler(checked)
+
+    # --- jobs -------------------------------------------------------------------------------------------------------
+
+    def _on_job_registered(self, checked: Checked) -> None:
+        self._job(checked.event).registered = True
+
+    def _on_job_accepted(self, checked: Checked) -> None:
+        self._job(checked.event).accepted = True
+
+    def _on_stage_expanded(self, checked: Checked) -> None:
+        assert isinstance(checked.data, payloads.StageExpanded)
+        self._inputs.on_expanded(self._job(checked.event), checked.data, epoch=checked.event.epoch)
+
+    def _on_held(self, checked: Checked) -> None:
+        data = checked.data
+        assert isinstance(data, payloads.Held | payloads.Released)
+        job = self._job(checked.event)
+        job.operations.add(data.operation)
+        what = job if checked.event.package is None else job.package(checked.event.package)
+        if data.operation > what.held_operation:
+            what.held_operation = data.operation
+            what.held = isinstance(data, payloads.Held)
+
+    def _on_dropped(self, checked: Checked) -> None:
+        data = checked.data
+        assert isinstance(data, payloads.Dropped | payloads.Restored)
+        package = self._package(checked.event)
+        package.job.operations.add(data.operation)
+        was = max(package.drops) if package.drops else None
+        package.drops.append((data.operation, self._record.position, isinstance(data, payloads.Dropped)))
+        if was is not None and was[2] and not package.dropped:
+            self._inputs.on_restored(package, dropped_position=was[1])
+
+    # --- ends -------------------------------------------------------------------------------------------------------
+
+    def _on_cancel_accepted(self, checked: Checked) -> None:
+        event = checked.event
+        job = self._job(event)
+        if event.package is None:
+            self._end_job(job, event, job_state=CANCELLED)
+            job.cancelled = job.was_cancelled = True
+            job.cancelled_position = self._record.position
+            return
+        package = job.package(event.package)
+        self._at_epoch(package, event)
+        if package.granted:
+            raise self._broken(
+                GRANTS, f"cancelled in epoch {package.epoch}, in which attempt {package.granted} was granted", package
+            )
+        self._end(package, event, CANCELLED)
+        job.was_cancelled = True
+
+    def _on_aborted(self, checked: Checked) -> None:
+        event, data = checked.event, checked.data
+        assert isinstance(data, payloads.Aborted)
+        job = self._job(event)
+        if event.package is None:
+            self._end_job(job, event, job_state=ABORTED)
+            job.aborted = True
+            return
+        package = job.package(event.package)
+        self._at_epoch(package, event)
+        if package.success and not package.state:
+            raise self._broken(
+                SUCCESSES, f"given up ({data.cause}) although attempt {package.success} had succeeded", package
+            )
+        if not package.dropped:
+            self._check_cause(package, data)
+        self._end(package, event, ABORTED)
+        package.upstream = data.cause == "upstream"
+
+    def _check_cause(self, package: PackageTrace, data: payloads.Aborted) -> None:
+        if data.cause == "upstream":
+            job = package.job
+            named = job.packages.get(data.upstream) if data.upstream is not None else None
+            numbers = [number for number, _ in job.producers(package.number)] if package.number is not None else []
+            producers = [named] if named is not None else [job.by_number.get(number) for number in numbers]
+            if not any(each is not None and each.state in (ABORTED, CANCELLED) for each in producers):
+                raise self._broken(
+                    ABORTS, f"given up because of {data.upstream or 'a producer'}, which did not fail", package
+                )
+        elif data.cause == "retries-exhausted" and (package.template is None or not package.template.retry.rules):
+            failed = [each.reason for each in package.attempts.values() if each.epoch == package.epoch and each.reason]
+            needed = min(
+                self._rules.failures_min.get(failed[0], 1) if len(set(failed)) == 1 else 1, self._attempts.cap(package)
+            )
+            if len(failed) < needed:
+                raise self._broken(
+                    ABORTS, f"given up after {len(failed)} failures ({', '.join(failed)}); {needed} exhaust it", package
+                )
+
+    def _on_cleared(self, checked: Checked) -> None:
+        if checked.event.package is None:
+            return
+        package = self._package(checked.event)
+        if checked.event.epoch == package.epoch:
+            package.ended = CLEARED
+
+    def _on_commit_granted(self, checked: Checked) -> None:
+        event = checked.event
+        package = self._package(event)
+        attempt = self._attempt(package, event)
+        if package.granted and event.epoch == package.epoch:
+            raise self._broken(
+                GRANTS,
+                f"attempt {attempt.number} was granted, and {package.granted} was in epoch {package.epoch}",
+                package,
+            )
+        if attempt.epoch != package.epoch or event.epoch != package.epoch:
+            raise self._broken(
+                GRANTS,
+                f"attempt {attempt.number} of epoch {attempt.epoch} was granted for epoch {event.epoch}, "
+                f"and the package is in epoch {package.epoch}",
+                package,
+            )
+        if package.state == CANCELLED:
+            raise self._broken(GRANTS, f"attempt {attempt.number} was granted in a cancelled epoch", package)
+        if not attempt.staged:
+            raise self._broken(GRANTS, f"attempt {attempt.number} was granted, and staged nothing", package)
+        self._end(package, event, DONE)
+        package.granted = attempt.number
+        package.grants.append((self._record.position, attempt.number))
+
+    def _end(self, package: PackageTrace, event: Event, state: str) -> None:
+        before = package.state
+        # A job that is cancelled as a whole may still say so of each of its packages.
+        if before and (package.ended or not before == state == CANCELLED):
+            raise self._broken(EPOCHS, f"{event.type} in epoch {package.epoch}, which had ended as {before}", package)
+        package.ended = state
+        if package.success:
+            package.success = 0
+            self.successes.pop((package.job.name, package.place), None)
+
+    def _end_job(self, job: JobTrace, event: Event, *, job_state: str) -> None:
+        if event.epoch != job.epoch:
+            raise self._broken_job(EPOCHS, f"{event.type} of epoch {event.epoch}, and the job is in {job.epoch}", job)
+        if job.cancelled or job.aborted:
+            raise self._broken_job(EPOCHS, f"{event.type} of a job that had ended: {job_state}", job)
+
+    def _on_restarted(self, checked: Checked) -> None:
+        event = checked.event
+        job = self._job(event)
+        job.was_restarted = True
+        if event.package is None:
+            if event.epoch <= job.epoch:
+                raise self._broken_job(EPOCHS, f"restarted in epoch {event.epoch}, after epoch {job.epoch}", job)
+            job.epoch = event.epoch
+            job.cancelled = job.aborted = False
+            return
+        package = job.package(event.package)
+        self._check_unread(package)
+        if event.epoch <= package.epoch:
+            raise self._broken(EPOCHS, f"restarted in epoch {event.epoch}, after epoch {package.epoch}", package)
+        self._open(package, event.epoch)
+
+    def _check_unread(self, package: PackageTrace) -> None:
+        """What a package made stays as it is as long as somebody reads it."""
+        job = package.job
+        if not package.granted or package.number is None or job.plan is None:
+            return
+        for number in job.plan.graph.successors(package.number).tolist():
+            consumer = job.by_number.get(number)
+            for each in consumer.attempts.values() if consumer is not None else ():
+                live = consumer is not None and each.leased and consumer.is_live(each, self._record.ended_pilots)
+                if live and not package.dropped_at(each.revision):
+                    what = f"restarted while attempt {each.number} of {number} reads attempt {package.granted} of it"
+                    raise self._broken(EPOCHS, what, package)
+
+    def _open(self, package: PackageTrace, epoch: int) -> None:
+        package.epoch = epoch
+        package.ended = ""
+        package.upstream = False
+        package.granted = package.counted = package.success = package.wanted = 0
+        self.successes.pop((package.job.name, package.place), None)
+
+    def _at_epoch(self, package: PackageTrace, event: Event) -> None:
+        """A decision is of the epoch its package is in, or of one that its job has opened."""
+        if package.epoch < event.epoch <= package.job.epoch:
+            self._open(package, event.epoch)
+        elif event.epoch != package.epoch:
+            raise self._broken(EPOCHS, f"{event.type} of epoch {event.epoch}, after epoch {package.epoch}", package)
+
+    # --- attempts ---------------------------------------------------------------------------------------------------
+
+    def _on_bound(self, checked: Checked) -> None:
+        package = self._package(checked.event)
+        if package.state:
+            raise self._broken(EPOCHS, f"bound in epoch {package.epoch}, which had ended as {package.state}", package)
+
+    def _on_replica_wanted(self, checked: Checked) -> None:
+        data = checked.data
+        assert isinstance(data, payloads.ReplicaWanted)
+        package = self._package(checked.event)
+        self._at_epoch(package, checked.event)
+        if data.replicas > package.replicas:
+            message = f"{data.replicas} replicas are wanted, and {package.replicas} were asked for"
+            raise self._broken(LEASES, message, package)
+        package.wanted = data.replicas
+
+    def _on_attempt_created(self, checked: Checked) -> None:
+        event, data = checked.event, checked.data
+        assert isinstance(data, payloads.AttemptCreated)
+        package = self._package(event)
+        self._at_epoch(package, event)
+        number = event.attempt or 0
+        if number <= package.last_attempt:
+            raise self._broken(EPOCHS, f"attempt {number} was created after attempt {package.last_attempt}", package)
+        self._attempts.on_created(package, number, data)
+
+    def _on_attempt_event(self, checked: Checked) -> None:
+        event = checked.event
+        package = self._package(event)
+        attempt = self._attempt(package, event)
+        if event.epoch != attempt.epoch:
+            raise self._broken(
+                EPOCHS, f"{event.type} of epoch {event.epoch}; attempt {attempt.number} is of {attempt.epoch}", package
+            )
+        if self._attempts.on_event(package, attempt, checked.data):
+            self._note_success(package, attempt)
+
+    def _note_success(self, package: PackageTrace, attempt: AttemptTrace) -> None:
+        if attempt.epoch == package.epoch and not package.state and not package.dropped and not attempt.stale:
+            package.success = attempt.number
+            self.successes[package.job.name, package.place] = package
+
+    def _on_pilot_ended(self, checked: Checked) -> None:
+        if checked.event.pilot is not None:
+            self._record.ended_pilots[checked.event.pilot] = None
+
+    # --- finding ----------------------------------------------------------------------------------------------------
+
+    def _job(self, event: Event) -> JobTrace:
+        assert event.job is not None
+        return self._record.job(event.job)
+
+    def _package(self, event: Event) -> PackageTrace:
+        assert event.package is not None
+        return self._job(event).package(event.package)
+
+    def _attempt(self, package: PackageTrace, event: Event) -> AttemptTrace:
+        found = package.attempts.get(event.attempt or 0)
+        if found is None:
+            raise self._broken(EPOCHS, f"{event.type} of attempt {event.attempt}, which was never created", package)
+        return found
+
+    def _broken(self, checker: str, message: str, package: PackageTrace) -> Violation:
+        return self._record.broken(checker, message, package)
+
+    def _broken_job(self, checker: str, message: str, job: JobTrace) -> Violation:
+        return self._record.broken_job(checker, message, job)

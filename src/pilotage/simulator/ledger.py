@@ -1,0 +1,313 @@
+"""A ledger of plain dictionaries: the simplest store that the join of the book can work on.
+
+Every row is found by its key, never by looking through a table. Rows are copied on the way out, as a database would, so
+that what was read and never written leaves no trace. A package that is over is kept as the text a database would keep:
+it takes a fraction of the room, and is seldom wanted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy as _copy
+from operator import attrgetter
+from typing import Any, TypeVar, cast
+
+from pilotage.book import rows, statistics
+from pilotage.book.finals import SURELY_OVER, FinalPackage, is_over, read_finals
+from pilotage.book.ledger import Changes, PackageKey, Sought
+from pilotage.book.rows import (
+    AttemptFacts,
+    EventRow,
+    JobRow,
+    NodeRow,
+    PackageRow,
+    ParkedRow,
+    PilotRow,
+    SiteRow,
+    StageRow,
+    StatisticRow,
+    StreamRow,
+    read_facts,
+    written_facts,
+)
+from pilotage.book.tables import TABLE_BY_ROW, TABLES
+from pilotage.model.states import FINAL_NAMES
+
+AnyRow = TypeVar("AnyRow", bound=rows.Row)
+Key = tuple[Any, ...]
+Kept = PackageRow | tuple[str, str]
+"""A package as it is kept: its row, or its state and the text of its facts."""
+
+
+def _key_reader(columns: tuple[str, ...]) -> Callable[[rows.Row], Key]:
+    read = attrgetter(*columns)
+    return read if len(columns) > 1 else lambda row: (read(row),)
+
+
+_KEYS: dict[type[rows.Row], Callable[[rows.Row], Key]] = {table.row: _key_reader(table.key) for table in TABLES}
+
+
+class MemoryLedger:
+    """Every table as a dictionary from its key to a row, and beside them what finds the keys of some rows."""
+
+    def __init__(self) -> None:
+        """Begin with an empty book."""
+        self.tables: dict[str, dict[Key, Any]] = {table.name: {} for table in TABLES}
+        self._stages: dict[int, dict[int, dict[PackageKey, Kept]]] = {}  # job_id → stage → packages
+        self._stream_ids: dict[tuple[str, str], int] = {}
+        self._job_ids: dict[str, int] = {}
+        self._positions: dict[tuple[int, int], int] = {}  # of the event that a stream has under a number
+        self._parked: dict[str, dict[Key, ParkedRow]] = {}  # by job
+        self._slices: dict[int, dict[int, dict[Key, None]]] = {width: {} for width in statistics.KEPT_SECONDS}
+        self._last = {"stream_id": 0, "job_id": 0}
+        self._position = 0
+
+    def streams(self, names: Collection[tuple[str, str]]) -> Iterable[StreamRow]:
+        """The streams that are known among some (source, stream)."""
+        ids, table = self._stream_ids, self.tables["streams"]
+        return [_copy(table[ids[name],]) for name in names if name in ids]
+
+    def jobs(self, jobs: Collection[str]) -> Iterable[JobRow]:
+        """The jobs that are known among some ids."""
+        ids, table = self._job_ids, self.tables["jobs"]
+        return [_copy(table[ids[job],]) for job in jobs if job in ids]
+
+    def stages(self, keys: Collection[tuple[int, int]]) -> Iterable[StageRow]:
+        """The stages that are known among some (job_id, stage)."""
+        return self._some(StageRow, keys)
+
+    def stages_of(self, job_id: int) -> list[StageRow]:
+        """Every stage of a job."""
+        known = max((job.stages for job in self._some(JobRow, [(job_id,)])), default=0)
+        numbers = {*range(1, known + 1), *self._stages.get(job_id, ())}
+        return self._some(StageRow, [(job_id, number) for number in sorted(numbers)])
+
+    def packages(self, keys: Collection[PackageKey]) -> Iterable[PackageRow]:
+        """The packages that have a row among some."""
+        found = []
+        for key in keys:
+            kept = self._stages.get(key[0], {}).get(key[1], {}).get(key)
+            if kept is not None:
+                found.append(_package(key, kept))
+        return found
+
+    def packages_of(self, job_id: int, *, stage: int) -> list[PackageRow]:
+        """Every package of a stage that has a row."""
+        return [_package(key, kept) for key, kept in self._stages.get(job_id, {}).get(stage, {}).items()]
+
+    def idle_packages(self, job_id: int) -> list[PackageRow]:
+        """The packages of a job that have a row, no final fact, and no attempt in a queue or running."""
+        found = []
+        for stage in self._stages.get(job_id, {}).values():
+            for key, kept in stage.items():
+                if (kept[0] if isinstance(kept, tuple) else kept.facts.state) in _MOVED_BY_THEMSELVES:
+                    continue
+                row = _package(key, kept)
+                if row.facts.cancelled_at is None and row.facts.aborted_at is None:
+                    found.append(row)
+        return found
+
+    def finals(self, job_id: int) -> Iterator[FinalPackage]:
+        """The packages of a job that are over by facts of their own, in the order of place."""
+        kept = self._in_place(job_id)
+        return read_finals((*key[1:], one[0], one[1]) for key, one in kept if isinstance(one, tuple))
+
+    def unfinished(self, job_id: int) -> Iterator[PackageRow]:
+        """The other packages of a job that have a row, in the order of place."""
+        for key, one in self._in_place(job_id):
+            if isinstance(one, tuple) and one[0] in SURELY_OVER:
+                continue
+            row = _package(key, one)
+            if not is_over(row.facts):
+                yield PackageRow(*key, row.facts)
+
+    def states(self, job_id: int) -> Iterator[tuple[PackageKey, str]]:
+        """The state of every package of a job that has a row, in the order of place."""
+        for key, one in self._in_place(job_id):
+            yield key, one[0] if isinstance(one, tuple) else one.facts.state
+
+    def _in_place(self, job_id: int) -> Iterator[tuple[PackageKey, Kept]]:
+        stages = self._stages.get(job_id, {})
+        for number in sorted(stages):
+            stage = stages[number]
+            for key in sorted(stage):
+                yield key, stage[key]
+
+    def pilots(self, names: Collection[str]) -> Iterable[PilotRow]:
+        """The pilots that are known among some."""
+        return self._some(PilotRow, [(name,) for name in names])
+
+    def nodes(self, names: Collection[str]) -> Iterable[NodeRow]:
+        """The nodes that are known among some."""
+        return self._some(NodeRow, [(name,) for name in names])
+
+    def sites(self, names: Collection[str]) -> Iterable[SiteRow]:
+        """The sites that are known among some."""
+        return self._some(SiteRow, [(name,) for name in names])
+
+    def stored(self, wanted: Collection[Sought]) -> Iterable[EventRow | ParkedRow]:
+        """The events that are stored among some, those that are parked too."""
+        for one in wanted:
+            identity = (one.stream_id, one.n)
+            if (parked := self.tables["parked"].get(identity)) is not None:
+                yield _copy(parked)
+            position = self._positions.get(identity)
+            if position is None:
+                continue
+            event = _event(self.tables["events"][position,])
+            about = (event.job_id, event.stage, event.line, event.number) if event.stage else None
+            if about == one.package:
+                yield event
+
+    def parked(self, job: str) -> list[ParkedRow]:
+        """The events that wait for a job to be registered."""
+        return [_copy(row) for row in self._parked.get(job, {}).values()]
+
+    def statistics(self, keys: Collection[tuple[int, int, str, str]]) -> Iterable[StatisticRow]:
+        """The slices of statistics that exist among some (width_seconds, slice, site, activity)."""
+        return self._some(StatisticRow, keys)
+
+    def next_stream_id(self) -> int:
+        """A number that no stream has."""
+        return self._next("stream_id")
+
+    def next_job_id(self) -> int:
+        """A number that no job ever had."""
+        return self._next("job_id")
+
+    def position(self) -> int:
+        """The position of the last event."""
+        return self._position
+
+    def advance(self, position: int) -> None:
+        """Go on from a position, if the last one is lower."""
+        self._position = max(self._position, position)
+
+    def write(self, changes: Changes) -> None:
+        """Put all rows in place of those with the same keys."""
+        self._write_events(changes.all_events())
+        for package in changes.packages:
+            key = (package.job_id, package.stage, package.line, package.number)
+            over = package.facts.state in FINAL_NAMES
+            stage = self._stages.setdefault(key[0], {}).setdefault(key[1], {})
+            # Whoever joined a row is done with it: it need not be copied on the way in.
+            stage[key] = (package.facts.state, written_facts(package.facts)) if over else package
+        for stream in changes.streams:
+            self._stream_ids[stream.source, stream.stream] = stream.stream_id
+        for job in changes.jobs:
+            self._job_ids[job.job] = job.job_id
+        for group in (
+            changes.streams, changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags,
+            changes.statistics,
+        ):  # fmt: skip
+            self.put_rows(group)
+        for name in changes.unparked:
+            for gone in self._parked.pop(name, ()):
+                del self.tables["parked"][gone]
+        for parked in changes.parked:
+            identity = (parked.stream_id, parked.n)
+            assert identity not in self.tables["parked"], "an event is parked once"
+            self.tables["parked"][identity] = self._parked.setdefault(parked.job, {})[identity] = _copy(parked)
+        if changes.statistics:
+            self._forget_statistics(changes.statistics, now=changes.received)
+
+    def _write_events(self, events: Sequence[tuple[Any, ...]]) -> None:
+        table = self.tables["events"]
+        for values in events:
+            position, stream_id, n = values[:3]
+            assert position == self._position + 1, "positions count on by one"
+            assert (stream_id, n) not in self._positions, "an event is stored once"
+            self._positions[stream_id, n] = self._position = position
+            table[position,] = values  # most are never read again: a row is made of one that is
+
+    def find_rows(
+        self,
+        row: type[AnyRow],
+        *,
+        having: Mapping[str, str | int],
+        after: tuple[str | int, ...] = (),
+        limit: int | None = None,
+    ) -> list[AnyRow]:
+        """Rows with these values, in the order of the table's key; behind a whole key, where one is given."""
+        table = self._table(row)
+        found = [table[key] for key in sorted(table) if key > after and _has(table[key], having)]
+        return [_copy(one) for one in found[:limit]]
+
+    def rows_by_keys(
+        self, row: type[AnyRow], *, by: tuple[str, ...], keys: Collection[tuple[Any, ...]]
+    ) -> Iterable[AnyRow]:
+        """The rows that there are among some keys, given as the values of some columns; in any order."""
+        if by == TABLE_BY_ROW[row].key:
+            return self._some(row, keys)
+        read = _key_reader(by)
+        return [_copy(one) for one in self._table(row).values() if read(one) in keys]
+
+    def put_rows(self, changed: Sequence[rows.Row]) -> None:
+        """Put rows of one table in place of those with the same keys."""
+        if changed:
+            kind = type(changed[0])
+            table, key_of = self.tables[TABLE_BY_ROW[kind].name], _KEYS[kind]
+            for one in changed:
+                table[key_of(one)] = _copy(one)
+
+    def remove_rows(
+        self, row: type[rows.Row], *, having: Mapping[str, str | int], through: tuple[str | int, ...] = ()
+    ) -> None:
+        """Remove the rows with these values; of those only up to a whole key and with it, where one is given."""
+        table = self.tables[TABLE_BY_ROW[row].name]
+        for key in [key for key in table if (not through or key <= through) and _has(table[key], having)]:
+            del table[key]
+
+    def _forget_statistics(self, changed: Sequence[StatisticRow], *, now: float) -> None:
+        for row in changed:
+            key = (row.width_seconds, row.slice, row.site, row.activity)
+            self._slices[row.width_seconds].setdefault(row.slice, {})[key] = None
+        for width, slices in self._slices.items():
+            oldest = int(now - statistics.KEPT_SECONDS[width]) // width
+            for number in [number for number in slices if number < oldest]:
+                for key in slices.pop(number):
+                    self.tables["statistics"].pop(key, None)
+
+    def _table(self, kind: type[AnyRow]) -> dict[Key, AnyRow]:
+        table = self.tables[TABLE_BY_ROW[kind].name]
+        return {key: cast("AnyRow", _event(values)) for key, values in table.items()} if kind is EventRow else table
+
+    def _some(self, kind: type[AnyRow], keys: Collection[Key]) -> list[AnyRow]:
+        table = self.tables[TABLE_BY_ROW[kind].name]
+        if kind is EventRow:
+            return [cast("AnyRow", _event(table[key])) for key in keys if key in table]
+        return [_copy(table[key]) for key in keys if key in table]
+
+    def _next(self, counter: str) -> int:
+        self._last[counter] += 1
+        return self._last[counter]
+
+
+_MOVED_BY_THEMSELVES = frozenset({"SCHEDULED", "RUNNING", "DONE", "CLEARED"})
+"""Where packages stand whatever is said of their job."""
+
+
+def _event(values: tuple[Any, ...]) -> EventRow:
+    return EventRow(**dict(zip(EventRow.__struct_fields__, values, strict=True)))
+
+
+def _has(row: rows.Row, having: Mapping[str, str | int]) -> bool:
+    return all(getattr(row, column) == value for column, value in having.items())
+
+
+def _package(key: PackageKey, kept: Kept) -> PackageRow:
+    """A row of its own for whoever asked: what may be changed in place is copied, and nothing else."""
+    if isinstance(kept, tuple):
+        return PackageRow(*key, read_facts(kept[1]))
+    facts = _copy(kept.facts)
+    facts.attempts = {number: _attempt(one) for number, one in facts.attempts.items()}
+    facts.positions = facts.positions.copy()
+    facts.tags = facts.tags.copy()
+    facts.keys = facts.keys.copy()
+    return PackageRow(*key, facts, kept.counted, kept.observed)
+
+
+def _attempt(one: AttemptFacts) -> AttemptFacts:
+    copied = _copy(one)
+    copied.keys = one.keys.copy()
+    return copied

@@ -1,0 +1,137 @@
+"""Chance that one seed fixes: streams of numbers by name, numbers that follow from a text, and distributions.
+
+A distribution asks its numbers for nothing but `random()`, so it draws the same from whatever gives them, in every
+version of Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import struct
+from statistics import NormalDist
+from typing import Protocol
+
+import msgspec
+
+_STEP = 2.0**-53
+_NORMAL = NormalDist()
+_unpack = struct.Struct(">8Q").unpack
+
+
+class Numbers(Protocol):
+    """What gives numbers from 0 up to, and without, 1."""
+
+    def random(self) -> float:
+        """The next number."""
+        ...
+
+
+class Dice:
+    """All the chance of a simulation: a stream for each name, so that one more draw here changes nothing there."""
+
+    __slots__ = ("_streams", "seed")
+
+    def __init__(self, seed: int) -> None:
+        """Begin with a seed."""
+        self.seed = seed
+        self._streams: dict[str, random.Random] = {}
+
+    def stream(self, name: str) -> random.Random:
+        """The stream of a name, the same one each time."""
+        found = self._streams.get(name)
+        if found is None:
+            found = self._streams[name] = random.Random(f"{self.seed}/{name}")
+        return found
+
+
+class Keyed:
+    """Numbers that follow from a text alone, on every machine: cheap enough for a few of them per attempt."""
+
+    __slots__ = ("_blocks", "_text", "_words")
+
+    def __init__(self, text: str) -> None:
+        """Begin with a text; nothing is computed before the first number is asked for."""
+        self._text = text
+        self._blocks = 0
+        self._words: list[int] = []
+
+    def random(self) -> float:
+        """The next number."""
+        words = self._words
+        if not words:
+            block = f"{self._text}/{self._blocks}".encode()
+            self._blocks += 1
+            words.extend(_unpack(hashlib.blake2b(block, digest_size=64).digest()))
+        return (words.pop() >> 11) * _STEP
+
+
+class Distribution(msgspec.Struct, frozen=True, tag_field="distribution"):
+    """The base: what amounts of something look like."""
+
+    def draw(self, numbers: Numbers) -> float:
+        """One amount."""
+        raise NotImplementedError
+
+
+class Fixed(Distribution, frozen=True, tag="fixed"):
+    """Always the same."""
+
+    value: float
+
+    def draw(self, numbers: Numbers) -> float:
+        """One amount."""
+        return self.value
+
+
+class Uniform(Distribution, frozen=True, kw_only=True, tag="uniform"):
+    """Anything between two bounds."""
+
+    low: float
+    high: float
+
+    def draw(self, numbers: Numbers) -> float:
+        """One amount."""
+        return self.low + (self.high - self.low) * numbers.random()
+
+
+class Exponential(Distribution, frozen=True, tag="exponential"):
+    """Waiting for something that may happen at any moment."""
+
+    mean: float
+
+    def draw(self, numbers: Numbers) -> float:
+        """One amount."""
+        return -self.mean * math.log(1.0 - numbers.random())
+
+
+class LogNormal(Distribution, frozen=True, kw_only=True, tag="log-normal"):
+    """Mostly about the median, now and then far above it: run times and queues."""
+
+    median: float
+    sigma: float
+
+    def draw(self, numbers: Numbers) -> float:
+        """One amount."""
+        return self.median * math.exp(self.sigma * _NORMAL.inv_cdf(numbers.random() or _STEP))
+
+
+class Mixture(Distribution, frozen=True, kw_only=True, tag="mixture"):
+    """One of several, each with a weight."""
+
+    weights: tuple[float, ...]
+    parts: tuple[AnyDistribution, ...]
+
+    def draw(self, numbers: Numbers) -> float:
+        """One amount."""
+        left = numbers.random() * math.fsum(self.weights)
+        for weight, part in zip(self.weights, self.parts, strict=True):
+            left -= weight
+            if left < 0.0:
+                return part.draw(numbers)
+        return self.parts[-1].draw(numbers)
+
+
+AnyDistribution = Fixed | Uniform | Exponential | LogNormal | Mixture
+"""What a world may name, and JSON may hold."""

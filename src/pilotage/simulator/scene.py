@@ -1,0 +1,322 @@
+"""Everything of a world put together: sites and agents on one side, the service on the other, a user, and the doubters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pilotage.book.codec import Checked
+from pilotage.engine.engine import STREAM, Engine
+from pilotage.engine.restore import JobSnapshot, Snapshot
+from pilotage.model import payloads
+from pilotage.model.effects import CancelSubmitted, Effect, SubmitAttempt, SubmitPilot
+from pilotage.model.exchange import AttemptRef, Exchange, ExchangeReply
+from pilotage.model.operations import Accepted, AnyOperation, Refused
+from pilotage.service.core import Answer, Asked, Core, Outbox, Submit, start_core
+from pilotage.simulator.agents import Agent
+from pilotage.simulator.batch import BatchSystem
+from pilotage.simulator.checkers import Explain, Observer, Rules, States, Violation
+from pilotage.simulator.clock import Schedule
+from pilotage.simulator.driver import Driver, durable_growth
+from pilotage.simulator.faults import FaultBox
+from pilotage.simulator.fleet import Fleet
+from pilotage.simulator.jobs import Definitions, Growth
+from pilotage.simulator.journal import SimulatedJournal
+from pilotage.simulator.nature import SeededNature
+from pilotage.simulator.network import Network
+from pilotage.simulator.randomness import Dice
+from pilotage.simulator.store import Store
+from pilotage.simulator.surroundings import Surroundings
+from pilotage.simulator.users import User
+from pilotage.simulator.world import World
+
+START = 1_000_000.0  # the clock of an agent may be hours behind, and no time is before 1970
+
+_IDLE_STEPS = 25  # of so many steps that decided nothing, the state is looked at after one
+_PILOTS_MAX = 1_000_000
+
+OnDurable = Callable[[Checked, float], None]
+
+
+class _Host:
+    """What an agent finds under it: the batch system of its site, and a witness of its end."""
+
+    __slots__ = ("_batch", "_observer", "_schedule")
+
+    def __init__(self, batch: BatchSystem, observer: Observer, schedule: Schedule) -> None:
+        self._batch = batch
+        self._observer = observer
+        self._schedule = schedule
+
+    def black_hole(self) -> str:
+        return self._batch.black_hole()
+
+    def ended(self, instance: str) -> None:
+        self._observer.on_gone(instance, self._schedule.now)
+        self._batch.ended(instance)
+
+
+class Scene:
+    """A world that runs. It is what stands around the service, and around the agents."""
+
+    def __init__(self, world: World, *, on_durable: OnDurable) -> None:
+        """Put everything together; nothing happens before `begin`."""
+        self.world = world
+        self.schedule = schedule = Schedule(START)
+        self.dice = dice = Dice(world.seed)
+        self.box = box = FaultBox(world.faults, dice)
+        self.calm = False
+        self._idle_steps = 0
+        self._stopped_at = START
+        self._on_durable = on_durable
+        self._sites = tuple(sketch.site for sketch in world.sites)
+        restart = world.settings.restart
+        self.observer = Observer(Rules(attempts_max=restart.attempts_max, sites=self._sites))
+        self.journal = SimulatedJournal(dice.stream("journal"))
+        self.definitions = Definitions(world.jobs, seed=world.seed)
+        self.driver = Driver(
+            schedule=schedule,
+            box=box,
+            journal=self.journal,
+            definitions=self.definitions,
+            timing=world.timing,
+            around=self,
+        )
+        self.user = User(
+            schedule=schedule,
+            box=box,
+            dice=dice,
+            habits=world.user,
+            definitions=self.definitions,
+            ask=self._ask,
+            answered=self._answered,
+        )
+        self._network = Network(schedule, box, dice, world.latency)
+        self._batches = {
+            sketch.site.name: BatchSystem(
+                sketch.site,
+                schedule=schedule,
+                box=box,
+                dice=dice,
+                queue=sketch.queue,
+                report=self.driver.receive,
+                running_max=sketch.running_max,
+            )
+            for sketch in world.sites
+        }
+        around_agents = Surroundings(
+            schedule=schedule,
+            network=self._network,
+            store=Store(schedule, on_read=self.observer.on_read, remembers=False),
+            box=box,
+            nature=SeededNature(world.seed, world.packages, {each.site.name: each.habits for each in world.sites}),
+            uplink=self._uplink,
+            settings=world.agents,
+            witness=self.observer,
+        )
+        self._fleet = Fleet(around_agents)
+        self._growth: dict[str, Growth] = {}  # by what is durable
+
+    # --- the run -----------------------------------------------------------------------------------------------------
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """How long it has run."""
+        return self.schedule.now - START
+
+    @property
+    def packages(self) -> int:
+        """How many packages all jobs in the book have by now."""
+        return sum(self.definitions.plan(job, growth).count for job, growth in self._growth.items())
+
+    def begin(self) -> None:
+        """Start the service, have the sites listed, and let the user submit."""
+        self.driver.start()
+        for sketch in self.world.sites:
+            batch = self._batches[sketch.site.name]
+            batch.begin()
+            for begins, seconds in sketch.outages:
+                self.schedule.after(begins, batch.go_down, seconds)
+        self.user.submit_all(self.world.jobs)
+
+    def calm_down(self) -> None:
+        """From now on nothing strikes."""
+        self.calm = True
+        self._stopped_at = self.schedule.now
+        self.box.stop()
+
+    def check(self) -> None:
+        """Look at what is live."""
+        self.observer.check(self.schedule.now)
+        if self.driver.core is not None:
+            self._check_explanations(self.driver.core)
+
+    def is_over(self) -> bool:
+        """Whether everything has come to its end; raises when it should have and has not."""
+        horizon = self.world.horizon_seconds
+        states = self.journal.states().packages
+        over = self.observer.check_finished(
+            states, stopped_at=self._stopped_at, horizon_seconds=horizon, now=self.schedule.now
+        )
+        if self.user.settled and self.driver.core is not None:
+            return over
+        if self.schedule.now > self._stopped_at + horizon:
+            raise Violation("finishing", "what is held was not released, or a job never got in", subject="user")
+        return False
+
+    def finish(self) -> None:
+        """Look at everything once more, now that it is over."""
+        core = self.driver.core
+        if core is None:
+            raise Violation("finishing", "the service is down, and nothing strikes any more", subject="service")
+        for job, refused in self.user.refused.items():
+            raise Violation("admission", f"was refused: {refused.message}", subject=job)
+        self.observer.finished(self.journal.states().packages, self._explainer(core), self._refold)
+        self._compare(self._restored(self.schedule.now).engine, "at the end")
+        core.engine.sanity_check()
+
+    # --- around the service ------------------------------------------------------------------------------------------
+
+    def carry_out(self, effect: Effect) -> None:
+        """Do what the service wants done at a site."""
+        match effect:
+            case SubmitPilot(site=site, key=key):
+                self._batches[site].submit(key, lambda name: self._launch(name, site=site, key=key, serves=None))
+            case SubmitAttempt(site=site, key=key, ref=ref):
+                self._batches[site].submit(key, lambda name: self._launch(name, site=site, key=key, serves=ref))
+            case CancelSubmitted(site=site, key=key):
+                self._batches[site].cancel(key)
+
+    def deliver(self, reply: ExchangeReply) -> None:
+        """Send a reply to an agent, if it is there."""
+        self._fleet.deliver(reply)
+
+    def tell(self, answer: Answer) -> None:
+        """Answer the user."""
+        self.user.hear(answer)
+
+    def written(self, events: Sequence[Checked]) -> None:
+        """Show everybody who watches what is durable now."""
+        now = self.schedule.now
+        for checked in events:
+            job = checked.event.job or ""
+            if isinstance(checked.data, payloads.JobRegistered):
+                self._growth[job] = ()
+                self.observer.on_plan(job, self.definitions.plan(job, ()))
+            elif isinstance(checked.data, payloads.StageExpanded):
+                self._growth[job] = (*self._growth[job], *durable_growth([checked])[job])
+                self.observer.on_plan(job, self.definitions.plan(job, self._growth[job]))
+            self._on_durable(checked, now)
+            self.observer.on_written((checked,), now)
+        self.user.noticed(events)
+
+    def crashed(self) -> None:
+        """The service is gone."""
+        self.observer.on_crash(self.schedule.now)
+
+    def stepped(self, core: Core, outbox: Outbox) -> None:
+        """Look at the whole state of the engine after each step that decided something, and now and then after others."""
+        self._idle_steps = 0 if outbox.events or outbox.effects else self._idle_steps + 1
+        if not self._idle_steps % _IDLE_STEPS:
+            core.engine.sanity_check()
+
+    def start(self, now: float) -> Core:
+        """A core from what the book says, which must be what all events together say."""
+        core = self._restored(now)
+        self._compare(core.engine, "after a restart")
+        for batch in self._batches.values():
+            batch.relist()
+        return core
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _launch(self, name: str, *, site: str, key: str, serves: AttemptRef | None) -> Agent:
+        batch = self._batches[site]
+        host = _Host(batch, self.observer, self.schedule)
+        return self._fleet.start(name, host, request=key, site=batch.site, serves=serves)
+
+    def _uplink(self, exchange: Exchange) -> None:
+        self.user.before_exchange(exchange)
+        self.driver.receive(exchange)
+
+    def _ask(self, message: Asked | Submit) -> None:
+        if isinstance(message, Asked):
+            self.observer.on_asked(message.operation, self.schedule.now)
+        self.driver.receive(message)
+
+    def _answered(self, operation: AnyOperation, outcome: Accepted | Refused) -> None:
+        self.observer.on_answered(operation, outcome, self.schedule.now)
+
+    def _restored(self, now: float) -> Core:
+        journal = self.journal
+        growth = durable_growth(journal.events())
+        jobs = [
+            JobSnapshot(
+                row=row,
+                plan=self.definitions.plan(row.job, growth.get(row.job, ())),
+                finals=journal.finals(row),
+                unfinished=journal.unfinished(row),
+            )
+            for row in journal.live_jobs()
+        ]
+        decided = next((row.watermark for row in journal.streams("service") if row.stream == STREAM), 0)
+        snapshot = Snapshot(
+            jobs=jobs,
+            pilots=journal.pilots(after="", limit=_PILOTS_MAX),
+            next_n=decided + 1,
+            position=journal.position(),
+        )
+        streams = list(journal.streams("agent"))
+        return start_core(snapshot, sites=self._sites, settings=self.world.settings, now=now, streams=streams)
+
+    def _folded(self, now: float) -> Engine:
+        """An engine that has seen every durable event."""
+        engine = Engine(sites=self._sites, settings=self.world.settings, now=now)
+        events = self.journal.events()
+        growth = durable_growth(events)
+        for checked in events:
+            job = checked.event.job or ""
+            if isinstance(checked.data, payloads.JobRegistered):
+                stages = growth.get(job, ())
+                for count in range(len(stages) + 1):
+                    engine.bring_plan(job, self.definitions.plan(job, stages[:count]))
+            engine.apply(checked)
+        return engine
+
+    def _compare(self, restored: Engine, when: str) -> None:
+        """An engine that starts from the rows of the book stands where one that has seen every event does."""
+        said, folded = restored.durable_state(), self._folded(restored.now).durable_state()
+        if said != folded:
+            raise Violation("restoring", f"{when}, {_difference(said, folded)}", subject="engine")
+
+    def _refold(self) -> States:
+        order = list(range(len(self.journal.events())))
+        self.dice.stream("refold").shuffle(order)
+        return self.journal.refold(order).packages
+
+    def _explainer(self, core: Core) -> Explain:
+        def explain(job: str, package: str) -> list[str]:
+            told = core.engine.explain(job, package)
+            return [why.code for why in told.reasons] if told is not None else []
+
+        return explain
+
+    def _check_explanations(self, core: Core) -> None:
+        """Any package can be asked about at any time, and there is always something to say."""
+        explain, chance = self._explainer(core), self.dice.stream("questions")
+        for job in core.engine.jobs.values():
+            package = job.dotted(chance.randrange(job.count)) if job.count else ""
+            if package and not explain(job.id, package):
+                raise Violation("explaining", "nothing is said of it", subject=f"{job.id}/{package}")
+
+
+def _difference(one: object, other: object, at: str = "") -> str:
+    """Where two plain values differ first."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in sorted({*one, *other}, key=str):
+            if one.get(key) != other.get(key):
+                return _difference(one.get(key), other.get(key), f"{at}/{key}")
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+        for position, (mine, theirs) in enumerate(zip(one, other, strict=True)):
+            if mine != theirs:
+                return _difference(mine, theirs, f"{at}/{position}")
+    return f"{at} is {one!r} from the rows, and {other!r} from the events"

@@ -1,0 +1,100 @@
+"""What an agent has to tell: its events in order, by its own clock, until they are acknowledged."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pilotage.model.events import Event
+from pilotage.model.exchange import Assignment, AttemptRef
+from pilotage.model.payloads import Payload
+from pilotage.simulator.surroundings import Surroundings
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Spool:
+    """The events of one agent's stream, and the ends of attempts that it can still answer for."""
+
+    __slots__ = ("_acknowledged", "_n", "_stream", "_world", "ends", "events", "seen", "skew_seconds")
+
+    def __init__(self, world: Surroundings, stream: str) -> None:
+        """Begin a stream."""
+        self._world = world
+        self._stream = stream
+        self._n = 0
+        self._acknowledged = 0
+        self.seen = 0  # the position of the book that the last reply told
+        self.skew_seconds = 0.0  # how far the clock here is off
+        self.events: list[Event] = []  # not acknowledged yet
+        self.ends: dict[AttemptRef, Event] = {}
+
+    def tell(self, payload: Payload) -> None:
+        """Put an event about the agent itself into the spool."""
+        self._n += 1
+        self._add(
+            Event(
+                source="agent",
+                stream=self._stream,
+                n=self._n,
+                type=type(payload).__name__,
+                time=self.local(self._world.schedule.now),
+                pilot=self._stream,
+                seen=self.seen,
+                data=msgspec.Raw(_encode(payload)),
+            )
+        )
+
+    def tell_of(self, assignment: Assignment, payload: Payload, *, time: float) -> Event:
+        """Put an event about an attempt into the spool, which happened at a time of the true clock."""
+        self._n += 1
+        ref = assignment.ref
+        event = Event(
+            source="agent",
+            stream=self._stream,
+            n=self._n,
+            type=type(payload).__name__,
+            time=self.local(time),
+            job=ref.job,
+            package=ref.package,
+            attempt=ref.attempt,
+            epoch=assignment.epoch,
+            seen=self.seen,
+            data=msgspec.Raw(_encode(payload)),
+        )
+        self._add(event)
+        return event
+
+    def tell_again(self, ref: AttemptRef) -> bool:
+        """Tell the end of an attempt once more; False where nothing is known of it."""
+        end = self.ends.get(ref)
+        if end is None:
+            return False
+        if all(event.n != end.n for event in self.events):
+            self.events.insert(0, end)  # it was acknowledged, so it is older than all that were not
+        return True
+
+    def acknowledge(self, n: int) -> None:
+        """Forget what need not be sent again, and all but the last of the ends among it."""
+        world = self._world
+        if n > self._acknowledged:
+            self._acknowledged = n
+            if world.witness is not None:
+                world.witness.on_acknowledged(self._stream, n, world.schedule.now)
+        events = self.events
+        if events and events[0].n <= n:
+            self.events = [] if events[-1].n <= n else [event for event in events if event.n > n]
+        ends = self.ends
+        while len(ends) > world.settings.remembered_max:
+            oldest = next(iter(ends))
+            if ends[oldest].n > n:
+                break
+            del ends[oldest]
+
+    def local(self, time: float) -> float:
+        """A time by the clock of the agent."""
+        return max(0.0, time + self.skew_seconds)
+
+    def _add(self, event: Event) -> None:
+        self.events.append(event)
+        if self._world.witness is not None:
+            self._world.witness.on_spooled(event)

@@ -1,0 +1,450 @@
+"""Bugs planted on purpose, to show that the worlds provoke them and that some checker tells.
+
+Each is a patch of production code for the length of one test: a function of the engine, the core, the restore or the
+driver is replaced by one that is wrong in the way its name says. Production code has no switch for any of this.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+import pilotage.engine.engine as engine_module
+from pilotage.book.streams import Heard
+from pilotage.engine import (
+    dispatch,
+    explain,
+    handlers,
+    on_attempts,
+    on_jobs,
+    on_pilots,
+    openings,
+    operations,
+    readiness,
+    restart,
+    restore,
+    settling,
+)
+from pilotage.engine.engine import Engine
+from pilotage.engine.jobs import JobState, LateState
+from pilotage.engine.parts import AttemptState, PackageWork, PilotState, QueueClass
+from pilotage.model import payloads
+from pilotage.model.demand import slots_for
+from pilotage.model.events import Event
+from pilotage.model.exchange import Exchange
+from pilotage.model.outcomes import ExitCodeGasw
+from pilotage.service import core as core_module
+from pilotage.service.core import Core, Outbox
+from pilotage.simulator.driver import Driver
+from pilotage.simulator.scene import Scene
+
+Patch = pytest.MonkeyPatch
+Plant = Callable[[Patch], None]
+
+
+class Mutant(msgspec.Struct, frozen=True, kw_only=True):
+    """One planted bug, who has to tell of it, and the seed of the first world in which it shows."""
+
+    name: str
+    plant: Plant
+    by: tuple[str, ...]  # checkers; `sanity` is the engine's own look at itself
+    first_seed: int
+
+
+MUTANTS: list[Mutant] = []
+
+
+def mutant(*, first_seed: int, by: str) -> Callable[[Plant], Plant]:
+    """Put a bug on the list; its name is its function's."""
+
+    def put(plant: Plant) -> Plant:
+        MUTANTS.append(Mutant(name=plant.__name__, plant=plant, by=tuple(by.split()), first_seed=first_seed))
+        return plant
+
+    return put
+
+
+def graft(patch: Patch, original: Any, mutated: Any) -> None:
+    """Put one function in another's place wherever production code knows it: by its name, or in a table."""
+    found = 0
+    for module in [each for name, each in sys.modules.items() if name.startswith("pilotage.")]:
+        for name in [name for name, value in vars(module).items() if value is original]:
+            patch.setattr(module, name, mutated)
+            found += 1
+    for table in (handlers.JOB_FOLDS, handlers.OTHER_FOLDS, handlers.PACKAGE_FOLDS):
+        for kind in [kind for kind, fold in table.items() if fold is original]:
+            patch.setitem(table, kind, mutated)
+    decisions = tuple(mutated if each is original else each for each in handlers.DECISIONS)
+    patch.setattr(handlers, "DECISIONS", decisions)
+    patch.setattr(engine_module, "DECISIONS", decisions)
+    assert found, f"{original} is nowhere to be found"
+
+
+# --- who is believed --------------------------------------------------------------------------------------------------
+
+
+@mutant(first_seed=9, by="leases")
+def whoever_serves_a_bound_attempt_gets_it(patch: Patch) -> None:
+    """Fencing dropped: a batch job that was started twice runs its attempt twice."""
+
+    def lease(engine: Engine, pilot: PilotState, ref: Any, node: str) -> None:
+        found = on_pilots.find_attempt(engine, ref)
+        if found is not None and not found.lost and found.pilot != pilot.name:
+            if found.pilot in engine.pilots:
+                engine.pilots[found.pilot].give_back(ref)
+            found.leased, found.pilot = False, ""
+            started = payloads.AttemptStarted(pilot=pilot.name, node=node or None)
+            job = engine.jobs[ref.job]
+            engine.write(started, job=job, number=found.number, attempt=ref.attempt, epoch=found.epoch)
+
+    graft(patch, on_pilots._lease, lease)
+
+
+@mutant(first_seed=12, by="grants")
+def a_success_of_an_old_epoch_is_granted(patch: Patch) -> None:
+    """The epoch ignored: whatever succeeds is a candidate, also what a kill and a restart left behind."""
+    folded = on_attempts.on_attempt_finished
+
+    def on_attempt_finished(engine: Engine, job: JobState, number: int, event: Event, data: Any) -> None:
+        work = job.work.get(number)
+        known = work is not None and event.attempt in work.attempts
+        folded(engine, job, number, event, data)
+        if not known and data.exit_code == ExitCodeGasw.SUCCESS and not job.is_final(number):
+            job.work_of(number).candidates.append(event.attempt or 0)
+            engine.grants.append((job, number))
+            readiness.reconsider(engine, job, number)
+
+    graft(patch, folded, on_attempt_finished)
+
+
+@mutant(first_seed=8, by="grants")
+def two_attempts_of_one_epoch_are_granted(patch: Patch) -> None:
+    """What succeeds after another attempt was granted is granted as well."""
+    folded, granted = on_attempts.on_attempt_finished, settling.grant_what_succeeded
+    late: dict[int, list[tuple[JobState, int, int]]] = {}  # by engine
+
+    def on_attempt_finished(engine: Engine, job: JobState, number: int, event: Event, data: Any) -> None:
+        if data.exit_code == ExitCodeGasw.SUCCESS and job.granted[number] and event.epoch == job.epoch_of(number):
+            late.setdefault(id(engine), []).append((job, number, event.attempt or 0))
+        folded(engine, job, number, event, data)
+
+    def grant(engine: Engine) -> None:
+        granted(engine)
+        for job, number, attempt in late.pop(id(engine), ()):
+            engine.write(payloads.CommitGranted(), job=job, number=number, attempt=attempt, epoch=job.epoch_of(number))
+
+    graft(patch, folded, on_attempt_finished)
+    graft(patch, granted, grant)
+
+
+@mutant(first_seed=43, by="restoring aborts")
+def a_duplicate_counts_twice(patch: Patch) -> None:
+    """An end that is told again is one more failure."""
+    folded = on_attempts.on_attempt_finished
+
+    class Forgetful(Heard):
+        def add(self, n: int) -> bool:
+            super().add(n)
+            return True
+
+    def on_attempt_finished(engine: Engine, job: JobState, number: int, event: Event, data: Any) -> None:
+        work = job.work.get(number)
+        before = work.failures.get(event.attempt or 0) if work is not None else None
+        folded(engine, job, number, event, data)
+        if work is not None and before is not None:
+            again = 1000 * len(work.failures) + before.attempt
+            work.failures[again] = msgspec.structs.replace(before, attempt=again)
+            engine.failed[job, number] = None
+
+    patch.setattr(core_module, "Heard", Forgetful)
+    graft(patch, folded, on_attempt_finished)
+
+
+@mutant(first_seed=6, by="restoring successes")
+def a_late_success_is_forgotten(patch: Patch) -> None:
+    """What was suspected or lost and succeeds all the same counts as nothing."""
+    folded = on_attempts._succeed
+
+    def succeed(engine: Engine, job: JobState, work: PackageWork, attempt: AttemptState) -> None:
+        if attempt.trusted:
+            folded(engine, job, work, attempt)
+
+    graft(patch, folded, succeed)
+
+
+@mutant(first_seed=17, by="rooms")
+def what_is_cancelled_runs_on(patch: Patch) -> None:
+    """Nobody tells a pilot that it holds what it should not."""
+    graft(patch, on_pilots.unwanted, lambda pilot, exchange: [])
+
+
+@mutant(first_seed=2, by="finishing")
+def a_lease_never_expires(patch: Patch) -> None:
+    """A pilot that is silent is waited for until it speaks."""
+    graft(patch, on_pilots.check_lease, lambda engine, name: None)
+
+
+@mutant(first_seed=12, by="finishing")
+def what_a_dead_pilot_held_is_not_lost(patch: Patch) -> None:
+    """The pilot ends, and its attempts are waited for."""
+    graft(patch, on_pilots.bury, lambda engine: engine.bereft.clear())
+
+
+# --- what is durable --------------------------------------------------------------------------------------------------
+
+
+@mutant(first_seed=1, by="acknowledged leases")
+def replies_and_effects_leave_before_the_write(patch: Patch) -> None:
+    """The torn tail's decision is lost: it was acted upon before it was durable."""
+    syncs = Driver._sync_soon
+
+    def sync_soon(self: Driver) -> None:
+        syncs(self)
+        self._release(len(self._unreleased))
+
+    patch.setattr(Driver, "_sync_soon", sync_soon)
+
+
+@mutant(first_seed=1, by="acknowledged")
+def events_are_acknowledged_and_not_written(patch: Patch) -> None:
+    """Nobody needs phases, so they are heard, acknowledged and left out."""
+    heard = Core._hear
+
+    def hear(self: Core, exchange: Exchange, outbox: Outbox) -> bool:
+        wanted = heard(self, exchange, outbox)
+        outbox.events = [one for one in outbox.events if not isinstance(one.data, payloads.PhaseEntered)]
+        return wanted
+
+    patch.setattr(Core, "_hear", hear)
+
+
+@mutant(first_seed=1, by="restoring")
+def a_restart_forgets_grants(patch: Patch) -> None:
+    """What was done is done, and granted, again after a crash."""
+    restored = restore._restore_final
+
+    def restore_final(engine: Engine, job: JobState, final: Any) -> None:
+        if not final.granted:
+            restored(engine, job, final)
+
+    graft(patch, restored, restore_final)
+
+
+@mutant(first_seed=8, by="epochs")
+def a_restart_counts_attempts_anew_and_nobody_compares(patch: Patch) -> None:
+    """The number of an attempt is used again after a crash."""
+    restored = restore._restore_package
+    patch.setattr(Scene, "_compare", lambda *_: None)
+
+    def restore_package(engine: Engine, job: JobState, number: int, facts: Any, gone: set[str]) -> None:
+        restored(engine, job, number, facts, gone)
+        job.last_attempt[number] = max(job.work[number].attempts, default=0) if number in job.work else 0
+
+    graft(patch, restored, restore_package)
+
+
+@mutant(first_seed=4, by="grants epochs creations")
+def a_restart_forgets_grants_and_nobody_compares(patch: Patch) -> None:
+    """The same, and the checkers have to do without the comparison of what was restored with what was folded."""
+    patch.setattr(Scene, "_compare", lambda *_: None)
+    a_restart_forgets_grants(patch)
+
+
+@mutant(first_seed=50, by="finishing")
+def a_restart_asks_for_no_submission_again(patch: Patch) -> None:
+    """An effect that was lost with the process is never carried out."""
+    patch.setattr(restore, "submit", lambda *_, **__: None)
+    patch.setattr(restore, "submit_pilot", lambda *_: None)
+
+
+# --- rooms ------------------------------------------------------------------------------------------------------------
+
+
+@mutant(first_seed=1, by="rooms")
+def a_pilot_is_given_one_too_many(patch: Patch) -> None:
+    """Off by one: the backlog takes one more than it says."""
+    taken = dispatch.takes
+
+    def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
+        if taken(pilot, queue, now):
+            return True
+        waits = pilot.in_backlog() <= pilot.backlog and slots_for(queue.demand, pilot.capacity) > 0
+        return waits and not pilot.leaving and not pilot.suspect
+
+    graft(patch, taken, takes)
+
+
+@mutant(first_seed=2, by="rooms")
+def memory_is_not_looked_at(patch: Patch) -> None:
+    """A pilot with a free core takes whatever its memory is."""
+    patch.setattr(PilotState, "fits", lambda self, demand: demand.cores_hundredths <= self.free[0])
+
+
+@mutant(first_seed=4, by="rooms")
+def a_category_has_no_limit(patch: Patch) -> None:
+    """More packages run than there are licences."""
+    graft(patch, dispatch.may_start, lambda engine, queue: queue.job.open)
+
+
+@mutant(first_seed=3, by="rooms")
+def an_executor_is_a_wish(patch: Patch) -> None:
+    """A package that is for one site runs at any."""
+    graft(patch, openings.allowed, lambda site, queue: True)
+    patch.setattr(QueueClass, "ordinary", property(lambda self: self.demand.nodes == 1))
+
+
+# --- attempts ---------------------------------------------------------------------------------------------------------
+
+
+@mutant(first_seed=2, by="sanity epochs")
+def what_follows_a_suspect_has_its_number(patch: Patch) -> None:
+    """A new attempt shares its number, and its files, with the one that was suspected."""
+    created = dispatch.create
+
+    def create(engine: Engine, job: JobState, number: int, *rest: Any, **named: Any) -> None:
+        work = job.work.get(number)
+        if work is not None and any(each.suspect for each in work.attempts.values()):
+            job.last_attempt[number] -= 1
+        created(engine, job, number, *rest, **named)
+
+    graft(patch, created, create)
+
+
+@mutant(first_seed=5, by="leases")
+def side_effects_happen_twice(patch: Patch) -> None:
+    """What acts on the outside is tried again as soon as it is suspected, as everything else."""
+    graft(patch, readiness._may_act, lambda job, work: False)
+
+
+@mutant(first_seed=5, by="retries")
+def retries_have_no_cap(patch: Patch) -> None:
+    """What fails is tried again for ever."""
+    patch.setattr(restart._History, "_over_cap", lambda *_: None)
+    patch.setattr(restart._History, "_over_budget", lambda *_: None)
+
+
+@mutant(first_seed=3, by="creations")
+def a_held_job_is_worked_on(patch: Patch) -> None:
+    """A hold is written down and has no effect."""
+    patch.setattr(JobState, "open", property(lambda self: self.accepted and not (self.cancelled or self.aborted)))
+
+
+@mutant(first_seed=12, by="creations")
+def a_cancelled_job_is_worked_on(patch: Patch) -> None:
+    """A kill ends what runs, and the rest is started."""
+    patch.setattr(JobState, "open", property(lambda self: self.accepted and not (self.held or self.aborted)))
+
+
+@mutant(first_seed=12, by="grants")
+def a_cancel_and_a_grant_both_stand(patch: Patch) -> None:
+    """A kill of a job stops what is not started yet, and what succeeds afterwards is granted."""
+    killed, granted = operations._kill, settling.grant_what_succeeded
+
+    def kill(engine: Engine, job: JobState, operation: Any) -> None:
+        if operation.package:
+            killed(engine, job, operation)
+        else:
+            engine.write(payloads.CancelAccepted(message=operation.message), job=job, epoch=job.epoch)
+
+    def grant(engine: Engine) -> None:
+        jobs = {job for job, _ in engine.grants if job.cancelled}
+        for job in jobs:
+            job.cancelled = False
+        granted(engine)
+        for job in jobs:
+            job.cancelled = True
+
+    graft(patch, killed, kill)
+    graft(patch, granted, grant)
+
+
+# --- inputs -----------------------------------------------------------------------------------------------------------
+
+
+@mutant(first_seed=19, by="sanity reads")
+def a_success_is_enough_for_consumers(patch: Patch) -> None:
+    """Readiness by the end of an attempt, whichever it was, instead of by the grant."""
+    folded = on_attempts.on_attempt_finished
+
+    def on_attempt_finished(engine: Engine, job: JobState, number: int, event: Event, data: Any) -> None:
+        folded(engine, job, number, event, data)
+        if data.exit_code == ExitCodeGasw.SUCCESS:
+            readiness.satisfy(engine, job, number)
+
+    graft(patch, folded, on_attempt_finished)
+
+
+@mutant(first_seed=1, by="sanity")
+def what_is_dropped_is_waited_for(patch: Patch) -> None:
+    """A line is left out, and its consumers never start."""
+
+    def on_dropped(engine: Engine, job: JobState, number: int, event: Event, data: payloads.Dropped) -> None:
+        job.drop_revision = max(job.drop_revision, data.operation)
+        job.work_of(number).dropped = data.operation
+        readiness.reconsider(engine, job, number)
+
+    graft(patch, on_jobs.on_dropped, on_dropped)
+
+
+@mutant(first_seed=21, by="reads")
+def what_is_dropped_is_read(patch: Patch) -> None:
+    """An assignment lists the files of a line that was left out when its attempt was created."""
+    assigned = Core._assignment
+
+    def assignment(self: Core, attempt: AttemptState) -> Any:
+        revision, attempt.drop_revision = attempt.drop_revision, -1
+        told = assigned(self, attempt)
+        attempt.drop_revision = revision
+        return msgspec.structs.replace(told, drop_revision=revision)
+
+    patch.setattr(Core, "_assignment", assignment)
+
+
+@mutant(first_seed=19, by="reads")
+def an_attempt_pins_no_drop_revision(patch: Patch) -> None:
+    """What was dropped when an attempt was created depends on when somebody asks."""
+    writes = Engine.write
+
+    def write(self: Engine, data: Any, **about: Any) -> None:
+        if isinstance(data, payloads.AttemptCreated):
+            data = msgspec.structs.replace(data, drop_revision=0)
+        writes(self, data, **about)
+
+    patch.setattr(Engine, "write", write)
+
+
+@mutant(first_seed=19, by="restores")
+def a_line_comes_back_under_its_consumers(patch: Patch) -> None:
+    """A restore is accepted after a consumer started without what is restored."""
+
+    graft(patch, operations.started_consumers, lambda job, number, own: iter(()))
+
+
+@mutant(first_seed=1, by="reads")
+def a_late_stage_is_laid_out_too_early(patch: Patch) -> None:
+    """Off by one: the last producer is not waited for."""
+    counted = readiness._late
+
+    def late(job: JobState, about: Any) -> LateState:
+        state = counted(job, about)
+        state.pending = max(0, state.pending - 1)
+        return state
+
+    graft(patch, counted, late)
+
+
+@mutant(first_seed=1, by="finishing")
+def consumers_of_what_failed_wait_for_ever(patch: Patch) -> None:
+    """Nobody gives up what waits for a package that will make nothing."""
+    graft(patch, settling.give_up_consumers, lambda engine: engine.dead.clear())
+
+
+@mutant(first_seed=1, by="explaining waiting")
+def nothing_says_why_a_package_waits(patch: Patch) -> None:
+    """Whoever asks is told where a package stands, and no reason."""
+    told = explain.explain
+    graft(patch, told, lambda *about: msgspec.structs.replace(told(*about), reasons=()))

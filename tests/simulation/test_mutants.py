@@ -1,0 +1,82 @@
+"""Doubters are doubted: every planted bug must be told of by a checker, the sanity check or the comparison after a restart.
+
+A bug is looked for from the seed on where it was found before, among the worlds that hold without it; without that hint
+it must be found among the first 500.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+import pytest
+
+from pilotage.engine.sanity import Insane
+from pilotage.simulator.run import Result, simulate
+from pilotage.simulator.world import make_world
+from tests.simulation import more_mutants
+from tests.simulation.mutants import MUTANTS, Mutant
+
+WINDOW = 25  # a change of the engine moves where a bug shows first
+SEEDS_MAX = 500
+WORLDS_THAT_HOLD = 200  # which another test shows
+MUTANTS_MIN = 14
+
+assert more_mutants.__doc__  # importing it puts its bugs on the list
+every_mutant = pytest.mark.parametrize("mutant", MUTANTS, ids=[each.name for each in MUTANTS])
+
+
+def with_bug(mutant: Mutant, seed: int) -> Result:
+    with pytest.MonkeyPatch.context() as patch:
+        mutant.plant(patch)
+        return simulate(make_world(seed))
+
+
+def teller(result: Result) -> str:
+    checker = result.violation.checker if result.violation is not None else ""
+    return "sanity" if checker == f"raised {Insane.__name__}" else checker
+
+
+def first_told(mutant: Mutant, seeds: Iterable[int]) -> Result | None:
+    """The first world in which one tells whose business it is; what another stumbles over is nobody's merit."""
+    return next((result for seed in seeds if teller(result := with_bug(mutant, seed)) in mutant.by), None)
+
+
+def show(mutant: Mutant, result: Result, capsys: pytest.CaptureFixture[str]) -> None:
+    with capsys.disabled():
+        sys.stdout.write(f"\n{mutant.name}: told by {teller(result)} at seed {result.seed}\n")
+
+
+@every_mutant
+def test_a_planted_bug_is_found_where_it_was_found_before(mutant: Mutant, capsys: pytest.CaptureFixture[str]) -> None:
+    result = first_told(mutant, range(mutant.first_seed, mutant.first_seed + WINDOW))
+    assert result is not None, (
+        "none of its checkers tells of it: look for it without the hint (the slow test), and note where it is found"
+    )
+    show(mutant, result, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@every_mutant
+def test_a_planted_bug_is_found_without_a_hint(mutant: Mutant, capsys: pytest.CaptureFixture[str]) -> None:
+    result = first_told(mutant, range(SEEDS_MAX))
+    assert result is not None
+    show(mutant, result, capsys)
+    assert simulate(make_world(result.seed)).violation is None, "the world fails without the bug, too"
+
+
+def test_there_are_bugs_enough_and_their_worlds_hold_without_them() -> None:
+    assert len(MUTANTS) >= MUTANTS_MIN
+    assert len({each.name for each in MUTANTS}) == len(MUTANTS)
+    assert all(1 <= each.first_seed <= WORLDS_THAT_HOLD - WINDOW for each in MUTANTS)
+
+
+def test_a_bug_is_gone_with_its_test() -> None:
+    seed = MUTANTS[0].first_seed
+    before = simulate(make_world(seed))
+    assert before.violation is None
+    for mutant in MUTANTS:
+        with pytest.MonkeyPatch.context() as patch:
+            mutant.plant(patch)
+    assert simulate(make_world(seed)).event_hash == before.event_hash
