@@ -127,7 +127,7 @@ class Yard:
         self.definitions = Definitions([self.sketch], seed=1)
         capacity = Capacity(cores_hundredths=100 * slots)
         self.sites = [Site(name=f"site{n}", capacity=capacity, pilots_max=pilots // sites) for n in range(sites)]
-        self.settings = EngineSettings(interval_seconds=60.0)
+        self.settings = EngineSettings(interval_seconds=300.0)
         self.driver = Driver(
             schedule=schedule,
             box=box,
@@ -155,7 +155,7 @@ class Yard:
             box=box,
             nature=SeededNature(1, Habits(application_seconds=Uniform(low=30.0, high=90.0)), {}),
             uplink=self.driver.receive,
-            settings=AgentSettings(interval_seconds=60.0, idle_seconds=1e9, hold_seconds=0.0),
+            settings=AgentSettings(interval_seconds=300.0, idle_seconds=1e9, hold_seconds=0.0),
         )
         self._fleet = Fleet(world)
 

@@ -36,10 +36,11 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_one_seed_is_one_line_and_the_faults() -> None:
     expected = simulate(make_world(2))
     result = run("simulate", "--seed", "2")
-    first, second, third = result.stdout.splitlines()
+    first, probabilities, second, third = result.stdout.splitlines()
     assert first.startswith("seed 2: ok, ")
     assert first.endswith(expected.event_hash[:16])
-    assert second == "1 worlds, 0 with a violation"
+    assert probabilities.startswith("  probabilities: ")
+    assert second == "1 world, 0 with a violation"
     assert third.startswith("faults: ")
     assert result.exit_code == 0
 
@@ -54,7 +55,7 @@ def test_many_seeds_follow_each_other_and_json_is_for_programs() -> None:
 def test_a_trace_has_every_event() -> None:
     expected = simulate(make_world(2))
     lines = run("simulate", "--seed", "2", "--trace").stdout.splitlines()
-    assert len(lines) == expected.events + 3
+    assert len(lines) == expected.events + 4
     assert "JobRegistered" in lines[0]
 
 
@@ -69,7 +70,7 @@ def test_a_violation_ends_with_1_and_says_how_to_see_it_again() -> None:
     assert "message_lost" not in shrunk  # it was not the cause
     Path("smaller.json").write_text(shrunk)
     assert run("simulate", "--world", "smaller.json").exit_code == 1
-    assert "1 worlds, 1 with a violation" in lines
+    assert "1 world, 1 with a violation" in lines
 
 
 def test_a_file_that_is_no_world_is_refused_by_what_is_wrong_with_it() -> None:

@@ -320,6 +320,23 @@ def test_a_silent_suspect_is_lost_in_the_end_also_after_a_restart() -> None:
     assert [event.attempt for event in small.told(payloads.AttemptSuspected, "1.1.1")] == [1]
 
 
+def test_what_acts_on_the_outside_and_was_killed_is_waited_for_after_a_restart_too() -> None:
+    small = Small(site(pilots=2))
+    small.submit(bag(1, kind(side_effects=True)))
+    one = small.pilot()
+    other = small.agent("a-0.1", site="a", request="a-0")
+    other.exchange()
+    small.ask(Kill(job=JOB, package="1.1.1"))
+    small.restart()
+    small.ask(Restart(job=JOB, package="1.1.1"))
+    other.exchange()
+    assert other.packages == []  # one still runs it
+    one.exchange()  # is told to stop it
+    one.exchange()  # has stopped it
+    other.exchange()
+    assert one.packages + other.packages == ["1.1.1"]
+
+
 def test_a_suspect_whose_pilot_speaks_after_a_restart_recovers() -> None:
     small = Small(site(cores=2), site("b"))
     small.submit(bag(1))

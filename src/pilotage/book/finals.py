@@ -30,10 +30,19 @@ class FinalPackage(NamedTuple):
     dropped: int  # the operation that dropped it; 0: it is not
     held: int
     cause: str | None  # why it was given up
+    unended: tuple[
+        tuple[int, str, str], ...
+    ] = ()  # attempts that held a lease and told no end: number, pilot, why lost
 
 
-class _Skipped(msgspec.Struct, gc=False):
-    """An attempt of which only the number counts."""
+class _Brief(msgspec.Struct, gc=False):
+    """Of an attempt, whether it may still be running somewhere."""
+
+    pilot: str | None = None
+    lease_seconds: float | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+    lost_reason: str | None = None
 
 
 class _Known(msgspec.Struct, gc=False):
@@ -48,7 +57,7 @@ class _Known(msgspec.Struct, gc=False):
     dropped: int = 0
     held: int = 0
     cause: str | None = None
-    attempts: dict[int, _Skipped] = {}
+    attempts: dict[int, _Brief] = {}
     keys: msgspec.Raw = msgspec.Raw(b"{}")
 
 
@@ -73,5 +82,7 @@ def read_finals(found: Iterable[tuple[int, int, int, str, str]]) -> Iterator[Fin
         last = known.attempt if len(attempts) == 1 and known.attempt is not None else max(attempts, default=0)
         dropped = _keys(known.keys)[Register.DROP][0] if known.dropped else 0
         yield FinalPackage(
-            stage, line, number, state, known.epoch, granted or 0, last, dropped, known.held, known.cause
-        )
+            stage, line, number, state, known.epoch, granted or 0, last, dropped, known.held, known.cause,
+            tuple((at, each.pilot, each.lost_reason or "") for at, each in attempts.items() if each.finished_at is None
+                  and each.pilot and (each.lease_seconds is not None or each.started_at is not None)),
+        )  # fmt: skip

@@ -22,8 +22,8 @@ SHRINKING_RUNS_MAX = 60  # each may take as long as the run that failed
 @click.option(
     "--seed", type=click.IntRange(min=0), metavar="N", help="The one world to run; everything follows from it."
 )
-@click.option("--seeds", type=click.IntRange(min=1), metavar="COUNT", default=1, help="How many worlds to run.")
-@click.option("--from", "first", type=click.IntRange(min=0), metavar="N", default=1, help="The first of them.")
+@click.option("--seeds", type=click.IntRange(min=1), metavar="COUNT", help="How many worlds to run; 1 unless given.")
+@click.option("--from", "first", type=click.IntRange(min=0), metavar="N", help="The first of them; 1 unless given.")
 @click.option(
     "--world",
     "world_file",
@@ -35,8 +35,8 @@ SHRINKING_RUNS_MAX = 60  # each may take as long as the run that failed
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each world, for other programs.")
 def simulate(
     seed: int | None,
-    seeds: int,
-    first: int,
+    seeds: int | None,
+    first: int | None,
     world_file: BinaryIO | None,
     *,
     trace: bool,
@@ -47,6 +47,10 @@ def simulate(
     A seed fixes everything: the same seed gives the same events. Exit code 0: everything held; 1: something did not,
     and it is said how to see it again.
     """
+    if seed is not None and (seeds is not None or first is not None):
+        raise click.UsageError("--seed names one world: leave out --seeds and --from, or --seed")
+    if world_file is not None and (seed is not None or seeds is not None or first is not None):
+        raise click.UsageError("--world is the world to run: leave out --seed, --seeds and --from")
     import_numpy_quickly()
     import msgspec
 
@@ -60,7 +64,8 @@ def simulate(
         except msgspec.DecodeError as fault:
             raise PilotageError(f"is not a world: {fault}", subject=world_file.name) from None
     else:
-        numbers = [seed] if seed is not None else range(first, first + seeds)
+        begin = 1 if first is None else first
+        numbers = [seed] if seed is not None else range(begin, begin + (seeds or 1))
         worlds = [make_world(number) for number in numbers]
     failed = 0
     results = []
@@ -78,7 +83,7 @@ def simulate(
 
 
 def _lines(world: World, result: Result, *, trace: bool) -> Iterator[str]:
-    from pilotage.simulator.report import failure_lines, line_of
+    from pilotage.simulator.report import failure_lines, line_of, probabilities_line
     from pilotage.simulator.run import simulate as run
     from pilotage.simulator.shrink import shrink
 
@@ -86,6 +91,7 @@ def _lines(world: World, result: Result, *, trace: bool) -> Iterator[str]:
         yield from result.last_events
     if result.violation is None:
         yield line_of(result)
+        yield probabilities_line(world)
         return
     checker = result.violation.checker
 
@@ -100,5 +106,6 @@ def _lines(world: World, result: Result, *, trace: bool) -> Iterator[str]:
 def _summary(results: list[Result]) -> Iterator[str]:
     from pilotage.simulator.report import fired_lines
 
-    yield f"{len(results)} worlds, {sum(result.violation is not None for result in results)} with a violation"
+    worlds = "1 world" if len(results) == 1 else f"{len(results)} worlds"
+    yield f"{worlds}, {sum(result.violation is not None for result in results)} with a violation"
     yield f"faults: {', '.join(fired_lines(results))}"

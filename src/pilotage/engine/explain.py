@@ -10,7 +10,7 @@ from pilotage.engine.admission import unmet
 from pilotage.engine.jobs import JobState
 from pilotage.engine.openings import allowed
 from pilotage.engine.parts import STANDINGS, AttemptState, PackageWork, QueueClass, SiteState, Standing
-from pilotage.engine.readiness import queue_of, template_of
+from pilotage.engine.readiness import may_act, queue_of
 from pilotage.model.explanations import Explanation, Why
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def _blocked(engine: Engine, job: JobState, number: int, facts: PackageFacts | N
         standing = STANDINGS[job.standing[other]]
         message = f"it needs what {name} makes, which is {standing}"
         yield Why(code="waits-for-package", message=message, subject=name, count=len(missing))
-    if number in job.acting or (number in job.work and template_of(job, number).side_effects):
+    work = job.work.get(number)
+    if number in job.acting or (work is not None and may_act(job, work)):
         message = "it acts on the outside: no other attempt starts before one that nobody waits for is known to be over"
         yield Why(code="suspect", message=message, count=job.acting.get(number, 1))
     for stage in job.plan.late_waits.get(int(job.plan.template_of[number]), ()):

@@ -34,7 +34,7 @@ def on_pilot_requested(engine: Engine, event: Event, data: payloads.PilotRequest
     if site is None:
         return
     if key not in site.requests:
-        engine.requests[key] = site.requests[key] = PilotRequest(key, site, asked_at=engine.now)
+        engine.requests[key] = site.requests[key] = PilotRequest(key, site)
         site.expected += 1
     if data.native_id is not None and key in site.requests:
         site.requests[key].native_id = data.native_id
@@ -117,14 +117,15 @@ def lose(engine: Engine, attempt: AttemptState, *, reason: LossReason, message: 
 # --- exchanges ------------------------------------------------------------------------------------------------------
 
 
-def hear(engine: Engine, exchange: Exchange) -> PilotState | None:
-    """A pilot speaks: its lease goes on, and it may take more. None where it has to leave.
+def hear(engine: Engine, exchange: Exchange) -> None:
+    """A pilot speaks, and this is its newest exchange: its lease goes on, and it may take more.
 
-    Its events were applied before; what it holds and should not is found when the answer is written.
+    Its events were applied before; what it holds and should not is found when the answer is written. One that is not
+    known has to leave, which the answer says.
     """
     pilot = engine.pilots.get(exchange.pilot)
-    if pilot is None or exchange.sequence <= pilot.sequence:
-        return None if pilot is None else pilot
+    if pilot is None:
+        return
     pilot.sequence = exchange.sequence
     pilot.heard_at = engine.now
     pilot.leaving = exchange.leaving
@@ -149,7 +150,6 @@ def hear(engine: Engine, exchange: Exchange) -> PilotState | None:
         engine.pulled[site] = None
     else:
         site.waiting.pop(pilot.name, None)
-    return pilot
 
 
 def _recover(engine: Engine, pilot: PilotState, ref: AttemptRef) -> None:

@@ -6,7 +6,6 @@ Packages that nothing happens to have no object: they are a few bytes in the arr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pilotage.engine.queues import ReadyQueue
@@ -234,7 +233,6 @@ class PilotState:
         "name",
         "request",
         "sequence",
-        "serves",
         "site",
         "suspect",
         "waiting",
@@ -252,7 +250,6 @@ class PilotState:
         self.ends_at: float | None = None
         self.leaving = ""
         self.sequence = 0
-        self.serves: AttemptRef | None = None
         self.suspect = False
         self.gone = ""  # why its batch system does not know it any more, which a lease overrules
         self.waiting = False  # its exchange is open and it could take more
@@ -367,22 +364,15 @@ class SiteState:
         """Whether anything there can be reached."""
         return self.answers or bool(self.pilots)
 
-    def reservations(self) -> Iterator[tuple[QueueClass, int]]:
-        """What is reserved for it."""
-        for queue, numbers in self.reserved.items():
-            for number in numbers:
-                yield queue, number
-
 
 class PilotRequest:
     """A pilot that was asked for, until its batch system is done with it."""
 
-    __slots__ = ("asked_at", "key", "native_id", "site", "spoke")
+    __slots__ = ("key", "native_id", "site", "spoke")
 
-    def __init__(self, key: str, site: SiteState, *, asked_at: float) -> None:
-        """`asked_at` is when the submission was last asked for."""
+    def __init__(self, key: str, site: SiteState) -> None:
+        """Asked for under a key."""
         self.key = key
         self.site = site
-        self.asked_at = asked_at
         self.native_id = ""
         self.spoke = False

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from pilotage.engine.dispatch import may_start
+from pilotage.engine.openings import allowed
 from pilotage.engine.parts import SiteState
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
@@ -44,7 +45,7 @@ def wanted(engine: Engine, site: SiteState) -> int:
     for queue in (*engine.active, *engine.stuck):
         if may_start(engine, queue) and engine.openings.able(site, queue.shape):
             slots = slots_for(queue.demand, site.site.capacity)
-            if slots and queue.executor in ("", site.name, site.site.kind):
+            if slots and allowed(site, queue):
                 pilots += queue.ready / slots
     for queue, numbers in site.reserved.items():
         slots = slots_for(queue.demand, site.site.capacity)

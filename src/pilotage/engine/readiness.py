@@ -45,14 +45,14 @@ def _standing(job: JobState, number: int) -> int:
         return Standing.LIVE
     if work.held:
         return Standing.HELD
-    if job.waits[number] or ((job.acting or work.attempts) and _may_act(job, work)):
+    if job.waits[number] or ((job.acting or work.attempts) and may_act(job, work)):
         return Standing.BLOCKED
     if work.delayed_until:
         return Standing.DELAYED
     return Standing.RESERVED if work.bound is not None else Standing.READY
 
 
-def _may_act(job: JobState, work: PackageWork) -> bool:
+def may_act(job: JobState, work: PackageWork) -> bool:
     """Whether an attempt of a package with side effects may still act: no other must start beside it."""
     if work.number in job.acting:
         return True

@@ -75,7 +75,7 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
             engine.pilots[row.pilot] = site.pilots[row.pilot] = pilot
             engine.timers.at(engine.now + engine.settings.lease_seconds, Due.LEASE, row.pilot)
         elif row.requested_at is not None:
-            request = PilotRequest(row.pilot, site, asked_at=engine.now)
+            request = PilotRequest(row.pilot, site)
             engine.requests[row.pilot] = site.requests[row.pilot] = request
             request.native_id = row.native_id or ""
             request.spoke = row.pilot in answered
@@ -94,7 +94,7 @@ def _restore_job(engine: Engine, snapshot: JobSnapshot, gone: set[str]) -> None:
     job.aborted = row.aborted_at is not None
     job.drop_revision = engine.next_n - 1  # no operation was later
     for final in snapshot.finals:
-        _restore_final(engine, job, final)
+        _restore_final(engine, job, final, gone)
     for package in snapshot.unfinished:
         number = job.number((package.stage, package.line, package.number))
         if number is not None:
@@ -109,7 +109,7 @@ def _restore_job(engine: Engine, snapshot: JobSnapshot, gone: set[str]) -> None:
                 job.dead_feeders.add(number)
 
 
-def _restore_final(engine: Engine, job: JobState, final: FinalPackage) -> None:
+def _restore_final(engine: Engine, job: JobState, final: FinalPackage, gone: set[str]) -> None:
     number = job.number((final.stage, final.line, final.number))
     if number is None:
         return
@@ -132,6 +132,9 @@ def _restore_final(engine: Engine, job: JobState, final: FinalPackage) -> None:
     if final.cause == "permanent-failure":
         job.count_for_good(number, 1)
     move(engine, job, number, standing)
+    for attempt, pilot, why in final.unended:
+        if pilot not in gone:
+            start_acting(engine, AttemptRef(job.id, job.dotted(number), attempt), number, pilot=pilot, lost_reason=why)
 
 
 def _restore_package(engine: Engine, job: JobState, number: int, facts: PackageFacts, gone: set[str]) -> None:

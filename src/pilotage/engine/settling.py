@@ -113,7 +113,7 @@ def _stop_flood(engine: Engine, job: JobState, number: int) -> None:
     count, bound = job.failed_alike.get(activity, 0), engine.settings.flood_packages
     if job.held or not bound or count % bound or (count // bound) & (count // bound - 1):
         return
-    message = f"{count} packages of {activity} failed for good, the last two times alike on two sites; release to go on"
+    message = f"{count} packages of {activity} failed for good; release the job to go on with the others"
     engine.write(payloads.Held(operation=engine.next_n, message=message), job=job)
 
 

@@ -36,8 +36,6 @@ WhyCode = Literal[
     "done",
     "aborted",
     "cancelled",
-    "cleared",
-    "never-heard-of",
 ]
 
 

@@ -159,6 +159,7 @@ def grown(
         template_of=np.concatenate((plan.template_of, kinds)),
         layouts=layouts,
         late=tuple(_late_plan(sketch, late.stage, layouts) for late in plan.late if late.stage != stage),
+        laid_out=(*plan.laid_out, *(late for late in plan.late if late.stage == stage)),
         late_waits=_late_waits(sketch, layouts),
     )
     shape = _shape(sketch, each, len(names))

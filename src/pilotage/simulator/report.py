@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from pilotage.simulator.run import Result
-from pilotage.simulator.world import World, packages_of_world
+from pilotage.simulator.world import World, make_world, packages_of_world
 
 
 def line_of(result: Result) -> str:
@@ -19,6 +19,12 @@ def line_of(result: Result) -> str:
         f"seed {result.seed}: {verdict}, {result.packages} packages, {result.events} events, {result.steps} steps,"
         f" {result.crashes} crashes, {result.virtual_seconds:.0f} virtual seconds, {result.event_hash[:16]}"
     )
+
+
+def probabilities_line(world: World) -> str:
+    """The probability of every fault that may strike in a world."""
+    struck = [f"{kind} {value:g}" for kind, value in asdict(world.faults).items() if value]
+    return f"  probabilities: {', '.join(struck) or 'nothing strikes'}"
 
 
 def failure_lines(world: World, result: Result, *, shrunk: World, shrunk_result: Result) -> Iterator[str]:
@@ -33,7 +39,8 @@ def failure_lines(world: World, result: Result, *, shrunk: World, shrunk_result:
     yield from _violation_lines(shrunk_result)
     yield "its last events:"
     yield from (f"  {line}" for line in shrunk_result.last_events)
-    yield f"replay it with: pilotage simulate --seed {world.seed} --trace"
+    from_seed = world == make_world(world.seed)
+    yield f"replay it with: pilotage simulate {f'--seed {world.seed}' if from_seed else '--world FILE'} --trace"
 
 
 def _violation_lines(result: Result) -> Iterator[str]:

@@ -59,6 +59,13 @@ def as_final(row: PackageRow) -> FinalPackage:
         dropped=facts.keys[Register.DROP][0] if facts.dropped else 0,
         held=facts.held,
         cause=facts.cause,
+        unended=tuple(
+            (number, one.pilot, one.lost_reason or "")
+            for number, one in facts.attempts.items()
+            if one.finished_at is None
+            and one.pilot
+            and (one.lease_seconds is not None or one.started_at is not None)
+        ),
     )
 
 
