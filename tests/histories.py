@@ -304,7 +304,9 @@ class Scheduler:
         if self.chance.random() < 0.2:
             data["replica"] = True
         if self.chance.random() < 0.2:
-            data |= {"memory_bytes": 2**30 * number, "wall_seconds": 90.5, "drop_revision": package.job.operation}
+            data |= {"memory_bytes": 2**30 * number, "wall_seconds": 90.5, "remaining_seconds": 600.5}
+        if self.chance.random() < 0.2:
+            data["drop_revision"] = package.job.operation
         behind = [other for other in package.here() if other.exit_code() != "SUCCESS"]
         if behind and self.chance.random() < 0.5:
             replaced = self.chance.choice(behind)

@@ -93,6 +93,7 @@ def attempt(events: Sequence[WireEvent]) -> Found:
         "lease_seconds": said(created, "lease_seconds"),
         "replaces": said(created, "replaces"),
         "replica": int(said(created, "replica") or False),
+        "remaining_seconds": said(created, "remaining_seconds"),
         "memory_bytes": said(created, "memory_bytes"),
         "wall_seconds": said(created, "wall_seconds"),
         "drop_revision": said(created, "drop_revision") or 0,

@@ -227,9 +227,9 @@ def a_restart_forgets_grants(patch: Patch) -> None:
     """What was done is done, and granted, again after a crash."""
     restored = restore._restore_final
 
-    def restore_final(engine: Engine, job: JobState, final: Any) -> None:
+    def restore_final(engine: Engine, job: JobState, final: Any, gone: set[str]) -> None:
         if not final.granted:
-            restored(engine, job, final)
+            restored(engine, job, final, gone)
 
     graft(patch, restored, restore_final)
 
@@ -317,7 +317,7 @@ def what_follows_a_suspect_has_its_number(patch: Patch) -> None:
 @mutant(first_seed=5, by="leases")
 def side_effects_happen_twice(patch: Patch) -> None:
     """What acts on the outside is tried again as soon as it is suspected, as everything else."""
-    graft(patch, readiness._may_act, lambda job, work: False)
+    graft(patch, readiness.may_act, lambda job, work: False)
 
 
 @mutant(first_seed=5, by="retries")

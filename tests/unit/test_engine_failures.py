@@ -131,10 +131,10 @@ def test_a_package_that_needs_more_memory_than_any_site_has_is_given_up() -> Non
 def test_a_wall_time_kill_goes_only_where_more_time_is_left() -> None:
     with Small(site("a", wall_seconds=1000.0), site("b", wall_seconds=5000.0)) as small:
         small.submit(bag(1))
-        pilot = small.pilot("a", remaining_seconds=1000.0)
+        pilot = small.pilot("a", remaining_seconds=500.0)
         pilot.about["remaining_seconds"] = 100.0
-        pilot.fail("1.1.1", "wall-time", after=900.0)
-        pilot.exchange(remaining_seconds=899.0)
+        pilot.fail("1.1.1", "wall-time", after=400.0)
+        pilot.exchange(remaining_seconds=499.0)
         assert pilot.packages == []
         pilot.exchange(remaining_seconds=901.0)
         assert pilot.packages == ["1.1.1"]

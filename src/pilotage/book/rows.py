@@ -124,6 +124,7 @@ class AttemptFacts(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     lease_seconds: float | None = None
     replaces: int | None = None
     replica: int = 0
+    remaining_seconds: float | None = None
     memory_bytes: int | None = None  # what it may take, where that is more than was asked for
     wall_seconds: float | None = None
     drop_revision: int = 0

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pilotage.engine.parts import SiteState
 from pilotage.model.demand import Demand, lacking
+from pilotage.model.events import JOB_ID
 from pilotage.model.operations import Refused
 from pilotage.model.plan import JobPlan, Template
 
@@ -17,6 +18,8 @@ _UNITS = {"cores_hundredths": "cores", "memory_bytes": "memory", "gpus": "GPUs",
 
 def admit(engine: Engine, job: str, plan: JobPlan, *, owner: str) -> Refused | None:
     """Why a job is not taken, or None."""
+    if JOB_ID.fullmatch(job) is None:
+        return Refused(code="bad-id", message=f"{job[:80]!r} is no id of a job", subject=job[:80])
     if job in engine.jobs:
         return Refused(code="known-job", message=f"a job {job!r} exists already", subject=job)
     if over_quota(engine, owner, plan.count):

@@ -6,8 +6,10 @@ that nobody pulled. A reservation is no attempt: it is given back when its site 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+from pilotage.engine.admission import unmet
 from pilotage.engine.jobs import JobState
 from pilotage.engine.parts import PilotState, QueueClass, SiteState, Standing
 from pilotage.engine.readiness import move, queue_of, reserve
@@ -32,13 +34,25 @@ def bind(engine: Engine) -> None:
         while queue.ready and may_start(engine, queue):
             site = engine.openings.first(queue) or displace(engine, queue)
             if site is None:
-                if not queue.ordinary:
+                if engine.openings.is_impossible(queue):
+                    _give_up(engine, queue)
+                elif not queue.ordinary:
                     engine.openings.stick(queue)
                 break
             number = _take(engine, queue)
             if number is None:
                 break
             _bind(engine, queue, number, site)
+
+
+def _give_up(engine: Engine, queue: QueueClass) -> None:
+    """No site there is could ever run what a stage that was laid out late asks for: it is given up, and said why."""
+    job = queue.job
+    lacks = [text for site in engine.sites.values() for text in unmet(site, queue.demand)]
+    message = f"no site can run it: {'; '.join(lacks[:3])}" if lacks else "no site may run it"
+    while (number := _take(engine, queue)) is not None:
+        aborted = payloads.Aborted(cause="permanent-failure", message=message)
+        engine.write(aborted, job=job, number=number, epoch=job.epoch_of(number))
 
 
 def _rank(queue: QueueClass) -> tuple[int, int, int, float, int, int]:
@@ -146,6 +160,13 @@ def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
     return bool(pilot.backlog) and slots_for(demand, pilot.capacity) > 0 and pilot.in_backlog() < pilot.backlog
 
 
+def remaining(engine: Engine, site: SiteState, pilot: PilotState | None) -> float | None:
+    """How long an attempt can last that begins now: as long as its pilot, or as any batch job of its site."""
+    if pilot is None:
+        return site.site.wall_seconds or None
+    return None if pilot.ends_at is None else max(0.0, pilot.ends_at - engine.now)
+
+
 def lasts(pilot: PilotState, queue: QueueClass, now: float) -> bool:
     """Whether a pilot has the time that a class asks for."""
     if pilot.ends_at is None:
@@ -171,6 +192,7 @@ def create(
         replica=replica,
         memory_bytes=demand.memory_bytes if demand.memory_bytes != declared.memory_bytes else None,
         wall_seconds=demand.wall_seconds if demand.wall_seconds != declared.wall_seconds else None,
+        remaining_seconds=remaining(engine, site, pilot),
         drop_revision=job.drop_revision,
     )
     attempt = job.last_attempt[number] + 1
@@ -197,16 +219,21 @@ def could_take(site: SiteState, queue: QueueClass, now: float) -> bool:
 
 def release_unfit(engine: Engine, site: SiteState) -> None:
     """Give back what was reserved at a site for long enough and no pilot there could run; nothing more until one comes."""
+    again = math.inf
     for queue, numbers in list(site.reserved.items()):
         if could_take(site, queue, engine.now):
             continue
         oldest = queue.job.work[numbers[0]].bound_at
         if engine.now < oldest + engine.settings.unfit_seconds:
-            engine.timers.at(oldest + engine.settings.unfit_seconds, Due.UNFIT, site.name)
+            again = min(again, oldest + engine.settings.unfit_seconds)
             continue
         engine.openings.close(site, queue)
         for number in list(numbers):
             move(engine, queue.job, number, Standing.READY)
+    if again < math.inf:
+        engine.timers.at(
+            again, Due.UNFIT, site.name
+        )  # one for all of them: each would otherwise bring the others along
 
 
 def release_site(engine: Engine, site: SiteState) -> None:

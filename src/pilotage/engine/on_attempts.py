@@ -52,6 +52,7 @@ def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event,
     )
     attempt.created_at = event.time
     attempt.drop_revision = data.drop_revision
+    attempt.remaining_seconds = data.remaining_seconds
     attempt.leased = data.lease_seconds is not None
     attempt.pilot = data.pilot or ""
     if not attempt.leased:
@@ -185,7 +186,7 @@ def on_attempt_finished(
     if data.exit_code == ExitCodeGasw.EXECUTION_CANCELED and data.reason is None:
         engine.failed[job, number] = None
         return
-    work.failures[attempt.ref.attempt] = failure_of(attempt, data, seconds=event.time - attempt.created_at)
+    work.failures[attempt.ref.attempt] = failure_of(attempt, data)
     engine.failed[job, number] = None
 
 
@@ -193,7 +194,7 @@ MESSAGE_MAX = 1000
 """Characters of an exit message that are remembered of each failure."""
 
 
-def failure_of(attempt: AttemptState, data: payloads.AttemptFinished, *, seconds: float) -> Failure:
+def failure_of(attempt: AttemptState, data: payloads.AttemptFinished) -> Failure:
     """An end as the restart rules see it."""
     return Failure(
         attempt=attempt.ref.attempt,
@@ -204,7 +205,7 @@ def failure_of(attempt: AttemptState, data: payloads.AttemptFinished, *, seconds
         message=data.exit_message[:MESSAGE_MAX],
         memory_bytes=attempt.demand.memory_bytes,
         wall_seconds=attempt.demand.wall_seconds,
-        remaining_seconds=max(0.0, seconds),
+        remaining_seconds=attempt.remaining_seconds,
     )
 
 

@@ -187,6 +187,8 @@ def on_restored(engine: Engine, job: JobState, number: int, event: Event, data: 
         unsatisfy(engine, job, number)
     if work.candidates:
         engine.grants.append((job, number))
+    if work.failures or work.attempts:
+        engine.failed[job, number] = None  # what failed while it was dropped was not judged
     reconsider(engine, job, number)
     _meet_the_dead(engine, job, number)
     if job.is_dead(number):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from pilotage.engine.dispatch import release_site
@@ -18,6 +19,8 @@ from pilotage.model.reasons import LossReason
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
+_ATTEMPT = re.compile("[1-9][0-9]{0,8}")
+_DOUBLINGS_MAX = 60  # of a wait that is capped long before
 _LOSSES: dict[str, LossReason] = {
     # Why a pilot ended → why what it held is lost; any other is a platform failure.
     **dict.fromkeys(("failed", "killed", "out-of-memory", "signal"), PILOT_KILLED),
@@ -54,7 +57,7 @@ def on_pilot_started(engine: Engine, event: Event, data: payloads.PilotStarted) 
     request = engine.requests.get(pilot.request)
     if request is not None and not request.spoke:
         request.spoke = True
-        site.expected -= 1
+        request.site.expected -= 1
     engine.openings.tell_all(site)
     engine.timers.at(engine.now + engine.settings.lease_seconds, Due.LEASE, name)
 
@@ -171,10 +174,21 @@ def find_attempt(engine: Engine, ref: AttemptRef) -> AttemptState | None:
     return work.attempts.get(ref.attempt) if work is not None else None
 
 
-def speaks_for(engine: Engine, pilot: str, ref: AttemptRef) -> bool:
-    """Whether a pilot may speak of an attempt: not while another has it, or nobody yet."""
-    found = find_attempt(engine, ref)
-    return found is None or found.pilot == pilot
+def may_say(engine: Engine, pilot: str, event: Event, data: payloads.Payload) -> bool:
+    """Whether an agent may say something of an attempt: one that was created, in its epoch, and that no other has.
+
+    Whatever it says of another would be in the book, and an engine that starts from the book would believe it.
+    """
+    job, place = engine.jobs.get(event.job or ""), parse_dotted(event.package or "")
+    number = job.number((place.stage, place.line, place.number)) if job is not None and place is not None else None
+    if job is None or number is None or isinstance(data, payloads.AttemptStarted | payloads.AttemptSuspected):
+        return False
+    attempt = event.attempt or 0
+    if attempt > job.last_attempt[number] or event.epoch > job.epoch_of(number):
+        return False
+    work = job.work.get(number)
+    found = work.attempts.get(attempt) if work is not None else None
+    return found is None or (found.pilot == pilot and found.epoch == event.epoch)
 
 
 def _lease(engine: Engine, pilot: PilotState, ref: AttemptRef, node: str) -> None:
@@ -270,7 +284,7 @@ def _submitted(engine: Engine, site: SiteState, report: Submitted) -> None:
 def bound_attempt(engine: Engine, key: str) -> AttemptState | None:
     """The bound attempt that was submitted under a key."""
     parts = key.rsplit(":", 2)
-    if len(parts) != 3 or not parts[2].isdigit() or parts[1].count(".") != 2:
+    if len(parts) != 3 or not _ATTEMPT.fullmatch(parts[2]) or parts[1].count(".") != 2:
         return None
     return find_attempt(engine, AttemptRef(parts[0], parts[1], int(parts[2])))
 
@@ -309,7 +323,9 @@ def _never_came(engine: Engine, site: SiteState, key: str, *, reason: str, messa
 def leave_alone(engine: Engine, site: SiteState) -> None:
     """After a pilot that never spoke a site is left alone for a while, longer with each that follows."""
     settings = engine.settings
-    wait = min(settings.dead_start_seconds * 2.0**site.dead_starts, settings.dead_start_seconds_max)
+    wait = min(
+        settings.dead_start_seconds * 2.0 ** min(site.dead_starts, _DOUBLINGS_MAX), settings.dead_start_seconds_max
+    )
     site.dead_starts += 1
     site.quiet_until = engine.now + wait
     engine.timers.at(site.quiet_until, Due.SITE, site.name)

@@ -134,6 +134,13 @@ class Openings:
         """The sites that could ever run a class."""
         return [site for site in self._sites if self._able[queue.shape][site.index] and allowed(site, queue)]
 
+    def is_impossible(self, queue: QueueClass) -> bool:
+        """Whether none of the sites there are could ever run a class; looked at again only when a site is added."""
+        if queue.sites_looked_at != len(self._sites):
+            queue.sites_looked_at = len(self._sites)
+            queue.impossible = bool(self._sites) and not self.possible_sites(queue)
+        return queue.impossible
+
     def open_sites(self, queue: QueueClass) -> list[SiteState]:
         """The sites where a class may be reserved as things stand, those it avoids only where there are no others."""
         fit = [site for site in self.possible_sites(queue) if site.index not in queue.unfit]

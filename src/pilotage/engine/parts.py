@@ -68,6 +68,7 @@ class AttemptState:
         "pilot",
         "queued",
         "ref",
+        "remaining_seconds",
         "shape",
         "site",
         "suspect",
@@ -92,6 +93,7 @@ class AttemptState:
         self.lost = False
         self.lost_reason = ""
         self.drop_revision = 0
+        self.remaining_seconds: float | None = None  # of its pilot's wall time when it was created
         self.created_at = 0.0
 
     @property
@@ -156,6 +158,7 @@ class QueueClass:
         "category",
         "demand",
         "executor",
+        "impossible",
         "index",
         "job",
         "level",
@@ -167,6 +170,7 @@ class QueueClass:
         "restarts",
         "run_seconds",
         "shape",
+        "sites_looked_at",
         "unfit",
         "watched",
     )
@@ -205,6 +209,8 @@ class QueueClass:
         self.queue = ReadyQueue()
         self.ready = 0  # how many in the queue still count
         self.watched = False  # a timer looks at how long they wait
+        self.sites_looked_at = 0
+        self.impossible = False  # of so many sites none could ever run it
         self.unfit: set[int] = set()  # sites, by index, where it was reserved in vain
 
     @property

@@ -195,8 +195,9 @@ def class_for(engine: Engine, job: JobState, work: PackageWork) -> QueueClass | 
     prefer = ""
     if verdict is not None:
         more_wall_than = engine.openings.rounded_wall(verdict.more_wall_than)
-        if verdict.prefer == "here" and work.failures:
-            prefer = work.failures[max(work.failures)].site
+        if verdict.prefer == "here":
+            prefer = _latest_site(work)
+            avoid = tuple(name for name in avoid if name != prefer)
         if verdict.memory_bytes or verdict.wall_seconds:
             demand = msgspec.structs.replace(
                 demand,
@@ -206,6 +207,13 @@ def class_for(engine: Engine, job: JobState, work: PackageWork) -> QueueClass | 
     return _class(
         engine, job, template, demand=demand, avoid=avoid, more_wall_than=more_wall_than, prefer=prefer, restarts=True
     )
+
+
+def _latest_site(work: PackageWork) -> str:
+    """Where the latest attempt was that failed or was lost."""
+    sites = {number: failure.site for number, failure in work.failures.items()}
+    sites |= {number: attempt.site.name for number, attempt in work.attempts.items() if attempt.lost}
+    return sites[max(sites)] if sites else ""
 
 
 def _class(
@@ -312,6 +320,8 @@ def lay_out(engine: Engine, job: JobState) -> None:
             each.revision, each.asked_at = known.revision, known.asked_at
     standing = np.frombuffer(bytes(job.standing), np.uint8)
     ready = np.flatnonzero((waits == 0) & (standing == Standing.BLOCKED))
+    if job.acting:  # what may still act keeps its package where it is
+        ready = ready[~np.isin(ready, np.fromiter(job.acting, np.int64, len(job.acting)))]
     _queue_all(engine, job, ready)
     for number in list(job.work):
         reconsider(engine, job, number)

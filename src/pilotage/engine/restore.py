@@ -169,7 +169,7 @@ def _restore_acting(engine: Engine, job: JobState, number: int, facts: PackageFa
 
 
 def _restore_attempt(engine: Engine, job: JobState, work: PackageWork, number: int, known: AttemptFacts) -> None:
-    if known.exit_code == ExitCodeGasw.SUCCESS or (known.staged_at is not None and known.finished_at is None):
+    if known.exit_code == ExitCodeGasw.SUCCESS or known.staged_at is not None:
         work.candidates.append(number)
         return
     if known.finished_at is not None:
@@ -187,6 +187,7 @@ def _restore_attempt(engine: Engine, job: JobState, work: PackageWork, number: i
     )
     attempt.created_at = known.created_at or 0.0
     attempt.drop_revision = known.drop_revision
+    attempt.remaining_seconds = known.remaining_seconds
     attempt.pilot = known.pilot or ""
     attempt.leased = known.lease_seconds is not None or known.started_at is not None
     attempt.queued = known.queued_at is not None
@@ -216,5 +217,5 @@ def _failure(job: JobState, package: int, number: int, known: AttemptFacts) -> F
         message=(known.exit_message or "")[:MESSAGE_MAX],
         memory_bytes=demand.memory_bytes,
         wall_seconds=demand.wall_seconds,
-        remaining_seconds=max(0.0, (known.finished_at or 0.0) - (known.created_at or 0.0)),
+        remaining_seconds=known.remaining_seconds,
     )

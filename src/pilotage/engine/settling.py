@@ -70,6 +70,7 @@ def _loss(attempt: AttemptState) -> Failure:
         reason="platform-failure" if reason in (UNHEARD, PILOT_KILLED) else reason,
         memory_bytes=attempt.demand.memory_bytes,
         wall_seconds=attempt.demand.wall_seconds,
+        remaining_seconds=attempt.remaining_seconds,
         killed_pilot=reason == PILOT_KILLED,
     )
 

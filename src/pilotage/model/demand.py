@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
+
+Amount = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a node, or what is left of it, can give at once."""
 
-    cores_hundredths: int = 100
-    memory_bytes: int = 0
-    gpus: int = 0
-    scratch_bytes: int = 0
+    cores_hundredths: Amount = 100
+    memory_bytes: Amount = 0
+    gpus: Amount = 0
+    scratch_bytes: Amount = 0
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

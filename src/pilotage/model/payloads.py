@@ -219,7 +219,8 @@ class AttemptCreated(Payload, frozen=True, kw_only=True):
     replica: bool = False  # beside one that runs, because it was asked for
     memory_bytes: Count | None = None  # what it may take, where a failure before it made that more than was asked for
     wall_seconds: Amount | None = None  # likewise
-    drop_revision: Count = 0  # the operation that last dropped or restored anything of its inputs when it was created
+    remaining_seconds: Amount | None = None  # of the wall time of its pilot, or of its batch job, as far as known
+    drop_revision: Count = 0  # no operation that dropped or restored anything of its job before it was later than this
 
 
 class AttemptQueued(Payload, frozen=True, kw_only=True):

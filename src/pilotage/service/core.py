@@ -17,7 +17,7 @@ from pilotage.book.rows import StreamRow
 from pilotage.book.streams import Heard
 from pilotage.engine.admission import admit, over_quota
 from pilotage.engine.engine import Engine
-from pilotage.engine.on_pilots import hear, on_report, speaks_for, unwanted
+from pilotage.engine.on_pilots import hear, may_say, on_report, unwanted
 from pilotage.engine.operations import operate
 from pilotage.engine.parts import AttemptState
 from pilotage.engine.restore import Snapshot, restore
@@ -73,6 +73,10 @@ _OF_ATTEMPTS = frozenset(
     }
 )
 """What only the agent that has an attempt may say of it."""
+_OF_AGENTS = frozenset(
+    {payloads.PilotStarted, payloads.PilotEnded, payloads.NodeDescribed, payloads.Tagged, payloads.Noted}
+)
+"""What else an agent may say, of itself and of what it sees."""
 
 Input = Exchange | Asked | Submit | Grown | AnyReport
 
@@ -157,7 +161,7 @@ class Core:
         return True
 
     def _take(self, event: Event, pilot: str, outbox: Outbox) -> None:
-        """Take in one event of an agent. What cannot be read, or is about another's attempt, leaves a note in its place.
+        """Take in one event of an agent. What cannot be read, or is not its to say, leaves a note in its place.
 
         Left out, it would be a hole in the stream, and everything behind it would be sent again for ever.
         """
@@ -166,9 +170,11 @@ class Core:
             outbox.refused.append(one)
             one = self._note(event, pilot, f"refused: {one.message}")
         elif type(one.data) in _OF_ATTEMPTS:
-            ref = AttemptRef(event.job or "", event.package or "", event.attempt or 0)
-            if not speaks_for(self.engine, pilot, ref):
-                one = self._note(event, pilot, f"not heard: {event.type} of {ref.job} {ref.package} {ref.attempt}")
+            if not may_say(self.engine, pilot, event, one.data):
+                said = f"{event.type} of {event.job} {event.package} {event.attempt}, epoch {event.epoch}"
+                one = self._note(event, pilot, f"not heard: {said}")
+        elif type(one.data) not in _OF_AGENTS or event.pilot not in (None, pilot):
+            one = self._note(event, pilot, f"not heard: {event.type}")
         if isinstance(one, Checked):
             outbox.events.append(one)
             self.engine.apply(one)
@@ -275,6 +281,8 @@ class Core:
         late = job.late.get(item.stage) if job is not None else None
         if job is None or late is None or job.cancelled or job.aborted:
             return  # it was laid out before, or nobody wants it any more
+        if item.expanded.stage != item.stage or item.plan.count < job.count:
+            return  # it is no answer to what was asked
         if late.pending or late.revision != item.revision:
             return  # a producer began anew, was restored or dropped meanwhile: it is asked for again
         if over_quota(engine, job.owner, item.plan.count - job.count):

@@ -62,9 +62,7 @@ def as_final(row: PackageRow) -> FinalPackage:
         unended=tuple(
             (number, one.pilot, one.lost_reason or "")
             for number, one in facts.attempts.items()
-            if one.finished_at is None
-            and one.pilot
-            and (one.lease_seconds is not None or one.started_at is not None)
+            if one.finished_at is None and one.pilot and (one.lease_seconds is not None or one.started_at is not None)
         ),
     )
 

@@ -1,0 +1,133 @@
+"""What a faulty agent, a strange batch system or an unlucky moment must not do to the engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotage.engine.restart import RestartSettings
+from pilotage.model import payloads
+from pilotage.model.demand import Capacity
+from pilotage.model.effects import ExpandStage, SubmitPilot
+from pilotage.model.exchange import AttemptRef
+from pilotage.model.operations import Drop, Gone, Kill, Refused, Restart, Restore, SubmissionFailed, Submitted
+from tests.small_engine import JOB, Small
+from tests.small_plans import bag, grown, kind, plan, site, stage
+
+
+def test_reservations_that_wait_for_a_slot_have_one_timer_whatever_their_number() -> None:
+    small = Small(site("a", capacity=Capacity(cores_hundredths=1000, memory_bytes=10**9)))
+    small.watched = False
+    for number in range(14):
+        small.submit(bag(1, kind(memory_bytes=1000 + number)), job=f"j{number}")
+        small.step(after=1.0)
+    peak = 0
+    for _ in range(80):
+        small.step(after=1.0)
+        peak = max(peak, len(small.engine.timers._heap))
+    assert peak < 100
+
+
+def test_any_number_of_pilots_that_never_came_only_makes_the_wait_longer() -> None:
+    small = Small(site("a", cores=1, pilots=1100))
+    small.watched = False
+    small.submit(bag(2000))
+    keys = [each.key for each in small.take(SubmitPilot)]
+    assert len(keys) == 1100
+    small.step(*(SubmissionFailed(site="a", key=key, reason="failed") for key in keys))
+    assert small.engine.sites["a"].quiet_until == small.now + small.engine.settings.dead_start_seconds_max
+
+
+@pytest.mark.parametrize("attempt", ["\N{SUPERSCRIPT TWO}", "9" * 5000, "0", "-1", ""])
+def test_a_batch_system_may_speak_of_keys_that_are_none(attempt: str) -> None:
+    with Small(site("a")) as small:
+        small.submit(bag(1))
+        small.take(SubmitPilot)
+        small.step(Gone(site="a", key=f"{JOB}:1.1.1:{attempt}", reason="failed"))
+        small.step(Submitted(site="a", key=f"{JOB}:1.1.1:{attempt}", native_id="7"))
+        assert small.standing("1.1.1") == "reserved"
+
+
+def test_what_may_still_act_is_waited_for_when_a_late_stage_grows() -> None:
+    small = Small(site(pilots=2))
+    made = plan(stage(1, kind(side_effects=True)), stage(1), None, late={3: ["2.1.1"]})
+    small.submit(made)
+    one = small.pilot()
+    other = small.agent("a-0.1", site="a", request="a-0")
+    other.exchange()
+    holder, free = (one, other) if "1.1.1" in one.packages else (other, one)
+    small.ask(Kill(job=JOB, package="1.1.1"))
+    small.ask(Restart(job=JOB, package="1.1.1"))
+    free.succeed("2.1.1")
+    small.take(ExpandStage)
+    small.grow(grown(made, late=3), late=3)
+    assert small.standing("1.1.1") == "blocked"
+    assert "1.1.1" not in free.packages
+    assert holder.ref("1.1.1").attempt == 1
+
+
+def test_what_failed_while_it_was_dropped_counts_once_it_is_restored() -> None:
+    small = Small(site(), restart=RestartSettings(attempts_max=1))
+    small.submit(bag(1))
+    pilot = small.pilot()
+    ref = pilot.ref("1.1.1")
+    held = dict(pilot.held)
+    small.ask(Drop(job=JOB, stage=1, line=1))
+    pilot.held = held
+    pilot.end(ref, reason="application-error")
+    pilot.exchange()
+    small.ask(Restore(job=JOB, stage=1, line=1))
+    assert small.standing("1.1.1") == "aborted"
+
+
+def test_a_success_of_an_attempt_that_was_never_created_is_noted_and_not_believed() -> None:
+    small = Small(site("a", pilots=2))
+    small.submit(bag(3))
+    pilot = small.pilot()
+    pilot.end(AttemptRef(JOB, "1.3.1", 1))
+    pilot.exchange()
+    small.restart()
+    small.step()
+    assert small.told(payloads.CommitGranted, "1.3.1") == []
+    assert small.standing("1.3.1") != "done"
+
+
+def test_an_agent_cannot_end_another_one() -> None:
+    small = Small(site("a", pilots=2))
+    small.submit(bag(2))
+    one = small.pilot()
+    other = small.agent("a-0.1", site="a", request="a-0")
+    other.exchange()
+    one.say(payloads.PilotEnded(reason="failed"), pilot=other.name)
+    one.exchange()
+    small.restart()
+    assert other.name in small.engine.pilots
+
+
+def test_an_agent_cannot_make_another_owner() -> None:
+    small = Small(site("a"))
+    small.submit(bag(1))
+    pilot = small.pilot()
+    pilot.say(payloads.OwnerSet(owner="mallory"), job=JOB, pilot=None)
+    pilot.exchange()
+    assert [one for one in small.book if isinstance(one.data, payloads.OwnerSet)] == []
+
+
+@pytest.mark.parametrize("job", ["", "bad id/!"])
+def test_what_is_no_id_of_a_job_is_refused(job: str) -> None:
+    with Small(site("a")) as small:
+        answer = small.submit(bag(1), job=job)
+        assert isinstance(answer, Refused)
+        assert answer.code == "bad-id"
+
+
+def test_a_late_stage_that_no_site_can_run_is_given_up_and_says_why() -> None:
+    made = plan(stage(1), None, late={2: ["1.1.1"]})
+    with Small(site("a")) as small:
+        small.submit(made)
+        small.pilot().succeed("1.1.1")
+        small.take(ExpandStage)
+        small.grow(grown(made, late=2, template=kind(gpus=1000)), late=2)
+        small.step()
+        assert small.standing("2.1.1") == "aborted"
+        [aborted] = small.told(payloads.Aborted, "2.1.1")
+        assert b"1,000 GPUs" in bytes(aborted.data)
