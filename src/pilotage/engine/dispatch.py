@@ -117,7 +117,14 @@ def displace(engine: Engine, queue: QueueClass) -> SiteState | None:
 
 def pull(engine: Engine) -> None:
     """Give what is reserved at a site to the pilots there that ask."""
-    while engine.pulled:
+    while engine.asking or engine.pulled:
+        if engine.asking:
+            # One that asks anew is served by itself: the others that wait were looked at when they asked.
+            pilot = next(iter(engine.asking))
+            del engine.asking[pilot]
+            if pilot.waiting and pilot.site.reserved:
+                _serve(engine, pilot.site, pilot)
+            continue
         site = next(iter(engine.pulled))
         del engine.pulled[site]
         for pilot in list(site.waiting.values()):

@@ -71,7 +71,8 @@ class Engine:
         self.dead: deque[tuple[JobState, int]] = deque()  # whose consumers must be given up
         self.revived: dict[tuple[JobState, int], None] = {}  # consumers that may have a future again
         self.grown: dict[JobState, None] = {}  # jobs whose late stages want a look
-        self.pulled: dict[SiteState, None] = {}  # sites where a reservation may meet a slot
+        self.pulled: dict[SiteState, None] = {}  # sites where a new reservation may meet a slot
+        self.asking: dict[PilotState, None] = {}  # pilots with something newly free
         self.told: dict[str, None] = {}  # pilots there is something new to say to
         self.plans: dict[str, deque[JobPlan]] = {}
         self._decided: list[Checked] = []

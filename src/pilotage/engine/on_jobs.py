@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pilotage.engine.growth import revive_waiting
 from pilotage.engine.jobs import JobState
 from pilotage.engine.parts import Standing
-from pilotage.engine.readiness import lay_out, move, reconsider, satisfy, unsatisfy
+from pilotage.engine.readiness import lay_out, move, reconsider, reopen, satisfy, unsatisfy
 from pilotage.engine.slots import let_go
 from pilotage.model import payloads
 from pilotage.model.events import Event
@@ -52,6 +52,7 @@ def on_held(engine: Engine, job: JobState | None, event: Event, data: payloads.H
         release_all(engine, job)
     else:
         job.released_at = engine.now
+    reopen(engine, job)
 
 
 def release_all(engine: Engine, job: JobState) -> None:
@@ -75,6 +76,7 @@ def on_job_cancelled(engine: Engine, job: JobState | None, event: Event, data: p
     if job is not None and event.epoch == job.epoch:
         job.cancelled = True
         release_all(engine, job)
+        reopen(engine, job)
 
 
 def on_job_aborted(engine: Engine, job: JobState | None, event: Event, data: payloads.Aborted) -> None:
@@ -82,6 +84,7 @@ def on_job_aborted(engine: Engine, job: JobState | None, event: Event, data: pay
     if job is not None and event.epoch == job.epoch:
         job.aborted = True
         release_all(engine, job)
+        reopen(engine, job)
 
 
 def on_job_restarted(engine: Engine, job: JobState | None, event: Event, data: payloads.Restarted) -> None:
@@ -89,6 +92,7 @@ def on_job_restarted(engine: Engine, job: JobState | None, event: Event, data: p
     if job is not None and event.epoch > job.epoch:
         job.epoch = event.epoch
         job.cancelled = job.aborted = False
+        reopen(engine, job)
         engine.grown[job] = None
         # Nobody looked at those who wait for what was given up meanwhile.
         engine.dead.extend((job, number) for number in range(job.count) if job.is_dead(number))

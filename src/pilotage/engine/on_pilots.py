@@ -82,6 +82,8 @@ def on_pilot_ended(engine: Engine, event: Event, data: payloads.PilotEnded) -> N
     site = pilot.site
     site.pilots.pop(name, None)
     site.waiting.pop(name, None)
+    pilot.waiting = False
+    engine.asking.pop(pilot, None)
     engine.openings.slots_changed(site, pilot, -1)
     if site.reserved:
         engine.timers.at(engine.now + engine.settings.unfit_seconds, Due.UNFIT, site.name)
@@ -150,7 +152,7 @@ def hear(engine: Engine, exchange: Exchange) -> None:
     pilot.waiting = not pilot.leaving and exchange.serves is None
     if pilot.waiting:
         site.waiting[pilot.name] = pilot
-        engine.pulled[site] = None
+        engine.asking[pilot] = None
     else:
         site.waiting.pop(pilot.name, None)
 

@@ -70,7 +70,7 @@ class Openings:
         engine = self._engine
         for queue in [each for each in site.stuck if each.shape == shape or each not in engine.stuck]:
             del site.stuck[queue]
-            if engine.stuck.pop(queue, queue) is None:
+            if engine.stuck.pop(queue, queue) is None and queue.job.open:
                 engine.active[queue] = None
 
     def tell_all(self, site: SiteState) -> None:

@@ -124,8 +124,23 @@ def _enqueue(engine: Engine, job: JobState, number: int) -> None:
     if engine.settings.waiting_seconds_max:
         job.ready_since[number] = engine.now
     queue.ready += 1
-    if queue not in engine.stuck:
+    look_at(engine, queue)
+
+
+def look_at(engine: Engine, queue: QueueClass) -> None:
+    """Have a class with ready packages looked at, unless nothing of its job may start, or it waits for a site to say so."""
+    if queue.ready and queue.job.open and queue not in engine.stuck:
         engine.active[queue] = None
+
+
+def reopen(engine: Engine, job: JobState) -> None:
+    """A job was opened or closed: its classes are looked at, or no longer."""
+    for queue in job.classes.values():
+        if job.open:
+            look_at(engine, queue)
+        else:
+            engine.active.pop(queue, None)
+            engine.stuck.pop(queue, None)
 
 
 def release(engine: Engine, job: JobState, number: int) -> None:
@@ -348,7 +363,7 @@ def _queue_all(engine: Engine, job: JobState, numbers: NDArray[np.int64]) -> Non
         queue = queue_of(engine, job, int(chosen[0]))
         queue.queue.extend(chosen.astype(np.int32).tolist(), engine.now)
         queue.ready += len(chosen)
-        engine.active[queue] = None
+        look_at(engine, queue)
     view = np.frombuffer(job.standing, np.uint8)
     view[plain] = Standing.READY
     del view

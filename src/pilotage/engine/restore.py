@@ -66,6 +66,7 @@ def restore(snapshot: Snapshot, *, sites: Sequence[Site], settings: EngineSettin
 
 def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
     answered = {row.request for row in rows if row.started_at is not None}
+    over = {row.pilot: row.reason or "ended" for row in rows if row.ended_at is not None}
     for row in rows:
         site = engine.sites.get(row.site or "")
         if site is None or row.ended_at is not None:
@@ -73,6 +74,7 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
         if row.started_at is not None:
             pilot = PilotState(row.pilot, site, request=row.request or "", heard_at=engine.now)
             engine.pilots[row.pilot] = site.pilots[row.pilot] = pilot
+            pilot.gone = over.get(pilot.request, "")  # its batch system had done with it
             engine.timers.at(engine.now + engine.settings.lease_seconds, Due.LEASE, row.pilot)
         elif row.requested_at is not None:
             request = PilotRequest(row.pilot, site)

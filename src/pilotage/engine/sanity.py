@@ -38,9 +38,8 @@ def sanity_check(engine: Engine) -> None:
     for job in engine.jobs.values():
         for queue in job.classes.values():
             _must(queue.ready == ready[id(queue)], "ready packages of a class", job.id, queue.index, queue.ready)
-            _must(
-                (queue in engine.active) + (queue in engine.stuck) == bool(queue.ready), "a class is looked at", job.id
-            )
+            looked_at = (queue in engine.active) + (queue in engine.stuck)
+            _must(looked_at == bool(queue.ready and job.open), "a class is looked at", job.id)
     quota = engine.settings.owner_running_max
     _must(not quota or all(count <= quota for count in owners.values()), "the quota of an owner", dict(owners))
 

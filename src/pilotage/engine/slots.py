@@ -36,7 +36,7 @@ def vacate(engine: Engine, attempt: AttemptState) -> None:
     pilot = engine.pilots.get(attempt.pilot)
     if pilot is not None and pilot.give_back(attempt.ref) is not None and pilot.waiting:
         attempt.site.waiting[pilot.name] = pilot
-        engine.pulled[attempt.site] = None
+        engine.asking[pilot] = None
 
 
 def occupy(engine: Engine, attempt: AttemptState) -> None:
