@@ -44,6 +44,8 @@ class Attempts:
         self._rules = rules
         self._uncounted = frozenset(rules.uncounted)
         self._sites = {site.name: site for site in rules.sites}
+        # By bound site and demand: the attempts there that were not over when it was last looked.
+        self._bound: dict[tuple[str, Demand], list[tuple[PackageTrace, AttemptTrace]]] = {}
 
     def cap(self, package: PackageTrace) -> int:
         """How many counted failures of an epoch are too many."""
@@ -64,6 +66,7 @@ class Attempts:
         package.attempts[number] = attempt
         package.last_attempt = number
         self._check_category(package)
+        self._check_bound_room(package, attempt)
 
     def _check_wanted(self, package: PackageTrace, attempt: AttemptTrace) -> None:
         job = package.job
@@ -159,6 +162,20 @@ class Attempts:
                     package,
                 )
 
+    def _check_bound_room(self, package: PackageTrace, attempt: AttemptTrace) -> None:
+        """In the queue of a bound site, or running there, are at most 1 + jobThrottle attempts with one demand."""
+        site, template = self._sites.get(attempt.site), package.template
+        if site is None or template is None or (site.mode != "bound" and template.demand.nodes == 1):
+            return
+        key, room = (site.name, demand_of(template, attempt)), 1 + int(site.job_throttle)
+        there = self._bound.setdefault(key, [])
+        there.append((package, attempt))
+        if len(there) > room:
+            there[:] = [(each, one) for each, one in there if _takes_room(each, one)]
+            if len(there) > room:
+                message = f"attempt {attempt.number} is number {len(there)} of its kind at {site.name}, which has room for {room}"
+                raise self._record.broken(ROOMS, message, package)
+
     def _lives(self, package: PackageTrace) -> bool:
         ended = self._record.ended_pilots
         return any(package.is_live(each, ended) for each in package.attempts.values())
@@ -207,3 +224,8 @@ class Attempts:
             # A loss is never counted here: fewer than the engine counts do no harm, more would accuse it falsely.
             package.counted += attempt.epoch == package.epoch and attempt.reason not in self._uncounted
         return False
+
+
+def _takes_room(package: PackageTrace, attempt: AttemptTrace) -> bool:
+    over = attempt.finished or attempt.staged or attempt.lost
+    return not over and attempt.epoch == package.epoch and not package.state
