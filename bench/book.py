@@ -9,8 +9,6 @@ import argparse
 import gc
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.book_chain import chain
-from bench.figures import Figures
+from bench.figures import Figures, child
 from bench.floor import bare
 from bench.work import Work, batches
 from pilotage.adapters.journals.sqlite import SqliteJournal
@@ -193,14 +191,6 @@ def _resident_bytes() -> int:
 ONE: dict[str, Callable[[int], dict[str, float]]] = {"ingest": ingest, "growth": growth, "memory": memory}
 
 
-def child(name: str, count: int) -> dict[str, float]:
-    """One measurement in a process of its own."""
-    command = [sys.executable, "-m", "bench.book", "--one", name, "--count", str(count)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
-
-
 def main() -> None:
     """Print every figure with its bound; exit code 1 if one was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -213,7 +203,7 @@ def main() -> None:
         return
     figures = Figures()
     for name, in_flight in IN_FLIGHT.items():
-        runs = sorted((child("ingest", in_flight) for _ in range(REPEATS)), key=lambda run: run["ratio"])
+        runs = sorted((child("bench.book", "ingest", in_flight) for _ in range(REPEATS)), key=lambda run: run["ratio"])
         middle = runs[REPEATS // 2]  # the one in the middle
         said = f"{middle['rate']:,.0f} events/s, {middle['microseconds']:.1f} µs CPU an event, floor {middle['floor_rate']:,.0f} rows/s"
         print(f"{int(middle['events']):,} events, {in_flight:,} packages in flight ({name}): {said}")
@@ -221,13 +211,13 @@ def main() -> None:
     found = chain()
     print(f"producer, spool, HTTP, commit, ack: {found['rate']:,.0f} events/s, floor {found['floor_rate']:,.0f} rows/s")
     figures.show("whole chain / bare inserts", found["ratio"], "of the rate", at_least=0.10)
-    grown = child("growth", 10**7 if options.full else 10**5)
+    grown = child("bench.book", "growth", 10**7 if options.full else 10**5)
     costs = ", ".join(f"{key.removeprefix('at ')}: {grown[key]:.1f}" for key in grown if key.startswith("at "))
     print(f"{int(grown['stored']):,} events stored; µs CPU an event by events stored: {costs}")
     figures.show("cost of an event, off its mean", grown["spread"] * 100, "%", bound=25)
     figures.show("state of a job, p99", grown["state"], "ms CPU", bound=2)
     figures.show("a package, p99", grown["package"], "ms CPU", bound=2)
-    kept = child("memory", 10**6 if options.full else 10**5)
+    kept = child("bench.book", "memory", 10**6 if options.full else 10**5)
     figures.show("memory, live", kept["live_bytes"], "bytes a package", bound=150)
     figures.show("memory, finished", kept["finished_bytes"], "bytes a package", bound=25)  # the noise of 2.5 MB
     figures.done()

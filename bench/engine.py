@@ -10,8 +10,6 @@ import gc
 import heapq
 import json
 import random
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 from bench.book import WallClock
-from bench.figures import Figures
+from bench.figures import Figures, child
 from bench.work import SITES, Work, batches
 from bench.yard import JOB, Folded, Log, Yard
 from pilotage.adapters.journals.sqlite import SqliteJournal
@@ -154,14 +152,6 @@ ONE: dict[str, Callable[[int], dict[str, float]]] = {
 }
 
 
-def child(name: str, count: int) -> dict[str, float]:
-    """One measurement in a process of its own."""
-    command = [sys.executable, "-m", "bench.engine", "--one", name, "--count", str(count)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
-
-
 def main() -> None:
     """Print every figure with its bound; exit code 1 if one was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -175,17 +165,17 @@ def main() -> None:
     packages = 10**6 if options.full else 10**5
     figures = Figures()
     for name, said in (("simulated", "events written down"), ("folded", "events folded into the book, in memory")):
-        found = child(name, packages)
+        found = child("bench.engine", name, packages)
         print(
             f"{packages:,} packages on {PILOTS:,} pilots at {SITES_COUNT} sites, {said}: {int(found['events']):,} events, "
             f"{int(found['moments']):,} moments; a bare heap takes {found['floor_microseconds']:.2f} µs for each event's"
         )
         figures.show(f"CPU of an event, {name}", found["microseconds"], "µs", bound=40)
         figures.show(f"memory in all, {name}", found["bytes"], "bytes a package", bound=1500)
-    found = child("registered", packages)
+    found = child("bench.engine", "registered", packages)
     figures.show("memory of plan and engine", found["bytes"], "bytes a package", bound=250)
     figures.show("registering", found["rate"] / 1000, "thousand a second", at_least=100)
-    figures.show("start from a half-done job", child("start", packages)["seconds"], "s CPU", bound=20)
+    figures.show("start from a half-done job", child("bench.engine", "start", packages)["seconds"], "s CPU", bound=20)
     figures.done()
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from pilotage.book.codec import Checked, Codec
+from pilotage.book.finals import FinalPackage
 from pilotage.book.join import join
+from pilotage.book.rows import JobRow
 from pilotage.engine.engine import Engine
 from pilotage.engine.parts import Standing
 from pilotage.engine.settings import EngineSettings
@@ -63,22 +65,26 @@ class Log:
     def keep(self, events: Sequence[Checked], now: float) -> None:
         """Write a batch; the text is let go of, as a file would take it."""
         for one in events:
-            self._encode(one.event, self._buffer)
+            self._encode(one.event, self._buffer, -1)  # behind those before it
         self._file.seek(0)
         self._file.write(self._buffer)
         self._buffer.clear()
 
     def crash(self, *, torn: bool) -> int:
         """Never."""
-        raise NotImplementedError
+        raise SystemExit("nothing strikes here, and the service crashed")
 
     def events(self) -> Sequence[Checked]:
         """Nothing is kept."""
         return ()
 
-    def granted(self, job: str) -> dict[str, int]:
+    def job(self, job: str) -> JobRow | None:
         """Nothing is kept."""
-        return {}
+        return None
+
+    def finals(self, job: JobRow) -> Iterator[FinalPackage]:
+        """Nothing is kept."""
+        return iter(())
 
 
 class Folded(Log):
@@ -131,7 +137,7 @@ class Yard:
         self.driver = Driver(
             schedule=schedule,
             box=box,
-            journal=journal,  # type: ignore[arg-type] # what the driver asks of it is there
+            journal=journal,
             definitions=self.definitions,
             timing=Timing(collect_seconds=0.2, commit_seconds=0.1),
             around=self,

@@ -7,10 +7,12 @@ can die at any point in between; what was not durable is gone then, and a new co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from pilotage.book.codec import Checked
+from pilotage.book.finals import FinalPackage
+from pilotage.book.rows import JobRow
 from pilotage.model import payloads
 from pilotage.model.effects import Effect, ExpandStage
 from pilotage.model.exchange import ExchangeReply
@@ -19,7 +21,6 @@ from pilotage.service.core import Answer, Core, Grown, Input, Outbox
 from pilotage.simulator.clock import Handle, Schedule
 from pilotage.simulator.faults import FaultBox
 from pilotage.simulator.jobs import Definitions, Growth, Sketch
-from pilotage.simulator.journal import SimulatedJournal
 
 _FULL_SECONDS = 1.0  # how soon a write to a full disk is tried again
 _IDLE_STEPS_MAX = 200  # steps without any message and without the clock going on: the core would never sleep
@@ -67,6 +68,36 @@ class Outside(Protocol):
         ...
 
 
+class Written(Protocol):
+    """The journal as the process sees it: what is appended is durable after the next sync."""
+
+    full: bool
+
+    def append(self, events: Sequence[Checked], now: float) -> None:
+        """Write a batch."""
+        ...
+
+    def sync(self) -> int:
+        """Make everything durable that was appended; the position of the last event."""
+        ...
+
+    def crash(self, *, torn: bool) -> int:
+        """Forget what was not synced, or all but a beginning of it."""
+        ...
+
+    def events(self) -> Sequence[Checked]:
+        """Every durable event, in order."""
+        ...
+
+    def job(self, job: str) -> JobRow | None:
+        """A job."""
+        ...
+
+    def finals(self, job: JobRow) -> Iterator[FinalPackage]:
+        """The packages of a job that are over."""
+        ...
+
+
 class Stuck(Exception):
     """The core asks to be woken again and again, and nothing happens."""
 
@@ -79,7 +110,7 @@ class Driver:
         *,
         schedule: Schedule,
         box: FaultBox,
-        journal: SimulatedJournal,
+        journal: Written,
         definitions: Definitions,
         timing: Timing,
         around: Outside,
