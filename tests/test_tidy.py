@@ -27,7 +27,7 @@ PURE = (
     "src/pilotage/book/",
     "src/pilotage/engine/",
     "src/pilotage/service/core.py",
-    "src/pilotage/ports.py",
+    "src/pilotage/ports/",
 )
 
 

@@ -1,4 +1,4 @@
-"""What pilotage needs of the world, as protocols: adapters provide it, and every one passes its port's conformance suite."""
+"""Where the book is kept, and what can be wrong with that place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import msgspec
 
 from pilotage.book.finals import FinalPackage
 from pilotage.book.ledger import Ledger
-from pilotage.book.notices import Notice
 from pilotage.book.query import Query
 from pilotage.book.rows import (
     Counted,
@@ -51,14 +50,6 @@ class SealedLost(JournalError):
 
 class JournalBusy(JournalError):
     """Another process is the writer of this journal."""
-
-
-class Clock(Protocol):
-    """What time it is."""
-
-    def now(self) -> float:
-        """Seconds since 1970, UTC."""
-        ...
 
 
 class Page(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
@@ -257,66 +248,4 @@ class Journal(Protocol):
         self, job: JobRow, *, stages: Iterable[StageRow], packages: Iterable[PackageRow], tags: Iterable[TagRow]
     ) -> None:
         """Put these rows in the place of all that are derived from the events of a live job, in one transaction."""
-        ...
-
-
-class BadAddress(PilotageError):
-    """An address that a transport cannot use; the message says what it must look like."""
-
-
-class NotDelivered(PilotageError):
-    """The receiver did not take it, or nobody knows whether it did: it is sent again, with the same ids."""
-
-    retryable = True
-
-    def __init__(
-        self, what: str, *, subject: str = "", next_step: str = "", after_seconds: float | None = None
-    ) -> None:
-        """Say why, and how long the receiver asked to be left alone."""
-        super().__init__(what, subject=subject, next_step=next_step)
-        self.after_seconds = after_seconds
-
-
-class DeliveryRefused(NotDelivered):
-    """The receiver said that it will not take it, now or later."""
-
-    retryable = False
-
-
-class Notifier(Protocol):
-    """A way to tell subscribers. Any thread may use it."""
-
-    @property
-    def notices_max(self) -> int:
-        """How many notices it tells at once: all of them arrive, or none is known to."""
-        ...
-
-    @property
-    def pause_seconds(self) -> float:
-        """How long a receiver is left alone after it was told."""
-        ...
-
-    def check_address(self, address: str) -> None:
-        """Refuse an address that cannot be told anything, with `BadAddress`; nothing is sent."""
-        ...
-
-    def tell(self, address: str, notices: Sequence[Notice], *, secret: str) -> None:
-        """Tell some notices, in order; when this returns the receiver has them. Raises `NotDelivered`."""
-        ...
-
-
-class Letter(msgspec.Struct, frozen=True, kw_only=True):
-    """One mail: a letter that is sent again has the same id."""
-
-    id: str
-    recipients: tuple[str, ...]
-    subject: str
-    body: str
-
-
-class Mailer(Protocol):
-    """A way to send letters. Any thread may use it."""
-
-    def send(self, letter: Letter) -> None:
-        """Hand a letter over; raises `NotDelivered`, or `DeliveryRefused` where it is no use to try again."""
         ...

@@ -1,0 +1,71 @@
+"""What pilotage needs of the world, as protocols: adapters provide it, and every one passes its port's conformance suite."""
+
+from __future__ import annotations
+
+from pilotage.ports.clock import (
+    Clock,
+)
+from pilotage.ports.files import (
+    FileStore,
+    MadeWork,
+    NotOurs,
+    StoredFile,
+    StoreError,
+    WorkFields,
+    WorkIndex,
+)
+from pilotage.ports.journal import (
+    FoundEvent,
+    FoundPackage,
+    Journal,
+    JournalBusy,
+    JournalError,
+    JournalFull,
+    JournalUnavailable,
+    Page,
+    SealedLost,
+)
+from pilotage.ports.notifying import (
+    BadAddress,
+    DeliveryRefused,
+    Letter,
+    Mailer,
+    NotDelivered,
+    Notifier,
+)
+from pilotage.ports.sites import (
+    SeenAtSite,
+    SiteAccess,
+    SiteUnreachable,
+    SubmissionRefused,
+)
+
+__all__ = [
+    "BadAddress",
+    "Clock",
+    "DeliveryRefused",
+    "FileStore",
+    "FoundEvent",
+    "FoundPackage",
+    "Journal",
+    "JournalBusy",
+    "JournalError",
+    "JournalFull",
+    "JournalUnavailable",
+    "Letter",
+    "MadeWork",
+    "Mailer",
+    "NotDelivered",
+    "NotOurs",
+    "Notifier",
+    "Page",
+    "SealedLost",
+    "SeenAtSite",
+    "SiteAccess",
+    "SiteUnreachable",
+    "StoreError",
+    "StoredFile",
+    "SubmissionRefused",
+    "WorkFields",
+    "WorkIndex",
+]

@@ -1,0 +1,130 @@
+"""Where the files of jobs are, and what was made before."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+import msgspec
+
+from pilotage.model.errors import PilotageError
+from pilotage.model.exchange import AttemptRef
+from pilotage.model.payloads import OutputFile
+from pilotage.model.work import LogText
+
+
+class StoreError(PilotageError):
+    """A file could not be read or written where the results are kept."""
+
+
+class NotOurs(StoreError):
+    """A file is in the way that this program did not make; nothing was written over it."""
+
+
+class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a job's tree as it is now."""
+
+    name: str
+    size_bytes: int
+    modified_ns: int
+    inode: int
+
+
+class FileStore(Protocol):
+    """Where the files of jobs are: a tree for each document's folder, and beside it what waits for a grant."""
+
+    def staged_folder(self, folder: str, job: str) -> str:
+        """Where attempts of a job put their outputs, on the file system of the tree; it is made where it is not there."""
+        ...
+
+    def publish(self, folder: str, ref: AttemptRef, manifest: Sequence[OutputFile]) -> None:
+        """Put the staged files of a granted attempt under their names. Done again, it changes nothing.
+
+        Raises `NotOurs` where a file of somebody else is in the way, `StoreError` where the system does not let it.
+        """
+        ...
+
+    def discard(self, folder: str, ref: AttemptRef, count: int) -> None:
+        """Remove the staged files of an attempt that nobody wants."""
+        ...
+
+    def staged(self, folder: str, job: str) -> list[tuple[str, int]]:
+        """The packages and attempts of which staged files are there, for a service that starts."""
+        ...
+
+    def look_up(self, folder: str, names: Collection[str]) -> dict[str, StoredFile]:
+        """The files of a tree that exist, of those named."""
+        ...
+
+    def checksum(self, folder: str, name: str) -> str | None:
+        """The sha256 of a file of a tree, remembered as long as its size, time and inode stay; None where it is gone."""
+        ...
+
+    def read(self, folder: str, name: str, *, offset: int, size_bytes: int) -> bytes:
+        """A piece of a file of a tree."""
+        ...
+
+    def write_staged(self, folder: str, ref: AttemptRef, *, number: int, offset: int, data: bytes) -> None:
+        """A piece of a staged file, from an agent that does not see the folder."""
+        ...
+
+    def remove(self, folder: str, name: str, *, sha256: str) -> bool:
+        """Remove a file of a tree if it is still the one that was made."""
+        ...
+
+
+class WorkFields(msgspec.Struct, frozen=True, kw_only=True):
+    """What a package's key is made of, field by field: a changed one can be named."""
+
+    argv: str  # sha256 of each
+    software: str
+    environment: str
+    outputs: str
+    inputs: dict[str, str]  # name → sha256
+
+
+class MadeWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What was made once, by the key of what was asked."""
+
+    key: str
+    fields: WorkFields
+    folder: str
+    document: str  # the job's name, by which an earlier run of the same is found
+    ref: AttemptRef
+    manifest: tuple[OutputFile, ...]
+
+
+class WorkIndex(Protocol):
+    """What was made before, who made which file, and the logs; a few files however many packages there are."""
+
+    def keep(self, made: Sequence[MadeWork]) -> None:
+        """Remember granted attempts, and that their files are ours."""
+        ...
+
+    def find(self, folder: str, keys: Collection[str]) -> dict[str, MadeWork]:
+        """What was made in a folder under these keys."""
+        ...
+
+    def latest(self, folder: str, document: str, packages: Collection[str]) -> dict[str, WorkFields]:
+        """What the latest run of a document was asked for, by the dotted place of each package."""
+        ...
+
+    def makers(self, folder: str, names: Collection[str]) -> dict[str, OutputFile]:
+        """Which of these files are ours, as they were made."""
+        ...
+
+    def put_logs(self, logs: Sequence[LogText]) -> None:
+        """Keep logs; what was kept of the same attempt and stream before is replaced."""
+        ...
+
+    def logs(self, job: str, package: str) -> list[LogText]:
+        """The logs of every attempt of a package, in order."""
+        ...
+
+    def forget(self, job: str) -> None:
+        """Let go of the logs of a job that is purged."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...

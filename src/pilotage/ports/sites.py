@@ -1,0 +1,60 @@
+"""How work gets to a site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from pilotage.model.demand import Demand
+from pilotage.model.errors import PilotageError
+from pilotage.model.exchange import AttemptRef
+
+
+class SiteUnreachable(PilotageError):
+    """The site does not answer: nothing is known, which is not the same as nothing being there. Try again."""
+
+    retryable = True
+
+
+class SubmissionRefused(PilotageError):
+    """The site answered and did not take it; nothing was queued."""
+
+    def __init__(self, what: str, *, reason: str, subject: str = "", next_step: str = "") -> None:
+        """Say why, with a reason that is one of the words of the book."""
+        super().__init__(what, subject=subject, next_step=next_step)
+        self.reason = reason
+
+
+class SeenAtSite(msgspec.Struct, frozen=True, kw_only=True):
+    """What a listing says of one key."""
+
+    native_id: str
+    ended: bool = False
+    reason: str = ""  # why it ended, where that is known
+    stderr: str = ""  # the last lines that it wrote
+
+
+class SiteAccess(Protocol):
+    """A way to start pilots and bound attempts at one site. Our key is the name of what is started: it is told by that."""
+
+    def submit_pilot(self, key: str) -> str:
+        """Start a pilot under a key, unless there is one; its native id. Raises `SiteUnreachable`, `SubmissionRefused`."""
+        ...
+
+    def submit_attempt(self, key: str, *, ref: AttemptRef, demand: Demand) -> str:
+        """Start an agent for one attempt, unless there is one; its native id. Raises as `submit_pilot`."""
+        ...
+
+    def cancel(self, key: str) -> None:
+        """End what was started under a key; nothing happens where there is nothing. Raises `SiteUnreachable`."""
+        ...
+
+    def listing(self) -> Mapping[str, SeenAtSite]:
+        """Everything of ours that is there or ended since the last listing, by key. Raises `SiteUnreachable`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what is held; what was started goes on."""
+        ...
