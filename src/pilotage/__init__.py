@@ -1,7 +1,7 @@
 """pilotage carries a job from its definition to provable results across unreliable sites.
 
-`load` reads and checks a document, `Job` builds one in Python, `Producer` logs events. They are imported when first used:
-a program that only wants `pilotage.__version__` pays for nothing else.
+`load` reads and checks a document, `Job` builds one in Python, `run` runs either; `Producer` logs events. They are
+imported when first used: a program that only wants `pilotage.__version__` pays for nothing else.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pilotage.model.version import VERSION
 if TYPE_CHECKING:
     from pilotage.agent import Producer
     from pilotage.app import load
+    from pilotage.app.api import Client, arun, run, stream, submit
+    from pilotage.app.results import Output, PackagesFailed, Result
     from pilotage.language import Expansion, LoadedJob
     from pilotage.language.builder import Job
     from pilotage.model.errors import DocumentError, PilotageError, Problem
@@ -20,26 +22,42 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 __all__ = [
+    "Client",
     "DocumentError",
     "Expansion",
     "Job",
     "LoadedJob",
+    "Output",
+    "PackagesFailed",
     "PilotageError",
     "Problem",
     "Producer",
+    "Result",
     "__version__",
+    "arun",
     "load",
+    "run",
+    "stream",
+    "submit",
 ]
 
 _HOMES = {
+    "Client": "pilotage.app.api",
     "DocumentError": "pilotage.model.errors",
     "Expansion": "pilotage.language",
     "Job": "pilotage.language.builder",
     "LoadedJob": "pilotage.language",
+    "Output": "pilotage.app.results",
+    "PackagesFailed": "pilotage.app.results",
     "PilotageError": "pilotage.model.errors",
     "Problem": "pilotage.model.errors",
     "Producer": "pilotage.agent",
+    "Result": "pilotage.app.results",
+    "arun": "pilotage.app.api",
     "load": "pilotage.app",
+    "run": "pilotage.app.api",
+    "stream": "pilotage.app.api",
+    "submit": "pilotage.app.api",
 }
 
 

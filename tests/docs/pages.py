@@ -4,8 +4,7 @@ Every fenced block names its language. What is shown in README.md and below docs
 bottom, in a temporary folder; comments in the page, invisible to its readers, steer it:
 
 - ```` ```console ````: lines that begin with `$ ` are commands (`> ` continues one), the lines below each are what it
-  prints, to the last line; a line `...` stands for any number of lines, and `...` at the end of a line for any rest of
-  it. Nothing shown means nothing printed. `cd` lasts for the page, variables do not. Blocks called sh, bash or shell
+  prints, to the last line; a line `...` stands for any number of lines, and `...` within a line for any part of it. Nothing shown means nothing printed. `cd` lasts for the page, variables do not. Blocks called sh, bash or shell
   are refused: their commands would go unseen.
 - `<!-- exit: 2 -->` before a console block: its last command ends with that code. Otherwise every command ends with 0.
 - `<!-- folder: examples/reconstruction -->`: from here on commands run in a fresh copy of that folder, or of the whole

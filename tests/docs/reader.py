@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pilotage.app.session import end_agents
 from pilotage.service.announcement import find_service
 from tests.docs.pages import Command, Enter, Script, Step, Write
 
@@ -54,8 +55,9 @@ class Reader:
                 self._command(step)
 
     def leave(self) -> None:
-        """Stop what the page left running: a service, where it failed before it came to stop it."""
+        """Stop what the page left running: agents, and a service, where it failed before it came to stop it."""
         for file in self.home.parent.rglob("service.json"):
+            end_agents(file.parent)
             told = find_service(file.parent)
             if told is not None:
                 os.kill(told.pid, signal.SIGTERM)
@@ -153,8 +155,6 @@ def _alike(shown: list[str], lines: list[str]) -> bool:
     for line in shown:
         if line.strip() == "...":
             pattern += r"(?:[^\n]*\n)*?"
-        elif line.endswith("..."):
-            pattern += re.escape(line[:-3]) + r"[^\n]*\n"
         else:
-            pattern += re.escape(line) + r"\n"
+            pattern += r"[^\n]*".join(map(re.escape, line.split("..."))) + r"\n"
     return re.fullmatch(pattern, "".join(f"{line}\n" for line in lines)) is not None

@@ -62,8 +62,8 @@ def test_every_command_that_needs_a_server_says_how_to_start_one() -> None:
         assert "pilotage serve --book-only" in refused(*words)
 
 
-def test_only_the_book_can_be_served() -> None:
-    assert "say --book-only" in refused("serve")
+def test_a_book_alone_has_no_slots() -> None:
+    assert "leave --book-only out" in refused("serve", "--book-only", "--slots", "2")
 
 
 # --- status -----------------------------------------------------------------------------------------------------------

@@ -1,24 +1,28 @@
 """What runs on someone else's computer, with nothing but a Python interpreter: standard library only, Python 3.8 on.
 
-Today: the spool, in which events wait for their server on a local disk, the producer that fills it, and the courier that
-delivers it until everything is acknowledged.
+The pilot, which holds the slots of a node and runs attempts in them; and the spool, in which events of applications wait
+for their server on a local disk, the producer that fills it, and the courier that delivers it. The public names are
+imported when they are first used: a pilot starts quickly because it pays for none of them.
 """
 
 from __future__ import annotations
 
-from pilotage.agent.courier import Backoff, Courier, Drained
-from pilotage.agent.errors import (
-    AgentError,
-    BadEvent,
-    BadSetting,
-    EventRefused,
-    NotDelivered,
-    SpoolError,
-    SpoolFull,
-    TokenRefused,
-)
-from pilotage.agent.producer import Producer
-from pilotage.agent.spool import EventId, Queue, Spool, default_spool
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pilotage.agent.courier import Backoff, Courier, Drained
+    from pilotage.agent.errors import (
+        AgentError,
+        BadEvent,
+        BadSetting,
+        EventRefused,
+        NotDelivered,
+        SpoolError,
+        SpoolFull,
+        TokenRefused,
+    )
+    from pilotage.agent.producer import Producer
+    from pilotage.agent.spool import EventId, Queue, Spool, default_spool
 
 __all__ = [
     "AgentError",
@@ -38,3 +42,20 @@ __all__ = [
     "TokenRefused",
     "default_spool",
 ]
+
+_HOMES = {
+    **dict.fromkeys(("Backoff", "Courier", "Drained"), "courier"),
+    **dict.fromkeys(("EventId", "Queue", "Spool", "default_spool"), "spool"),
+    "Producer": "producer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home when it is first asked for; most of them are errors."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
+    globals()[name] = value
+    return value

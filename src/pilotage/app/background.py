@@ -33,9 +33,13 @@ class NotStopped(PilotageError):
     """There is no service to stop, or it goes on."""
 
 
-def start_in_background(settings: Settings, arguments: Sequence[str]) -> Announcement:
-    """Start the service with these words of the command line, and the journal of the settings; returns when it answers."""
-    folder = state_folder(settings, folder=Path.cwd())
+def start_in_background(settings: Settings, arguments: Sequence[str], *, folder: Path | None = None) -> Announcement:
+    """Start the service with these words of the command line, and the journal of the settings; returns when it answers.
+
+    It runs in a folder, or in the current one.
+    """
+    home = folder if folder is not None else Path.cwd()
+    folder = state_folder(settings, folder=home)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     refuse_second(folder)
     log = folder / LOG_FILE
@@ -47,6 +51,7 @@ def start_in_background(settings: Settings, arguments: Sequence[str]) -> Announc
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
+            cwd=home,
             start_new_session=True,
             # Not on the command line, which everybody on this computer can read: the address may hold a password.
             env={**os.environ, JOURNAL_VARIABLE: settings.journal.url},

@@ -19,6 +19,7 @@ from pilotage.model.errors import PilotageError
 if TYPE_CHECKING:
     from pilotage.ports import Journal
     from pilotage.service.announcement import Announcement as Announcement  # noqa: PLC0414 # offered on
+    from pilotage.service.http.services import MakeRunning
     from pilotage.service.notifications import MakeNotifications
 
 JOURNAL_VARIABLE = "PILOTAGE_JOURNAL_URL"
@@ -96,7 +97,18 @@ def _indexed(settings: Settings) -> frozenset[str]:
 
 
 def serve_book(settings: Settings, *, started: Callable[[Announcement], None]) -> int | None:
-    """Serve the book over HTTP until a signal comes, which is returned."""
+    """Serve the book alone over HTTP until a signal comes, which is returned."""
+    return serve_settings(settings, started=started)
+
+
+def serve_settings(
+    settings: Settings,
+    *,
+    started: Callable[[Announcement], None],
+    make_running: MakeRunning | None = None,
+    idle_seconds: float | None = None,
+) -> int | None:
+    """Serve what the settings name until a signal comes, which is returned; with `make_running`, jobs are run."""
     from pilotage.adapters.local_token import ensure_token, token_file
     from pilotage.model.extras import extra
     from pilotage.service.access import Access, digest_of, local_principal
@@ -116,6 +128,8 @@ def serve_book(settings: Settings, *, started: Callable[[Announcement], None]) -
             token_file=token_file(folder).absolute(),
             clock=SystemClock(),
             make_notifications=_notifications_for(settings),
+            make_running=make_running,
+            idle_seconds=idle_seconds,
             started=started,
         )
 

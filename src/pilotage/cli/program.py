@@ -25,13 +25,36 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "schema": ("schema", "Print the JSON Schema of a document, for editors and other programs."),
         "software": ("software", "Work with descriptions of software."),
     },
+    "Running jobs": {
+        "run": ("run", "Run a document here, and wait for its end."),
+        "map": ("map", "Run one command for each of many files or values, without a document."),
+        "plan": ("plan", "Say what a run would do, why, and what it would cost; nothing is run."),
+        "submit": ("submit", "Have a document run by a service, and do not wait for it."),
+        "attach": ("attach", "Come back to a job that goes on without a terminal."),
+        "watch": ("watch", "Show how far a job is, until it is over."),
+        "explain": ("explain", "Say why a package is where it is: why it does not run, above all."),
+        "logs": ("logs", "Show what the programs of a package wrote."),
+        "outputs": ("outputs", "Verify the outputs of a job or a package, and hand them over."),
+        "doctor": ("doctor", "Find out what is broken between here and a result."),
+    },
+    "Steering jobs": {
+        "kill": ("operations", "Cancel a job, a package, or everything that a query finds."),
+        "hold": ("operations", "Start nothing more of a job or a package."),
+        "release": ("operations", "Go on with what was held."),
+        "restart": ("operations", "Begin a package, or all that failed of a job, anew."),
+        "retry": ("operations", "Try again what failed."),
+        "reschedule": ("operations", "Give up the live attempts of a package, and try it again."),
+        "replicate": ("operations", "Start one more attempt beside those of a running package."),
+        "drop": ("operations", "Leave a line out of a job."),
+        "restore": ("operations", "Take a dropped line back in."),
+    },
     "The book": {
         "book": ("book", "Look after a book: rebuild, check, seal, dump, load, purge."),
         "courier": ("courier", "Deliver events that wait in the spool, to each server its own."),
         "events": ("events", "Show what happened to a job or a package, in the order of the book."),
         "log": ("log_event", "Log an event, from a script or by hand."),
         "query": ("query", "Find packages, jobs or events."),
-        "serve": ("serve", "Serve the book over HTTP, for programs that bring their own scheduler."),
+        "serve": ("serve", "Run the service: jobs of many, and the book over HTTP."),
         "statistics": ("statistics", "Show how work flows through the states."),
         "status": ("status", "Show how a job or a package stands."),
         "subscriptions": ("subscriptions", "Be told of changes: by following them, by a webhook or by mail."),
@@ -49,6 +72,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
 A module is imported when its command is used: `pilotage --help` must be quick, however many there are.
 """
 
+_NAMES = {"map": "map_command"}
 _HOMES = {name: module for section in COMMANDS.values() for name, (module, _) in section.items()}
 
 
@@ -72,7 +96,9 @@ class Program(click.Group):
         """A command, its module imported now."""
         if cmd_name not in _HOMES:
             return None
-        command: click.Command = getattr(import_module(f"pilotage.cli.{_HOMES[cmd_name]}"), cmd_name)
+        module = import_module(f"pilotage.cli.{_HOMES[cmd_name]}")
+        # A command whose name is one of Python's own has another one there.
+        command: click.Command = getattr(module, _NAMES.get(cmd_name, cmd_name))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

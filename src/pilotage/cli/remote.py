@@ -109,6 +109,14 @@ def place_of(text: str) -> Place:
     return Place(job, dotted)
 
 
+def named_package(text: str) -> tuple[Place, str]:
+    """The package that a word names, with its dotted place; a job alone is refused."""
+    place = place_of(text)
+    if place.package is None:
+        raise click.UsageError(f"{text!r} is a job: which package of it? Write {text}/1.2.1.")
+    return place, place.package
+
+
 def package_of(text: str | None, *, job: str | None) -> tuple[str | None, str | None]:
     """The job and the package that `--job` and `--package` name: 1.2.1 or 001/002/001 of a job, or JOB/1.2.1."""
     from pilotage.model.events import parse_dotted

@@ -1,4 +1,4 @@
-"""`pilotage serve`: the book behind HTTP, until a signal ends it."""
+"""`pilotage serve`: jobs are run and the book is kept, behind HTTP, until a signal ends it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilotage.cli.numbers import import_numpy_quickly
 from pilotage.cli.output import emit, say_to_reader
 from pilotage.model.exit_codes import ExitCode
 
@@ -18,20 +19,39 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--book-only", is_flag=True, help="Keep and answer from the book, and run nothing.")
+@click.option(
+    "--slots", type=click.IntRange(min=1), metavar="N", help="Packages that run here at once; none: the cores."
+)
 @click.option("--journal", metavar="URL", help="Where the book is kept: sqlite:DIR or postgresql://…")
 @click.option("--host", metavar="ADDRESS", help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="The port to listen on; 0 takes any free one.")
 @click.option("--background", is_flag=True, help="End when it answers, and let it go on without a terminal.")
 @click.option(
+    "--until-idle",
+    "idle_seconds",
+    type=click.FloatRange(min=1),
+    metavar="SECONDS",
+    help="End after so long with nothing to run and nobody who asks.",
+)
+@click.option(
     "--stop", is_flag=True, help="Stop the service of this folder, or of the nearest above it, in good order."
 )
 def serve(
-    journal: str | None, host: str | None, port: int | None, *, book_only: bool, background: bool, stop: bool
+    slots: int | None,
+    journal: str | None,
+    host: str | None,
+    port: int | None,
+    idle_seconds: float | None,
+    *,
+    book_only: bool,
+    background: bool,
+    stop: bool,
 ) -> int:
-    """Serve the book over HTTP, for programs that bring their own scheduler.
+    """Run the service: jobs of many, and the book over HTTP.
 
     Its address is said when it answers; commands in this folder and below find it by themselves. Ctrl-C or SIGTERM
-    ends it in good order. What the options leave open is in the settings.
+    ends it in good order: what runs goes on, and is taken up again by the next one. With --book-only nothing is run,
+    for programs that bring their own scheduler. What the options leave open is in the settings.
     """
     from pilotage.app import book
 
@@ -41,17 +61,28 @@ def serve(
 
         say_to_reader(f"stopped {stop_service(settings, upward=journal is None).url}")
         return ExitCode.COMPLETE
-    if not book_only:
-        raise click.UsageError("Only the book can be served today: say --book-only.")
+    if book_only and (slots is not None or idle_seconds is not None):
+        raise click.UsageError("--slots and --until-idle are for a service that runs jobs: leave --book-only out.")
     if background:
         from pilotage.app.background import start_in_background
 
-        said = {"--host": host, "--port": port}
+        said = {"--slots": slots, "--host": host, "--port": port, "--until-idle": idle_seconds}
         options = [word for name, value in said.items() if value is not None for word in (name, str(value))]
-        _tell(settings, start_in_background(settings, ["--book-only", *options]))
+        only = ["--book-only"] if book_only else []
+        _tell(settings, start_in_background(settings, [*only, *options]))
         return ExitCode.COMPLETE
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    ended_by = book.serve_book(settings, started=lambda announcement: _tell(settings, announcement))
+
+    def started(announcement: Announcement) -> None:
+        _tell(settings, announcement)
+
+    if book_only:
+        ended_by = book.serve_book(settings, started=started)
+    else:
+        import_numpy_quickly()
+        from pilotage.app.serving import serve_jobs
+
+        ended_by = serve_jobs(settings, started=started, slots=slots, idle_seconds=idle_seconds)
     return ExitCode.INTERRUPTED if ended_by == signal.SIGINT else ExitCode.COMPLETE
 
 

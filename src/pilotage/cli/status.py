@@ -10,11 +10,13 @@ import click
 from pilotage.cli.output import emit
 from pilotage.cli.remote import Place, connect, json_option, place_of, server_option
 from pilotage.cli.words import duration, moment, one_line, plural, table
+from pilotage.model.states import FINAL_NAMES
 
 if TYPE_CHECKING:
     from pilotage.client import Server
 
 STAGES_SHOWN_MAX = 50
+REASONS_SHOWN_MAX = 3
 _COUNTED = ("done", "cleared", "running", "scheduled", "ready", "waiting", "submitted", "aborted", "cancelled")
 
 
@@ -25,7 +27,9 @@ _COUNTED = ("done", "cleared", "running", "scheduled", "ready", "waiting", "subm
 def status(place: str, server: str | None, token_file: str | None, *, as_json: bool) -> None:
     """Show how a job or a package stands.
 
-    Of a package, every attempt is shown. It is written JOB/1.2.1 or JOB/001/002/001.
+    Of a job, what failed is grouped by its cause, and where nothing can move it is said why. Of a package, every
+    attempt is shown, and of one that failed how, where, its last words, and whether it is tried again. It is written
+    JOB/1.2.1 or JOB/001/002/001.
     """
     from pilotage.client.server import path_of
 
@@ -34,10 +38,14 @@ def status(place: str, server: str | None, token_file: str | None, *, as_json: b
         if where.package is None:
             told = _job(connection, where.job)
             stages = connection.get(path_of("jobs", where.job, "stages"), {"limit": STAGES_SHOWN_MAX})["stages"]
-            found, lines = {"job": told, "stages": stages}, _job_lines(told, stages)
+            more = _asked(connection, told, where.job, "progress")
+            found, lines = {"job": told, "stages": stages}, _job_lines(told, stages, more)
+            found |= {"progress": more} if more is not None else {}
         else:
             found = connection.get(path_of("jobs", where.job, "packages", where.package))
-            lines = _package_lines(where, found["package"], found["attempts"])
+            more = _asked(connection, found["package"], where.job, "packages", where.package, "explain")
+            lines = _package_lines(where, found["package"], found["attempts"], more)
+            found |= {"explanation": more} if more is not None else {}
     if as_json:
         from pilotage import app
 
@@ -60,9 +68,22 @@ def _job(connection: Server, job: str) -> Any:
         raise
 
 
-def _job_lines(job: dict[str, Any], stages: list[dict[str, Any]]) -> Iterator[str]:
-    from pilotage.model.states import FINAL_NAMES
+def _asked(connection: Server, about: dict[str, Any], *path: str) -> Any:
+    """What is below a job, unless all is well and over; a server that knows no such thing has nothing to say."""
+    from pilotage.client import ServerRefused
+    from pilotage.client.server import path_of
 
+    if about["state"] in ("DONE", "CLEARED") and not about.get("failed"):
+        return None
+    try:
+        return connection.get(path_of("jobs", *path))
+    except ServerRefused as error:
+        if error.status == 404:
+            return None
+        raise
+
+
+def _job_lines(job: dict[str, Any], stages: list[dict[str, Any]], progress: Any) -> Iterator[str]:
     # The last attempt so far may have ended long before the job does.
     finished = ("finished",) if job["state"] in FINAL_NAMES else ()
     yield f"{one_line(job['id'])}: {_state(job)}\n"
@@ -87,12 +108,34 @@ def _job_lines(job: dict[str, Any], stages: list[dict[str, Any]]) -> Iterator[st
         yield from table(rows, indent="    ")
         if job["stages"] > len(stages):
             yield f"    … and {job['stages'] - len(stages):,} more\n"
+    yield from _moving_lines(progress)
     if job["failed"]:
         words = f"job={job['id']} and state in (ABORTED, CANCELLED)"
         yield f'  {plural(job["failed"], "package")} failed; see them with: pilotage query "{one_line(words)}"\n'
 
 
-def _package_lines(where: Place, package: dict[str, Any], attempts: list[dict[str, Any]]) -> Iterator[str]:
+def _moving_lines(told: Any) -> Iterator[str]:
+    """Why nothing can move, or what keeps it from moving now, and what failed, by its cause."""
+    if told is None:
+        return
+    import msgspec
+
+    from pilotage.cli.cards import failure_lines
+    from pilotage.model.progress import Progress
+
+    progress = msgspec.convert(told, Progress)
+    if progress.stuck:
+        yield f"  nothing can move: {one_line(progress.stuck)}\n"
+        if progress.next_step:
+            yield f"    next: {one_line(progress.next_step)}\n"
+    if progress.trouble:
+        yield f"  trouble: {one_line(progress.trouble)}\n"
+    yield from (f"  {line}" for line in failure_lines(progress))
+
+
+def _package_lines(
+    where: Place, package: dict[str, Any], attempts: list[dict[str, Any]], explanation: Any
+) -> Iterator[str]:
     yield f"{one_line(where)}: {_state(package)}\n"
     facts = [
         ("path", package["path"]),
@@ -114,6 +157,48 @@ def _package_lines(where: Place, package: dict[str, Any], attempts: list[dict[st
     if attempts:
         yield "  attempts\n"
         yield from table(map(_attempt, attempts), indent="    ")
+    yield from _card_lines(where, package, attempts, explanation)
+    # What is run elsewhere is explained there.
+    reasons = [why for why in (explanation or {}).get("reasons", ()) if why["code"] != "elsewhere"]
+    if reasons and package["state"] not in FINAL_NAMES:
+        for why in reasons[:REASONS_SHOWN_MAX]:
+            yield f"  {one_line(why['message'])}\n"
+        yield f"  more: pilotage explain {one_line(where)}\n"
+
+
+def _card_lines(
+    where: Place, package: dict[str, Any], attempts: list[dict[str, Any]], explanation: Any
+) -> Iterator[str]:
+    """The failure of a package as a card, where its last attempt failed or it was given up."""
+    last = attempts[-1] if attempts else {}
+    failed = last.get("exit_code") not in (None, "SUCCESS") or last.get("lost_at") is not None
+    if package["state"] in ("DONE", "CLEARED", "CANCELLED") or not (failed or package["state"] == "ABORTED"):
+        return
+    from pilotage.cli.cards import card_lines
+    from pilotage.model.progress import FailureCard
+
+    again = package["state"] not in FINAL_NAMES
+    until = next((why["until"] for why in (explanation or {}).get("reasons", ()) if why.get("until")), None)
+    look = f"pilotage logs {where} --attempt {last['attempt']}" if last else f"pilotage explain {where}"
+    card = FailureCard(
+        package=package["id"],
+        path=package["path"],
+        attempt=last.get("attempt"),
+        cause=package["cause"] or "",
+        reason=last.get("reason") or last.get("lost_reason") or "",
+        exit_code=last.get("exit_code") or "",
+        exit_message=last.get("exit_message") or "",
+        exit_status=last.get("exit_status"),
+        signal=last.get("signal"),
+        peak_memory_bytes=last.get("peak_memory_bytes"),
+        site=last.get("site") or "",
+        node=last.get("node") or "",
+        again=again,
+        again_at=until if again else None,
+        next_step=look,
+    )
+    yield "  failure\n"
+    yield from card_lines(where.job, card, indent="    ")
 
 
 def _attempt(attempt: dict[str, Any]) -> tuple[object, ...]:
@@ -131,7 +216,7 @@ def _attempt(attempt: dict[str, Any]) -> tuple[object, ...]:
         took,
         f"{how}{' (granted)' if attempt['granted'] else ''}".strip(),
         attempt["reason"] if attempt["exit_code"] else attempt["reason"] or attempt["lost_reason"],
-        attempt["exit_message"],
+        (attempt["exit_message"] or "").partition("\n")[0],
     )
 
 

@@ -67,26 +67,26 @@ def table(rows: Iterable[Sequence[object]], *, header: Sequence[str] = (), inden
     wanted = [number for number in range(len(cells[0]) if cells else 0) if any(row[number] for row in cells)]
     if header and cells:
         cells.insert(0, list(header))
-    widths = {number: max(_cells(row[number]) for row in cells) for number in wanted}
+    widths = {number: max(text_width(row[number]) for row in cells) for number in wanted}
     width = room()
     for row in cells:
-        line = indent + GAP.join(row[number] + " " * (widths[number] - _cells(row[number])) for number in wanted)
+        line = indent + GAP.join(row[number] + " " * (widths[number] - text_width(row[number])) for number in wanted)
         yield f"{cut(line.rstrip(), width)}\n"
 
 
 def cut(line: str, width: int | None) -> str:
     """A line that fits the width, with a mark where something is missing."""
-    if width is None or _cells(line) <= width:
+    if width is None or text_width(line) <= width:
         return line
     used, kept = 1, 0
     for kept, character in enumerate(line):  # noqa: B007 # how far it came is what counts
-        used += _cells(character)
+        used += text_width(character)
         if used > width:
             break
     return f"{line[:kept]}…"
 
 
-def _cells(text: str) -> int:
+def text_width(text: str) -> int:
     """How many cells of a terminal a text fills."""
     if text.isascii():
         return len(text)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pilotage.agent.errors import AgentError
-from pilotage.model.errors import PilotageError
+from pilotage.model.errors import DocumentError, PilotageError
 from pilotage.model.exit_codes import ExitCode
 
 __all__ = [
     "AgentError",
+    "BadDocument",
     "NoServer",
     "NotOurServer",
     "ServerError",
@@ -16,7 +17,7 @@ __all__ = [
     "ServerUnreachable",
 ]
 
-START_A_SERVER = "start one with `pilotage serve --book-only`"
+START_A_SERVER = "start one with `pilotage serve`, or `pilotage serve --book-only` for the book alone"
 NAME_A_SERVER = "name one with --server URL or PILOTAGE_SERVER"
 
 
@@ -60,3 +61,7 @@ class ServerTroubled(ServerError):
 
 class NotOurServer(ServerError):
     """Somebody answers at that address who is no server of ours."""
+
+
+class BadDocument(DocumentError):
+    """The server found faults in a document, or files in its way, and did not take it."""

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
 from pilotage.agent.errors import AgentError
-from pilotage.client.errors import NotOurServer, ServerError, ServerRefused, ServerTroubled, ServerUnreachable
+from pilotage.client.errors import (
+    BadDocument,
+    NotOurServer,
+    ServerError,
+    ServerRefused,
+    ServerTroubled,
+    ServerUnreachable,
+)
+from pilotage.model.errors import Problem
 from pilotage.model.version import VERSION
 
 ANSWER_BYTES_MAX = 256 * 2**20
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
 JSON = "application/json"
+BYTES = "application/octet-stream"
+PAUSES_SECONDS = (0.2, 1.0, 2.0)
 
 Parameters = Mapping[str, str | int | float | None]
 
@@ -56,6 +67,29 @@ class Server:
         """Send a value as JSON; what is answered, decoded."""
         return self._asked("POST", path, None, content)
 
+    def upload(self, path: str, content: bytes) -> Any:
+        """Send bytes as they are; what is answered, decoded."""
+        return self._asked("POST", path, None, content, kind=BYTES)
+
+    def do(self, path: str, content: object, *, key: str) -> Any:
+        """Send a value as JSON under a key by which the server knows it again: it is done once, however often it is sent.
+
+        So a connection that breaks is no reason to give up: it is sent again, a few times.
+        """
+        for pause_seconds in PAUSES_SECONDS:
+            try:
+                return self._asked("POST", path, None, content, key=key)
+            except ServerUnreachable:
+                time.sleep(pause_seconds)
+        return self._asked("POST", path, None, content, key=key)
+
+    def text(self, path: str) -> str:
+        """What is at a path, as text."""
+        status, answer = self._tried("GET", path, None, {"Accept": "text/plain"})
+        if not 200 <= status < 300:
+            raise self._refusal(status, answer)
+        return answer.decode("utf-8", "replace")
+
     def send(self, method: str, path: str, content: object = None) -> Any:
         """The same with another method, such as DELETE or PATCH."""
         return self._asked(method, path, None, content)
@@ -70,7 +104,7 @@ class Server:
             assert http.sock is not None
             http.sock.settimeout(quiet_seconds)
             try:
-                response = self._request(http, "GET", _with(path, parameters), None, accept="text/event-stream")
+                response = self._request(http, "GET", _with(path, parameters), None, {"Accept": "text/event-stream"})
                 if response.status != 200:
                     raise self._refusal(response.status, response.read(ANSWER_BYTES_MAX))
                 while line := response.readline():
@@ -86,22 +120,23 @@ class Server:
         if http is not None:
             http.close()
 
-    def _asked(self, method: str, path: str, parameters: Parameters | None, content: object) -> Any:
-        body = None if content is None else msgspec.json.encode(content)
-        reused = self._http is not None
-        try:
-            try:
-                status, answer = self._exchange(method, _with(path, parameters), body)
-            except (OSError, HTTPException):
-                self.close()
-                # A server closes connections that rest: that says nothing about the server. What changes something
-                # is not repeated, since it may have been done.
-                if not reused or method != "GET":
-                    raise
-                status, answer = self._exchange(method, _with(path, parameters), body)
-        except (OSError, HTTPException, ValueError) as error:
-            self.close()
-            raise self._unreachable(error) from error
+    def _asked(
+        self,
+        method: str,
+        path: str,
+        parameters: Parameters | None,
+        content: object,
+        *,
+        kind: str = JSON,
+        key: str = "",
+    ) -> Any:
+        body = content if kind == BYTES else None if content is None else msgspec.json.encode(content)
+        headers = {"Accept": JSON}
+        if body is not None:
+            headers["Content-Type"] = kind
+        if key:
+            headers["Idempotency-Key"] = key
+        status, answer = self._tried(method, _with(path, parameters), cast("bytes | None", body), headers)
         if not 200 <= status < 300:
             raise self._refusal(status, answer)
         if not answer:
@@ -111,11 +146,27 @@ class Server:
         except msgspec.DecodeError as error:
             raise self._stranger(f"{len(answer)} bytes that are no JSON") from error
 
-    def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+    def _tried(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
+        reused = self._http is not None
+        try:
+            try:
+                return self._exchange(method, path, body, headers)
+            except (OSError, HTTPException):
+                self.close()
+                # A server closes connections that rest: that says nothing about the server. What changes something
+                # is not repeated, since it may have been done.
+                if not reused or method != "GET":
+                    raise
+                return self._exchange(method, path, body, headers)
+        except (OSError, HTTPException, ValueError) as error:
+            self.close()
+            raise self._unreachable(error) from error
+
+    def _exchange(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
         http = self._http
         if http is None:
             http = self._http = self._connect()
-        response = self._request(http, method, path, body, accept=JSON)
+        response = self._request(http, method, path, body, headers)
         content = response.read(ANSWER_BYTES_MAX + 1)
         if len(content) > ANSWER_BYTES_MAX:
             self.close()
@@ -125,11 +176,9 @@ class Server:
         return response.status, content
 
     def _request(
-        self, http: HTTPConnection, method: str, path: str, body: bytes | None, *, accept: str
+        self, http: HTTPConnection, method: str, path: str, body: bytes | None, more: Mapping[str, str]
     ) -> HTTPResponse:
-        headers = {"Accept": accept, "User-Agent": f"pilotage/{VERSION}"}
-        if body is not None:
-            headers["Content-Type"] = JSON
+        headers = {**more, "User-Agent": f"pilotage/{VERSION}"}
         try:
             token = self._token() if self._token is not None else ""
         except AgentError as error:
@@ -173,7 +222,7 @@ class Server:
             next_step="name the server itself with --server URL",
         )
 
-    def _refusal(self, status: int, answer: bytes) -> ServerError:
+    def _refusal(self, status: int, answer: bytes) -> ServerError | BadDocument:
         try:
             value = msgspec.json.decode(answer)
         except msgspec.DecodeError:
@@ -181,6 +230,8 @@ class Server:
         error = value.get("error") if isinstance(value, dict) else None
         if not isinstance(error, dict) or not isinstance(error.get("message"), str):
             return self._stranger(f"HTTP {status}")
+        if problems := error.get("problems"):
+            return BadDocument(msgspec.convert(problems, list[Problem]))
         message, hint = error["message"], str(error.get("hint") or "").replace("\n", "\n  ")
         if status >= 500:
             return ServerTroubled(message, subject=self.url, next_step=hint)

@@ -36,6 +36,7 @@ WhyCode = Literal[
     "done",
     "aborted",
     "cancelled",
+    "elsewhere",
 ]
 
 

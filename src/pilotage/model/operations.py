@@ -118,3 +118,30 @@ class SiteSeen(SiteReport, frozen=True, kw_only=True, tag="seen"):
 
 AnyOperation = Kill | Hold | Release | Drop | Restore | Restart | Reschedule | Replicate
 AnyReport = Submitted | SubmissionFailed | Gone | SiteSeen
+
+
+class OperationOn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One operation on everything that a query finds: jobs, packages, or the lines of packages."""
+
+    operation: str  # kill, hold, release, drop, restore, restart, reschedule or replicate
+    where: str
+    target: str = "packages"  # or jobs
+    job: str = ""  # of this job only
+    message: str = ""
+
+
+class NotDone(msgspec.Struct, frozen=True, kw_only=True):
+    """One of many that an operation was refused for."""
+
+    subject: str
+    code: str
+    message: str
+
+
+class OperatedOn(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an operation on many: what was not done is told one by one as far as it is not too much."""
+
+    found: int
+    done: int
+    refused: int
+    told: tuple[NotDone, ...]

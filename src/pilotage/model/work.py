@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from pilotage.model.exchange import AttemptRef, Exchange, ExchangeReply
+from pilotage.model.payloads import OutputFile
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -30,7 +31,7 @@ class WorkOutput(Wire, frozen=True, kw_only=True):
     """What is taken out of the folder afterwards: a name, a pattern, or a regular expression with its folder."""
 
     name: str = ""
-    expression: str = ""  # matched against whole names below `folder`
+    expression: str = ""  # matched against whole names; what lies outside `folder` is put into it
     folder: str = ""
     pattern: bool = False  # `name` is one; it must match at least one file
 
@@ -89,6 +90,10 @@ class Work(Wire, frozen=True, kw_only=True):
     pre_skip_exit_code: int | None = None
     kept: str = ""  # a folder of the agent's site for what finished binaries made; a later attempt begins behind them
     keep_failed: bool = False
+    software: str = ""  # id@version of each description that it uses
+    adopted: tuple[OutputFile, ...] | None = None  # it was made before, and lies in its place: nothing is run
+    message: str = ""  # of what was adopted: where it comes from
+    refused: str = ""  # the service cannot say how to run it, and why: it fails at once with this message
 
 
 class LogText(Wire, frozen=True, kw_only=True):

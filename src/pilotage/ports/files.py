@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -35,6 +35,10 @@ class FileStore(Protocol):
 
     def staged_folder(self, folder: str, job: str) -> str:
         """Where attempts of a job put their outputs, on the file system of the tree; it is made where it is not there."""
+        ...
+
+    def kept_folder(self, job: str) -> str:
+        """Where agents beside the store keep what finished binaries made, for a later attempt; nothing is made."""
         ...
 
     def publish(self, folder: str, ref: AttemptRef, manifest: Sequence[OutputFile]) -> None:
@@ -72,15 +76,27 @@ class FileStore(Protocol):
         """Remove a file of a tree if it is still the one that was made."""
         ...
 
+    def is_ours(self, folder: str, files: Collection[StoredFile]) -> dict[str, bool]:
+        """Which of these files this program made, as they are now."""
+        ...
+
+    def forget(self, folder: str, job: str) -> None:
+        """Remove everything that is still staged for a job that is over."""
+        ...
+
+    def close(self) -> None:
+        """Hand over what is remembered of files; nothing more is asked."""
+        ...
+
 
 class WorkFields(msgspec.Struct, frozen=True, kw_only=True):
     """What a package's key is made of, field by field: a changed one can be named."""
 
-    argv: str  # sha256 of each
+    argv: str  # the beginning of the sha256 of each
     software: str
     environment: str
     outputs: str
-    inputs: dict[str, str]  # name → sha256
+    inputs: dict[str, str]  # name → the beginning of its sha256
 
 
 class MadeWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +108,13 @@ class MadeWork(msgspec.Struct, frozen=True, kw_only=True):
     document: str  # the job's name, by which an earlier run of the same is found
     ref: AttemptRef
     manifest: tuple[OutputFile, ...]
+
+
+class SeenFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file whose checksum is known, as long as it is this file."""
+
+    file: StoredFile
+    sha256: str
 
 
 class WorkIndex(Protocol):
@@ -109,8 +132,28 @@ class WorkIndex(Protocol):
         """What the latest run of a document was asked for, by the dotted place of each package."""
         ...
 
-    def makers(self, folder: str, names: Collection[str]) -> dict[str, OutputFile]:
-        """Which of these files are ours, as they were made."""
+    def makers(self, folder: str, names: Collection[str]) -> dict[str, tuple[OutputFile, ...]]:
+        """Which of these files are ours, with every content that was made under the name: an earlier one may be there."""
+        ...
+
+    def knows(self, folder: str) -> bool:
+        """Whether anything was made in a folder; where nothing was, nothing need be looked for."""
+        ...
+
+    def saw(self, folder: str, files: Collection[SeenFile], *, made: bool) -> None:
+        """Remember the checksums of files as they are; those `made` are ours from now on."""
+        ...
+
+    def seen(self, folder: str, names: Collection[str]) -> dict[str, SeenFile]:
+        """What is remembered of the checksums of these files; whoever asks compares size, time and inode."""
+        ...
+
+    def note_times(self, folder: str, document: str, times: Mapping[str, tuple[int, float]]) -> None:
+        """Remember how long packages took: for each activity how many there were, and their seconds in all."""
+        ...
+
+    def mean_seconds(self, folder: str, document: str) -> dict[str, float]:
+        """How long a package of each activity took on average in earlier runs of a document."""
         ...
 
     def put_logs(self, logs: Sequence[LogText]) -> None:

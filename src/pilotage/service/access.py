@@ -23,12 +23,18 @@ READ = "book.read"
 WRITE = "book.write"
 DECIDE = "book.decide"
 ANY_OWNER = "book.any_owner"
+SUBMIT = "job.submit"
+OPERATE = "job.operate"
+EXCHANGE = "agent.exchange"
 
 SCOPES: Mapping[str, str] = {
     READ: "read jobs, packages, events and statistics",
     WRITE: "log events about one's own jobs, and those that one may modify",
     DECIDE: "log events as the source `service`, which decides: for a scheduler",
     ANY_OWNER: "act for everybody: register, read and change jobs of any owner",
+    SUBMIT: "submit jobs to be run",
+    OPERATE: "kill, hold, release, restart and otherwise steer jobs that one may cancel or modify",
+    EXCHANGE: "fetch work and report on it: for agents",
 }
 """Every scope a token may have, and what it allows."""
 
@@ -155,6 +161,49 @@ def allowed_events(
         else:
             allowed.append(one)
     return allowed, refused
+
+
+_ANYBODYS = payloads.Tagged | payloads.Noted | payloads.OwnerSet | payloads.AccessSet
+"""What may be said from outside of a job that is run here."""
+
+
+def left_to_engine(
+    checked: Sequence[Checked], *, find_job: Callable[[str], JobRow | None]
+) -> tuple[Sequence[Checked], list[Refusal]]:
+    """The events that may come from outside while an engine decides here, and why not the others.
+
+    What the engine and its agents say goes other ways. A job that another scheduler runs may be told of here all the
+    same, from its registration on: it has no definition that this engine could run.
+    """
+    foreign: dict[str, bool] = {}
+    allowed, refused = [], []
+    for one in checked:
+        why = _left_to_engine(one, foreign, find_job)
+        if why:
+            refused.append(Refusal(index=one.index, code="forbidden", message=why))
+        else:
+            allowed.append(one)
+    return allowed, refused
+
+
+def _left_to_engine(one: Checked, foreign: dict[str, bool], find_job: Callable[[str], JobRow | None]) -> str:
+    event, data = one.event, one.data
+    if event.source in ("service", "agent"):
+        how = "decides here by itself" if event.source == "service" else "hears its agents at /agent/exchange"
+        return f"this service {how}; a book for another scheduler is served with --book-only"
+    if isinstance(data, _ANYBODYS):
+        return ""
+    if isinstance(data, payloads.JobRegistered) and event.job is not None:
+        if data.definition is not None:
+            return "this service runs what it has the definition of: submit the job"
+        known = find_job(event.job)
+        foreign[event.job] = known is None or known.definition is None
+    if event.job is None:
+        return "only this service and its agents say this"
+    if event.job not in foreign:
+        row = find_job(event.job)
+        foreign[event.job] = row is not None and row.definition is None
+    return "" if foreign[event.job] else f"only this service and its agents say this of job {event.job}"
 
 
 def _why_not(principal: Principal, data: payloads.Payload, job: JobRow | None) -> str:

@@ -16,7 +16,7 @@ from pilotage.ports import JournalBusy
 SERVICE_FILE = "service.json"
 
 
-class Announcement(msgspec.Struct, frozen=True, kw_only=True):
+class Announcement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where a service answers, which process it is, and which file holds the token for it."""
 
     url: str
@@ -24,6 +24,7 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     token_file: str
     version: str
     started_at: float
+    socket: str = ""  # where agents of the same computer reach it; empty: it runs nothing
 
 
 def find_service(folder: Path) -> Announcement | None:

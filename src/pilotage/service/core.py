@@ -17,6 +17,8 @@ from pilotage.book.rows import StreamRow
 from pilotage.book.streams import Heard
 from pilotage.engine.admission import admit, over_quota
 from pilotage.engine.engine import Engine
+from pilotage.engine.jobs import JobState
+from pilotage.engine.on_attempts import MESSAGE_MAX
 from pilotage.engine.on_pilots import hear, may_say, on_report, unwanted
 from pilotage.engine.operations import operate
 from pilotage.engine.parts import AttemptState
@@ -32,6 +34,7 @@ from pilotage.model.operations import (
     AnyReport,
     Refused,
 )
+from pilotage.model.outcomes import ExitCodeGasw
 from pilotage.model.plan import JobPlan
 from pilotage.model.site import Site
 
@@ -43,13 +46,22 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     operation: AnyOperation
 
 
+class Adopted(msgspec.Struct, frozen=True, kw_only=True):
+    """A package that need not be run: what it would make is there, made by the same work before."""
+
+    package: int
+    manifest: tuple[payloads.OutputFile, ...] = ()
+    message: str = ""  # where it comes from
+
+
 class Submit(msgspec.Struct, frozen=True, kw_only=True):
-    """A job on its way in, with its plan."""
+    """A job on its way in, with its plan, and what of it need not be run."""
 
     token: int
     job: str
     registered: payloads.JobRegistered
     plan: JobPlan
+    adopted: Sequence[Adopted] = ()
 
 
 class Grown(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +72,20 @@ class Grown(msgspec.Struct, frozen=True, kw_only=True):
     revision: int  # as it was asked for
     plan: JobPlan
     expanded: payloads.StageExpanded
+    adopted: Sequence[Adopted] = ()  # what of it need not be run
 
+
+class GrowthFailed(msgspec.Struct, frozen=True, kw_only=True):
+    """The other answer to `ExpandStage`: what was made cannot be laid out."""
+
+    job: str
+    stage: int
+    revision: int
+    message: str
+
+
+ADOPTED = "adopted"
+"""The site of attempts that were never made here."""
 
 _OF_ATTEMPTS = frozenset(
     {
@@ -78,7 +103,7 @@ _OF_AGENTS = frozenset(
 )
 """What else an agent may say, of itself and of what it sees."""
 
-Input = Exchange | Asked | Submit | Grown | AnyReport
+Input = Exchange | Asked | Submit | Grown | GrowthFailed | AnyReport
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +156,8 @@ class Core:
                     outbox.answers.append(Answer(token=item.token, outcome=self._submit(item)))
                 case Grown():
                     self._grow(item)
+                case GrowthFailed():
+                    self._give_up(item)
                 case _:
                     on_report(engine, item)
             outbox.events += engine.take_decided()
@@ -273,7 +300,17 @@ class Core:
         engine.write(payloads.JobAccepted(), job=job)
         if item.plan.hold:
             engine.write(payloads.Held(operation=engine.next_n, message="its document says hold"), job=job)
+        for each in item.adopted:
+            self._adopt(job, each)
         return Accepted(operation=first, events=engine.next_n - first)
+
+    def _adopt(self, job: JobState, adopted: Adopted) -> None:
+        """Grant what was made before, as the outcome of an attempt of its own: nothing is done without one."""
+        made = payloads.AttemptFinished(
+            exit_code=ExitCodeGasw.SUCCESS, exit_message=adopted.message, manifest=adopted.manifest
+        )
+        for data in (payloads.AttemptCreated(site=ADOPTED), made, payloads.CommitGranted()):
+            self.engine.write(data, job=job, number=adopted.package, attempt=1)
 
     def _grow(self, item: Grown) -> None:
         engine = self.engine
@@ -291,6 +328,17 @@ class Core:
             return
         engine.bring_plan(item.job, item.plan)
         engine.write(item.expanded, job=job, epoch=job.epoch)
+        for each in item.adopted:
+            self._adopt(job, each)
+
+    def _give_up(self, item: GrowthFailed) -> None:
+        engine = self.engine
+        job = engine.jobs.get(item.job)
+        late = job.late.get(item.stage) if job is not None else None
+        if job is None or late is None or late.revision != item.revision or job.cancelled or job.aborted:
+            return
+        message = f"stage {item.stage} cannot be laid out: {item.message}"[:MESSAGE_MAX]
+        engine.write(payloads.Aborted(cause="permanent-failure", message=message), job=job, epoch=job.epoch)
 
 
 def start_core(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pilotage.book.statistics import prepare
 from pilotage.model.configuration import Settings
@@ -17,6 +19,12 @@ from pilotage.service.access import Access
 from pilotage.service.announcement import Announcement, announced, refuse_second
 from pilotage.service.keeper import Afterwards
 from pilotage.service.notifications import MakeNotifications
+
+if TYPE_CHECKING:
+    from pilotage.service.http.services import MakeRunning
+
+SOCKET_FILE = "agent.sock"
+SETTLE_SECONDS = 2.0
 
 Started = Callable[[Announcement], None]
 """Told once, when requests are answered."""
@@ -32,15 +40,21 @@ def serve(
     clock: Clock,
     within: Sequence[Afterwards] = (),
     make_notifications: MakeNotifications | None = None,
+    make_running: MakeRunning | None = None,
+    idle_seconds: float | None = None,
     started: Started | None = None,
 ) -> int | None:
     """Serve the book until a signal comes, which is returned; whatever was acknowledged by then is durable.
 
+    With `make_running` jobs are run, too, and agents are answered; after `idle_seconds` with nothing to run and nobody
+    who asks it ends by itself.
+
     Raises `JournalBusy` where another service has the folder or the journal, `CannotListen` where the port is taken.
     """
     with extra("server", purpose="to serve the book over HTTP"):
-        from pilotage.service.http.app import make_app
-        from pilotage.service.http.listener import Listener, bind, url_of
+        from pilotage.service.http.app import make_door
+        from pilotage.service.http.idling import end_when_idle
+        from pilotage.service.http.listener import Listener, bind, bind_local, url_of
         from pilotage.service.http.services import Services
 
     state_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -51,23 +65,40 @@ def serve(
         stack.callback(journal.close)
         notifications = make_notifications(journal, base_url=url_of(bound)) if make_notifications is not None else None
         services = Services(
-            journal, access=access, settings=settings, clock=clock, within=within, notifications=notifications
+            journal,
+            access=access,
+            settings=settings,
+            clock=clock,
+            within=within,
+            notifications=notifications,
+            make_running=make_running,
         )
+        # Agents of this computer come in by a file of the state folder: nobody else can reach that.
+        local = state_folder / SOCKET_FILE
+        beside = [stack.enter_context(bind_local(local))] if make_running is not None else []
         announcement = Announcement(
             url=url_of(bound),
             pid=os.getpid(),
             token_file=str(token_file),
             version=VERSION,
             started_at=clock.now(),
+            socket=str(local.absolute()) if beside else "",
         )
 
         def announce() -> None:
             stack.enter_context(announced(state_folder, announcement))
-            settle_down()
+            # Soon, and not now: those who waited for this moment are answered first.
+            settling = threading.Timer(SETTLE_SECONDS, settle_down)
+            settling.daemon = True
+            settling.start()
+            stack.callback(settling.cancel)
             if started is not None:
                 started(announcement)
 
-        listener = Listener(make_app(services), bound=bound, started=announce, stopping=services.bell.stop)
+        door, let_go = make_door(services)
+        listener = Listener(door, bound=bound, beside=beside, started=announce, stopping=let_go)
+        if idle_seconds is not None and services.running is not None:
+            stack.callback(end_when_idle(listener, services.running, idle_seconds=idle_seconds))
         listener.listen()
         return listener.ended_by
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 import msgspec
@@ -116,14 +116,24 @@ class ConcretePackage(msgspec.Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys(found + streams))
 
 
-def write_package(block: Block, package: int, *, definition: Definition, inputs: MatchingInputs) -> ConcretePackage:
-    """Write out one package of a block; `inputs` says which files a pattern stands for."""
+def write_package(
+    block: Block,
+    package: int,
+    *,
+    definition: Definition,
+    inputs: MatchingInputs,
+    left_out: Collection[str] = (),
+) -> ConcretePackage:
+    """Write out one package of a block; `inputs` says which files a pattern stands for.
+
+    Names that are `left_out`, since who would have made them was dropped, are in no list of inputs.
+    """
     position = block.position(package)
     values = block.values(position)
     declared = block.package
     place = block.layout.id(package)
     binaries = tuple(
-        _write_binary(binary, number, block, values, definition, inputs)
+        _write_binary(binary, number, block, values, definition, inputs, left_out)
         for number, binary in enumerate(declared.binaries)
     )
     startup: tuple[str, ...] = ()
@@ -185,9 +195,15 @@ def _file_lists(binaries: tuple[ConcreteBinary, ...]) -> dict[str, tuple[str, ..
 
 
 def _write_binary(
-    binary: Binary, number: int, block: Block, values: Values, definition: Definition, matching: MatchingInputs
+    binary: Binary,
+    number: int,
+    block: Block,
+    values: Values,
+    definition: Definition,
+    matching: MatchingInputs,
+    left_out: Collection[str],
 ) -> ConcreteBinary:
-    inputs = tuple(_write_input(given, number, block, values, matching) for given in binary.inputs)
+    inputs = tuple(_write_input(given, number, block, values, matching, left_out) for given in binary.inputs)
     outputs = tuple(_write_output(output, block, values) for output in binary.outputs)
     known = dict(values)
     known["inputs"] = tuple(name for given in inputs for name in given.names)
@@ -214,7 +230,12 @@ def _write_binary(
 
 
 def _write_input(
-    given: InputFile, binary: int, block: Block, values: Values, matching: MatchingInputs
+    given: InputFile,
+    binary: int,
+    block: Block,
+    values: Values,
+    matching: MatchingInputs,
+    left_out: Collection[str] = (),
 ) -> ConcreteInput:
     template = block.bound(given.name)
     locator = render(block.bound(given.locator), values) if given.locator else ""
@@ -225,6 +246,8 @@ def _write_input(
         names = matching(tidy_name(render(template, values, quote=literal)), binary)
     else:
         names = (tidy_name(render(template, values)),)
+    if left_out and names:
+        names = tuple(name for name in names if name not in left_out)
     return ConcreteInput(declared=given, names=names or (), locator=locator, awaited=names is None)
 
 

@@ -15,9 +15,10 @@ from litestar.openapi.datastructures import ResponseSpec
 from pilotage.book.codec import MalformedBatch
 from pilotage.book.query import CursorError, QueryError, QueryTooBroad
 from pilotage.book.subscriptions import SubscriptionError
-from pilotage.model.errors import PilotageError
-from pilotage.ports import BadAddress, JournalError, JournalFull, JournalUnavailable
+from pilotage.model.errors import DocumentError, PilotageError, Problem
+from pilotage.ports import BadAddress, JournalError, JournalFull, JournalUnavailable, NotOurs, StoreError
 from pilotage.service.access import Forbidden, Unauthenticated
+from pilotage.service.running.driver import NotRunning, OperationRefused, Superseded
 from pilotage.service.subscriptions import NotPolled, TooManySubscriptions, UnknownSubscription
 from pilotage.service.unknown import JobPurged, UnknownJob, UnknownPackage
 from pilotage.service.writer import WriterBusy, WriterStopped
@@ -36,6 +37,7 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str
     hint: str = ""
     purged_at: float | None = None
+    problems: tuple[Problem, ...] = ()  # every fault of a document that was refused
 
 
 class ErrorView(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +52,26 @@ class BatchTooLarge(PilotageError):
 
 class BadParameter(PilotageError):
     """A parameter that is not known here; nothing is ignored in silence."""
+
+
+class BookOnly(PilotageError):
+    """The service keeps the book and runs nothing: start one that does, with `pilotage serve`."""
+
+
+class Malformed(PilotageError):
+    """A body that cannot be read; nothing of it was done."""
+
+
+class TooLarge(PilotageError):
+    """More bytes than are taken at once."""
+
+
+class NotARange(PilotageError):
+    """A piece of a file that is not in it."""
+
+
+class UnknownContent(PilotageError):
+    """No such file, log or content is kept here."""
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -77,7 +99,18 @@ STATUSES: Mapping[type[Exception], _Status] = {
     CursorError: _Status(400, "bad_cursor"),
     BadParameter: _Status(400, "bad_parameter"),
     MalformedBatch: _Status(400, "malformed"),
+    Malformed: _Status(400, "malformed"),
     BatchTooLarge: _Status(413, "too_large"),
+    TooLarge: _Status(413, "too_large"),
+    NotARange: _Status(416, "not_a_range"),
+    UnknownContent: _Status(404, "unknown_content"),
+    BookOnly: _Status(409, "book_only"),
+    Superseded: _Status(409, "superseded"),
+    NotRunning: _Status(503, "stopping"),
+    DocumentError: _Status(422, "bad_document"),
+    NotOurs: _Status(409, "not_ours"),
+    StoreError: _Status(409, "store"),
+    OperationRefused: _Status(409, "refused"),  # or what the engine calls it
     WriterBusy: _Status(503, "busy"),
     WriterStopped: _Status(503, "stopping"),
     JournalFull: _Status(507, "full", "there is no room left to write: nothing of this was kept"),
@@ -89,11 +122,11 @@ _MEANINGS: Mapping[int, str] = {
     400: "The request cannot be read: a bad parameter, query, cursor or body.",
     401: "No token, or one that is not known.",
     403: "The token has not the scope, or its user not the right on the job.",
-    404: "There is no such job, package or subscription.",
-    409: "It does not go with what there is: too many subscriptions, or one whose notices are sent elsewhere.",
+    404: "There is no such job, package, subscription, file or log.",
+    409: "It does not go with what there is; the code says what stands in its way.",
     410: "The job was purged.",
     413: "The batch is too large; nothing of it was kept.",
-    422: "No index serves the query.",
+    422: "No index serves the query; or the document has faults.",
     503: "Busy, stopping, or the book cannot be reached; try again after the time that Retry-After names.",
     507: "No room left to write; nothing was kept.",
 }
@@ -109,22 +142,30 @@ def faults(*statuses: int) -> dict[int, ResponseSpec]:
     }
 
 
-def on_pilotage_error(request: AnyRequest, error: Exception) -> AnyResponse:
-    """An error of ours."""
+def error_of(error: Exception) -> tuple[int, ErrorBody]:
+    """The status and the words of an error; one that nobody foresaw is told in its own words to the log alone."""
     answer = next((answer for kind, answer in STATUSES.items() if isinstance(error, kind)), None)
     if answer is None:
-        return on_surprise(request, error)
-    headers = {}
-    if answer.status == 401:
-        headers["WWW-Authenticate"] = 'Bearer realm="pilotage"'
-    if answer.status in (503, 507):
-        headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+        return 500, ErrorBody(code="internal", message="the service failed at this; its log says why")
     if answer.message:
+        return answer.status, ErrorBody(code=answer.code, message=answer.message, hint="try again later")
+    if isinstance(error, OperationRefused):
+        unknown = error.code.startswith("unknown-")
+        return 404 if unknown else answer.status, _told(error.code.replace("-", "_"), error)
+    return answer.status, _told(answer.code, error)
+
+
+def on_pilotage_error(request: AnyRequest, error: Exception) -> AnyResponse:
+    """An error of ours."""
+    status, body = error_of(error)
+    headers = {}
+    if status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="pilotage"'
+    if status in (503, 507):
+        headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    if isinstance(error, JournalError):
         log.error("%s %s: %s", request.method, request.url.path, error)
-        body = ErrorBody(code=answer.code, message=answer.message, hint="try again later")
-    else:
-        body = _told(answer.code, error)
-    return _answer(answer.status, body, headers)
+    return _answer(status, body, headers) if body.code != "internal" else on_surprise(request, error)
 
 
 def on_http_error(request: AnyRequest, error: HTTPException) -> AnyResponse:
@@ -171,7 +212,8 @@ def _told(code: str, error: Exception) -> ErrorBody:
     purged_at = error.purged_at if isinstance(error, JobPurged) else None
     if purged_at is not None:
         message += f", on {datetime.fromtimestamp(purged_at, UTC):%Y-%m-%d %H:%M} UTC"
-    return ErrorBody(code=code, message=message, hint=hint, purged_at=purged_at)
+    problems = error.problems if isinstance(error, DocumentError) else ()
+    return ErrorBody(code=code, message=message, hint=hint, purged_at=purged_at, problems=problems)
 
 
 def _faulty(error: ValidationException) -> str:

@@ -18,7 +18,7 @@ from pilotage.book.join import Receipt
 from pilotage.model.errors import PilotageError
 from pilotage.model.layout import PackageId
 from pilotage.ports import FoundEvent, Page
-from pilotage.service.access import READ, WRITE, allowed_events, may_log_anything, require_scope
+from pilotage.service.access import READ, WRITE, allowed_events, left_to_engine, may_log_anything, require_scope
 from pilotage.service.http.errors import BadParameter, BatchTooLarge, faults
 from pilotage.service.http.openapi import BatchOperation
 from pilotage.service.http.parameters import (
@@ -97,10 +97,17 @@ async def _read(request: Ask, services: Services, body: bytes) -> Batch:
 async def _allowed(
     request: Ask, services: Services, checked: Sequence[Checked]
 ) -> tuple[Sequence[Checked], Sequence[Refusal]]:
-    principal = request.user
-    if may_log_anything(principal):
+    principal, find_job = request.user, services.journal.job
+    runs = services.running is not None
+    if may_log_anything(principal) and not runs:
         return checked, ()
-    return await services.ask(lambda: allowed_events(principal, checked, find_job=services.journal.job))
+
+    def judge() -> tuple[Sequence[Checked], Sequence[Refusal]]:
+        left, refused = left_to_engine(checked, find_job=find_job) if runs else (checked, [])
+        allowed, forbidden = allowed_events(principal, left, find_job=find_job)
+        return allowed, [*refused, *forbidden]
+
+    return await services.ask(judge)
 
 
 def _check_count(body: bytes, events_max: int) -> None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import resource
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
-from litestar import Litestar
 
 from pilotage.model.errors import PilotageError
+
+if TYPE_CHECKING:
+    from litestar.types import ASGIApp
 
 GRACE_SECONDS = 10
 """How long requests that are under way may take once the service was asked to stop."""
@@ -22,6 +27,7 @@ GRACE_SECONDS = 10
 KEEP_ALIVE_SECONDS = 30
 BACKLOG = 512
 FILES_MAX = 16_384
+SOCKET_NAME_BYTES_MAX = 100  # of the 108 that the system has room for
 OWN_FILES = 128  # the book, its readers, logs, and what is sent to subscribers
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -41,12 +47,21 @@ def _connections_max() -> int:
 
 
 class Listener(uvicorn.Server):
-    """Serves an application on a socket that is bound already, until it is told to stop or a signal comes."""
+    """Serves an application on sockets that are bound already, until it is told to stop or a signal comes."""
 
     def __init__(
-        self, app: Litestar, *, bound: socket.socket, started: Callable[[], None], stopping: Callable[[], None]
+        self,
+        app: ASGIApp,
+        *,
+        bound: socket.socket,
+        started: Callable[[], None],
+        stopping: Callable[[], None],
+        beside: Sequence[socket.socket] = (),
     ) -> None:
-        """Take who is told when requests are answered, and who is told before the last ones are waited for."""
+        """Take who is told when requests are answered, and who is told before the last ones are waited for.
+
+        `beside` are further sockets on which the same is answered.
+        """
         super().__init__(
             uvicorn.Config(
                 app,
@@ -63,14 +78,14 @@ class Listener(uvicorn.Server):
                 limit_concurrency=_connections_max(),
             )
         )
-        self._bound = bound
+        self._sockets = [bound, *beside]
         self._when_started = started
         self._when_stopping = stopping
         self.ended_by: int | None = None
 
     def listen(self) -> None:
         """Serve until stopped."""
-        self.run(sockets=[self._bound])
+        self.run(sockets=self._sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer, then say so."""
@@ -121,6 +136,37 @@ def bind(host: str, port: int) -> socket.socket:
             got=fault.strerror or str(fault),
             next_step=_way_out(fault),
         ) from fault
+
+
+def bind_local(file: Path) -> socket.socket:
+    """A socket that listens on a file, for this user alone; one that a dead service left there is replaced.
+
+    Names of sockets are short: one that is too long is reached through the folder, opened for the purpose.
+    """
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(file.name, dir_fd=folder)
+        name = str(file) if len(os.fsencode(file)) <= SOCKET_NAME_BYTES_MAX else f"/proc/self/fd/{folder}/{file.name}"
+        # Nobody else may come in between, either: the mode is there from the beginning.
+        mask = os.umask(0o177)
+        try:
+            bound.bind(name)
+        finally:
+            os.umask(mask)
+        bound.listen(BACKLOG)
+        return bound
+    except OSError as fault:
+        bound.close()
+        raise CannotListen(
+            "cannot listen here",
+            subject=str(file),
+            got=fault.strerror or str(fault),
+            next_step="choose a folder on a local disk for the state: --journal sqlite:DIR",
+        ) from fault
+    finally:
+        os.close(folder)
 
 
 def _way_out(fault: OSError) -> str:

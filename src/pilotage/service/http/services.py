@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from litestar import Request
 from litestar.datastructures import State
@@ -18,10 +18,14 @@ from pilotage.ports import Clock, Journal
 from pilotage.service.access import Access, Principal
 from pilotage.service.housekeeping import Housekeeping
 from pilotage.service.http.following import Bell
+from pilotage.service.http.pace import Pace
 from pilotage.service.keeper import Afterwards, Keeper
 from pilotage.service.notifications import Notifications, bell_name
 from pilotage.service.reading import Reading
 from pilotage.service.writer import Writer
+
+if TYPE_CHECKING:
+    from pilotage.service.http.running import Running
 
 READERS = 4
 """Threads that ask the journal: each holds a connection, and two cores are kept busy by few."""
@@ -29,6 +33,14 @@ READERS = 4
 Answer = TypeVar("Answer")
 Ask = Request[Principal, None, State]
 """A request of somebody who is known."""
+
+
+class MakeRunning(Protocol):
+    """Makes what runs jobs, over the journal and the one writer of it."""
+
+    def __call__(self, journal: Journal, *, writer: Writer, codec: Codec, clock: Clock) -> Running:
+        """Put it together; nothing runs yet."""
+        ...
 
 
 class Services:
@@ -43,12 +55,18 @@ class Services:
         clock: Clock,
         within: Sequence[Afterwards] = (),
         notifications: Notifications | None = None,
+        make_running: MakeRunning | None = None,
     ) -> None:
-        """Put the parts together; nothing runs before `start`. Without notifications nobody can subscribe."""
+        """Put the parts together; nothing runs before `start`.
+
+        Without notifications nobody can subscribe, and without `make_running` nothing is run: it is a book alone.
+        """
         limits = Limits(event_bytes_max=settings.service.event_bytes_max, tag_bytes_max=settings.service.tag_bytes_max)
         self.journal = journal
         self.access = access
         self.settings = settings
+        self.clock = clock
+        self.pace = Pace()
         self.codec = Codec(limits=limits)
         self.bell = Bell()
         self.notifications = notifications
@@ -66,6 +84,9 @@ class Services:
             stream=f"housekeeping-{secrets.token_hex(6)}",
         )
         self.reading = Reading(journal, clock=clock, settings=settings.query)
+        self.running: Running | None = None
+        if make_running is not None:
+            self.running = make_running(journal, writer=self.writer, codec=self.codec, clock=clock)
         self._readers = ThreadPoolExecutor(max_workers=READERS, thread_name_prefix="reader")
 
     async def ask(self, question: Callable[..., Answer], *arguments: Any) -> Answer:
@@ -78,10 +99,14 @@ class Services:
         self.housekeeping.start()
         if self.notifications is not None:
             self.notifications.start()
+        if self.running is not None:
+            self.running.start()
 
     def stop(self) -> None:
         """Let followers go, write what is queued, and end the threads; the journal stays open."""
         self.bell.stop()
+        if self.running is not None:
+            self.running.stop()  # while what it decided can still be written
         self.housekeeping.stop()
         self.writer.stop()
         if self.notifications is not None:

@@ -1,0 +1,296 @@
+"""The computer that this runs on as a site: a pilot is a process of its own, which goes on whatever becomes of who started it.
+
+Under each key there is a record, `pilots/KEY.json`, and what the pilot wrote to its standard error, `pilots/KEY.err`. The
+record is locked by the pilot as long as it or its supervisor lives: the lock, and not a process number, tells that it is
+there. It is handed over open and locked, so that there is no moment in which a pilot runs and nobody can know of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from pilotage.agent.pilot_spool import LOCK_SUFFIX
+from pilotage.agent.sweeping import end_descendants, started_at, sweep
+from pilotage.model.demand import Capacity, Demand
+from pilotage.model.exchange import AttemptRef
+from pilotage.ports import SeenAtSite, SiteUnreachable, SubmissionRefused
+
+GRACE_SECONDS = 10.0
+OVERDUE_SECONDS = 5.0  # what is left so long after its grace is killed
+STDERR_CHARACTERS_MAX = 2000
+_RECORD_DESCRIPTOR = 3
+_SUFFIX = ".json"
+
+
+class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the agents of this computer work, whom they ask, and what they have to give."""
+
+    site: str
+    state: Path
+    agent: Path  # the archive
+    server: str
+    announcement: Path | None = None
+    token_file: Path | None = None
+    capacity: Capacity = Capacity()
+    backlog: int = 64
+    idle_seconds: float = 300.0
+    outlive_seconds: float = 21_600.0  # how long a pilot waits for a service that is gone, with something to tell it
+    deserted_seconds: float = 60.0  # the same with nothing: another is started here in no time
+    grace_seconds: float = GRACE_SECONDS
+    wall_seconds: float = 0.0
+    interpreter: str = sys.executable
+
+
+class LocalSite:
+    """Starts agents on this computer; see `SiteAccess`."""
+
+    def __init__(self, settings: LocalSettings) -> None:
+        """Begin; what an earlier process started is found again."""
+        self._settings = settings
+        self._folder = settings.state / "pilots"
+        self._guard = threading.Lock()
+        self._children: set[int] = set()  # started by this process, so their ends are ours to take
+        self._cancelled: dict[str, float] = {}  # when, by key
+
+    def submit_pilot(self, key: str) -> str:
+        """Start a pilot under a key, unless there is one; its process id."""
+        settings = self._settings
+        capacity = _capacity_options(
+            settings.capacity.cores_hundredths, settings.capacity.memory_bytes, settings.capacity.gpus
+        )
+        scratch = settings.capacity.scratch_bytes
+        return self._submit(
+            key,
+            [
+                *capacity,
+                *(["--scratch", str(scratch)] if scratch else []),
+                f"--backlog={settings.backlog}",
+                f"--idle={settings.idle_seconds}",
+            ],
+        )
+
+    def submit_attempt(self, key: str, *, ref: AttemptRef, demand: Demand) -> str:
+        """Start an agent for one attempt, unless there is one; its process id."""
+        capacity = _capacity_options(demand.cores_hundredths, demand.memory_bytes, demand.gpus)
+        return self._submit(key, [*capacity, f"--serves={ref.job}:{ref.package}:{ref.attempt}"])
+
+    def _submit(self, key: str, options: Sequence[str]) -> str:
+        with self._guard:
+            record = self._folder / f"{quote(key, safe=':@')}{_SUFFIX}"
+            try:
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                known = _read(record)
+                if known is not None:
+                    return str(known.get("pid", ""))
+                return str(self._start(key, record, options))
+            except OSError as error:
+                raise SubmissionRefused(
+                    f"cannot start an agent: {error}",
+                    reason="platform-failure",
+                    subject=self._settings.site,
+                    next_step="look whether there is room on the disk and in the table of processes",
+                ) from error
+
+    def _start(self, key: str, record: Path, options: Sequence[str]) -> int:
+        draft = record.with_name(f".{record.name}.new")
+        draft.unlink(missing_ok=True)
+        opened = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, 10)  # never the number that the agent finds it under
+        os.close(opened)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            errors = str(record.with_suffix(".err"))
+            append = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+            words = self._words(key, options)
+            draft.rename(record)
+            pid = os.posix_spawn(
+                words[0],
+                words,
+                _environment(),
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_OPEN, 1, errors, append, 0o600),
+                    (os.POSIX_SPAWN_DUP2, 1, 2),
+                    (os.POSIX_SPAWN_DUP2, descriptor, _RECORD_DESCRIPTOR),
+                ],
+                setsid=True,
+            )
+            self._children.add(pid)
+            said = msgspec.json.encode({"pid": pid, "started": started_at(pid)})
+            if os.fstat(descriptor).st_size == 0:  # otherwise the agent was quicker, and says more
+                os.pwrite(descriptor, said, 0)
+            return pid
+        except OSError:
+            record.unlink(missing_ok=True)
+            draft.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _words(self, key: str, options: Sequence[str]) -> list[str]:
+        settings = self._settings
+        words = [*self._agent("pilot"), f"--request={key}", f"--site={settings.site}"]
+        if settings.wall_seconds:
+            words.append(f"--wall={settings.wall_seconds}")
+        words += [f"--outlive={settings.outlive_seconds}", f"--deserted={settings.deserted_seconds}"]
+        words.append(f"--grace={settings.grace_seconds}")
+        return [*words, f"--record={_RECORD_DESCRIPTOR}", *options]
+
+    def _agent(self, command: str) -> list[str]:
+        settings = self._settings
+        # Isolated and without site packages: nothing of the user's environment changes the agent, and it starts sooner.
+        words = [settings.interpreter, "-I", "-S", str(settings.agent), command]
+        words += [f"--server={settings.server}", f"--state={settings.state}"]
+        if settings.announcement is not None:
+            words.append(f"--announcement={settings.announcement}")
+        if settings.token_file is not None:
+            words.append(f"--token-file={settings.token_file}")
+        return words
+
+    def cancel(self, key: str) -> None:
+        """End what was started under a key: it is told to, and killed at a later listing if it does not."""
+        with self._guard:
+            record = self._folder / f"{quote(key, safe=':@')}{_SUFFIX}"
+            known = _read(record)
+            if known is not None and not _is_free(record):
+                self._cancelled.setdefault(key, time.monotonic())
+                _signal(known, signal.SIGTERM)
+
+    def listing(self) -> Mapping[str, SeenAtSite]:
+        """Everything that runs here, and what ended since the last listing, by key."""
+        found = {}
+        with self._guard:
+            self._reap()
+            try:
+                names = sorted(entry.name for entry in self._folder.iterdir()) if self._folder.is_dir() else []
+            except OSError as error:
+                raise SiteUnreachable(f"cannot look what runs: {error}", subject=self._settings.site) from error
+            for name in names:
+                if name.endswith(_SUFFIX) and not name.startswith("."):
+                    key = unquote(name.removesuffix(_SUFFIX))
+                    seen = self._look(key, self._folder / name)
+                    if seen is not None:
+                        found[key] = seen
+        return found
+
+    def _look(self, key: str, record: Path) -> SeenAtSite | None:
+        free = _is_free(record)
+        known = _read(record)
+        if known is None:
+            return None
+        native_id = str(known.get("pid", ""))
+        if not free:
+            cancelled_at = self._cancelled.get(key)
+            if (
+                cancelled_at is not None
+                and time.monotonic() > cancelled_at + self._settings.grace_seconds + OVERDUE_SECONDS
+            ):
+                self._kill(known)
+            return SeenAtSite(native_id=native_id)
+        self._cancelled.pop(key, None)
+        if "pilot" in known and (self._settings.state / "spool" / f"{known['pilot']}{LOCK_SUFFIX}").exists():
+            self._settle()
+        errors = record.with_suffix(".err")
+        seen = SeenAtSite(
+            native_id=native_id,
+            ended=True,
+            reason=str(known.get("ended") or ("killed" if "pilot" in known else "failed")),
+            stderr=_last_lines(errors),
+        )
+        errors.unlink(missing_ok=True)
+        record.unlink(missing_ok=True)
+        return seen
+
+    def _settle(self) -> None:
+        """A pilot could not tell all, or died without a word: have somebody end what it left, and tell its end."""
+        words = self._agent("settle")
+        with contextlib.suppress(OSError):  # the next pilot does the same
+            self._children.add(os.posix_spawn(words[0], words, _environment(), setsid=True))
+
+    def _kill(self, known: dict[str, Any]) -> None:
+        """End a pilot that did not heed: its agent first, so that its supervisor clears up, then whatever is left."""
+        pid = known.get("pid")
+        if isinstance(pid, int) and known.get("started") and started_at(pid) == known["started"]:
+            end_descendants(pid)
+            _signal(known, signal.SIGKILL)
+        if known.get("pilot"):
+            sweep({str(known["pilot"])})
+
+    def _reap(self) -> None:
+        for pid in list(self._children):
+            try:
+                ended, _ = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                ended = pid
+            if ended:
+                self._children.discard(pid)
+
+    def close(self) -> None:
+        """Let go; what was started goes on."""
+        with self._guard:
+            self._reap()
+            self._children.clear()
+
+
+def _capacity_options(cores_hundredths: int, memory_bytes: int, gpus: int) -> list[str]:
+    return [f"--cores-hundredths={cores_hundredths}", f"--memory={memory_bytes}", f"--gpus={gpus}"]
+
+
+def _environment() -> dict[str, str]:
+    """What an agent is given of our environment: not our settings, which are for this program."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PILOTAGE_")}
+
+
+def _read(record: Path) -> dict[str, Any] | None:
+    """What a record says; None where there is none."""
+    try:
+        said = msgspec.json.decode(record.read_bytes() or b"{}")
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _is_free(record: Path) -> bool:
+    """Whether nobody holds the lock of a record."""
+    try:
+        descriptor = os.open(record, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _signal(known: dict[str, Any], number: int) -> None:
+    """Send a signal to the process that a record names, if it is still that one."""
+    pid = known.get("pid")
+    if isinstance(pid, int) and known.get("started") and started_at(pid) == known["started"]:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _last_lines(file: Path) -> str:
+    try:
+        return (
+            file.read_bytes()[-2 * STDERR_CHARACTERS_MAX :].decode("utf-8", "replace")[-STDERR_CHARACTERS_MAX:].strip()
+        )
+    except OSError:
+        return ""

@@ -1,0 +1,107 @@
+"""The agent in one file: the modules of `pilotage.agent`, and nothing else, in an archive that any Python can run.
+
+Equal sources make equal files. Beside each module stands what this very version of Python compiled of it, which makes
+the start three times quicker here; other versions do not take it, and read the module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import marshal
+import os
+import zipfile
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from pilotage.model.version import VERSION
+
+PACKAGE = "pilotage.agent"
+_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that an archive can say
+_MAIN = 'import sys\n\nfrom pilotage.agent.__main__ import main\n\nif __name__ == "__main__":\n    sys.exit(main())\n'
+_MARSHAL_VERSION = 2  # later ones depend on how often a value is used elsewhere, and then equal sources differ
+
+
+def build(file: Path, *, interpreter: str = "/usr/bin/env python3") -> Path:
+    """Write the agent into a file, which appears whole; where the same is there already it is left alone."""
+    mark = digest(interpreter=interpreter).encode()
+    if _ends_with(file, mark):
+        return file
+    content = archive(interpreter=interpreter)
+    draft = file.with_name(f".{file.name}-{os.getpid()}")
+    try:
+        draft.write_bytes(content)
+        draft.chmod(0o755)
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
+    return file
+
+
+def archive(*, interpreter: str = "/usr/bin/env python3") -> bytes:
+    """The agent as the content of a file; it ends with what tells it from any other."""
+    content = io.BytesIO()
+    content.write(f"#!{interpreter}\n".encode())
+    with zipfile.ZipFile(content, "a", compression=zipfile.ZIP_DEFLATED) as target:
+        for name, source in sorted(_sources().items()):
+            _add(target, name, source)
+            # The first module of an archive is run from its source in any case.
+            if name != "__main__.py":
+                _add(target, f"{name}c", _compiled(name, source))
+        target.comment = digest(interpreter=interpreter).encode()
+    return content.getvalue()
+
+
+def digest(*, interpreter: str = "/usr/bin/env python3") -> str:
+    """What tells this agent from any other: its sources, and the Python that compiled them."""
+    known = hashlib.sha256(importlib.util.MAGIC_NUMBER + interpreter.encode())
+    for name, source in sorted(_sources().items()):
+        known.update(f"{name} {len(source)}\n".encode())
+        known.update(source)
+    return known.hexdigest()
+
+
+def _ends_with(file: Path, mark: bytes) -> bool:
+    try:
+        with file.open("rb") as content:
+            content.seek(-len(mark), io.SEEK_END)
+            return content.read() == mark
+    except OSError:
+        return False
+
+
+def _sources() -> dict[str, bytes]:
+    """The modules of the archive by their names in it."""
+    found = {"__main__.py": _MAIN.encode(), "pilotage/__init__.py": _front_door()}
+    waiting: list[tuple[str, Traversable]] = [("pilotage/agent", resources.files(PACKAGE))]
+    while waiting:
+        prefix, folder = waiting.pop()
+        for entry in folder.iterdir():
+            name = f"{prefix}/{entry.name}"
+            if entry.is_dir() and entry.name != "__pycache__":
+                waiting.append((name, entry))
+            elif entry.name.endswith(".py"):
+                found[name] = entry.read_bytes()
+    return found
+
+
+def _front_door() -> bytes:
+    return f'"""The agent of pilotage, in one file."""\n\n__version__ = "{VERSION}"\n'.encode()
+
+
+def _compiled(name: str, source: bytes) -> bytes:
+    """What this Python makes of a module, in a form that it believes without looking at the source again."""
+    code = compile(source, f"agent.pyz/{name}", "exec", dont_inherit=True)
+    flags = (0b01).to_bytes(4, "little")  # known by a checksum of the source, which nobody need check
+    head = importlib.util.MAGIC_NUMBER + flags + importlib.util.source_hash(source)
+    return head + marshal.dumps(code, _MARSHAL_VERSION)
+
+
+def _add(target: zipfile.ZipFile, name: str, content: bytes) -> None:
+    entry = zipfile.ZipInfo(name, date_time=_TIME)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.external_attr = 0o644 << 16
+    entry.create_system = 3  # the same on every system
+    target.writestr(entry, content)

@@ -1,0 +1,94 @@
+"""Checksums of files, worked out once and remembered as long as the file is the same by its size, time and inode."""
+
+# Paths are texts here: to make a Path costs more than the system call that it is for.
+# ruff: noqa: PTH116, PTH123
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import threading
+import time
+
+from pilotage.ports.files import SeenFile, StoredFile, WorkIndex
+
+_KEPT_MAX = 512  # so many are handed to the index at once
+_SETTLED_NS = 2_000_000_000  # a file changed this shortly ago may change again without another time
+
+
+def stored(path: str, name: str) -> StoredFile | None:
+    """What is at a path; something that is no regular file has a size of -1."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        try:
+            found = os.lstat(path)  # a link to nowhere is in the way, too
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+    except (NotADirectoryError, ValueError):
+        return None
+    size_bytes = found.st_size if stat.S_ISREG(found.st_mode) else -1
+    return StoredFile(name=name, size_bytes=size_bytes, modified_ns=found.st_mtime_ns, inode=found.st_ino)
+
+
+class Checksums:
+    """Remembers checksums, at first here, then in the index."""
+
+    def __init__(self, index: WorkIndex) -> None:
+        """Begin with what the index knows."""
+        self._index = index
+        self._lock = threading.Lock()
+        self._fresh: dict[tuple[str, str], tuple[SeenFile, bool]] = {}
+
+    def of(self, folder: str, name: str, path: str) -> str | None:
+        """The sha256 of a file; None where it is gone or no regular file."""
+        there = stored(path, name)
+        if there is None or there.size_bytes < 0:
+            return None
+        known = self._known(folder, name)
+        if known is not None and known.file == there:
+            return known.sha256
+        hashed = hashlib.sha256()
+        try:
+            with open(path, "rb", buffering=0) as file:
+                while piece := file.read(2**20):
+                    hashed.update(piece)
+                status = os.fstat(file.fileno())
+        except FileNotFoundError:
+            return None
+        sha256 = hashed.hexdigest()
+        same = (status.st_size, status.st_mtime_ns, status.st_ino) == (
+            there.size_bytes,
+            there.modified_ns,
+            there.inode,
+        )
+        if same and time.time_ns() - there.modified_ns > _SETTLED_NS:
+            self.remember(folder, there, sha256, made=False)
+        return sha256
+
+    def remember(self, folder: str, file: StoredFile, sha256: str, *, made: bool) -> None:
+        """A file has this checksum; `made` says that it is ours."""
+        with self._lock:
+            before = self._fresh.get((folder, file.name))
+            if before is not None and before[1] and not (made and before[0].sha256 == sha256):
+                self._index.saw(folder, [before[0]], made=True)  # that it was ours must not be forgotten
+            self._fresh[folder, file.name] = (SeenFile(file=file, sha256=sha256), made)
+            full = len(self._fresh) >= _KEPT_MAX
+        if full:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand everything to the index."""
+        with self._lock:
+            fresh, self._fresh = self._fresh, {}
+            by_kind: dict[tuple[str, bool], list[SeenFile]] = {}
+            for (folder, _), (seen, made) in fresh.items():
+                by_kind.setdefault((folder, made), []).append(seen)
+            for (folder, made), files in by_kind.items():
+                self._index.saw(folder, files, made=made)
+
+    def _known(self, folder: str, name: str) -> SeenFile | None:
+        with self._lock:
+            fresh = self._fresh.get((folder, name))
+        return fresh[0] if fresh is not None else self._index.seen(folder, [name]).get(name)

@@ -1,0 +1,312 @@
+"""The tree of a job as a folder on disk: outputs are staged beside it, and renamed into it when they are granted.
+
+A file that is in the way is replaced only if this program made it and nobody changed it since.
+"""
+
+# Paths are texts here: to make a Path costs more than the system call that it is for.
+# ruff: noqa: PTH103, PTH104, PTH106, PTH108, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import stat
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from pilotage.adapters.stores.checksums import Checksums, stored
+from pilotage.model.events import DOTTED, JOB_ID
+from pilotage.model.exchange import AttemptRef
+from pilotage.model.payloads import OutputFile
+from pilotage.ports.files import NotOurs, StoredFile, StoreError, WorkIndex
+
+STATE_FOLDER = ".pilotage"
+STAGED_BESIDE = ".pilotage-staged"
+"""Where outputs are staged when the state folder is on another file system than the results."""
+
+_STAGED = re.compile(r"([0-9]+\.[0-9]+\.[0-9]+)-([0-9]+)-([0-9]+)")
+_FEW = 16  # so many names of one directory are looked up one by one; for more, the directory is listed
+_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN})
+
+
+class FolderStore:
+    """A store for folders of this machine. It may be asked from several threads."""
+
+    def __init__(self, state: Path, index: WorkIndex) -> None:
+        """Stage within `state` where that is on the file system of the results; the index says what is ours."""
+        self._state = state
+        self._checksums = Checksums(index)
+        self._index = index
+        self._roots: dict[str, str] = {}  # folder → where its jobs stage
+        self._made: set[str] = set()  # staged folders that exist
+
+    # --- staged ---
+
+    def staged_folder(self, folder: str, job: str) -> str:
+        """Where attempts of a job put their outputs; it is made where it is not there."""
+        path = self._staged_path(folder, job)
+        if path not in self._made:
+            try:
+                os.makedirs(path, mode=0o700, exist_ok=True)
+            except OSError as fault:
+                raise _told(fault, path, "outputs cannot be staged") from fault
+            self._made.add(path)
+        return path
+
+    def kept_folder(self, job: str) -> str:
+        """Where agents beside the store keep what finished binaries made, for a later attempt; nothing is made."""
+        return os.path.join(self._state, "kept", job)
+
+    def staged(self, folder: str, job: str) -> list[tuple[str, int]]:
+        """The packages and attempts of which staged files are there."""
+        try:
+            names = os.listdir(self._staged_path(folder, job))
+        except FileNotFoundError:
+            return []
+        except OSError as fault:
+            raise _told(fault, folder, "staged outputs cannot be listed") from fault
+        found = (_STAGED.fullmatch(name) for name in names)
+        return sorted({(one[1], int(one[2])) for one in found if one is not None})
+
+    def write_staged(self, folder: str, ref: AttemptRef, *, number: int, offset: int, data: bytes) -> None:
+        """Write a piece of a staged file."""
+        self.staged_folder(folder, ref.job)
+        path = self._staged_file(folder, ref, number)
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            try:
+                written = 0
+                while written < len(data):
+                    written += os.pwrite(handle, data[written:], offset + written)
+            finally:
+                os.close(handle)
+        except OSError as fault:
+            raise _told(fault, path, "an output cannot be staged") from fault
+
+    def discard(self, folder: str, ref: AttemptRef, count: int) -> None:
+        """Remove the staged files of an attempt."""
+        for number in range(count):
+            with suppress(OSError):
+                os.unlink(self._staged_file(folder, ref, number))
+
+    def forget(self, folder: str, job: str) -> None:
+        """Remove everything that is still staged for a job, or kept for its next attempts."""
+        shutil.rmtree(self.kept_folder(job), ignore_errors=True)
+        path = self._staged_path(folder, job)
+        with suppress(OSError):
+            for name in os.listdir(path):
+                if _STAGED.fullmatch(name):
+                    os.unlink(os.path.join(path, name))
+            os.rmdir(path)
+        self._made.discard(path)
+        if os.path.basename(os.path.dirname(path)) == STAGED_BESIDE:
+            with suppress(OSError):
+                os.rmdir(os.path.dirname(path))
+
+    def _staged_path(self, folder: str, job: str) -> str:
+        root = self._roots.get(folder)
+        if root is None:
+            root = self._roots[folder] = self._staging_root(folder)
+        if JOB_ID.fullmatch(job) is None:
+            raise StoreError("this is no id of a job", subject=job[:80])
+        return os.path.join(root, job)
+
+    def _staging_root(self, folder: str) -> str:
+        try:
+            if os.stat(folder).st_dev == os.stat(self._state).st_dev:
+                return os.path.join(self._state, "staged")
+        except OSError as fault:
+            raise _told(fault, folder, "the folder of the results cannot be used") from fault
+        return os.path.join(folder, STAGED_BESIDE)
+
+    def _staged_file(self, folder: str, ref: AttemptRef, number: int) -> str:
+        if DOTTED.fullmatch(ref.package) is None:
+            raise StoreError("this is no place of a package", subject=ref.package[:80])
+        return os.path.join(self._staged_path(folder, ref.job), f"{ref.package}-{ref.attempt}-{number}")
+
+    # --- the tree ---
+
+    def publish(self, folder: str, ref: AttemptRef, manifest: Sequence[OutputFile]) -> None:
+        """Put the staged files of a granted attempt under their names."""
+        for number, file in enumerate(manifest):
+            target = self._target(folder, file.name)
+            staged = self._staged_file(folder, ref, number)
+            try:
+                self._publish_one(folder, file, staged=staged, target=target)
+            except OSError as fault:
+                raise _told(fault, target, "an output cannot be published") from fault
+
+    def _publish_one(self, folder: str, file: OutputFile, *, staged: str, target: str) -> None:
+        there = stored(target, file.name)
+        if there is not None:
+            if self._is(folder, there, file):
+                with suppress(FileNotFoundError):
+                    os.unlink(staged)  # done before, or equal: nothing to bring
+                return
+            if not self.is_ours(folder, [there])[file.name]:
+                raise not_ours(target)
+        try:
+            _move(staged, target)
+        except FileNotFoundError:
+            if not os.path.lexists(staged):
+                raise StoreError(
+                    "a staged output is gone before it was published",
+                    subject=target,
+                    next_step="restart the package: what it made is lost",
+                ) from None
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            _move(staged, target)
+        now = stored(target, file.name)
+        if now is not None:
+            self._checksums.remember(folder, now, file.sha256, made=True)
+
+    def _is(self, folder: str, there: StoredFile, file: OutputFile) -> bool:
+        """Whether a file that is there has the content of an output."""
+        return there.size_bytes == file.size_bytes and self.checksum(folder, file.name) == file.sha256
+
+    def is_ours(self, folder: str, files: Collection[StoredFile]) -> dict[str, bool]:
+        """Which of these files this program made, as they are now."""
+        self._checksums.flush()
+        names = [file.name for file in files]
+        made = self._index.makers(folder, names)
+        seen = self._index.seen(folder, list(made))
+        ours = dict.fromkeys(names, False)
+        for file in files:
+            contents = {each.sha256 for each in made.get(file.name, ()) if each.size_bytes == file.size_bytes}
+            if contents:
+                known = seen.get(file.name)
+                sha256 = known.sha256 if known and known.file == file else self.checksum(folder, file.name)
+                ours[file.name] = sha256 in contents
+        return ours
+
+    def look_up(self, folder: str, names: Collection[str]) -> dict[str, StoredFile]:
+        """The files of a tree that exist, of those named; a directory that holds many of them is listed once."""
+        by_parent: dict[str, list[str]] = {}
+        for name in names:
+            by_parent.setdefault(name.rpartition("/")[0], []).append(name)
+        found: dict[str, StoredFile] = {}
+        for parent, children in by_parent.items():
+            there = children
+            if len(children) > _FEW:
+                listed = _listing(os.path.join(folder, parent))
+                start = len(parent) + 1 if parent else 0
+                there = [name for name in children if name[start:] in listed] if listed else []
+            for name in there:
+                one = stored(os.path.join(folder, name), name)
+                if one is not None:
+                    found[name] = one
+        return found
+
+    def checksum(self, folder: str, name: str) -> str | None:
+        """The sha256 of a file of a tree, remembered as long as its size, time and inode stay."""
+        try:
+            return self._checksums.of(folder, name, self._below(folder, name))
+        except OSError as fault:
+            raise _told(fault, os.path.join(folder, name), "a file cannot be read") from fault
+
+    def read(self, folder: str, name: str, *, offset: int, size_bytes: int) -> bytes:
+        """A piece of a file of a tree."""
+        path = self._below(folder, name)
+        try:
+            with open(path, "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise StoreError("this is no regular file", subject=path)
+                return os.pread(file.fileno(), size_bytes, offset)
+        except OSError as fault:
+            raise _told(fault, path, "a file cannot be read") from fault
+
+    def remove(self, folder: str, name: str, *, sha256: str) -> bool:
+        """Remove a file of a tree if it is still the one that was made."""
+        path = self._target(folder, name)
+        if self.checksum(folder, name) != sha256:
+            return False
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return False
+        except OSError as fault:
+            raise _told(fault, path, "a file cannot be removed") from fault
+        return True
+
+    def close(self) -> None:
+        """Hand over what is remembered of files."""
+        self._checksums.flush()
+
+    def _below(self, folder: str, name: str) -> str:
+        """The path of a name, which must not lead out of the folder by itself."""
+        parts = name.split("/")
+        if not name or "\0" in name or "" in parts or "." in parts or ".." in parts:
+            raise StoreError("this is no name of a file in the job's tree", subject=name[:200])
+        if parts[0] in (STATE_FOLDER, STAGED_BESIDE):
+            raise StoreError("this is where pilotage keeps its own state", subject=name[:200])
+        return os.path.join(folder, name)
+
+    def _target(self, folder: str, name: str) -> str:
+        """The path of a name to be written, which must not lead out of the folder through links either."""
+        path = self._below(folder, name)
+        parent = folder
+        for part in name.split("/")[:-1]:
+            parent = os.path.join(parent, part)
+            try:
+                if not stat.S_ISLNK(os.lstat(parent).st_mode):
+                    continue
+            except OSError:
+                break  # it is not there yet, and so is nothing below it
+            root = os.path.realpath(folder)
+            if not os.path.realpath(parent).startswith(f"{root}/"):
+                raise StoreError(
+                    "a link leads out of the folder of the results",
+                    subject=parent,
+                    next_step="make it a folder, or run the document where the link leads to",
+                )
+        return path
+
+
+def not_ours(path: str) -> NotOurs:
+    """What is said of a file that is in the way."""
+    return NotOurs(
+        "a file is there that pilotage did not make, or that was changed since",
+        subject=path,
+        next_step="move it away, or give the output another name",
+    )
+
+
+def _listing(path: str) -> set[str]:
+    try:
+        return set(os.listdir(path))
+    except OSError:
+        return set()
+
+
+def _move(source: str, target: str) -> None:
+    """Rename; where that is not possible between two places, copy beside the target and rename that."""
+    try:
+        os.rename(source, target)
+    except OSError as fault:
+        if fault.errno != errno.EXDEV:
+            raise
+        import shutil  # only where file systems differ in spite of what they say
+
+        beside = os.path.join(os.path.dirname(target), f".{os.path.basename(target)[:200]}.pilotage")
+        shutil.copy2(source, beside)
+        os.rename(beside, target)
+        os.unlink(source)
+
+
+def _told(fault: OSError, path: str | Path, what: str) -> StoreError:
+    """What the system says, as an error of the store."""
+    next_step = ""
+    if fault.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        next_step = (
+            "let this user write there, or run a copy of the document in a folder of your own; `ls -ld` shows who may"
+        )
+    elif fault.errno in (errno.ENOSPC, errno.EDQUOT):
+        next_step = "make room; it is tried again"
+    elif fault.errno in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+        next_step = "move away what is in its place"
+    error = StoreError(f"{what}: {os.strerror(fault.errno or 0)}", subject=str(path), next_step=next_step)
+    error.retryable = fault.errno in _PASSING
+    return error

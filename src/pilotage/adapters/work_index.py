@@ -1,0 +1,376 @@
+"""What was made before, which files are ours, and the logs, in one SQLite file beside the book.
+
+It can be lost without harm to the book: then nothing is adopted, and what lies in the results folder counts as somebody
+else's. So it does not wait for the disk at every write.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pilotage.adapters.journals.network_folders import MOUNTS, network_kind
+from pilotage.adapters.journals.sqlite_connections import make_private
+from pilotage.model.events import parse_dotted
+from pilotage.model.exchange import AttemptRef
+from pilotage.model.payloads import OutputFile
+from pilotage.model.work import LogText
+from pilotage.ports.files import MadeWork, SeenFile, StoredFile, StoreError, WorkFields
+
+FILE = "work.sqlite"
+_VERSION = 1
+_CHUNK = 500  # values in one question; SQLite takes no more than some thousand
+_PACKED_MIN = 200  # a shorter text is not worth packing
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS names (name_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS made (
+    made_id INTEGER PRIMARY KEY,  -- a later one has the greater number
+    folder INTEGER NOT NULL, key BLOB NOT NULL, document INTEGER NOT NULL,
+    stage INTEGER NOT NULL, line INTEGER NOT NULL, number INTEGER NOT NULL,
+    job INTEGER NOT NULL, attempt INTEGER NOT NULL, fields BLOB NOT NULL, manifest BLOB NOT NULL,
+    UNIQUE (folder, key));
+CREATE INDEX IF NOT EXISTS made_places ON made (folder, document, stage, line, number);
+CREATE TABLE IF NOT EXISTS files (
+    folder INTEGER NOT NULL, name TEXT NOT NULL, sha256 BLOB NOT NULL, size_bytes INTEGER NOT NULL,
+    modified_ns INTEGER NOT NULL, inode INTEGER NOT NULL,
+    PRIMARY KEY (folder, name)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS ours (  -- every content that was made under a name: the one before may still be there
+    folder INTEGER NOT NULL, name TEXT NOT NULL, sha256 BLOB NOT NULL, size_bytes INTEGER NOT NULL,
+    PRIMARY KEY (folder, name, sha256)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS times (
+    folder INTEGER NOT NULL, document INTEGER NOT NULL, activity TEXT NOT NULL,
+    count INTEGER NOT NULL, seconds REAL NOT NULL,
+    PRIMARY KEY (folder, document, activity)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS logs (
+    job INTEGER NOT NULL, stage INTEGER NOT NULL, line INTEGER NOT NULL, number INTEGER NOT NULL,
+    attempt INTEGER NOT NULL, stream TEXT NOT NULL,
+    head BLOB NOT NULL, tail BLOB NOT NULL, dropped_bytes INTEGER NOT NULL, final INTEGER NOT NULL,
+    PRIMARY KEY (job, stage, line, number, attempt, stream)) WITHOUT ROWID;
+"""
+
+_OURS = "INSERT OR IGNORE INTO ours VALUES (?, ?, ?, ?)"
+
+log = logging.getLogger(__name__)
+
+_encode = msgspec.msgpack.Encoder().encode
+_fields = msgspec.msgpack.Decoder(WorkFields)
+_manifest = msgspec.msgpack.Decoder(tuple[OutputFile, ...])
+
+
+class SqliteWorkIndex:
+    """The index of a state folder. It may be asked from several threads, one at a time."""
+
+    def __init__(self, folder: Path, *, mounts: Path = MOUNTS) -> None:
+        """Open the index of a state folder; it is made where there is none."""
+        self.path = folder / FILE
+        self._lock = threading.RLock()
+        self._names: dict[str, int] = {}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            make_private(self.path)
+            self._book = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        except (OSError, sqlite3.Error) as fault:
+            raise _told(fault, self.path) from fault
+        try:
+            network = network_kind(folder, mounts=mounts)
+            if network:
+                log.warning("%s is on %s, a network file system: slower, with a rollback journal", folder, network)
+            self._book.execute(f"PRAGMA journal_mode = {'DELETE' if network else 'WAL'}")
+            self._book.execute("PRAGMA synchronous = NORMAL")
+            self._book.execute("PRAGMA cache_size = -16384")
+            self._prepare()
+        except sqlite3.Error as fault:
+            self._book.close()
+            raise _told(fault, self.path) from fault
+        except StoreError:
+            self._book.close()
+            raise
+
+    def _prepare(self) -> None:
+        version = int(self._book.execute("PRAGMA user_version").fetchone()[0])
+        if version > _VERSION:
+            raise StoreError(
+                "the index of earlier work was written by a later version of pilotage",
+                subject=str(self.path),
+                next_step="use that version, or remove the file: only what could be adopted is forgotten",
+            )
+        self._book.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._reading() as book:
+            book.execute("BEGIN IMMEDIATE")
+            try:
+                yield book
+            except BaseException:
+                book.execute("ROLLBACK")
+                self._names.clear()  # some may have been new
+                raise
+            book.execute("COMMIT")
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                yield self._book
+            except sqlite3.Error as fault:
+                raise _told(fault, self.path) from fault
+
+    def _number(self, name: str) -> int | None:
+        """The number of a name, if it has one."""
+        if name not in self._names:
+            row = self._book.execute("SELECT name_id FROM names WHERE name = ?", (name,)).fetchone()
+            if row is None:
+                return None
+            self._names[name] = row[0]
+        return self._names[name]
+
+    def _numbered(self, name: str) -> int:
+        """The number of a name; it gets one where it has none."""
+        found = self._number(name)
+        if found is None:
+            row = self._book.execute("INSERT INTO names (name) VALUES (?) RETURNING name_id", (name,)).fetchone()
+            found = self._names[name] = int(row[0])
+        return found
+
+    # --- what was made ---
+
+    def keep(self, made: Sequence[MadeWork]) -> None:
+        """Remember granted attempts, and that their files are ours."""
+        if not made:
+            return
+        with self._writing() as book:
+            rows, files = [], []
+            for one in made:
+                place = _place(one.ref.package)
+                folder = self._numbered(one.folder)
+                rows.append(
+                    (folder, bytes.fromhex(one.key), self._numbered(one.document), *place,
+                     self._numbered(one.ref.job), one.ref.attempt, _encode(one.fields), _encode(one.manifest))
+                )  # fmt: skip
+                files += [(folder, f.name, bytes.fromhex(f.sha256), f.size_bytes) for f in one.manifest]
+            book.executemany(
+                "INSERT OR REPLACE INTO made (folder, key, document, stage, line, number, job, attempt, fields, manifest)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                rows,
+            )
+            book.executemany(_OURS, files)
+
+    def knows(self, folder: str) -> bool:
+        """Whether anything was made in a folder."""
+        with self._reading() as book:
+            number = self._number(folder)
+            if number is None:
+                return False
+            return book.execute("SELECT 1 FROM made WHERE folder = ? LIMIT 1", (number,)).fetchone() is not None
+
+    def find(self, folder: str, keys: Collection[str]) -> dict[str, MadeWork]:
+        """What was made in a folder under these keys."""
+        found: dict[str, MadeWork] = {}
+        with self._reading() as book:
+            number = self._number(folder)
+            for some in _chunks(keys) if number is not None else ():
+                statement = (
+                    "SELECT key, fields, d.name, stage, line, number, j.name, attempt, manifest FROM made"
+                    " JOIN names AS d ON d.name_id = document JOIN names AS j ON j.name_id = job"
+                    f" WHERE folder = ? AND key IN ({_marks(some)})"
+                )
+                for row in book.execute(statement, (number, *map(bytes.fromhex, some))):
+                    ref = AttemptRef(row[6], f"{row[3]}.{row[4]}.{row[5]}", row[7])
+                    found[row[0].hex()] = MadeWork(
+                        key=row[0].hex(),
+                        fields=_fields.decode(row[1]),
+                        folder=folder,
+                        document=row[2],
+                        ref=ref,
+                        manifest=_manifest.decode(row[8]),
+                    )
+        return found
+
+    def latest(self, folder: str, document: str, packages: Collection[str]) -> dict[str, WorkFields]:
+        """What the latest run of a document was asked for, by the dotted place of each package."""
+        found: dict[str, WorkFields] = {}
+        with self._reading() as book:
+            numbers = (self._number(folder), self._number(document))
+            if None in numbers:
+                return {}
+            for package in packages:
+                row = book.execute(
+                    "SELECT fields FROM made WHERE folder = ? AND document = ? AND stage = ? AND line = ? AND number = ?"
+                    " ORDER BY made_id DESC LIMIT 1",
+                    (*numbers, *_place(package)),
+                ).fetchone()
+                if row is not None:
+                    found[package] = _fields.decode(row[0])
+        return found
+
+    # --- files ---
+
+    def makers(self, folder: str, names: Collection[str]) -> dict[str, tuple[OutputFile, ...]]:
+        """Which of these files are ours, with every content that was made under the name."""
+        found: dict[str, tuple[OutputFile, ...]] = {}
+        for name, sha256, size_bytes in self._rows("ours", "name, sha256, size_bytes", folder, names):
+            one = OutputFile(name=name, size_bytes=size_bytes, sha256=sha256.hex())
+            found[name] = (*found.get(name, ()), one)
+        return found
+
+    def saw(self, folder: str, files: Collection[SeenFile], *, made: bool) -> None:
+        """Remember the checksums of files as they are; those `made` are ours from now on."""
+        if not files:
+            return
+        with self._writing() as book:
+            number = self._numbered(folder)
+            rows = [(number, s.file.name, bytes.fromhex(s.sha256), s.file.size_bytes) for s in files]
+            stamps = [(s.file.modified_ns, _signed(s.file.inode)) for s in files]
+            book.executemany(
+                "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)",
+                [(*row, *stamp) for row, stamp in zip(rows, stamps, strict=True)],
+            )
+            if made:
+                book.executemany(_OURS, rows)
+
+    def seen(self, folder: str, names: Collection[str]) -> dict[str, SeenFile]:
+        """What is remembered of the checksums of these files."""
+        return {
+            name: SeenFile(
+                file=StoredFile(name=name, size_bytes=size_bytes, modified_ns=modified_ns, inode=inode % 2**64),
+                sha256=sha256.hex(),
+            )
+            for name, sha256, size_bytes, modified_ns, inode in self._rows(
+                "files", "name, sha256, size_bytes, modified_ns, inode", folder, names
+            )
+        }
+
+    def _rows(self, table: str, columns: str, folder: str, names: Collection[str]) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = []
+        with self._reading() as book:
+            number = self._number(folder)
+            for some in _chunks(names) if number is not None else ():
+                statement = f"SELECT {columns} FROM {table} WHERE folder = ? AND name IN ({_marks(some)})"
+                rows += book.execute(statement, (number, *some)).fetchall()
+        return rows
+
+    # --- times ---
+
+    def note_times(self, folder: str, document: str, times: Mapping[str, tuple[int, float]]) -> None:
+        """Remember how long packages took: for each activity how many there were, and their seconds in all."""
+        if not times:
+            return
+        with self._writing() as book:
+            numbers = (self._numbered(folder), self._numbered(document))
+            book.executemany(
+                "INSERT INTO times VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+                " count = count + excluded.count, seconds = seconds + excluded.seconds",
+                [(*numbers, activity, count, seconds) for activity, (count, seconds) in times.items()],
+            )
+
+    def mean_seconds(self, folder: str, document: str) -> dict[str, float]:
+        """How long a package of each activity took on average in earlier runs of a document."""
+        with self._reading() as book:
+            numbers = (self._number(folder), self._number(document))
+            if None in numbers:
+                return {}
+            statement = "SELECT activity, seconds / count FROM times WHERE folder = ? AND document = ? AND count > 0"
+            return dict(book.execute(statement, numbers).fetchall())
+
+    # --- logs ---
+
+    def put_logs(self, logs: Sequence[LogText]) -> None:
+        """Keep logs; what was kept of the same attempt and stream before is replaced."""
+        if not logs:
+            return
+        with self._writing() as book:
+            book.executemany(
+                "INSERT OR REPLACE INTO logs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (self._numbered(one.ref.job), *_place(one.ref.package), one.ref.attempt, one.stream,
+                     _packed(one.head), _packed(one.tail), one.dropped_bytes, one.final)
+                    for one in logs
+                ],
+            )  # fmt: skip
+
+    def logs(self, job: str, package: str) -> list[LogText]:
+        """The logs of every attempt of a package, in order."""
+        with self._reading() as book:
+            number = self._number(job)
+            if number is None:
+                return []
+            rows = book.execute(
+                "SELECT attempt, stream, head, tail, dropped_bytes, final FROM logs"
+                " WHERE job = ? AND stage = ? AND line = ? AND number = ? ORDER BY attempt, stream DESC",
+                (number, *_place(package)),
+            ).fetchall()
+        return [
+            LogText(
+                ref=AttemptRef(job, package, attempt),
+                stream=stream,
+                head=_unpacked(head),
+                tail=_unpacked(tail),
+                dropped_bytes=dropped_bytes,
+                final=bool(final),
+            )
+            for attempt, stream, head, tail, dropped_bytes, final in rows
+        ]
+
+    def forget(self, job: str) -> None:
+        """Let go of the logs of a job."""
+        with self._writing() as book:
+            number = self._number(job)
+            if number is not None:
+                book.execute("DELETE FROM logs WHERE job = ?", (number,))
+
+    def close(self) -> None:
+        """Close it."""
+        with self._lock:
+            self._book.close()
+
+
+def _place(package: str) -> tuple[int, int, int]:
+    place = parse_dotted(package)
+    if place is None:
+        raise StoreError("this is no place of a package", subject=package[:80], expected="a place such as 1.2.1")
+    return place.stage, place.line, place.number
+
+
+def _signed(inode: int) -> int:
+    """An inode as SQLite can keep it: some file systems use all 64 bits."""
+    return inode - 2**64 if inode >= 2**63 else inode
+
+
+def _chunks(values: Iterable[str]) -> Iterator[list[str]]:
+    found = list(values)
+    return (found[start : start + _CHUNK] for start in range(0, len(found), _CHUNK))
+
+
+def _marks(values: Sequence[str]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _packed(text: str) -> str | bytes:
+    """A text as it is stored: packed where that pays, and where it has characters that no text in a database may have."""
+    if len(text) < _PACKED_MIN and text.isascii():
+        return text
+    return zlib.compress(text.encode("utf-8", "surrogatepass"), 1)
+
+
+def _unpacked(stored: str | bytes) -> str:
+    return stored if isinstance(stored, str) else zlib.decompress(stored).decode("utf-8", "surrogatepass")
+
+
+def _told(fault: Exception, path: Path) -> StoreError:
+    error = StoreError(
+        f"the index of earlier work cannot be used: {fault}",
+        subject=str(path),
+        next_step="make room or let this user write there; if it is damaged, remove it: only what could be adopted is forgotten",
+    )
+    error.retryable = getattr(fault, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY)
+    return error

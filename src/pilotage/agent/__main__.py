@@ -1,0 +1,115 @@
+"""The agent as a program: `agent.pyz pilot …` holds the slots of a node and runs what its service gives it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from pilotage.agent.pilot import PilotSettings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the agent; the exit status."""
+    chosen = _parser().parse_args(arguments)
+    os.umask(0o077)
+    if chosen.command == "settle":
+        return _settle(chosen)
+    from pilotage.agent.supervisor import Record, supervise
+
+    if os.getpid() != os.getsid(0):
+        try:
+            os.setsid()
+        except PermissionError:  # it leads a process group, as a command of a shell does: its terminal is not for us
+            os.setpgid(0, 0)
+    return supervise(_settings(chosen), Record(chosen.record))
+
+
+def _settle(chosen: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from pilotage.agent.bequest import settle
+    from pilotage.agent.link import connect
+
+    reach = {"announcement": chosen.announcement, "token_file": chosen.token_file}
+    return 0 if settle(Path(chosen.state), connect=lambda: connect(chosen.server, **reach)) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="pilotage-agent", description="The agent of pilotage.")
+    version = getattr(sys.modules.get("pilotage"), "__version__", "unknown")
+    parser.add_argument("--version", action="version", version=f"pilotage-agent {version}")
+    commands = parser.add_subparsers(required=True, dest="command")
+    text: dict[str, Any] = {"default": ""}
+    pilot = commands.add_parser("pilot", help="hold slots and run what the service gives")
+    settle = commands.add_parser("settle", help="end, remove and tell what dead pilots left")
+    for each in (pilot, settle):
+        each.add_argument("--server", required=True, metavar="ADDRESS", help="unix:PATH or http://HOST:PORT")
+        each.add_argument("--announcement", metavar="FILE", help="where the service tells its address", **text)
+        each.add_argument("--token-file", metavar="FILE", help="what it shows to the service", **text)
+        each.add_argument("--state", required=True, metavar="DIR", help="where spools and scratch folders are")
+    pilot.add_argument("--request", required=True, metavar="KEY", help="the request that it was started for")
+    pilot.add_argument("--site", required=True, metavar="NAME", help="the site that it is at")
+    pilot.add_argument("--serves", metavar="JOB:PACKAGE:ATTEMPT", help="run this one attempt, and end", **text)
+    pilot.add_argument("--node", metavar="NAME", help="what this computer is called", **text)
+    pilot.add_argument("--slots", type=int, default=0, metavar="N", help="cores to give; 0: all of them")
+    pilot.add_argument("--cores-hundredths", type=int, default=0, metavar="N", help="the same, finer")
+    pilot.add_argument("--memory", type=int, default=0, metavar="BYTES", help="memory to give; 0: all of it")
+    pilot.add_argument("--gpus", type=int, default=0, metavar="N", help="GPUs to give")
+    pilot.add_argument("--scratch", type=int, default=0, metavar="BYTES", help="disk to give; 0: what is free")
+    pilot.add_argument("--backlog", type=int, default=64, metavar="N", help="attempts to keep waiting")
+    pilot.add_argument("--wall", type=float, default=0.0, metavar="SECONDS", help="how long it may last; 0: for ever")
+    pilot.add_argument(
+        "--idle", type=float, default=300.0, metavar="SECONDS", help="end when there was no work so long"
+    )
+    pilot.add_argument("--outlive", type=float, default=21_600.0, metavar="SECONDS", help="end without service after")
+    pilot.add_argument(
+        "--deserted", type=float, default=21_600.0, metavar="SECONDS", help="the same, with nothing left to do"
+    )
+    pilot.add_argument("--grace", type=float, default=10.0, metavar="SECONDS", help="to end in, when told to")
+    pilot.add_argument("--record", type=int, default=-1, metavar="DESCRIPTOR", help="an open file to note its fate in")
+    return parser
+
+
+def _settings(chosen: argparse.Namespace) -> PilotSettings:
+    from pilotage.agent.backlog import Room
+    from pilotage.agent.pilot import PilotSettings, memory_bytes
+
+    state = os.path.abspath(chosen.state)
+    os.makedirs(state, mode=0o700, exist_ok=True)
+    disk = os.statvfs(state)
+    job, package, attempt = chosen.serves.rsplit(":", 2) if chosen.serves else ("", "", "")
+    capacity = Room(
+        chosen.cores_hundredths or 100 * (chosen.slots or os.cpu_count() or 1),
+        chosen.memory or memory_bytes(),
+        chosen.gpus,
+        chosen.scratch or disk.f_bavail * disk.f_frsize,
+    )
+    return PilotSettings(
+        pilot=f"{chosen.request}.{os.urandom(4).hex()}",
+        request=chosen.request,
+        site=chosen.site,
+        state=state,
+        server=chosen.server,
+        announcement=chosen.announcement,
+        token_file=chosen.token_file,
+        node=chosen.node or os.uname().nodename,
+        serves={"job": job, "package": package, "attempt": int(attempt)} if chosen.serves else None,
+        capacity=capacity,
+        backlog=0 if chosen.serves else chosen.backlog,
+        wall_seconds=chosen.wall,
+        idle_seconds=chosen.idle,
+        outlive_seconds=chosen.outlive,
+        deserted_seconds=chosen.deserted,
+        grace_seconds=chosen.grace,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,290 @@
+"""The application phase: the binaries of a package one after the other, or its startup script, and the scripts around it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+from pilotage.agent import diagnosis
+from pilotage.agent.containers import remove_container
+from pilotage.agent.diagnosis import Failure
+from pilotage.agent.environment import OWN_NAMES, own_entries, threads_of
+from pilotage.agent.kept import Kept
+from pilotage.agent.names import check_name, make_parents
+from pilotage.agent.spawning import Files
+from pilotage.agent.watching import NO_LIMITS, Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pilotage.agent.commands import Commands, Ended
+    from pilotage.agent.environment import Environments
+    from pilotage.agent.failure_patterns import LogScans
+    from pilotage.agent.logs import LogFile
+    from pilotage.agent.watching import Watch
+    from pilotage.agent.workplace import Workplace
+
+_SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh", "busybox"})
+_NO_COMMAND = 127  # as a shell tells it
+_ENGINE_FAILED = 125  # as podman and docker tell it
+_DEFER_LOOK_SECONDS = 0.2
+
+
+class Application:
+    """The commands of one attempt."""
+
+    def __init__(
+        self,
+        workplace: Workplace,
+        assignment: Mapping[str, Any],
+        work: Mapping[str, Any],
+        *,
+        watch: Watch,
+        commands: Commands,
+        environments: Environments,
+        scratch: str,
+        logs: Sequence[LogFile],
+        scans: LogScans | None,
+    ) -> None:
+        """Take the attempt and what its slot has."""
+        self._workplace = workplace
+        self._assignment = assignment
+        self._work = work
+        self._watch = watch
+        self._commands = commands
+        self._environments = environments
+        self._scratch = scratch
+        self._logs = logs
+        self._scans = scans
+        self._demand: Mapping[str, Any] = assignment.get("demand") or {}
+        self._ours = own_entries(assignment, work, scratch=scratch)
+        self._marks = [workplace.mark, *self._ours[:3]]  # the pilot, and its job, package and attempt
+        self._stderr_file = ""
+        self._kept: Kept | None = None
+
+    def run(self, inputs: Sequence[str]) -> Failure | None:
+        """Run the binaries in order up to the first that fails; what failed, also by what the logs say."""
+        work = self._work
+        limits = NO_LIMITS
+        if self._demand or work.get("stalled_after_seconds"):
+            limits = Limits(
+                wall_seconds=self._demand.get("wall_seconds", 0.0),
+                memory_bytes=self._demand.get("memory_bytes", 0),
+                stalled_after_seconds=work.get("stalled_after_seconds", 0.0),
+                watched=tuple(work.get("watched", ())),
+                folder=self._scratch,
+            )
+        self._watch.application_began(limits)
+        try:
+            failure = self._run_all(inputs)
+        except Failure as stopped:
+            if self._watch.stopped is not None:
+                return stopped
+            failure = stopped
+        finally:
+            self._watch.application_ended()
+        if self._scans is not None:
+            told = self._scans.look(self._logs, self._scratch)
+            if told is not None:
+                if failure is not None:
+                    told.exit_status, told.signal_number = failure.exit_status, failure.signal_number
+                return told
+        return failure
+
+    def run_pre(self) -> bool:
+        """Run the script before the package; whether the package is to be run at all. Raises `Failure`."""
+        ended = self._run_script(self._work["pre"], "its pre script", [])
+        if ended.exit_status is not None and ended.exit_status == self._work.get("pre_skip_exit_code"):
+            return False
+        failure = self._failure_of(ended, "its pre script")
+        if failure is not None:
+            raise failure
+        return True
+
+    def run_post(self, failure: Failure | None) -> Failure | None:
+        """Run the script after the package, whose exit code decides; it can see how the application ended."""
+        if self._watch.stopped is not None:
+            return failure
+        status = 0
+        if failure is not None:
+            status = failure.exit_status if failure.exit_status is not None else -(failure.signal_number or 1)
+        reason = failure.reason if failure is not None else ""
+        extra = [b"PILOTAGE_EXIT_STATUS=%d" % status, os.fsencode(f"PILOTAGE_REASON={reason}")]
+        return self._failure_of(self._run_script(self._work["post"], "its post script", extra), "its post script")
+
+    def forget_kept(self) -> None:
+        """What finished binaries made is not needed any more."""
+        if self._kept is not None:
+            self._kept.forget()
+
+    def last_lines(self, characters_max: int) -> str:
+        """The end of what the last command wrote: to its stderr, or to the log of stdout where it wrote nothing there."""
+        with contextlib.suppress(OSError):
+            if self._stderr_file:
+                text = _end_of(os.path.join(self._scratch, self._stderr_file), characters_max)
+                if text:
+                    return text
+            for stream in ("stderr", "stdout"):
+                text = next((log.last_lines(characters_max) for log in self._logs if log.stream == stream), "")
+                if text:
+                    return text
+        return ""
+
+    def _run_all(self, inputs: Sequence[str]) -> Failure | None:
+        work = self._work
+        binaries: Sequence[Mapping[str, Any]] = work.get("binaries", ())
+        if work.get("startup"):
+            asked: dict[str, str] = {}
+            for binary in binaries:
+                asked.update(binary.get("environment") or {})
+            binaries = [{"argv": work["startup"], "environment": asked}]
+        first = 0
+        if len(binaries) > 1 and work.get("kept"):
+            self._kept = Kept(self._assignment, work)
+            first = self._kept.resume(self._scratch)
+        for number in range(first, len(binaries)):
+            binary = binaries[number]
+            what = repr(binary["argv"][0]) if binary["argv"] else "the command"
+            if len(binaries) > 1:
+                what = f"binary {number + 1} of {len(binaries)}, {what},"
+            failure = self._run_binary(binary, what)
+            if failure is not None:
+                return failure
+            if self._kept is not None and number + 1 < len(binaries):
+                self._kept.keep(number, self._scratch, without=inputs)
+        return None
+
+    def _run_binary(self, binary: Mapping[str, Any], what: str) -> Failure | None:
+        asked = binary.get("environment") or {}
+        environment = self._environments.make(self._ours, asked, threads=threads_of(self._demand))
+        argv: Sequence[str] = binary["argv"]
+        removal: tuple[str, ...] = ()
+        container = self._work.get("container")
+        if container:
+            ref = self._assignment["ref"]
+            wrapped = self._workplace.engines.wrap(
+                container,
+                argv,
+                scratch=self._scratch,
+                folder=self._work["folder"],
+                key=f"pilotage-{ref['job']}-{ref['package']}-{ref['attempt']}-{os.getpid()}",
+                variables={*OWN_NAMES, *asked, "PILOTAGE_MARK", "OMP_NUM_THREADS"},
+                gpus=self._demand.get("gpus", 0),
+            )
+            argv, removal = wrapped
+        files, opened = self._open_files(binary)
+        try:
+            ended = self._commands.run(
+                argv,
+                environment=environment,
+                folder=self._scratch,
+                files=files,
+                marks=self._marks,
+                is_container=bool(container),
+            )
+        finally:
+            for descriptor in opened:
+                os.close(descriptor)
+            if removal and (self._watch.stopped is not None or self._commands.left_behind):
+                remove_container(removal)
+        if container and ended.exit_status == _ENGINE_FAILED:
+            return Failure("platform-failure", f"{argv[0]!r} could not run the container", exit_status=_ENGINE_FAILED)
+        return self._failure_of(ended, what, argv=binary["argv"], in_container=bool(container))
+
+    def _open_files(self, binary: Mapping[str, Any]) -> tuple[Files, list[int]]:
+        """The streams of a command, and which of them to close after it: the log, or files of the package."""
+        stdin, stdout, stderr = self._workplace.null(), self._logs[0].descriptor, self._logs[1].descriptor
+        self._stderr_file = binary.get("stderr", "")
+        opened: list[int] = []
+        try:
+            if binary.get("stdin"):
+                stdin = self._open(binary["stdin"], os.O_RDONLY, opened)
+            if binary.get("stdout"):
+                stdout = self._open(binary["stdout"], _WRITING, opened)
+            if binary.get("stderr"):
+                is_same = binary["stderr"] == binary.get("stdout")
+                stderr = stdout if is_same else self._open(binary["stderr"], _WRITING, opened)
+        except Failure:
+            for descriptor in opened:
+                os.close(descriptor)
+            raise
+        return Files(stdin, stdout, stderr), opened
+
+    def _open(self, name: str, flags: int, opened: list[int]) -> int:
+        check_name(name)
+        try:
+            if flags != os.O_RDONLY:
+                make_parents(self._scratch, name)
+            opened.append(os.open(os.path.join(self._scratch, name), flags | os.O_CLOEXEC, 0o666))
+        except OSError as error:
+            if flags == os.O_RDONLY:
+                raise Failure("missing-input", f"its stdin {name!r} cannot be read: {error}") from error
+            raise diagnosis.from_system(error, doing=f"making {name!r} for what it writes") from error
+        return opened[-1]
+
+    def _run_script(self, script: Mapping[str, Any], what: str, extra: list[bytes]) -> Ended:
+        """Run a script in the document's folder, again and again while it asks for that."""
+        folder = self._work["folder"]
+        if not os.path.isdir(folder):
+            raise Failure("platform-failure", f"{what} runs in {folder}, which is not to be seen here")
+        self._stderr_file = ""
+        environment = self._environments.make(self._ours + extra, {}, threads=0)
+        files = Files(self._workplace.null(), self._logs[0].descriptor, self._logs[1].descriptor)
+        while True:
+            try:
+                ended = self._commands.run(
+                    script["argv"], environment=environment, folder=folder, files=files, marks=self._marks
+                )
+            except Failure as failure:
+                failure.message = f"{what}: {failure.message}"
+                raise
+            defer = script.get("defer_exit_code")
+            if defer is None or ended.exit_status != defer:
+                return ended
+            self._wait(script.get("defer_seconds", 0.0))
+
+    def _wait(self, seconds: float) -> None:
+        ends_at = time.monotonic() + seconds
+        while time.monotonic() < ends_at:
+            self._commands.check()
+            time.sleep(min(_DEFER_LOOK_SECONDS, max(ends_at - time.monotonic(), 0)))
+        self._commands.check()
+
+    def _failure_of(
+        self, ended: Ended, what: str, *, argv: Sequence[str] = (), in_container: bool = False
+    ) -> Failure | None:
+        """What the end of a command means."""
+        if ended.exit_status == 0:
+            return None
+        number, status = ended.signal_number, ended.exit_status
+        if number == signal.SIGKILL or status == 128 + signal.SIGKILL:
+            limit = self._demand.get("memory_bytes", 0)
+            peak = max(self._commands.peak_bytes, self._watch.peak_bytes)
+            if self._workplace.kernel_kills.claim() or (limit and peak >= limit):
+                message = f"{what} was killed for want of memory, having used {peak} bytes"
+                return Failure("out-of-memory", message, exit_status=status, signal_number=number)
+        if number is not None:
+            return diagnosis.of_signal(number, what=what)
+        if status is None:
+            return Failure("application-error", f"{what} ended in a way that the system does not tell")
+        failure = diagnosis.of_exit_status(status, what=what)
+        last_lines = self.last_lines(2000)
+        if diagnosis.looks_full(self._scratch, last_lines):
+            return Failure("disk-full", f"{failure.message}: the disk is full", exit_status=status)
+        is_shell = in_container or (bool(argv) and os.path.basename(argv[0]) in _SHELLS)
+        if status == _NO_COMMAND and is_shell and "not found" in last_lines:
+            return Failure("command-not-found", f"{failure.message}: it did not find a command", exit_status=status)
+        return failure
+
+
+_WRITING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+def _end_of(path: str, characters_max: int) -> str:
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 4 * characters_max))
+        return file.read().decode("utf-8", "replace").rstrip()[-characters_max:]

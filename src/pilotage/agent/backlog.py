@@ -1,0 +1,141 @@
+"""The attempts that a pilot holds and the room it has for them: as many run as fit, the rest wait in order.
+
+Whoever calls holds the lock of the pilot.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from json.encoder import encode_basestring_ascii as _quoted
+from typing import Any, NamedTuple
+
+
+class Room(NamedTuple):
+    """What a node has to give, or what one attempt takes of it."""
+
+    cores_hundredths: int = 100
+    memory_bytes: int = 0
+    gpus: int = 0
+    scratch_bytes: int = 0
+
+
+def room_of(said: dict[str, Any]) -> Room:
+    """What a demand in an assignment asks for."""
+    if not said:
+        return _USUAL
+    return Room(
+        said.get("cores_hundredths", 100),
+        said.get("memory_bytes", 0),
+        said.get("gpus", 0),
+        said.get("scratch_bytes", 0),
+    )
+
+
+_USUAL = Room()
+
+
+def ref_of(said: dict[str, Any]) -> tuple[str, str, int]:
+    """Which attempt a reference in a message means."""
+    return said["job"], said["package"], said["attempt"]
+
+
+class Held:
+    """An attempt that this pilot was given and of which it has not told the end."""
+
+    __slots__ = (
+        "assignment",
+        "logs_told",
+        "phase",
+        "ref",
+        "ref_text",
+        "room",
+        "running",
+        "slot",
+        "stopping",
+        "told",
+        "work",
+    )
+
+    def __init__(self, assignment: dict[str, Any], work: dict[str, Any] | None) -> None:
+        """Hold what was assigned; `work` says how it is run, where the service told."""
+        said = assignment["ref"]
+        self.assignment = assignment
+        self.work = work
+        self.ref = ref_of(said)
+        job, package, attempt = self.ref
+        # Said with every exchange: put together by hand, in a fifth of the time.
+        self.ref_text = f'{{"job":{_quoted(job)},"package":{_quoted(package)},"attempt":{attempt:d}}}'.encode()
+        self.room = room_of(assignment.get("demand") or {})
+        self.running = False
+        self.slot: Any = None  # who runs it
+        self.stopping: str | None = None  # why it is being ended: a reason, or nothing where the service wanted it so
+        self.phase: tuple[str, float] | None = None  # which one it is in, and since when
+        self.told: tuple[str, float] | None = None  # the last phase that was told of by itself
+        self.logs_told = 0  # the size of the logs that were sent while it runs
+
+    def enter(self, phase: str, at: float) -> None:
+        """It enters a phase, at a time of the clock on the wall."""
+        self.phase = (phase, at)
+
+
+class Bench:
+    """What a pilot holds, in the order in which it came, and what is left of its node."""
+
+    __slots__ = ("_cores", "_gpus", "_memory", "_scratch", "capacity", "held", "running", "waiting")
+
+    def __init__(self, capacity: Room) -> None:
+        """Begin with an empty node."""
+        self.capacity = capacity
+        self._cores, self._memory, self._gpus, self._scratch = capacity
+        self.held: dict[tuple[str, str, int], Held] = {}
+        self.waiting: deque[Held] = deque()
+        self.running = 0
+
+    def accept(self, held: Held) -> None:
+        """Hold an attempt, which runs as soon as those before it leave room."""
+        self.held[held.ref] = held
+        self.waiting.append(held)
+
+    def never_fits(self, room: Room) -> bool:
+        """Whether an attempt asks for more than the whole node has."""
+        there = self.capacity
+        return (
+            room.cores_hundredths > there.cores_hundredths
+            or room.memory_bytes > there.memory_bytes
+            or room.gpus > there.gpus
+            or room.scratch_bytes > there.scratch_bytes
+        )
+
+    def has_room(self, backlog: int) -> bool:
+        """Whether one more attempt would run, or be let wait."""
+        return len(self.waiting) < backlog or (not self.waiting and self._cores > 0)
+
+    def take(self) -> Held | None:
+        """Let the first that waits begin, if there is room: a large one is not overtaken, or it would wait for ever."""
+        waiting = self.waiting
+        if not waiting:
+            return None
+        cores, memory, gpus, scratch = waiting[0].room
+        if cores > self._cores or memory > self._memory or gpus > self._gpus or scratch > self._scratch:
+            return None
+        self._cores -= cores
+        self._memory -= memory
+        self._gpus -= gpus
+        self._scratch -= scratch
+        self.running += 1
+        held = waiting.popleft()
+        held.running = True
+        return held
+
+    def remove(self, held: Held) -> None:
+        """Let go of an attempt, wherever it stands, and give back what it took."""
+        del self.held[held.ref]
+        if not held.running:
+            self.waiting.remove(held)
+            return
+        cores, memory, gpus, scratch = held.room
+        self._cores += cores
+        self._memory += memory
+        self._gpus += gpus
+        self._scratch += scratch
+        self.running -= 1

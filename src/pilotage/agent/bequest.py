@@ -1,0 +1,140 @@
+"""What dead pilots left: the events that nobody told yet, their scratch folder, and processes that outlived them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pilotage.agent.pilot_spool import EVENTS_SUFFIX, LOCK_SUFFIX, encode, release
+from pilotage.agent.records import counters_of, text_of
+from pilotage.agent.sweeping import sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pilotage.agent.link import Link
+
+ANSWER_SECONDS = 30.0
+BATCH_EVENTS = 1000
+SEQUENCE = 1 << 40  # greater than that of any exchange of the pilot itself
+
+
+class Bequest(NamedTuple):
+    """What is left of one pilot; the descriptor holds its lock."""
+
+    pilot: str
+    site: str
+    request: str
+    descriptor: int
+
+
+def find_dead(spool: Path) -> list[Bequest]:
+    """The pilots of a spool folder whose lock is free; it is held from now on, so that one alone tells their end."""
+    found = []
+    for file in sorted(spool.glob(f"*{LOCK_SUFFIX}")) if spool.is_dir() else ():
+        try:
+            descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue
+        bequest = _of_dead(descriptor)
+        if bequest is not None:
+            found.append(bequest)
+        else:
+            os.close(descriptor)
+    return found
+
+
+def _of_dead(descriptor: int) -> Bequest | None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_nlink == 0:
+            return None  # somebody else was quicker
+        said = json.loads(os.pread(descriptor, 4096, 0))
+        return Bequest(said["pilot"], said["site"], said["request"], descriptor)
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def clean_up(bequest: Bequest, *, scratch: Path) -> None:
+    """End what a dead pilot started and remove its scratch folder."""
+    import shutil
+
+    sweep({bequest.pilot})
+    shutil.rmtree(scratch / bequest.pilot, ignore_errors=True)
+
+
+def deliver(bequest: Bequest, *, spool: Path, connect: Callable[[], Link], reason: str = "killed") -> bool:
+    """Tell what a dead pilot could not, its end last; whether the service has all of it, and nothing is left here."""
+    texts = _events(spool / f"{bequest.pilot}{EVENTS_SUFFIX}")
+    last = counters_of(texts[-1]) if texts else None
+    if texts and last is not None:
+        if b'"type":"PilotEnded"' not in texts[-1]:
+            texts.append(_ended(bequest.pilot, n=last[0] + 1, seen=last[1], reason=reason))
+        link = None
+        try:
+            link = connect()
+            for number in range(0, len(texts), BATCH_EVENTS):
+                if not _tell(link, bequest, texts[number : number + BATCH_EVENTS], number):
+                    return False
+        except (OSError, ValueError):
+            return False
+        finally:
+            if link is not None:
+                link.close()
+    release(spool, bequest.pilot)
+    return True
+
+
+def settle(state: Path, *, connect: Callable[[], Link]) -> bool:
+    """End and remove what the dead pilots of a state folder left, and tell what they could not; whether all is told."""
+    told = True
+    for each in find_dead(state / "spool"):
+        clean_up(each, scratch=state / "scratch")
+        told = deliver(each, spool=state / "spool", connect=connect) and told
+        let_go(each)
+    return told
+
+
+def let_go(bequest: Bequest) -> None:
+    """Let go of the lock."""
+    with contextlib.suppress(OSError):
+        os.close(bequest.descriptor)
+
+
+def _events(file: Path) -> list[bytes]:
+    """The whole lines of a file of events; what follows a damaged one was never acknowledged, and may not be whole."""
+    texts = []
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return []
+    for line in content.split(b"\n")[:-1]:
+        text = text_of(line)
+        if text is None:
+            break
+        texts.append(text)
+    return texts
+
+
+def _ended(pilot: str, *, n: int, seen: int, reason: str) -> bytes:
+    event: dict[str, Any] = {"source": "agent", "stream": pilot, "n": n, "seen": seen, "type": "PilotEnded"}
+    event.update({"time": time.time(), "pilot": pilot, "data": {"reason": reason}})
+    return encode(event).encode()
+
+
+def _tell(link: Link, bequest: Bequest, texts: list[bytes], number: int) -> bool:
+    said: dict[str, Any] = {"pilot": bequest.pilot, "site": bequest.site, "sequence": SEQUENCE + number}
+    said.update({"request": bequest.request, "leaving": "gone"})
+    body = b'{"exchange":%b,"events":[%b]}}' % (encode(said).encode()[:-1], b",".join(texts))
+    link.send("POST", "/agent/exchange", body, fields="Content-Type: application/json\r\n")
+    answer = link.wait(ANSWER_SECONDS)
+    if answer.status != 200:
+        return False
+    last = counters_of(texts[-1])
+    reply = json.loads(answer.body)["reply"]
+    return last is not None and int(reply.get("acknowledged", 0)) >= last[0]

@@ -1,0 +1,116 @@
+"""Running a command in a container, by whichever engine the site has; without one an attempt is refused, and told why.
+
+The package's folder is in the container under its own path, the document's folder as well, for reading; the command runs
+as the user who runs the agent, and its words are given as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pilotage.agent.diagnosis import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+ENGINES = ("apptainer", "singularity", "podman", "docker")
+_REMOVE_SECONDS = 60.0
+
+
+class Contained(NamedTuple):
+    """A command in a container: its words, and how what is left of the container is removed; nothing where nothing is."""
+
+    argv: list[str]
+    removal: tuple[str, ...]
+
+
+class Engines:
+    """The container engines of a node, found when first asked for."""
+
+    def __init__(self, path: str, *, is_root: bool | None = None) -> None:
+        """Look along a PATH."""
+        self._path = path
+        self._is_root = os.geteuid() == 0 if is_root is None else is_root
+        self._found: dict[str, str | None] = {}
+
+    def find(self, wanted: str) -> tuple[str, str]:
+        """The name and the path of an engine, of any where the document does not mind. Raises `Failure`."""
+        names = ENGINES if wanted in ("", "any") else (wanted,)
+        for name in names:
+            if name not in self._found:
+                self._found[name] = shutil.which(name, path=self._path)
+            found = self._found[name]
+            if found is not None:
+                return name, found
+        raise Failure(
+            "platform-failure",
+            f"the package runs in a container, and this node has no engine for it: looked for {', '.join(names)} in {self._path}",
+            code="EXECUTION_FAILED",
+        )
+
+    def wrap(
+        self,
+        container: Mapping[str, Any],
+        argv: Collection[str],
+        *,
+        scratch: str,
+        folder: str,
+        key: str,
+        variables: Collection[str],
+        gpus: int,
+    ) -> Contained:
+        """The words that run a command in an image; `variables` names those that it must see. Raises `Failure`."""
+        name, program = self.find(container.get("engine", "any"))
+        image = container["image"]
+        if name in ("apptainer", "singularity"):
+            return Contained([*_apptainer(program, image, scratch=scratch, folder=folder, gpus=gpus), *argv], ())
+        if _is_file(image, folder):
+            raise Failure(
+                "platform-failure",
+                f"the image {image!r} is a file, which {name} does not run: apptainer does, and is not here",
+                code="EXECUTION_FAILED",
+            )
+        words = [
+            program, "run", "--rm", "--name", key, "--network", "host", "--entrypoint", "",
+            "--volume", f"{scratch}:{scratch}", "--workdir", scratch,
+        ]  # fmt: skip
+        if os.path.isdir(folder):
+            words += ["--volume", f"{folder}:{folder}:ro"]
+        if name == "podman" and not self._is_root:
+            words += ["--userns", "keep-id"]
+        words += ["--user", f"{os.geteuid()}:{os.getegid()}"]
+        for variable in sorted(variables):
+            words += ["--env", variable]  # its value comes from the environment of the engine itself
+        if gpus:
+            words += ["--gpus", str(gpus)] if name == "docker" else ["--device", "nvidia.com/gpu=all"]
+        return Contained([*words, image, *argv], (program, "rm", "--force", key))
+
+
+def _apptainer(program: str, image: str, *, scratch: str, folder: str, gpus: int) -> list[str]:
+    words = [program, "exec", "--bind", scratch, "--pwd", scratch]
+    if os.path.isdir(folder):
+        words += ["--bind", f"{folder}:{folder}:ro"]
+    if gpus:
+        words.append("--nv")
+    if _is_file(image, folder):
+        image = os.path.join(folder, image)
+    elif "://" not in image:
+        image = f"docker://{image}"
+    return [*words, image]
+
+
+def _is_file(image: str, folder: str) -> bool:
+    return "://" not in image and (image.endswith((".sif", ".simg")) or os.path.exists(os.path.join(folder, image)))
+
+
+def remove_container(removal: Collection[str], run: Callable[..., Any] = subprocess.run) -> None:
+    """Remove what an engine may have left of a container; it does not matter whether there is something."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        run(
+            list(removal), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            timeout=_REMOVE_SECONDS, check=False, start_new_session=True,
+        )  # fmt: skip

@@ -1,0 +1,158 @@
+"""What went wrong, in the words of the book: one reason, one of GASW's exit codes, and a message for people."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MESSAGE_CHARACTERS_MAX = 2000
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|ENOSPC|EDQUOT")
+_SPACE_BYTES_MIN = 64 * 1024
+
+_CODES = {
+    "looping": "EXECUTION_STALLED",
+    "missing-input": "ERROR_FILE_NOT_FOUND",
+    "input-checksum": "ERROR_READ_GRID",
+    "missing-output": "ERROR_WRITE_LOCAL",
+    "disk-full": "ERROR_WRITE_LOCAL",
+    "platform-failure": "ERROR_WRITE_LOCAL",
+    "cancelled": "EXECUTION_CANCELED",
+}
+
+
+class Failure(Exception):
+    """An attempt has failed: a reason, a message for people, and an exit code where the reason's own does not fit."""
+
+    def __init__(
+        self,
+        reason: str,
+        message: str,
+        *,
+        code: str = "",
+        exit_status: int | None = None,
+        signal_number: int | None = None,
+    ) -> None:
+        """Keep the parts."""
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.code = code or _CODES.get(reason, "EXECUTION_FAILED")
+        self.exit_status = exit_status
+        self.signal_number = signal_number
+
+
+def from_system(error: OSError, *, doing: str, code: str = "") -> Failure:
+    """The failure to tell when the system did not do what the agent asked of it."""
+    why = error.strerror or type(error).__name__
+    where = f" ({error.filename})" if error.filename else ""
+    if error.errno in FULL:
+        return Failure("disk-full", f"the disk is full: {doing}{where}", code="" if code == "ERROR_READ_GRID" else code)
+    return Failure("platform-failure", f"{doing} failed: {why}{where}", code=code)
+
+
+def of_exit_status(status: int, *, what: str) -> Failure:
+    """The failure of a command that ended with a status other than 0."""
+    hint = ""
+    if 128 < status <= 128 + signal.NSIG:
+        hint = f", with which a shell tells of {_signal_name(status - 128)}"
+    return Failure("application-error", f"{what} ended with exit code {status}{hint}", exit_status=status)
+
+
+def of_signal(number: int, *, what: str) -> Failure:
+    """The failure of a command that a signal ended."""
+    if number in (signal.SIGSEGV, signal.SIGBUS):
+        text = "a segmentation fault" if number == signal.SIGSEGV else "a bus error"
+        return Failure("segmentation-fault", f"{what} ended by {text} ({_signal_name(number)})", signal_number=number)
+    return Failure("signal", f"{what} was ended by {_signal_name(number)}", signal_number=number)
+
+
+def not_started(word: str, number: int, *, folder: str, path: str) -> Failure:
+    """The failure of a command that could not be started, with what is wrong about it as far as one can see."""
+    return Failure(
+        "command-not-found", f"{word!r} cannot be started: {_why_not(word, number, folder=folder, path=path)}"
+    )
+
+
+def _why_not(word: str, number: int, *, folder: str, path: str) -> str:
+    found = _file_of(word, folder=folder, path=path)
+    if number == errno.ENOENT and found is None:
+        if "/" not in word and os.path.exists(os.path.join(folder, word)):
+            return f"no folder of PATH has it; the file of this name in its own folder is started as ./{word}"
+        return "there is no such file" if "/" in word else f"no folder of PATH has it: {path}"
+    if number == errno.ENOENT and found is not None:
+        interpreter = _interpreter(found)
+        return (
+            f"its first line asks for {interpreter!r}, which is not there" if interpreter else "its loader is not there"
+        )
+    if number == errno.EACCES:
+        here = found or os.path.join(folder, word)
+        if os.path.isdir(here):
+            return "it is a folder"
+        if os.path.exists(here) and not os.access(here, os.X_OK):
+            return "the file is not executable"
+        interpreter = _interpreter(here)
+        return f"no permission, for it or for {interpreter!r}" if interpreter else "no permission"
+    if number == errno.ENOEXEC:
+        return "it is neither a program for this machine nor a script whose first line begins with #!"
+    if number == errno.E2BIG:
+        return "its arguments and environment are longer than the system takes"
+    if number == errno.EINVAL:
+        return "a word of it has a character that no argument can have"
+    return os.strerror(number)
+
+
+def _file_of(word: str, *, folder: str, path: str) -> str | None:
+    if "/" in word:
+        candidates: Sequence[str] = [os.path.join(folder, word)]
+    else:
+        candidates = [os.path.join(folder, entry, word) for entry in path.split(":")]
+    return next((each for each in candidates if os.path.isfile(each)), None)
+
+
+def _interpreter(path: str) -> str:
+    """What the first line of a script asks for; empty where it is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        line = os.read(descriptor, 512).split(b"\n", 1)[0]
+    finally:
+        os.close(descriptor)
+    words = line[2:].split() if line.startswith(b"#!") else []
+    return words[0].decode("utf-8", "replace") if words else ""
+
+
+def looks_full(folder: str, last_lines: str) -> bool:
+    """Whether a command that failed had no room: by what it wrote last, or by what is left of the disk."""
+    if _NO_SPACE.search(last_lines):
+        return True
+    try:
+        left = os.statvfs(folder)
+    except OSError:
+        return False
+    return left.f_bavail * left.f_frsize < _SPACE_BYTES_MIN or (left.f_files > 0 and left.f_favail == 0)
+
+
+def exit_message(first: str, last_lines: str) -> str:
+    """One line for people, then the last lines that the command wrote, as far as there is room."""
+    first = first[:MESSAGE_CHARACTERS_MAX]
+    room = MESSAGE_CHARACTERS_MAX - len(first) - 1
+    if not last_lines or room < 40:
+        return first
+    return f"{first}\n{last_lines[-room:]}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"

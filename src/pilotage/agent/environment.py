@@ -1,0 +1,72 @@
+"""The environment of an application: the agent's own without its secrets, and who the application is."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_OURS = "PILOTAGE_"
+OWN_NAMES = tuple(
+    f"{_OURS}{name}"
+    for name in (
+        "JOB", "PACKAGE", "ATTEMPT", "PATH", "EPOCH", "INDEX", "CORES", "MEMORY_BYTES", "GPUS", "SCRATCH", "FOLDER",
+    )
+)  # fmt: skip
+
+
+def base_environment(own: Mapping[str, str], **ours: str) -> dict[str, str]:
+    """What every application of a pilot is given: nothing that the agent itself was told in PILOTAGE_ variables."""
+    base = {name: value for name, value in own.items() if not name.startswith(_OURS)}
+    base.update((f"{_OURS}{name}", value) for name, value in ours.items() if value)
+    return base
+
+
+def own_entries(assignment: Mapping[str, Any], work: Mapping[str, Any], *, scratch: str) -> list[bytes]:
+    """Who an application is and what it may take, as entries in the order of `OWN_NAMES`."""
+    ref = assignment["ref"]
+    demand = assignment.get("demand") or {}
+    text = (
+        f"PILOTAGE_JOB={ref['job']}\0PILOTAGE_PACKAGE={ref['package']}\0PILOTAGE_ATTEMPT={ref['attempt']}\0"
+        f"PILOTAGE_PATH={work['path']}\0PILOTAGE_EPOCH={assignment.get('epoch', 1)}\0PILOTAGE_INDEX={work['index']}\0"
+        f"PILOTAGE_CORES={demand.get('cores_hundredths', 100) / 100:g}\0"
+        f"PILOTAGE_MEMORY_BYTES={demand.get('memory_bytes', 0)}\0PILOTAGE_GPUS={demand.get('gpus', 0)}\0"
+        f"PILOTAGE_SCRATCH={scratch}\0PILOTAGE_FOLDER={work['folder']}"
+    )
+    return os.fsencode(text).split(b"\0")
+
+
+class Environments:
+    """Makes environments out of a base that is written down once."""
+
+    def __init__(self, base: Mapping[str, str]) -> None:
+        """Take what all of them have in common."""
+        self._base = dict(base)
+        self._written = _written(base)
+
+    def make(self, ours: list[bytes], asked: Mapping[str, str], *, threads: int) -> list[bytes]:
+        """The entries for a command: what the document asks for goes before the base, and what is ours before both.
+
+        `threads` is how many a library may start that asks OpenMP's variable; 0: it is not said.
+        """
+        entries = self._written + ours
+        if asked:
+            fixed = {entry.partition(b"=")[0] for entry in ours}
+            entries = [
+                each for each in _written({**self._base, **asked}) if each.partition(b"=")[0] not in fixed
+            ] + ours
+        if threads and "OMP_NUM_THREADS" not in self._base and "OMP_NUM_THREADS" not in asked:
+            entries.append(b"OMP_NUM_THREADS=%d" % threads)
+        return entries
+
+
+def threads_of(demand: Mapping[str, Any]) -> int:
+    """How many threads fit the cores of an attempt, where these are whole ones; else 0."""
+    hundredths = demand.get("cores_hundredths", 100)
+    return 0 if hundredths % 100 else hundredths // 100
+
+
+def _written(variables: Mapping[str, str]) -> list[bytes]:
+    return [os.fsencode(f"{name}={value}") for name, value in variables.items()]

@@ -1,0 +1,49 @@
+"""Checksums of files, and which ones are known already: as long as a file's size, time and inode stay, so does its sha256."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+_PIECE_BYTES = 1024 * 1024
+_KNOWN_MAX = 100_000
+
+
+def sha256_of(path: str) -> str:
+    """The sha256 of a file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        piece = os.read(descriptor, _PIECE_BYTES)
+        digest = hashlib.sha256(piece)
+        while piece:
+            piece = os.read(descriptor, _PIECE_BYTES)
+            digest.update(piece)
+    finally:
+        os.close(descriptor)
+    return digest.hexdigest()
+
+
+class KnownFiles:
+    """The checksums that a pilot has seen, by what the system says of a file."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._known: dict[tuple[int, int, int, int], str] = {}
+
+    def sha256(self, path: str, status: os.stat_result) -> str:
+        """The sha256 of a file, read only where it is not known; `status` is what the system says of it now."""
+        key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        known = self._known.get(key)
+        if known is None:
+            known = sha256_of(path)
+            self._keep(key, known)
+        return known
+
+    def keep(self, status: os.stat_result, sha256: str) -> None:
+        """Remember what is known of a file from elsewhere."""
+        self._keep((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), sha256)
+
+    def _keep(self, key: tuple[int, int, int, int], sha256: str) -> None:
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()  # what is used again is read once more
+        self._known[key] = sha256

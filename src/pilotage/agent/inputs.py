@@ -1,0 +1,180 @@
+"""Bringing the inputs of an attempt into its folder, and seeing afterwards that it left them alone.
+
+An input is a second name of the file in the job's tree where the file system allows it, else a copy: so a command that
+writes into it would change everybody's. That cannot be prevented, but it is seen, and told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pilotage.agent.copying import copy, link_or_copy, move
+from pilotage.agent.diagnosis import FULL, Failure, from_system
+from pilotage.agent.names import check_name, make_parents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pilotage.agent.hashing import KnownFiles
+    from pilotage.agent.workplace import Fetch
+
+_READ = "ERROR_READ_GRID"
+_EXECUTABLE = 0o755
+
+
+class Placed(NamedTuple):
+    """An input that lies in the folder; `source` is empty where it is a copy, which the command may do with as it likes."""
+
+    name: str
+    source: str
+    inode: int
+    size_bytes: int
+    modified_ns: int
+
+
+class Inputs:
+    """Places the inputs of one attempt."""
+
+    def __init__(self, *, job: str, folder: str, scratch: str, known: KnownFiles, fetch: Fetch) -> None:
+        """Say from where to where."""
+        self._job = job
+        self._folder = folder
+        self._scratch = scratch
+        self._known = known
+        self._fetch = fetch
+
+    def place(self, inputs: Sequence[Mapping[str, Any]], check: Callable[[], None]) -> list[Placed]:
+        """Place all of them; `check` is called before each and may raise. Raises `Failure`."""
+        placed: dict[str, Placed] = {}
+        for each in inputs:
+            check()
+            name = each["name"]
+            if name in placed:
+                continue
+            check_name(name)
+            target = os.path.join(self._scratch, name)
+            try:
+                make_parents(self._scratch, name)
+                placed[name] = self._place_content(each, target) if each.get("content") else self._place(each, target)
+            except OSError as error:
+                raise _not_brought(name, error) from error
+        return list(placed.values())
+
+    def _place_content(self, each: Mapping[str, Any], target: str) -> Placed:
+        try:
+            source = self._fetch.content(each["sha256"])
+        except OSError as error:
+            if error.errno in FULL:
+                raise
+            raise Failure(
+                "platform-failure", f"the captured file {each['name']!r} could not be had: {error}", code=_READ
+            ) from error
+        status = os.stat(source)
+        if self._known.sha256(source, status) != each["sha256"]:
+            # A command wrote into it through its second name, and was told so: it is fetched anew for the next attempt.
+            os.unlink(source)
+            raise Failure(
+                "platform-failure",
+                f"the captured file {each['name']!r} was changed here, and is fetched anew",
+                code=_READ,
+            )
+        if each.get("executable") and not status.st_mode & stat.S_IXUSR:
+            return _copied(source, target, each)
+        return self._linked(each["name"], source, target, status)
+
+    def _place(self, each: Mapping[str, Any], target: str) -> Placed:
+        name = each["name"]
+        source = os.path.join(self._folder, name)
+        try:
+            status = os.lstat(source)
+        except (FileNotFoundError, NotADirectoryError):
+            fetched = self._fetched(name)
+            if fetched:
+                _check_content(each, fetched, os.stat(fetched), self._known)
+                move(fetched, target)
+                if each.get("executable"):
+                    os.chmod(target, _EXECUTABLE)
+                return Placed(name, "", 0, 0, 0)
+            status = os.lstat(source)
+        if stat.S_ISLNK(status.st_mode):
+            source = os.path.realpath(source)
+            status = os.stat(source)
+        if not stat.S_ISREG(status.st_mode):
+            what = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+            raise Failure("missing-input", f"the input {name!r} is {what}")
+        _check_content(each, source, status, self._known)
+        if each.get("executable") and not status.st_mode & stat.S_IXUSR:
+            return _copied(source, target, each)
+        return self._linked(name, source, target, status)
+
+    def _fetched(self, name: str) -> str:
+        """The path of a file that is brought by the server; empty where the folder is here, and the file there after all."""
+        if os.path.isdir(self._folder):
+            # A network file system may remember for a while that a name was not there: reading the folder ends that.
+            with contextlib.suppress(OSError):
+                os.listdir(os.path.dirname(os.path.join(self._folder, name)))
+            if os.path.lexists(os.path.join(self._folder, name)):
+                return ""
+            raise Failure("missing-input", f"the input {name!r} is not there, in {self._folder}")
+        try:
+            fetched = self._fetch.file(self._job, name)
+        except OSError as error:
+            if error.errno in FULL:
+                raise
+            raise Failure(
+                "platform-failure", f"the input {name!r} could not be fetched: {error}", code=_READ
+            ) from error
+        if fetched is None:
+            raise Failure("missing-input", f"the input {name!r} is not there: the server has none of this name")
+        return fetched
+
+    @staticmethod
+    def _linked(name: str, source: str, target: str, status: os.stat_result) -> Placed:
+        if link_or_copy(source, target):
+            return Placed(name, source, status.st_ino, status.st_size, status.st_mtime_ns)
+        return Placed(name, "", 0, 0, 0)
+
+
+def changed_input(placed: Sequence[Placed]) -> Placed | None:
+    """The first input that is not what it was when it was placed."""
+    for each in placed:
+        if not each.source:
+            continue
+        try:
+            status = os.lstat(each.source)
+        except OSError:
+            continue  # removed or replaced, which no second name can do to it
+        if status.st_ino == each.inode and (status.st_size, status.st_mtime_ns) != (each.size_bytes, each.modified_ns):
+            return each
+    return None
+
+
+def _check_content(each: Mapping[str, Any], path: str, status: os.stat_result, known: KnownFiles) -> None:
+    wanted_bytes = each.get("size_bytes")
+    if wanted_bytes is not None and status.st_size != wanted_bytes:
+        raise Failure(
+            "input-checksum", f"the input {each['name']!r} has {status.st_size} bytes, expected {wanted_bytes}"
+        )
+    wanted = each.get("sha256")
+    if wanted:
+        found = known.sha256(path, status)
+        if found != wanted:
+            raise Failure("input-checksum", f"the input {each['name']!r} has sha256 {found}, expected {wanted}")
+
+
+def _copied(source: str, target: str, each: Mapping[str, Any]) -> Placed:
+    """A copy that may be executed, where the file itself may not."""
+    copy(source, target)
+    os.chmod(target, _EXECUTABLE)
+    return Placed(each["name"], "", 0, 0, 0)
+
+
+def _not_brought(name: str, error: OSError) -> Failure:
+    if error.errno in FULL:
+        return from_system(error, doing=f"bringing the input {name!r}")
+    if isinstance(error, FileNotFoundError):
+        return Failure("missing-input", f"the input {name!r} is not there: {error}")
+    return Failure("missing-input", f"the input {name!r} cannot be read: {error}", code=_READ)

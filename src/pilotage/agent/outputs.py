@@ -1,0 +1,206 @@
+"""Taking the outputs of an attempt out of its folder: found by name, pattern or expression, hashed, and staged.
+
+They are staged in the order of their names, each under the attempt's own key, and wait there for the one attempt that is
+granted. What an attempt leaves half staged is removed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pilotage.agent.copying import copy_whole, move
+from pilotage.agent.diagnosis import FULL, Failure, from_system
+from pilotage.agent.names import check_name
+from pilotage.agent.patterns import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from pilotage.agent.hashing import KnownFiles
+    from pilotage.agent.workplace import Fetch
+
+FILES_MAX = 100_000
+
+
+def names_below(folder: str) -> Iterator[str]:
+    """The names of everything below a folder that is no folder itself; no link is followed."""
+    waiting = [""]
+    while waiting:
+        prefix = waiting.pop()
+        try:
+            with os.scandir(os.path.join(folder, prefix)) as entries:
+                found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        except OSError:
+            continue  # removed meanwhile, or locked by whoever made it: what is asked for there will be missed
+        for name, is_folder in found:
+            if is_folder:
+                waiting.append(f"{prefix}{name}/")
+            else:
+                yield prefix + name
+
+
+def find_outputs(work: Mapping[str, Any], scratch: str, inputs: Collection[str]) -> list[str]:
+    """The names of the files that a package has made and shall give, in order. Raises `Failure` where one is missing.
+
+    A pattern or an expression does not take inputs, unless one is an output by its name.
+    """
+    found: set[str] = set()
+    below: list[str] | None = None
+    for binary in work.get("binaries", ()):
+        if not work.get("startup"):
+            found.update(binary[stream] for stream in ("stdout", "stderr") if binary.get(stream))
+        for output in binary.get("outputs", ()):
+            name, expression = output.get("name", ""), output.get("expression", "")
+            if name and not output.get("pattern"):
+                check_name(name)
+                found.add(name)
+                continue
+            if below is None:
+                taken = set(inputs)
+                below = [each for each in names_below(scratch) if each not in taken]
+            found.update(_matching(output, name, expression, below, scratch))
+    if len(found) > FILES_MAX:
+        raise Failure("missing-output", f"{len(found)} files match its outputs, and at most {FILES_MAX} can be taken")
+    return sorted(found)
+
+
+def _matching(
+    output: Mapping[str, Any], pattern: str, expression: str, below: Sequence[str], scratch: str
+) -> list[str]:
+    if pattern:
+        found = [each for each in below if matches(pattern, each)]
+        if not found:
+            raise Failure("missing-output", f"no file matches the output {pattern!r}")
+        return found
+    folder = output.get("folder", "").rstrip("/")
+    prefix = f"{folder}/" if folder else ""
+    try:
+        compiled = re.compile(expression)
+    except re.error as error:
+        raise Failure("missing-output", f"the expression {expression!r} cannot be read: {error}") from error
+    found = []
+    for each in below:
+        if prefix and each.startswith(prefix):
+            if compiled.fullmatch(each[len(prefix) :]):
+                found.append(each)
+        elif compiled.fullmatch(each):
+            found.append(_put(each, prefix, scratch) if prefix else each)
+    # What an expression such as `.*` asks for is whatever there is, which may be nothing.
+    if not found and compiled.fullmatch("") is None:
+        where = f" in {folder!r}" if folder else ""
+        raise Failure("missing-output", f"no file{where} matches {expression!r}", code="ERROR_FILE_NOT_FOUND")
+    return found
+
+
+def _put(name: str, prefix: str, scratch: str) -> str:
+    """Put a file into the folder that its output names; its name there."""
+    check_name(prefix + name)
+    target = os.path.join(scratch, prefix + name)
+    if os.path.lexists(target):
+        raise Failure("missing-output", f"two files would be {prefix + name!r}")
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    os.rename(os.path.join(scratch, name), target)
+    return prefix + name
+
+
+class _Found(NamedTuple):
+    """An output: where its content is, what the system says of that, and whether it is behind a link."""
+
+    name: str
+    path: str
+    status: os.stat_result
+    is_link: bool
+
+
+class Outputs:
+    """Stages the outputs of one attempt."""
+
+    def __init__(self, *, ref: Mapping[str, Any], work: Mapping[str, Any], scratch: str) -> None:
+        """Say which attempt it is and where its files are."""
+        self._ref = ref
+        self._folder: str = work["folder"]
+        self._staged: str = work["staged"]
+        self._key = f"{ref['package']}-{ref['attempt']}"
+        self._scratch = scratch
+        self._input_inodes: Collection[int] = ()
+
+    def stage(
+        self, names: Sequence[str], known: KnownFiles, fetch: Fetch, *, input_inodes: Collection[int] = ()
+    ) -> list[dict[str, Any]]:
+        """Stage files in this order; the manifest. Raises `Failure`, and then nothing is left of it."""
+        self._input_inodes = input_inodes
+        found = [self._look_at(name) for name in names]
+        manifest = [self._described(each, known) for each in found]
+        # What lies behind a link may be an output itself, so it is copied before anything is moved away.
+        order = sorted(range(len(found)), key=lambda number: not found[number].is_link)
+        try:
+            for number in order:
+                self._put(found[number], number, fetch)
+        except Failure:
+            self._remove(len(found))
+            raise
+        return manifest
+
+    @staticmethod
+    def _described(found: _Found, known: KnownFiles) -> dict[str, Any]:
+        try:
+            sha256 = known.sha256(found.path, found.status)
+        except OSError as error:
+            raise Failure("missing-output", f"the output {found.name!r} cannot be read: {error}") from error
+        return {"name": found.name, "size_bytes": found.status.st_size, "sha256": sha256}
+
+    def _look_at(self, name: str) -> _Found:
+        path = os.path.join(self._scratch, name)
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise Failure("missing-output", f"the name of the output {os.fsencode(name)!r} is not UTF-8") from error
+        try:
+            status = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise Failure("missing-output", f"the output {name!r} is missing: the command did not make it") from error
+        except OSError as error:
+            raise Failure("missing-output", f"the output {name!r} cannot be read: {error}") from error
+        real = os.path.realpath(path) if stat.S_ISLNK(status.st_mode) or "/" in name else path
+        if real != path:
+            if not real.startswith(f"{self._scratch}/"):
+                raise Failure("missing-output", f"the output {name!r} is a link that leads out of the package's folder")
+            try:
+                status = os.stat(real)
+            except OSError as error:
+                raise Failure("missing-output", f"the output {name!r} is a link to nothing") from error
+        if stat.S_ISDIR(status.st_mode):
+            raise Failure("missing-output", f"the output {name!r} is a folder, expected a file")
+        if not stat.S_ISREG(status.st_mode):
+            raise Failure("missing-output", f"the output {name!r} is no regular file")
+        if not status.st_mode & stat.S_IRUSR:
+            with contextlib.suppress(OSError):
+                os.chmod(real, status.st_mode | stat.S_IRUSR)
+        return _Found(name, real, status, real != path)
+
+    def _put(self, found: _Found, number: int, fetch: Fetch) -> None:
+        target = f"{self._staged}/{self._key}-{number}"
+        # An input that is passed on is the file in the tree: that one stays, and is not published over itself.
+        put = copy_whole if found.is_link or found.status.st_ino in self._input_inodes else move
+        try:
+            try:
+                put(found.path, target)
+            except FileNotFoundError:
+                if not os.path.isdir(self._folder):
+                    fetch.stage(self._ref, number, found.path)
+                    return
+                os.makedirs(self._staged, exist_ok=True)
+                put(found.path, target)
+        except OSError as error:
+            code = "" if error.errno in FULL else "ERROR_WRITE_GRID"
+            raise from_system(error, doing=f"staging the output {found.name!r}", code=code) from error
+
+    def _remove(self, count: int) -> None:
+        for number in range(count):
+            for end in ("", ".part"):
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{self._staged}/{self._key}-{number}{end}")

@@ -1,0 +1,116 @@
+"""The folder that the attempts of one slot run in, one after the other: emptied rather than made anew."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+
+
+class Scratch:
+    """A slot's folder. Another one takes its place where it cannot be emptied, or somebody may still be in it."""
+
+    def __init__(self, root: str, slot_number: int) -> None:
+        """Say where; the folder is made by `prepare`."""
+        self._root = root
+        self._slot_number = slot_number
+        self._generation = 0
+        self._is_ready = False
+        self.path = os.path.join(root, f"slot-{slot_number}")
+
+    def prepare(self) -> None:
+        """Make sure that there is an empty folder. Raises `OSError`."""
+        if self._is_ready:
+            return
+        os.makedirs(self._root, mode=0o700, exist_ok=True)
+        try:
+            os.mkdir(self.path, 0o700)
+        except FileExistsError:
+            if not os.path.isdir(self.path) or os.path.islink(self.path) or not _empty(self.path):
+                self.abandon()
+                os.mkdir(self.path, 0o700)
+        self._is_ready = True
+
+    def empty(self) -> None:
+        """Remove everything in it, so that it can be used again."""
+        if self._is_ready and _is_not_empty(self.path) and not _empty(self.path):
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Leave the folder as it is and use another from now on; it goes with the pilot's folder."""
+        self._generation += 1
+        self._is_ready = False
+        self.path = os.path.join(self._root, f"slot-{self._slot_number}.{self._generation}")
+
+    def keep(self, folder: str, name: str) -> str:
+        """Put the folder away for somebody to look at; its new path. Raises `OSError`."""
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        kept = os.path.join(folder, name)
+        remove_tree(kept)
+        os.rename(self.path, kept)
+        self._is_ready = False
+        return kept
+
+
+def remove_tree(path: str) -> bool:
+    """Remove a folder and what is in it; whether it is gone."""
+    if not os.path.lexists(path):
+        return True
+    if os.path.islink(path) or not os.path.isdir(path) or not _empty(path):
+        return False
+    try:
+        os.rmdir(path)
+    except OSError:
+        return False
+    return True
+
+
+def _empty(path: str) -> bool:
+    """Remove what is in a folder, whatever modes it was given, and follow no link out of it; whether it is empty."""
+    found = [path]
+    for folder in found:  # which grows: the folders within come after it
+        try:
+            entries = list(os.scandir(folder))
+        except PermissionError:
+            with contextlib.suppress(OSError):
+                os.chmod(folder, stat.S_IRWXU)
+                entries = list(os.scandir(folder))
+        except OSError:
+            return False
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                found.append(entry.path)
+            else:
+                _unlink(entry.path, folder)
+    for folder in reversed(found[1:]):
+        _remove_folder(folder)
+    return not _is_not_empty(path)
+
+
+def _is_not_empty(path: str) -> bool:
+    try:
+        return bool(os.listdir(path))
+    except OSError:
+        return True
+
+
+def _unlink(path: str, folder: str) -> None:
+    try:
+        os.unlink(path)
+    except PermissionError:
+        with contextlib.suppress(OSError):
+            os.chmod(folder, stat.S_IRWXU)
+            os.unlink(path)
+    except OSError:
+        return  # what is left is seen at the end
+
+
+def _remove_folder(folder: str) -> None:
+    try:
+        os.rmdir(folder)
+    except PermissionError:
+        with contextlib.suppress(OSError):
+            os.chmod(os.path.dirname(folder), stat.S_IRWXU)
+            os.rmdir(folder)
+    except OSError:
+        return

@@ -1,0 +1,193 @@
+"""The supervisor of an agent: its parent, to which every orphan among its descendants comes, so that none is left over.
+
+When the agent dies, the supervisor kills whatever the agent started; when the supervisor dies, the system tells the
+agent, which ends everything and itself. What survives the sudden death of both is swept by the next pilot of the state
+folder. The agent is a fork: one interpreter starts, and the lock of the spool and of the record belongs to both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import threading
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pilotage.agent.bequest import Bequest, clean_up, deliver, find_dead, let_go
+from pilotage.agent.exchanging import Exchanger
+from pilotage.agent.fetching import ServerFetch
+from pilotage.agent.link import announced_address, connect
+from pilotage.agent.pilot import Pilot, say
+from pilotage.agent.pilot_spool import Owner, claim, release
+from pilotage.agent.sweeping import adopted, become_subreaper, die_with_parent, end_descendants, started_at
+from pilotage.agent.workplace import Workplace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pilotage.agent.link import Link
+    from pilotage.agent.pilot import PilotSettings
+
+FAILED = 1
+UNDELIVERED = 3  # it ended by itself, and the service does not know everything
+
+
+class Record:
+    """The file in which a site keeps what it started; it is locked as long as this process or its agent lives."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Take an open file, or -1: nobody wants to know."""
+        self._descriptor = descriptor
+        self._said: dict[str, Any] = {}
+        if descriptor >= 0:
+            os.set_inheritable(descriptor, False)
+
+    def say(self, **said: object) -> None:
+        """Add to what the file says."""
+        if self._descriptor < 0:
+            return
+        self._said.update(said)
+        text = json.dumps(self._said).encode()
+        with contextlib.suppress(OSError):
+            os.pwrite(self._descriptor, text, 0)
+            os.ftruncate(self._descriptor, len(text))
+
+
+def supervise(settings: PilotSettings, record: Record) -> int:
+    """Run a pilot under a supervisor, which this process becomes; the exit status."""
+    own = os.getpid()
+    record.say(pid=own, started=started_at(own), pilot=settings.pilot)
+    lock = claim(settings.spool, Owner(settings.pilot, settings.site, settings.request))
+    become_subreaper()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    agent = os.fork()
+    if agent == 0:
+        os._exit(_fly(settings, record, supervisor=own))
+    _pass_on_signals(agent, settings.grace_seconds)
+    status = _wait(agent)
+    end_descendants(own)
+    _reap()
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) in (0, UNDELIVERED):
+        return os.WEXITSTATUS(status)
+    reason = "killed" if os.WIFSIGNALED(status) else "failed"
+    how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {os.WEXITSTATUS(status)}"
+    say(f"the agent ended with {how}; what it ran is killed")
+    record.say(ended=reason)
+    left = Bequest(settings.pilot, settings.site, settings.request, lock)
+    clean_up(left, scratch=settings.scratch.parent)
+    deliver(left, spool=settings.spool, connect=_connecting(settings), reason=reason)
+    return FAILED
+
+
+def _pass_on_signals(agent: int, grace_seconds: float) -> None:
+    def end(_number: int, _frame: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(agent, signal.SIGTERM)
+        signal.setitimer(signal.ITIMER_REAL, grace_seconds + 2.0)
+
+    def end_now(_number: int, _frame: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(agent, signal.SIGKILL)
+
+    signal.signal(signal.SIGALRM, end_now)
+    signal.signal(signal.SIGTERM, end)
+
+
+def _wait(agent: int) -> int:
+    """Reap whatever dies, until the agent does; its status."""
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == agent:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            return status
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            continue
+
+
+def _connecting(settings: PilotSettings) -> Callable[[], Link]:
+    return lambda: connect(settings.server, announcement=settings.announcement, token_file=settings.token_file)
+
+
+# --- the agent -------------------------------------------------------------------------------------------------------
+
+
+def _fly(settings: PilotSettings, record: Record, *, supervisor: int) -> int:
+    """What the agent does, from its first moment to its last; its exit status."""
+    try:
+        return _pilot(settings, record, supervisor=supervisor)
+    except BaseException:  # noqa: BLE001 # a forked process must not run on into what its parent does
+        say(traceback.format_exc())
+        return FAILED
+
+
+def _pilot(settings: PilotSettings, record: Record, *, supervisor: int) -> int:
+    exchanger = Exchanger(settings)
+    _obey_signals(exchanger, supervisor=supervisor)
+    die_with_parent(signal.SIGTERM)
+    if os.getppid() != supervisor:
+        return FAILED
+    if adopted() is not None:
+        become_subreaper()  # so that, should the supervisor die, orphans are still known as ours
+    gc.freeze()  # what is there now stays: it is not looked through again, and its pages stay shared with the supervisor
+    gc.set_threshold(20_000, 50, 50)
+    connecting = _connecting(settings)
+    scratch = settings.scratch
+    scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+    workplace = Workplace(
+        scratch=str(scratch),
+        pilot=settings.pilot,
+        site=settings.site,
+        node=settings.node,
+        server=announced_address(settings.announcement) or settings.server,
+        token_file=settings.token_file,
+        spool=str(settings.spool / "applications"),
+        keep=str(Path(settings.state) / "kept"),
+        sole=True,
+        grace_seconds=min(5.0, 0.5 * settings.grace_seconds),  # what does not heed is killed, and that is told, in time
+    )
+    fetch = ServerFetch(scratch / "content", connecting)
+    pilot = Pilot(settings, workplace=workplace, fetch=fetch, on_news=exchanger.on_news)
+    _settle_dead(settings, connecting)
+    told = exchanger.run(pilot)
+    end_descendants(os.getpid())
+    fetch.close()
+    workplace.close()
+    clean_up(Bequest(settings.pilot, "", "", -1), scratch=scratch.parent)
+    if told:
+        release(settings.spool, settings.pilot)
+    record.say(ended=pilot.ended or "unheard")
+    return 0 if told else UNDELIVERED
+
+
+def _obey_signals(exchanger: Exchanger, *, supervisor: int) -> None:
+    """Leave when told to, or when the supervisor is gone; the terminal is not ours."""
+
+    def leave(_number: int, _frame: object) -> None:
+        exchanger.ask_to_leave("terminated" if os.getppid() == supervisor else "supervisor-gone")
+
+    signal.signal(signal.SIGTERM, leave)
+
+
+def _settle_dead(settings: PilotSettings, connecting: Callable[[], Link]) -> None:
+    """End what dead pilots of the state folder left running, now; and tell what they could not, beside the work."""
+    dead = find_dead(settings.spool)
+    for each in dead:
+        clean_up(each, scratch=settings.scratch.parent)
+
+    def tell() -> None:
+        for each in dead:
+            if not deliver(each, spool=settings.spool, connect=connecting):
+                say(f"what the dead pilot {each.pilot} left could not be told yet; the next one will")
+            let_go(each)
+
+    if dead:
+        threading.Thread(target=tell, name="bequests", daemon=True).start()

@@ -1,0 +1,247 @@
+"""Jobs run from Python: `pilotage.run`, `arun`, `stream` and `submit`, and who is told meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pilotage.app.book import state_folders
+from pilotage.app.following import Following
+from pilotage.app.results import Output, Result, nothing_to_do, output_of
+from pilotage.app.running import HowToRun, Source, bring, source_of
+from pilotage.app.session import Session
+from pilotage.client import find_addresses
+from pilotage.model.progress import Progress
+
+if TYPE_CHECKING:
+    from pilotage.language import LoadedJob
+    from pilotage.language.builder import Job
+
+Told = Callable[[Output], object]
+Watched = Callable[[Progress], object]
+
+
+def submit(
+    job: Job | LoadedJob | str | os.PathLike[str],
+    *,
+    folder: str | Path | None = None,
+    slots: int | None = None,
+    fresh: bool = False,
+    keep_failed: bool = False,
+) -> Result:
+    """Have a job run in the background, and do not wait for it: `Result.wait` does."""
+    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed)
+    result, following = _submitted(source_of(job, folder=folder), how, stop=None)
+    following.close()
+    return result
+
+
+def run(
+    job: Job | LoadedJob | str | os.PathLike[str],
+    *,
+    folder: str | Path | None = None,
+    slots: int | None = None,
+    fresh: bool = False,
+    keep_failed: bool = False,
+    on_finished: Told | None = None,
+    on_failed: Told | None = None,
+    on_progress: Watched | None = None,
+) -> Result:
+    """Run a job here and wait for its end.
+
+    `job` is the path of a document, or a job built in Python whose files lie in `folder`. `on_finished` and `on_failed`
+    are called with the `Output` of each package as it ends, `on_progress` with how far the job is. Raises
+    `DocumentError` for faults of the document; packages that fail raise nothing: see `Result.ok`.
+    """
+    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed)
+    return _run(source_of(job, folder=folder), how, Callbacks(on_finished, on_failed, on_progress), stop=None)
+
+
+async def arun(
+    job: Job | LoadedJob | str | os.PathLike[str],
+    *,
+    folder: str | Path | None = None,
+    slots: int | None = None,
+    fresh: bool = False,
+    keep_failed: bool = False,
+    on_finished: Told | None = None,
+    on_failed: Told | None = None,
+    on_progress: Watched | None = None,
+) -> Result:
+    """Run a job as `run` does, beside other coroutines; cancelled, it no longer waits, and the job goes on.
+
+    The callbacks are called in another thread.
+    """
+    stop = threading.Event()
+    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed)
+    calls = Callbacks(on_finished, on_failed, on_progress)
+    try:
+        return await asyncio.to_thread(lambda: _run(source_of(job, folder=folder), how, calls, stop=stop))
+    except asyncio.CancelledError:
+        stop.set()
+        raise
+
+
+def stream(
+    job: Job | LoadedJob | str | os.PathLike[str],
+    *,
+    folder: str | Path | None = None,
+    slots: int | None = None,
+    fresh: bool = False,
+    keep_failed: bool = False,
+) -> Iterator[Output]:
+    """Run a job, and give the `Output` of each package as it finishes, well or not; those of earlier runs come first."""
+    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed)
+    result, following = _submitted(source_of(job, folder=folder), how, stop=None)
+    if not result.job:
+        return
+    try:
+        for package in following.packages():
+            yield output_of(following, package)
+    finally:
+        following.close()
+
+
+class Client:
+    """A service that somebody runs, anywhere, from Python: jobs are submitted to it, and asked for by their id.
+
+    Without a URL it is the one that PILOTAGE_SERVER names, or that runs in the current folder or above it. The files of a
+    job must lie where that service sees them under the same path.
+    """
+
+    def __init__(self, server: str | None = None, *, token_file: str | None = None) -> None:
+        """Say which server; nothing is opened yet. Raises `NoServer` where none is known."""
+        (self._address,) = find_addresses(
+            [server] if server else [],
+            token_files=[token_file] if token_file else [],
+            environment=os.environ,
+            state_folders=state_folders(environment=os.environ, folder=Path.cwd()),
+        )
+
+    @property
+    def url(self) -> str:
+        """Where the server is."""
+        return self._address.url
+
+    def submit(
+        self,
+        job: Job | LoadedJob | str | os.PathLike[str],
+        *,
+        folder: str | Path | None = None,
+        fresh: bool = False,
+        keep_failed: bool = False,
+    ) -> Result:
+        """Have a job run there, and do not wait for it: `Result.wait` does."""
+        source = source_of(job, folder=folder)
+        loaded = source.load()
+        with self._address.server() as server:
+            brought = bring(source, loaded, server, HowToRun(fresh=fresh, keep_failed=keep_failed))
+        if not brought.answer.job:
+            progress = nothing_to_do(brought.name, packages=brought.answer.packages)
+            return Result(self._following(""), progress, folder=source.folder)
+        return self.result(brought.answer.job, folder=source.folder)
+
+    def result(self, job: str, *, folder: str | Path | None = None) -> Result:
+        """A job of that service by its id, as it stands; raises `ServerRefused` where there is none."""
+        following = self._following(job)
+        try:
+            return Result(following, following.progress(), folder=Path(folder or ".").absolute())
+        finally:
+            following.close()
+
+    def _following(self, job: str) -> Following:
+        return Following(self._address.server, job)
+
+
+class Callbacks:
+    """Who wants to hear what while a job runs; GASW's notification."""
+
+    def __init__(self, finished: Told | None, failed: Told | None, progress: Watched | None) -> None:
+        """None is nobody."""
+        self._finished = finished
+        self._failed = failed
+        self._progress = progress
+
+    @property
+    def want_packages(self) -> bool:
+        """Whether anybody wants to hear of single packages."""
+        return self._finished is not None or self._failed is not None
+
+    def tell(self, output: Output) -> None:
+        """Tell of a package that ended."""
+        wanted = self._finished if output.ok else self._failed
+        if wanted is not None:
+            wanted(output)
+
+    def look(self, progress: Progress) -> None:
+        """Tell how far the job is."""
+        if self._progress is not None:
+            self._progress(progress)
+
+
+def _submitted(source: Source, how: HowToRun, *, stop: threading.Event | None) -> tuple[Result, Following]:
+    session = Session(source.folder, slots=how.slots)
+    try:
+        loaded = source.load()
+        with session.server() as server:
+            brought = bring(source, loaded, server, how)
+        session.go_on(brought.answer.job)
+    except BaseException:
+        session.give_up()
+        raise
+    following = Following(session.server, brought.answer.job, stop=stop)
+    if not brought.answer.job:
+        progress = nothing_to_do(brought.name, packages=brought.answer.packages)
+    else:
+        progress = following.progress()
+    return Result(following, progress, folder=source.folder), following
+
+
+def _run(source: Source, how: HowToRun, calls: Callbacks, *, stop: threading.Event | None) -> Result:
+    result, following = _submitted(source, how, stop=stop)
+    if not result.job:
+        return result
+    told: set[str] = set()
+    try:
+        with _shown_in_notebook(result) as shown:
+            for progress in following.until_over():
+                result.progress = progress
+                calls.look(progress)
+                shown()
+                if calls.want_packages:
+                    _tell_new(following, calls, told)
+    finally:
+        following.close()
+    return result
+
+
+def _tell_new(following: Following, calls: Callbacks, told: set[str]) -> None:
+    for package in following.finished():
+        if package not in told:
+            told.add(package)
+            calls.tell(output_of(following, package))
+
+
+@contextmanager
+def _shown_in_notebook(result: Result) -> Iterator[Callable[[], None]]:
+    """Show a result where this is a notebook, and draw it again whenever asked; elsewhere nothing is shown."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    handle: Any = None
+    if type(shell).__name__ == "ZMQInteractiveShell":
+        handle = import_module("IPython.display").display(result, display_id=True)
+
+    def draw() -> None:
+        if handle is not None:
+            handle.update(result)
+
+    try:
+        yield draw
+    finally:
+        draw()

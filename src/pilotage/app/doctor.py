@@ -1,0 +1,319 @@
+"""What is broken between here and a result: each hop is tried, and what fails is named with what to do about it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from pilotage.adapters.journals.network_folders import network_kind
+from pilotage.adapters.local_token import TokenError, read_token, token_file
+from pilotage.adapters.settings_files import state_folder
+from pilotage.model.configuration import Settings
+from pilotage.service.announcement import Announcement, find_service
+
+Verdict = Literal["ok", "warn", "bad"]
+
+PYTHON_MIN = (3, 11)
+SQLITE_MIN = (3, 35)
+FREE_BYTES_BAD = 64 * 2**20
+FREE_BYTES_WARN = 2**30
+FREE_FILES_BAD = 1000
+SKEW_SECONDS_WARN = 2.0
+SKEW_SECONDS_BAD = 60.0
+ANSWER_SECONDS = 5.0
+SOCKET_NAME_BYTES_MAX = 100
+_STDERR_LINES = 3
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One hop: whether it holds, and where not, what to do."""
+
+    hop: str
+    verdict: Verdict
+    message: str
+    next_step: str = ""
+
+
+class World(msgspec.Struct, frozen=True, kw_only=True):
+    """What the doctor looks at, so that it can be shown a sick one."""
+
+    python: tuple[int, int] = (sys.version_info[0], sys.version_info[1])
+    sqlite: str = sqlite3.sqlite_version
+    now: Callable[[], float] = time.time
+    statvfs: Callable[[Path], os.statvfs_result] = os.statvfs
+    link: Callable[[Path, Path], None] = os.link
+    network: Callable[[Path], str] = network_kind
+
+
+def diagnose(settings: Settings, *, folder: Path, world: World | None = None) -> list[Finding]:
+    """Try every hop from a folder: the programs, the disk, the token, the service and its agents."""
+    world = world or World()
+    state = state_folder(settings, folder=folder).absolute()
+    found = find_service(state)
+    findings = [*_programs(world), *_disk(state, world)]
+    if folder.absolute() != state.parent:
+        findings += _writes("results", folder.absolute(), world)
+    findings += [_token(state), *_service(settings, found)]
+    if found is not None and found.socket:
+        findings += [_socket(found), *_agents(state)]
+    return findings
+
+
+def _programs(world: World) -> Iterator[Finding]:
+    version = ".".join(map(str, world.python))
+    if world.python < PYTHON_MIN:
+        wanted = ".".join(map(str, PYTHON_MIN))
+        yield Finding(
+            hop="python",
+            verdict="bad",
+            message=f"Python {version} is too old: {wanted} or later is needed",
+            next_step="make an environment with a newer one: python3.11 -m venv …",
+        )
+    else:
+        yield Finding(hop="python", verdict="ok", message=f"Python {version}")
+    parts = tuple(int(part) for part in world.sqlite.split(".")[:2] if part.isdecimal())
+    if parts < SQLITE_MIN:
+        wanted = ".".join(map(str, SQLITE_MIN))
+        yield Finding(
+            hop="sqlite",
+            verdict="bad",
+            message=f"SQLite {world.sqlite} is too old: {wanted} or later is needed",
+            next_step="use a Python that brings a newer one",
+        )
+    else:
+        yield Finding(hop="sqlite", verdict="ok", message=f"SQLite {world.sqlite}")
+
+
+def _disk(state: Path, world: World) -> Iterator[Finding]:
+    """The state folder, or the nearest above it that is there."""
+    place = next(each for each in (state, *state.parents) if each.exists())
+    yield from _writes("state folder", place, world)
+    kind = world.network(place)
+    if kind:
+        yield Finding(
+            hop="file system",
+            verdict="warn",
+            message=f"{place} is on {kind}, a network file system: slower, and files may be seen late",
+            next_step="keep the state on a local disk: --journal sqlite:DIR",
+        )
+    else:
+        yield Finding(hop="file system", verdict="ok", message=f"{place} is on a local disk")
+    if len(os.fsencode(state / "agent.sock")) > SOCKET_NAME_BYTES_MAX:
+        yield Finding(
+            hop="socket name",
+            verdict="warn",
+            message="the path of the state folder is too long for a socket: it is reached another way",
+            next_step="a folder with a shorter path is simpler",
+        )
+
+
+def _writes(hop: str, place: Path, world: World) -> Iterator[Finding]:
+    """Whether a folder takes files, has room, keeps the time and knows hard links."""
+    probe = place / f".pilotage-doctor-{secrets.token_hex(4)}"
+    other = probe.with_suffix(".link")
+    try:
+        with probe.open("xb") as file:
+            file.write(b"x")
+            file.flush()
+            os.fsync(file.fileno())
+        told_at = probe.stat().st_mtime
+    except OSError as error:
+        yield Finding(
+            hop=hop,
+            verdict="bad",
+            message=f"nothing can be written into {place}: {(error.strerror or str(error)).lower()}",
+            next_step="make room, or mend its permissions, or go to another folder",
+        )
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+        yield from _room(hop, place, world)
+        return
+    try:
+        yield Finding(hop=hop, verdict="ok", message=f"{place} can be written")
+        yield from _room(hop, place, world)
+        yield _clock(hop, told_at - world.now())
+        try:
+            world.link(probe, other)
+        except OSError:
+            yield Finding(
+                hop=f"{hop}: hard links",
+                verdict="warn",
+                message=f"{place} knows no hard links: inputs are copied, which takes time and room",
+                next_step="keep state and results on a file system that does, such as ext4 or xfs",
+            )
+        else:
+            yield Finding(hop=f"{hop}: hard links", verdict="ok", message="inputs are linked, not copied")
+    finally:
+        probe.unlink(missing_ok=True)
+        other.unlink(missing_ok=True)
+
+
+def _room(hop: str, place: Path, world: World) -> Iterator[Finding]:
+    hop = f"{hop}: space"
+    room = world.statvfs(place)
+    free = room.f_bavail * room.f_frsize
+    told = f"{free / 2**30:.1f} GiB are free"
+    if free < FREE_BYTES_BAD or (room.f_files and room.f_favail < FREE_FILES_BAD):
+        what = f"{room.f_favail} files more can be made" if free >= FREE_BYTES_BAD else told
+        message, verdict = f"there is no space left: {what}", "bad"
+    elif free < FREE_BYTES_WARN:
+        message, verdict = f"there is little space left: {told}", "warn"
+    else:
+        message, verdict = told, "ok"
+    step = "" if verdict == "ok" else f"make room on the file system of {place}"
+    yield msgspec.convert({"hop": hop, "verdict": verdict, "message": message, "next_step": step}, Finding)
+    if room.f_flag & os.ST_NOEXEC:
+        yield Finding(
+            hop=f"{hop.partition(':')[0]}: programs",
+            verdict="bad",
+            message=f"{place} is mounted noexec: scripts that a job brings along cannot be started",
+            next_step="keep the state on another file system: --journal sqlite:DIR",
+        )
+
+
+def _clock(hop: str, skew_seconds: float) -> Finding:
+    hop = f"{hop}: clock"
+    ahead = "ahead of" if skew_seconds > 0 else "behind"
+    message = f"the file system is {abs(skew_seconds):.1f} s {ahead} this computer"
+    step = "set the clocks of both by the same time server"
+    if abs(skew_seconds) >= SKEW_SECONDS_BAD:
+        return Finding(hop=hop, verdict="bad", message=message, next_step=step)
+    if abs(skew_seconds) >= SKEW_SECONDS_WARN:
+        return Finding(hop=hop, verdict="warn", message=message, next_step=step)
+    return Finding(hop=hop, verdict="ok", message="the clocks agree")
+
+
+def _token(state: Path) -> Finding:
+    if not token_file(state).exists():
+        return Finding(hop="token", verdict="ok", message="there is none yet: the service makes it when it starts")
+    try:
+        read_token(state)
+    except TokenError as error:
+        return Finding(hop="token", verdict="bad", message=error.what, next_step=error.next_step or str(error))
+    return Finding(hop="token", verdict="ok", message=str(token_file(state)))
+
+
+def _service(settings: Settings, found: Announcement | None) -> Iterator[Finding]:
+    if found is None:
+        yield _port(settings)
+        yield Finding(
+            hop="service", verdict="warn", message="no service runs here", next_step="start it: pilotage serve"
+        )
+        return
+    parts = urlsplit(found.url)
+    http = HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_SECONDS)
+    try:
+        http.request("GET", "/healthz")
+        status = http.getresponse().status
+    except (OSError, HTTPException) as error:
+        yield Finding(
+            hop="service",
+            verdict="bad",
+            message=f"process {found.pid} lives, and does not answer at {found.url}: {error}",
+            next_step="its log says why: service.log; or stop it: pilotage serve --stop",
+        )
+    else:
+        well = status == 200
+        yield Finding(
+            hop="service",
+            verdict="ok" if well else "bad",
+            message=f"process {found.pid} answers at {found.url}"
+            + ("" if well else f", and is not well: HTTP {status}"),
+            next_step="" if well else "its log says why: service.log",
+        )
+    finally:
+        http.close()
+
+
+def _port(settings: Settings) -> Finding:
+    host, port = settings.service.host, settings.service.port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind((host, port))
+        except OSError as error:
+            return Finding(
+                hop="port",
+                verdict="bad",
+                message=f"{host}:{port} cannot be listened on: {(error.strerror or str(error)).lower()}",
+                next_step="choose another: pilotage serve --port 0, or the setting service.port",
+            )
+    return Finding(hop="port", verdict="ok", message=f"{host}:{port} is free")
+
+
+def _socket(found: Announcement) -> Finding:
+    path = Path(found.socket)
+    try:
+        _speak(path)
+    except (OSError, HTTPException, ValueError) as error:
+        return Finding(
+            hop="socket",
+            verdict="bad",
+            message=f"agents cannot reach {path}: {(getattr(error, 'strerror', None) or str(error)).lower()}",
+            next_step="start the service again: pilotage serve --stop, then pilotage serve",
+        )
+    return Finding(hop="socket", verdict="ok", message=f"agents are answered at {path}")
+
+
+def _speak(path: Path) -> None:
+    """Ask something of whoever listens on a socket; raises where there is no answer."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+            line.settimeout(ANSWER_SECONDS)
+            line.connect(f"/proc/self/fd/{folder}/{path.name}")
+            line.sendall(b"GET /healthz HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")
+            if not line.recv(64).startswith(b"HTTP/1.1 200"):
+                raise ValueError("the answer is not that of a service")
+    finally:
+        os.close(folder)
+
+
+class _Pilot(msgspec.Struct, frozen=True):
+    pid: int
+
+
+def _agents(state: Path) -> Iterator[Finding]:
+    """The pilots of this computer: those that live, and the last words of those that do not."""
+    files = sorted((state / "pilots").glob("*.json"))
+    alive = 0
+    for file in files:
+        try:
+            pid = msgspec.json.decode(file.read_bytes(), type=_Pilot).pid
+            os.kill(pid, 0)
+        except (OSError, msgspec.DecodeError):
+            said = _last_lines(file.with_suffix(".err"))
+            yield Finding(
+                hop="agent",
+                verdict="warn",
+                message=f"the agent {file.stem} is gone" + (f"; it said: {said}" if said else ""),
+                next_step="the service starts another; what it said is in status, too",
+            )
+        else:
+            alive += 1
+    if alive:
+        told = "1 agent lives" if alive == 1 else f"{alive} agents live"
+        yield Finding(hop="agents", verdict="ok", message=told)
+    elif not files:
+        yield Finding(hop="agents", verdict="ok", message="none is needed now: they are started when there is work")
+
+
+def _last_lines(file: Path) -> str:
+    try:
+        lines = file.read_bytes()[-4096:].decode("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return ""
+    return " / ".join(lines[-_STDERR_LINES:])

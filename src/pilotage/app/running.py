@@ -1,0 +1,98 @@
+"""From a document to a job at a service: read, checked, and sent with what it brings along."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pilotage.app.documents import examine, find_document
+from pilotage.model.submission import Submission, SubmissionAnswer, submission_of
+
+if TYPE_CHECKING:
+    from pilotage.client import Server
+    from pilotage.language import LoadedJob
+    from pilotage.language.builder import Job
+
+
+class HowToRun(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job is run, beside what its document says."""
+
+    slots: int | None = None  # none: as many as there are cores
+    fresh: bool = False  # adopt nothing of earlier runs
+    keep_failed: bool = False  # leave the scratch folders of failed attempts
+    owner: str = ""
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """A document that is to be run: where it is, and how it is understood, which may take a moment."""
+
+    folder: Path  # absolute: the root of the job's tree
+    document: str  # its name, for messages; the same name in the same folder is the same document
+    load: Callable[[], LoadedJob]
+
+
+class Submitted(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that was brought to a service; without an id there was nothing to do."""
+
+    answer: SubmissionAnswer
+    name: str
+    folder: Path
+
+
+def source_of(job: Job | LoadedJob | str | os.PathLike[str] | None, *, folder: str | Path | None = None) -> Source:
+    """What is to be run: a document by its path, the current folder's for None, or a job built in Python.
+
+    The files of a job built in Python lie in `folder`, or the current one. Nothing is read yet.
+    """
+    from pilotage.language import LoadedJob as Understood
+    from pilotage.language.builder import Job as Built
+
+    if isinstance(job, Built | Understood):
+        place = Path(folder or ".").absolute()
+        if isinstance(job, Built):
+            built = job
+            return Source(folder=place, document="", load=lambda: built.load(str(place)))
+        known = job
+        return Source(folder=place, document="", load=lambda: known)
+    return document_source(job)
+
+
+def document_source(path: str | os.PathLike[str] | None, *, source_format: Any = None) -> Source:
+    """The document at a path, or of the current folder; raises `DocumentError` where there is none."""
+    name = find_document() if path is None else os.fspath(path)
+    whole = Path(name).absolute()
+    return Source(
+        folder=whole.parent, document=whole.name, load=lambda: examine(name, source_format=source_format).job()
+    )
+
+
+def submission(source: Source, loaded: LoadedJob, how: HowToRun, *, keep: Callable[[bytes], str]) -> Submission:
+    """What is sent to the service; the files that the job brings along go through `keep`."""
+    from pilotage.service.running.capturing import DiskFiles, capture
+
+    captured = capture(loaded.expansion, DiskFiles(source.folder), keep)
+    return submission_of(
+        loaded.definition,
+        loaded.expansion.resolved,
+        folder=str(source.folder),
+        document=source.document,
+        captured=captured,
+        format=loaded.format,
+        owner=how.owner,
+        fresh=how.fresh,
+        keep_failed=how.keep_failed,
+        only_if_needed=True,
+    )
+
+
+def bring(source: Source, loaded: LoadedJob, server: Server, how: HowToRun) -> Submitted:
+    """Bring a job to a service: its content, then the job; raises what the service refuses it for."""
+    from pilotage.client.jobs import Jobs
+
+    jobs = Jobs(server)
+    sent = submission(source, loaded, how, keep=jobs.put_content)
+    return Submitted(answer=jobs.submit(sent), name=loaded.definition.job, folder=source.folder)

@@ -1,0 +1,112 @@
+"""A failure as a card: the cause, how it ended, what it took, where, its last words, what to do, and whether it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pilotage.cli.output import shown
+from pilotage.cli.words import moment, one_line, plural
+
+if TYPE_CHECKING:
+    from pilotage.model.progress import FailureCard, FailureGroup, Progress
+
+STDERR_LINES_MAX = 10
+_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+def size_text(size_bytes: int) -> str:
+    """A number of bytes as people say it."""
+    for factor, unit in _UNITS:
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.3g} {unit}"
+    return f"{size_bytes} B"
+
+
+def headline(job: str, group: FailureGroup) -> str:
+    """One line on a kind of failure, for those who watch."""
+    card = group.card
+    others = f" and {plural(group.count - 1, 'other')}" if group.count > 1 else ""
+    said = first_line(card.exit_message)
+    told = f": {said}" if said else ""
+    again = "; tried again" if card.again else ""
+    return one_line(f"{job}/{card.package}{others} failed ({why(card)}){told}{again}")
+
+
+def why(card: FailureCard) -> str:
+    """The cause in a word or two: why the attempt failed, and why the package was given up, if it was."""
+    parts = [part for part in (card.reason or card.exit_code, card.cause) if part]
+    return ", ".join(dict.fromkeys(parts)) or "unknown"
+
+
+def first_line(text: str) -> str:
+    """What a message says to people; below it stand the last lines of the program."""
+    return text.strip().split("\n", 1)[0]
+
+
+def card_lines(job: str, card: FailureCard, *, count: int = 1, indent: str = "  ") -> Iterator[str]:
+    """The lines of a card, each with its end."""
+    inner = f"{indent}  "
+    yield f"{indent}{plural(count, 'package')}: {one_line(why(card))}\n"
+    place = f"{job}/{card.package}" + (f" ({card.path})" if card.path else "")
+    tried = f", attempt {card.attempt}" if card.attempt else ""
+    where = " at ".join(part for part in ("", card.site) if part or card.site)
+    host = f" on {card.node}" if card.node else ""
+    such = "such as " if count > 1 else ""
+    yield f"{inner}{such}{one_line(place + tried + where + host)}\n"
+    if ended := ", ".join(_endings(card)):
+        yield f"{inner}{one_line(ended)}\n"
+    yield from _message(card.exit_message, inner)
+    yield f"{inner}{_future(card)}\n"
+    look = card.next_step or f"pilotage logs {job}/{card.package}"
+    yield f"{inner}look further: {one_line(look)}\n"
+
+
+def _endings(card: FailureCard) -> Iterator[str]:
+    if card.exit_code:
+        yield card.exit_code
+    if card.signal is not None:
+        yield f"signal {card.signal}{_signal_name(card.signal)}"
+    elif card.exit_status is not None:
+        yield f"exit status {card.exit_status}"
+    if card.peak_memory_bytes is not None:
+        yield f"peak memory {size_text(card.peak_memory_bytes)}"
+
+
+def _signal_name(number: int) -> str:
+    import signal
+
+    try:
+        return f" ({signal.Signals(number).name})"
+    except ValueError:
+        return ""
+
+
+def _message(message: str, indent: str) -> Iterator[str]:
+    lines = [line.rstrip() for line in shown(message).strip().split("\n")]
+    if not lines[0]:
+        return
+    yield f"{indent}{lines[0]}\n"
+    for line in lines[1:][-STDERR_LINES_MAX:]:
+        yield f"{indent}  | {line}\n"
+
+
+def _future(card: FailureCard) -> str:
+    if card.again:
+        return f"it will be tried again{f' at {moment(card.again_at)}' if card.again_at is not None else ''}"
+    if card.cause == "upstream":
+        return "it was not run: what it needs was not made"
+    return "it will not be tried again by itself"
+
+
+def failure_lines(progress: Progress) -> Iterator[str]:
+    """Every failure of a job, grouped by cause, and what to do about them."""
+    if not progress.failures:
+        return
+    yield "failures\n"
+    for group in progress.failures:
+        yield from card_lines(progress.job, group.card, count=group.count)
+    told = sum(group.count for group in progress.failures)
+    if told < progress.failed:
+        words = f"job={progress.job} and state=ABORTED"
+        yield f'  and {plural(progress.failed - told, "other")}; see them with: pilotage query "{one_line(words)}"\n'

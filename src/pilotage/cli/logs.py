@@ -1,0 +1,119 @@
+"""`pilotage logs`: what the programs of a package wrote."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from pilotage.cli.output import emit, say_to_reader
+from pilotage.cli.remote import connect, json_option, named_package, server_option
+from pilotage.cli.streams import failure_of
+from pilotage.model.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from pilotage.client import Server
+    from pilotage.client.jobs import Log
+
+LOOK_SECONDS = 0.5
+STREAMS = ("stdout", "stderr")
+
+
+@click.command()
+@click.argument("package", metavar="PACKAGE")
+@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Of this attempt; none: of the last one.")
+@click.option("--stdout", "only", flag_value="stdout", help="Only what it wrote to its standard output, as it is.")
+@click.option("--stderr", "only", flag_value="stderr", help="Only what it wrote to its standard error, as it is.")
+@click.option("--follow", is_flag=True, help="Go on with what comes, until the attempt is over.")
+@json_option
+@server_option
+def logs(
+    package: str,
+    attempt: int | None,
+    only: str | None,
+    server: str | None,
+    token_file: str | None,
+    *,
+    follow: bool,
+    as_json: bool,
+) -> int:
+    """Show what the programs of a package wrote.
+
+    It is written JOB/1.2.1 or JOB/001/002/001. Of what is very long, the beginning and the end are kept.
+    """
+    from pilotage.client.jobs import Jobs
+
+    if follow and as_json:
+        raise click.UsageError("--follow and --json exclude each other.")
+    where, dotted = named_package(package)
+    streams = (only,) if only is not None else STREAMS
+    with connect(server, token_file) as connection:
+        if follow:
+            return _follow(connection, where.job, dotted, streams, attempt)
+        found = Jobs(connection).logs(where.job, dotted, attempt=attempt)
+    if as_json:
+        import msgspec
+
+        from pilotage import app
+
+        kept = [msgspec.to_builtins(each) for each in found if each.stream in streams]
+        emit([app.json_text({"job": where.job, "package": dotted, "logs": kept})])
+        return ExitCode.COMPLETE
+    chosen = _of_one_attempt(found, streams, attempt)
+    for log in chosen:
+        if only is None:
+            emit([f"--- {log.stream} of attempt {log.attempt} ---\n"])
+        emit([log.text if only is not None or log.text.endswith("\n") or not log.text else f"{log.text}\n"])
+    if not chosen:
+        say_to_reader(f"nothing was written yet, or it was not kept; see: pilotage explain {where}")
+    return ExitCode.COMPLETE
+
+
+def _of_one_attempt(found: Sequence[Log], streams: Sequence[str], attempt: int | None) -> list[Log]:
+    number = attempt if attempt is not None else max((each.attempt for each in found), default=0)
+    return [each for name in streams for each in found if each.attempt == number and each.stream == name]
+
+
+def _follow(connection: Server, job: str, package: str, streams: Sequence[str], attempt: int | None) -> int:
+    """Print what is new, time and again; the end is when the package is over, or the attempt that was asked for."""
+    from pilotage.client.jobs import Jobs
+
+    gc.enable()  # this may go on for days
+    jobs, told = Jobs(connection), dict[tuple[int, str], str]()
+    try:
+        while True:
+            # Asked before the logs are read: what came with the end is shown, too.
+            over = _is_over(connection, job, package, attempt)
+            for log in _of_one_attempt(jobs.logs(job, package, attempt=attempt), streams, attempt):
+                key = (log.attempt, log.stream)
+                emit([_new(told.get(key), log, heading=len(streams) > 1)])
+                told[key] = log.text
+            if over or failure_of(sys.stdout) is not None:
+                return ExitCode.COMPLETE
+            time.sleep(LOOK_SECONDS)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+
+
+def _new(before: str | None, log: Log, *, heading: bool) -> str:
+    if before is None:
+        return (f"--- {log.stream} of attempt {log.attempt} ---\n" if heading else "") + log.text
+    if log.text.startswith(before):
+        new = log.text[len(before) :]
+        return f"--- {log.stream} of attempt {log.attempt}, going on ---\n{new}" if heading and new else new
+    return log.tail if log.text != before else ""  # the middle is gone: the end is what is new
+
+
+def _is_over(connection: Server, job: str, package: str, attempt: int | None) -> bool:
+    from pilotage.client.server import path_of
+    from pilotage.model.states import FINAL_NAMES
+
+    found = connection.get(path_of("jobs", job, "packages", package))
+    if found["package"]["state"] in FINAL_NAMES:
+        return True
+    ended = {each["attempt"] for each in found["attempts"] if each["finished_at"] is not None or each["lost_at"]}
+    return attempt in ended

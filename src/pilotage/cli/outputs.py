@@ -1,0 +1,132 @@
+"""`pilotage outputs`: the results of a job are verified and handed over; of a package, everything it left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pilotage.cli.output import emit, say_to_reader
+from pilotage.cli.remote import Place, connect, json_option, place_of, server_option
+from pilotage.cli.words import one_line, plural, table
+from pilotage.model.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from pilotage.app.taking import Taken
+    from pilotage.client.jobs import Jobs
+    from pilotage.model.outputs import PackageOutput
+
+PROBLEMS_SHOWN_MAX = 20
+
+
+@click.command()
+@click.argument("place", metavar="JOB|PACKAGE")
+@click.option(
+    "--to", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Put them into this folder, too."
+)
+@json_option
+@server_option
+def outputs(place: str, to: Path | None, server: str | None, token_file: str | None, *, as_json: bool) -> int:
+    """Verify the outputs of a job or a package, and hand them over.
+
+    Every file is compared with what was granted. Where all of a finished job are well, the book has it that you took
+    them over: the job is CLEARED. Of a package, its exit code and message and where its logs are is told as well.
+    """
+    from pilotage.client.jobs import Jobs
+
+    where = place_of(place)
+    with connect(server, token_file) as connection:
+        jobs = Jobs(connection)
+        if where.package is None:
+            return _job(jobs, where.job, to, as_json=as_json)
+        return _package(jobs, where, where.package, to, as_json=as_json)
+
+
+def _job(jobs: Jobs, job: str, to: Path | None, *, as_json: bool) -> int:
+    from pilotage.app.taking import take
+    from pilotage.model.states import FINAL_NAMES
+
+    # Asked first: what is granted afterwards is not among the files below.
+    over = jobs.job(job)["state"] in FINAL_NAMES
+    count = size_bytes = 0
+    problems: list[Taken] = []
+    listed: list[dict[str, Any]] = []
+    for taken in take(jobs.outputs(job), to=to):
+        count += 1
+        size_bytes += taken.file.size_bytes
+        if taken.problem:
+            problems.append(taken)
+        if as_json:
+            listed.append(_told(taken))
+    cleared = over and not problems
+    if cleared:
+        jobs.clear(job)
+    if as_json:
+        from pilotage import app
+
+        emit([app.json_text({"job": job, "files": listed, "problems": len(problems), "cleared": cleared})])
+    else:
+        _tell_job(job, count, size_bytes, to, problems, over=over)
+    return ExitCode.FAILED if problems else ExitCode.COMPLETE
+
+
+def _tell_job(job: str, count: int, size_bytes: int, to: Path | None, problems: list[Taken], *, over: bool) -> None:
+    from pilotage.cli.cards import size_text
+
+    for taken in problems[:PROBLEMS_SHOWN_MAX]:
+        say_to_reader(f"{one_line(taken.path)}: {taken.problem}")
+    if len(problems) > PROBLEMS_SHOWN_MAX:
+        say_to_reader(f"and {plural(len(problems) - PROBLEMS_SHOWN_MAX, 'other file')}")
+    there = f" in {one_line(to)}" if to is not None else ""
+    well = count - len(problems)
+    emit([f"{one_line(job)}: {plural(well, 'file')} verified of {count:,}, {size_text(size_bytes)}{there}\n"])
+    if problems:
+        say_to_reader(f"make them anew: pilotage restart {one_line(job)}/{problems[0].file.package}")
+    elif not over:
+        say_to_reader("the job goes on: ask again when it is over")
+
+
+def _package(jobs: Jobs, where: Place, package: str, to: Path | None, *, as_json: bool) -> int:
+    import msgspec
+
+    from pilotage.app.taking import take
+    from pilotage.model.outputs import PublishedFile
+
+    output = jobs.output(where.job, package)
+    files = (
+        (output.folder, PublishedFile(name=each.name, size_bytes=each.size_bytes, sha256=each.sha256, package=package))
+        for each in output.outputs
+    )
+    taken = list(take(files, to=to))
+    if as_json:
+        from pilotage import app
+
+        told = {**msgspec.to_builtins(output), "outputs": [_told(each) for each in taken]}
+        emit([app.json_text(told)])
+    else:
+        emit(_package_lines(where, output, taken))
+    return ExitCode.FAILED if any(each.problem for each in taken) else ExitCode.COMPLETE
+
+
+def _told(taken: Taken) -> dict[str, Any]:
+    file = taken.file
+    told = {"name": file.name, "path": taken.path, "size_bytes": file.size_bytes, "sha256": file.sha256}
+    return told | {"package": file.package} | ({"problem": taken.problem} if taken.problem else {})
+
+
+def _package_lines(where: Place, output: PackageOutput, taken: list[Taken]) -> Iterator[str]:
+    yield f"{one_line(where)}: {one_line(output.state)}\n"
+    message = (output.exit_message or "").strip().split("\n", 1)[0]
+    facts = [
+        ("exit", output.exit_code),
+        ("message", message),
+        ("stdout", f"pilotage logs {where} --stdout" if output.standard_output else None),
+        ("stderr", f"pilotage logs {where} --stderr" if output.standard_error else None),
+    ]
+    yield from table([fact for fact in facts if fact[1]], indent="  ")
+    if taken:
+        yield "  outputs\n"
+        rows = [(each.path, each.file.size_bytes, each.problem or each.file.sha256) for each in taken]
+        yield from table(rows, indent="    ")

@@ -1,0 +1,71 @@
+"""`pilotage run`: a document from its definition to its results, with progress, and a summary at the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from pilotage.cli.numbers import import_numpy_quickly
+from pilotage.cli.options import chosen_format, document_argument, format_option
+
+if TYPE_CHECKING:
+    from pilotage.app.running import HowToRun
+
+
+def how_options(command: click.decorators.FC) -> click.decorators.FC:
+    """`--slots`, `--fresh`, `--keep-failed`, `--detach` and `--json`, which `run` and `map` share."""
+    for option in reversed(
+        (
+            click.option(
+                "--slots",
+                type=click.IntRange(1, 100_000),
+                metavar="N",
+                help="Packages at once; none: one for each core.",
+            ),
+            click.option("--fresh", is_flag=True, help="Run everything, also what an earlier run has made."),
+            click.option("--keep-failed", is_flag=True, help="Keep the scratch folders of failed attempts."),
+            click.option(
+                "--detach", is_flag=True, help="End when the job has begun; `pilotage attach` comes back to it."
+            ),
+            click.option(
+                "--json", "as_json", is_flag=True, help="Print one JSON object at the end, for other programs."
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def chosen_how(*, slots: int | None, fresh: bool, keep_failed: bool) -> HowToRun:
+    """What the options say."""
+    from pilotage.app.running import HowToRun
+
+    return HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed)
+
+
+@click.command()
+@document_argument
+@format_option
+@how_options
+def run(
+    file: str | None,
+    source_format: str,
+    slots: int | None,
+    *,
+    fresh: bool,
+    keep_failed: bool,
+    detach: bool,
+    as_json: bool,
+) -> int:
+    """Run a document here, and wait for its end.
+
+    What an earlier run has made is not made again. Ctrl-C stops in good order, and the same command goes on; a closed
+    terminal ends nothing. Exit code 0: complete; 1: packages failed; 2: bad input; 3: stopped; 130: interrupted twice.
+    """
+    from pilotage.app.running import document_source
+    from pilotage.cli.carrying import carry_out
+
+    source = document_source(file, source_format=chosen_format(source_format))
+    how = chosen_how(slots=slots, fresh=fresh, keep_failed=keep_failed)
+    return carry_out(source, how, before_load=import_numpy_quickly, detach=detach, as_json=as_json)

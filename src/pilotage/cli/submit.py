@@ -1,0 +1,56 @@
+"""`pilotage submit`: a document is handed to a service, and nobody waits for it."""
+
+from __future__ import annotations
+
+import click
+
+from pilotage.cli.numbers import import_numpy_quickly
+from pilotage.cli.options import chosen_format, document_argument, format_option
+from pilotage.cli.output import emit, say_to_reader
+from pilotage.cli.remote import connect, json_option, server_option
+from pilotage.cli.words import one_line, plural
+
+
+@click.command()
+@document_argument
+@format_option
+@click.option("--fresh", is_flag=True, help="Run everything, also what an earlier run has made.")
+@click.option("--keep-failed", is_flag=True, help="Keep the scratch folders of failed attempts.")
+@json_option
+@server_option
+def submit(
+    file: str | None,
+    source_format: str,
+    server: str | None,
+    token_file: str | None,
+    *,
+    fresh: bool,
+    keep_failed: bool,
+    as_json: bool,
+) -> None:
+    """Have a document run by a service, and do not wait for it.
+
+    Prints the id of the job. Its results appear in the folder of the document, which the service must see.
+    """
+    import_numpy_quickly()
+    from pilotage.app.running import HowToRun, bring, document_source
+
+    how = HowToRun(fresh=fresh, keep_failed=keep_failed)
+    with connect(server, token_file) as connection:
+        source = document_source(file, source_format=chosen_format(source_format))
+        answer = bring(source, source.load(), connection, how).answer
+    if as_json:
+        import msgspec
+
+        from pilotage import app
+
+        told = {"job": "", "packages": 0, "adopted": 0, "resumed": False, **msgspec.to_builtins(answer)}
+        emit([app.json_text(told)])
+        return
+    if not answer.job:
+        say_to_reader("nothing to do: everything is there already; run it all the same with --fresh")
+        return
+    emit([f"{one_line(answer.job)}\n"])
+    there = f", {answer.adopted:,} of them there already" if answer.adopted else ""
+    goes_on = "it was submitted before, and goes on; " if answer.resumed else ""
+    say_to_reader(f"{goes_on}{plural(answer.packages, 'package')}{there}; see: pilotage watch {one_line(answer.job)}")

@@ -1,0 +1,52 @@
+"""What a package left behind, as its owner is told of it: GASW's output object, and the files that were published."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pilotage.model.payloads import OutputFile
+
+
+class LogPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where what a program wrote can be read: under a path of the service, whole or with a gap in the middle."""
+
+    url: str
+    size_bytes: int = 0
+    dropped_bytes: int = 0  # in the middle: too much was written to keep it all
+
+
+class PackageOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """GASW's output object: what became of a package, and where everything is that it wrote.
+
+    The standard output and error are those of the attempt that counts: the granted one, or else the last. The
+    application's own are the same, unless the document gives its programs files of their own: those are among `outputs`.
+    """
+
+    id: str  # JOB/1.2.1
+    path: str
+    state: str
+    attempt: int | None
+    exit_code: str | None  # GASW's
+    exit_message: str | None
+    exit_status: int | None
+    signal: int | None
+    standard_output: LogPlace | None
+    standard_error: LogPlace | None
+    application_output: LogPlace | None
+    application_error: LogPlace | None
+    folder: str  # under which the outputs have their names
+    outputs: tuple[OutputFile, ...]  # those that were granted
+
+
+class PublishedFile(OutputFile, frozen=True, kw_only=True):
+    """A file of a job's results, and which package made it."""
+
+    package: str
+
+
+class OutputsPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some files of a job's results, package by package; `next` is the cursor of the next page, where there is one."""
+
+    folder: str
+    files: tuple[PublishedFile, ...]
+    next: str | None

@@ -1,0 +1,123 @@
+"""What is sent to have a job run, and what comes back: the answer, or the plan of a job that nobody has run yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from pilotage.model.definition import Definition, plain
+from pilotage.model.resolved import ResolvedLists
+
+PLANNED_MAX = 1000
+"""So many packages of a plan are told one by one; all are counted."""
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The base: what has its default is left out."""
+
+
+class Captured(Sent, frozen=True, kw_only=True):
+    """A file that a job brings along, as it was at submission.
+
+    Its bytes are kept with the book's content by their sha256, unless it is too large: then it stays in its folder, and
+    must not have changed when it is used.
+    """
+
+    sha256: str
+    size_bytes: int = 0
+    executable: bool = False
+    content: bool = True
+
+
+class Submission(Sent, frozen=True, kw_only=True):
+    """A job to be run: the body of `POST /v1/jobs` and of `POST /v1/plan`. `submission_of` makes one."""
+
+    definition: dict[str, Any]  # canonical, as plain data
+    lists: ResolvedLists
+    folder: str  # absolute: the root of the job's tree
+    document: str = ""  # the name of the file it was read from, for messages
+    owner: str = ""
+    id: str = ""  # empty: one is given
+    fresh: bool = False  # adopt nothing of earlier runs
+    keep_failed: bool = False  # leave the scratch folders of failed attempts
+    only_if_needed: bool = False  # register nothing where everything is there already: the answer then names no job
+    format: str = "yaml"
+    captured: dict[str, Captured] = {}  # by name in the tree; their content was sent before
+
+
+class SubmissionAnswer(Sent, frozen=True, kw_only=True):
+    """What became of a submission."""
+
+    job: str  # empty: nothing was to be done, and none was registered
+    packages: int
+    adopted: int = 0
+    resumed: bool = False  # the job was there already, and goes on
+    superseded: tuple[str, ...] = ()  # unfinished jobs of the same document, whose place it takes: they were killed
+
+
+class Origin(Sent, frozen=True, kw_only=True):
+    """Where a job comes from, and what it brought along; kept with the book for as long as the job is."""
+
+    folder: str
+    document: str = ""
+    format: str = "yaml"
+    fresh: bool = False
+    keep_failed: bool = False
+    captured: dict[str, Captured] = {}
+
+
+class StagePlan(Sent, frozen=True, kw_only=True):
+    """What a run would do in one stage."""
+
+    stage: int
+    name: str
+    late: bool = False  # how many packages it has is known when the stages before it are done
+    packages: int = 0
+    would_run: int = 0
+    there: int = 0  # made by an earlier run, and still in place
+    core_hours: float | None = None  # of those that would run, as far as known
+
+
+class PlannedPackage(Sent, frozen=True, kw_only=True):
+    """A package that would run, and why: what changed since it was last made."""
+
+    package: str  # dotted: 1.2.1
+    name: str
+    changed: str  # "argv", "input a.dat", "missing output b.dat", "waits for 1.2.1", "never made" …
+
+
+class RunPlan(Sent, frozen=True, kw_only=True):
+    """What a run would do; nothing of it is done."""
+
+    job: str  # the short name
+    packages: int
+    would_run: int
+    there: int
+    stages: tuple[StagePlan, ...] = ()
+    listed: tuple[PlannedPackage, ...] = ()  # the first PLANNED_MAX that would run
+    changed: dict[str, int] = {}  # how many would run for which kind of change
+    slots: int = 1
+    core_hours: float | None = None  # None: nothing is known about any of them
+    seconds: float | None = None  # until the end, with so many slots
+    unknown: int = 0  # packages of which no run time is known; they count as nothing in both
+
+
+def submission_of(
+    definition: Definition,
+    lists: ResolvedLists,
+    *,
+    folder: str,
+    document: str = "",
+    captured: dict[str, Captured] | None = None,
+    **more: Any,
+) -> Submission:
+    """A submission of a checked definition with its lists; `more` are the other fields of a submission."""
+    return Submission(
+        definition=plain(definition),
+        lists=lists,
+        folder=folder,
+        document=document,
+        captured=captured or {},
+        **more,
+    )

@@ -1,0 +1,267 @@
+"""The door for agents: exchanges, content and files under `/agent/`, answered before the application is asked.
+
+Every attempt comes by here, so nothing is done for it that need not be: the token is looked at, the message decoded, and
+the engine's answer sent as it comes. Everything else goes on to the application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from litestar.types import ASGIApp, Receive, Send
+
+from pilotage.model.errors import PilotageError
+from pilotage.model.events import COUNTER_MAX, DOTTED, JOB_ID
+from pilotage.model.exchange import AttemptRef
+from pilotage.model.work import AgentSays
+from pilotage.service.access import EXCHANGE, require_scope
+from pilotage.service.http.errors import (
+    RETRY_AFTER_SECONDS,
+    ErrorBody,
+    ErrorView,
+    Malformed,
+    NotARange,
+    TooLarge,
+    UnknownContent,
+    error_of,
+)
+from pilotage.service.http.running import Running
+from pilotage.service.http.services import Services
+from pilotage.service.running.driver import NotRunning
+from pilotage.service.unknown import UnknownJob, UnknownPackage
+
+log = logging.getLogger(__name__)
+
+PREFIX = "/agent/"
+EXCHANGE_BYTES_MAX = 64 * 2**20
+PIECE_BYTES = 2**20
+"""Files go by in pieces: neither side holds a whole one."""
+
+_STAGED = re.compile(r"/agent/staged/([^/]+)/([^/]+)/([0-9]{1,9})/([0-9]{1,9})")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_JSON = (b"content-type", b"application/json")
+_BYTES = (b"content-type", b"application/octet-stream")
+
+_decode = msgspec.json.Decoder(AgentSays).decode
+_encode = msgspec.json.Encoder().encode
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class AgentDoor:
+    """Answers agents, and hands on what others ask."""
+
+    def __init__(self, app: ASGIApp, services: Services, running: Running) -> None:
+        """Stand in front of an application."""
+        self._app = app
+        self._services = services
+        self._running = running
+        self._open: set[asyncio.Future[bytes]] = set()  # exchanges that wait for something to say
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Let every agent go that waits for work: it asks again, and again, until a service is back."""
+        self._stopping = True
+        for waiting in list(self._open):
+            waiting.cancel()
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if not scope["path"].startswith(PREFIX):
+            with self._running.asked:
+                await self._app(scope, receive, send)
+            return
+        try:
+            if scope["path"] == "/agent/exchange" and scope["method"] == "POST":
+                self._let_in(scope)
+                await _send(send, 200, await self._exchange(receive), [_JSON])
+            else:
+                await self._bring(scope, receive, send)
+        except Exception as fault:  # noqa: BLE001 # whatever it is, the agent is told, and the log
+            await _refuse(scope, send, fault)
+
+    def _let_in(self, scope: Any) -> None:
+        shown = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        require_scope(self._services.access.principal(shown.decode("latin-1")), EXCHANGE)
+
+    async def _exchange(self, receive: Receive) -> bytes:
+        body = await _body(receive, EXCHANGE_BYTES_MAX)
+        try:
+            says = _decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+            raise Malformed(f"this is no exchange: {fault}") from None
+        if self._stopping:
+            raise _stopping()
+        waiting = asyncio.wrap_future(self._running.jobs.exchange(says))
+        self._open.add(waiting)
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+            raise _stopping() from None
+        finally:
+            self._open.discard(waiting)
+
+    async def _bring(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Content, files and staged outputs: for agents that see no folder of ours."""
+        self._let_in(scope)
+        kind, _, rest = scope["path"].removeprefix(PREFIX).partition("/")
+        match scope["method"], kind:
+            case "GET", "content":
+                await _send(send, 200, await self._content(rest), [_BYTES])
+            case "GET", "files":
+                await self._file(rest, scope, send)
+            case "PUT", "staged":
+                await self._take(scope, receive)
+                await _send(send, 204, b"", [])
+            case _:
+                body = ErrorBody(code="not_found", message="agents find nothing here")
+                await _send(send, 404, _encode(ErrorView(error=body)), [_JSON])
+
+    async def _content(self, sha256: str) -> bytes:
+        content = None
+        if _SHA256.fullmatch(sha256):
+            content = await self._services.ask(self._services.journal.content, sha256)
+        if content is None:
+            raise UnknownContent("no such content is kept here", subject=sha256[:64])
+        return content
+
+    async def _folder(self, job: str) -> str:
+        row = await self._services.ask(self._services.journal.job, job) if JOB_ID.fullmatch(job) else None
+        folder = self._running.folder_of(row) if row is not None else None
+        if folder is None:
+            raise UnknownJob("no such job is run here", subject=f"job {job[:64]}")
+        return folder
+
+    async def _file(self, job: str, scope: Any, send: Send) -> None:
+        name = _parameters(scope).get("name", "")
+        folder, store = await self._folder(job), self._running.jobs.store
+        found = (await self._services.ask(store.look_up, folder, [name])).get(name)
+        if found is None:
+            raise UnknownContent("no such file is there", subject=name[:256])
+        asked = next((value for key, value in scope["headers"] if key == b"range"), b"").decode("latin-1")
+        start, end = range_of(asked, size_bytes=found.size_bytes)
+        headers: Headers = [_BYTES, (b"content-length", b"%d" % (end - start)), (b"accept-ranges", b"bytes")]
+        if asked:
+            headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, found.size_bytes)))
+        # The first piece is read before anything is promised.
+        pieces = self._pieces(folder, name, start=start, end=end)
+        first = await anext(pieces, b"")
+        await send({"type": "http.response.start", "status": 206 if asked else 200, "headers": headers})
+        await send({"type": "http.response.body", "body": first, "more_body": True})
+        try:
+            async for piece in pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        except (PilotageError, OSError) as fault:
+            # The status is sent long since: the agent sees that the end is missing, and asks again.
+            log.warning("%s broke off: %s", name, fault)
+            return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _pieces(self, folder: str, name: str, *, start: int, end: int) -> AsyncIterator[bytes]:
+        read = self._running.jobs.store.read
+        while start < end:
+            size = min(PIECE_BYTES, end - start)
+            piece = await asyncio.to_thread(read, folder, name, offset=start, size_bytes=size)
+            if not piece:
+                return  # it shrank: the promised length is missed, and the agent asks again
+            start += len(piece)
+            yield piece
+
+    async def _take(self, scope: Any, receive: Receive) -> None:
+        found = _STAGED.fullmatch(scope["path"])
+        if found is None or not DOTTED.fullmatch(found[2]):
+            raise UnknownPackage("no outputs are taken here", subject=scope["path"][:256])
+        ref = AttemptRef(found[1], found[2], int(found[3]))
+        offset_text = _parameters(scope).get("offset", "0")
+        if not offset_text.isascii() or not offset_text.isdigit() or int(offset_text) > COUNTER_MAX:
+            raise NotARange("not a place in a file", subject="offset", got=repr(offset_text[:40]))
+        folder, write = await self._folder(ref.job), self._running.jobs.store.write_staged
+        offset, number, held = int(offset_text), int(found[4]), bytearray()
+        more = True
+        while more:
+            piece, more = await _piece(receive)
+            held += piece
+            if held and (len(held) >= PIECE_BYTES or not more):
+                await asyncio.to_thread(write, folder, ref, number=number, offset=offset, data=bytes(held))
+                offset += len(held)
+                held.clear()
+
+
+_RANGE = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
+
+
+def range_of(asked: str, *, size_bytes: int) -> tuple[int, int]:
+    """The first byte that is asked for and the one behind the last; without a `Range`, the whole file."""
+    if not asked:
+        return 0, size_bytes
+    found = _RANGE.fullmatch(asked.strip())
+    start, end = 0, size_bytes
+    if found is not None and found[1]:
+        start = int(found[1])
+        end = min(int(found[2]) + 1, size_bytes) if found[2] else size_bytes
+    elif found is not None and found[2]:
+        start = max(0, size_bytes - int(found[2]))
+    else:
+        start = size_bytes
+    if start >= end:
+        raise NotARange(
+            "no such piece of the file", expected=f"bytes=FIRST-LAST within {size_bytes} bytes", got=asked[:64]
+        )
+    return start, end
+
+
+def _stopping() -> NotRunning:
+    return NotRunning("the service is stopping", next_step="ask again when it is back")
+
+
+def _parameters(scope: Any) -> dict[str, str]:
+    return dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
+
+
+async def _piece(receive: Receive) -> tuple[bytes, bool]:
+    message: Any = await receive()
+    if message["type"] == "http.disconnect":
+        raise ConnectionResetError("the agent hung up")
+    return message.get("body", b""), message.get("more_body", False)
+
+
+async def _body(receive: Receive, bytes_max: int) -> bytes:
+    body, more = await _piece(receive)
+    if not more:
+        return body
+    whole = bytearray(body)
+    while more:
+        piece, more = await _piece(receive)
+        whole += piece
+        if len(whole) > bytes_max:
+            raise TooLarge("this is too large", expected=f"at most {bytes_max:,} bytes")
+    return bytes(whole)
+
+
+async def _send(send: Send, status: int, body: bytes, headers: Headers) -> None:
+    length = (b"content-length", b"%d" % len(body))
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def _refuse(scope: Any, send: Send, fault: Exception) -> None:
+    if isinstance(fault, ConnectionResetError):
+        return  # nobody is there to be told
+    status, body = error_of(fault)
+    if status == 500:
+        log.error("%s %s failed", scope["method"], scope["path"], exc_info=fault)
+    headers: Headers = [_JSON]
+    if status in (503, 507):
+        headers.append((b"retry-after", b"%d" % RETRY_AFTER_SECONDS))
+    await _send(send, status, _encode(ErrorView(error=body)), headers)

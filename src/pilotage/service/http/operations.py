@@ -1,0 +1,249 @@
+"""Operations over HTTP: on one job or package, or on everything that a query finds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from litestar import post
+from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
+
+from pilotage.book.rows import JobRow
+from pilotage.model.operations import (
+    Accepted,
+    AnyOperation,
+    Drop,
+    Hold,
+    Kill,
+    NotDone,
+    OperatedOn,
+    OperationOn,
+    Release,
+    Replicate,
+    Reschedule,
+    Restart,
+    Restore,
+)
+from pilotage.service.access import OPERATE, Right, may, require, require_scope
+from pilotage.service.http.errors import Malformed, faults
+from pilotage.service.http.parameters import JobPath
+from pilotage.service.http.running import OnceKey, Running, running_of
+from pilotage.service.http.services import Ask, Book, Services
+from pilotage.service.packages import ShownPackage
+from pilotage.service.running.driver import OperationRefused
+
+PAGE_ROWS = 1000
+TOLD_MAX = 100
+"""So many of those that an operation was refused for are told one by one."""
+
+_KINDS: dict[str, type[AnyOperation]] = {
+    "kill": Kill, "hold": Hold, "release": Release, "drop": Drop, "restore": Restore, "restart": Restart,
+    "reschedule": Reschedule, "replicate": Replicate,
+}  # fmt: skip
+_OF_JOBS = ("kill", "hold", "release", "restart")
+_OF_LINES = ("drop", "restore")
+_WITH_MESSAGE = ("kill", "hold", "restart")
+
+
+class _Body(msgspec.Struct):
+    """What every operation has; the other fields follow from which it is."""
+
+    operation: str
+
+
+def _body_schema(required: Sequence[str], **more: Schema) -> RequestBody:
+    schema = Schema(
+        type=OpenAPIType.OBJECT,
+        required=list(required),
+        properties={"operation": Schema(type=OpenAPIType.STRING, enum=list(_KINDS)), **more},
+    )
+    return RequestBody(content={"application/json": OpenAPIMediaType(schema=schema)}, required=True)
+
+
+_TEXT = Schema(type=OpenAPIType.STRING)
+_NUMBER = Schema(type=OpenAPIType.INTEGER, minimum=1)
+
+
+@dataclass
+class OneOperation(Operation):
+    """The operation whose body names what to do with a job."""
+
+    def __post_init__(self) -> None:
+        """Say what the body is: no signature does."""
+        self.request_body = _body_schema(["operation"], package=_TEXT, message=_TEXT, stage=_NUMBER, line=_NUMBER)
+
+
+@dataclass
+class ManyOperation(Operation):
+    """The operation whose body names what to do with everything that a query finds."""
+
+    def __post_init__(self) -> None:
+        """Say what the body is: no signature does."""
+        target = Schema(type=OpenAPIType.STRING, enum=["packages", "jobs"])
+        self.request_body = _body_schema(["operation", "where"], where=_TEXT, target=target, job=_TEXT, message=_TEXT)
+
+
+def right_for(operation: AnyOperation | str) -> Right:
+    """Which right on a job an operation needs."""
+    return "cancel" if operation == "kill" or isinstance(operation, Kill) else "modify"
+
+
+@post(
+    "/v1/jobs/{job:str}/operations",
+    status_code=200,
+    operation_id="operate",
+    operation_class=OneOperation,
+    summary="Kill, hold, release, restart … a job or a part of it",
+    tags=["running"],
+    responses=faults(400, 401, 403, 404, 409, 410, 503),
+)
+async def operate(request: Ask, services: Book, job: JobPath, key: OnceKey = None) -> Accepted:
+    """Do something with a job, a package or a line. It is in the book when the answer comes; `events` says how much."""
+    running = running_of(services)
+    require_scope(request.user, OPERATE)
+    operation = _operation(await request.body(), job)
+    row = await services.ask(services.reading.job, request.user, job)
+    require(request.user, right_for(operation), row)
+    return await running.once(request.user, key, lambda: asyncio.wrap_future(running.jobs.operate(operation)))
+
+
+def _operation(body: bytes, job: str) -> AnyOperation:
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, Any])
+        kind = _KINDS.get(fields.pop("operation", ""))
+        if kind is None:
+            raise Malformed("no such operation", expected=", ".join(_KINDS))
+        fields["job"] = job
+        unknown = [name for name in fields if name not in kind.__struct_fields__]
+        if unknown:
+            raise Malformed("no such field", subject=unknown[0][:64], expected=", ".join(kind.__struct_fields__[1:]))
+        operation: AnyOperation = msgspec.convert(fields, kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+        raise Malformed(f"the body is no operation: {fault}") from None
+    return operation
+
+
+@post(
+    "/v1/operations",
+    status_code=200,
+    operation_id="operate_on",
+    operation_class=ManyOperation,
+    summary="Do something with everything that a query finds",
+    tags=["running"],
+    responses=faults(400, 401, 403, 404, 409, 410, 422, 503),
+)
+async def operate_on(request: Ask, services: Book, key: OnceKey = None) -> OperatedOn:
+    """One operation on every package or job that a query finds; what is refused for one holds up no other."""
+    running = running_of(services)
+    require_scope(request.user, OPERATE)
+    try:
+        wanted = msgspec.json.decode(await request.body(), type=OperationOn)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+        raise Malformed(f"the body is no operation with a query: {fault}") from None
+    _check(wanted)
+    return await running.once(request.user, key, lambda: _on_all(request, services, running, wanted))
+
+
+def _check(wanted: OperationOn) -> None:
+    if wanted.operation not in _KINDS:
+        raise Malformed("no such operation", subject=wanted.operation[:64], expected=", ".join(_KINDS))
+    if wanted.target not in ("jobs", "packages"):
+        raise Malformed("no such target", subject=wanted.target[:64], expected="packages or jobs")
+    if wanted.target == "jobs" and wanted.operation not in _OF_JOBS:
+        raise Malformed(
+            "this is done with packages, not with jobs", subject=wanted.operation, expected=", ".join(_OF_JOBS)
+        )
+    if not wanted.where.strip():
+        raise Malformed("the query is empty", subject="where", next_step="write `all` where everything is meant")
+
+
+async def _on_all(request: Ask, services: Services, running: Running, wanted: OperationOn) -> OperatedOn:
+    found = done = refused = 0
+    told: list[NotDone] = []
+    seen: set[tuple[str, int, int]] = set()  # lines that were asked for already
+    async for page in _pages(request, services, wanted):
+        asked: list[tuple[str, AnyOperation | None]] = []
+        for row, package in page:
+            operation, subject = _one(wanted, row, package, seen)
+            if operation is None:
+                continue
+            allowed = may(request.user, right_for(wanted.operation), row)
+            asked.append((subject, operation if allowed else None))
+        found += len(asked)
+        answers = await asyncio.gather(
+            *(asyncio.wrap_future(running.jobs.operate(each)) for _, each in asked if each is not None),
+            return_exceptions=True,
+        )
+        following = iter(answers)
+        for subject, operation in asked:
+            fault = None if operation is None else next(following)
+            if isinstance(fault, Accepted):
+                done += 1
+                continue
+            refused += 1
+            if isinstance(fault, BaseException) and not isinstance(fault, OperationRefused):
+                raise fault
+            if len(told) < TOLD_MAX:
+                told.append(_not_done(subject, fault))
+    return OperatedOn(found=found, done=done, refused=refused, told=tuple(told))
+
+
+def _not_done(subject: str, fault: OperationRefused | None) -> NotDone:
+    if fault is None:
+        return NotDone(subject=subject, code="forbidden", message="you have no right to do this; ask its owner")
+    return NotDone(subject=subject, code=fault.code.replace("-", "_"), message=fault.what)
+
+
+def _one(
+    wanted: OperationOn, job: JobRow, package: ShownPackage | None, seen: set[tuple[str, int, int]]
+) -> tuple[AnyOperation | None, str]:
+    """The operation on one thing that was found, and what that thing is called; None where it was asked for already."""
+    fields: dict[str, Any] = {"job": job.job}
+    subject = job.job
+    if package is not None and wanted.operation in _OF_LINES:
+        line = (job.job, package.place.stage, package.place.line)
+        subject = f"{job.job}/{line[1]}.{line[2]}"
+        if line in seen:
+            return None, subject
+        seen.add(line)
+        fields |= {"stage": line[1], "line": line[2]}
+    elif package is not None:
+        fields["package"] = package.place.dotted
+        subject = f"{job.job}/{package.place.dotted}"
+    if wanted.message and wanted.operation in _WITH_MESSAGE:
+        fields["message"] = wanted.message
+    made: AnyOperation = _KINDS[wanted.operation](**fields)
+    return made, subject
+
+
+async def _pages(
+    request: Ask, services: Services, wanted: OperationOn
+) -> AsyncIterator[list[tuple[JobRow, ShownPackage | None]]]:
+    """What the query finds, page by page: in the order of keys, so that what changes meanwhile is met once."""
+    reading, user = services.reading, request.user
+    cursor: str | None = None
+    while True:
+        if wanted.target == "jobs":
+            jobs = await services.ask(lambda at: reading.jobs(user, wanted.where, cursor=at, limit=PAGE_ROWS), cursor)
+            cursor = jobs.next
+            yield [(row, None) for row in jobs.items if wanted.job in ("", row.job)]
+        else:
+            packages = await services.ask(_find, services, request, wanted, cursor)
+            cursor = packages.next
+            yield [(each.job, each) for each in packages.items]
+        if cursor is None:
+            return
+
+
+def _find(services: Services, request: Ask, wanted: OperationOn, cursor: str | None) -> Any:
+    reading = services.reading
+    if wanted.job:
+        row = reading.job(request.user, wanted.job)
+        return reading.packages_of(row, wanted.where, cursor=cursor, limit=PAGE_ROWS)
+    return reading.packages(request.user, wanted.where, cursor=cursor, limit=PAGE_ROWS)
+
+
+OPERATION_ROUTES = (operate, operate_on)

@@ -1,0 +1,214 @@
+"""What jobs left behind, over HTTP: logs, GASW's output object of a package, and the files of a job's results."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from litestar import MediaType, Response, get
+from litestar.params import PathParameter, QueryParameter
+
+from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts
+from pilotage.model.layout import PackageId
+from pilotage.model.outputs import LogPlace, OutputsPage, PackageOutput, PublishedFile
+from pilotage.model.payloads import OutputFile
+from pilotage.model.work import LogText
+from pilotage.service.http.errors import UnknownContent, faults
+from pilotage.service.http.parameters import CursorText, JobPath, Limit, PackagePath
+from pilotage.service.http.running import Running, running_of
+from pilotage.service.http.services import Ask, Book, Services
+from pilotage.service.http.views import View
+from pilotage.service.reading import package_place
+
+AttemptPath = Annotated[str, PathParameter(description="The number of the attempt.")]
+StreamPath = Annotated[str, PathParameter(description="`stdout` or `stderr`.")]
+OfAttempt = Annotated[int | None, QueryParameter(name="attempt", ge=1, description="Only of this attempt.")]
+STREAMS = ("stdout", "stderr")
+
+
+class LogView(View, frozen=True, kw_only=True):
+    """What the programs of an attempt wrote to one stream; in the middle `dropped_bytes` are missing."""
+
+    attempt: int
+    stream: str
+    head: str
+    tail: str
+    dropped_bytes: int
+    final: bool
+
+
+class LogsView(View, frozen=True, kw_only=True):
+    """The logs of a package, attempt by attempt."""
+
+    logs: list[LogView]
+
+
+class _Made(msgspec.Struct, frozen=True):
+    manifest: tuple[OutputFile, ...] | None = None
+
+
+_made = msgspec.json.Decoder(_Made)
+
+
+def _found(services: Services, request: Ask, job: str, package: str) -> tuple[JobRow, PackageId, PackageFacts | None]:
+    row = services.reading.job(request.user, job)
+    place = package_place(package)
+    return row, place, services.reading.package(row, place).facts
+
+
+@get(
+    "/v1/jobs/{job:str}/packages/{package:str}/logs",
+    operation_id="logs",
+    summary="What the programs of a package wrote",
+    tags=["running"],
+    responses=faults(400, 401, 403, 404, 409, 410, 503),
+)
+async def logs(request: Ask, services: Book, job: JobPath, package: PackagePath, attempt: OfAttempt = None) -> LogsView:
+    """Standard output and error of every attempt; of one that goes on, as far as it was told."""
+    running = running_of(services)
+
+    def answer() -> LogsView:
+        _, place, _ = _found(services, request, job, package)
+        kept = running.jobs.index.logs(job, place.dotted)
+        return LogsView(logs=[_view(each) for each in kept if attempt in (None, each.ref.attempt)])
+
+    return await services.ask(answer)
+
+
+def _view(log: LogText) -> LogView:
+    return LogView(
+        attempt=log.ref.attempt,
+        stream=log.stream,
+        head=log.head,
+        tail=log.tail,
+        dropped_bytes=log.dropped_bytes,
+        final=log.final,
+    )
+
+
+@get(
+    "/v1/jobs/{job:str}/packages/{package:str}/logs/{attempt:str}/{stream:str}",
+    operation_id="one_log",
+    summary="One log, as text",
+    tags=["running"],
+    media_type=MediaType.TEXT,
+    responses=faults(400, 401, 403, 404, 409, 410, 503),
+)
+async def one_log(
+    request: Ask, services: Book, job: JobPath, package: PackagePath, attempt: AttemptPath, stream: StreamPath
+) -> Response[str]:
+    """What was written to one stream of one attempt; a line says where something is missing."""
+    running = running_of(services)
+
+    def answer() -> str:
+        _, place, _ = _found(services, request, job, package)
+        for each in running.jobs.index.logs(job, place.dotted):
+            if (str(each.ref.attempt), each.stream) == (attempt, stream):
+                return text_of(each)
+        raise UnknownContent(
+            "there is no such log", subject=f"{job}/{place.dotted} attempt {attempt[:16]} {stream[:16]}"
+        )
+
+    return Response(await services.ask(answer), media_type=MediaType.TEXT)
+
+
+def text_of(log: LogText) -> str:
+    """A log as one text."""
+    if not log.dropped_bytes:
+        return log.head + log.tail
+    return f"{log.head}\n[… {log.dropped_bytes:,} bytes are missing here …]\n{log.tail}"
+
+
+@get(
+    "/v1/jobs/{job:str}/packages/{package:str}/outputs",
+    operation_id="package_outputs",
+    summary="What a package left behind",
+    tags=["running"],
+    responses=faults(400, 401, 403, 404, 409, 410, 503),
+)
+async def package_outputs(request: Ask, services: Book, job: JobPath, package: PackagePath) -> PackageOutput:
+    """GASW's output object: exit code and message, standard output and error, and the outputs that were granted."""
+    running = running_of(services)
+
+    def answer() -> PackageOutput:
+        row, place, facts = _found(services, request, job, package)
+        return _output(services, running, row, place, facts)
+
+    return await services.ask(answer)
+
+
+def _output(
+    services: Services, running: Running, job: JobRow, place: PackageId, facts: PackageFacts | None
+) -> PackageOutput:
+    known = facts if facts is not None else PackageFacts(state=job.state)
+    number = known.attempt or 0
+    last = known.attempts.get(number, AttemptFacts())
+    base = f"/v1/jobs/{job.job}/packages/{place.dotted}/logs/{number}"
+    kept = {each.stream: each for each in running.jobs.index.logs(job.job, place.dotted) if each.ref.attempt == number}
+    places = {name: _log_place(f"{base}/{name}", kept.get(name)) for name in STREAMS}
+    return PackageOutput(
+        id=f"{job.job}/{place.dotted}",
+        path=place.path(job.name),
+        state=known.state,
+        attempt=known.attempt,
+        exit_code=last.exit_code,
+        exit_message=last.exit_message,
+        exit_status=last.exit_status,
+        signal=last.signal,
+        standard_output=places["stdout"],
+        standard_error=places["stderr"],
+        application_output=places["stdout"],
+        application_error=places["stderr"],
+        folder=running.folder_of(job) or "",
+        outputs=_manifest(services, job, place, last) if last.granted_at is not None else (),
+    )
+
+
+def _log_place(url: str, log: LogText | None) -> LogPlace | None:
+    if log is None:
+        return None
+    size = len(log.head.encode()) + len(log.tail.encode()) + log.dropped_bytes
+    return LogPlace(url=url, size_bytes=size, dropped_bytes=log.dropped_bytes)
+
+
+def _manifest(services: Services, job: JobRow, place: PackageId, attempt: AttemptFacts) -> tuple[OutputFile, ...]:
+    positions = [each for each in (attempt.staged_position, attempt.finished_position) if each is not None]
+    for position in positions:
+        for event in services.reading.outcome_events(job, place, frozenset([position])):
+            found = _made.decode(event.row.data).manifest
+            if found is not None:
+                return found
+    return ()
+
+
+@get(
+    "/v1/jobs/{job:str}/outputs",
+    operation_id="job_outputs",
+    summary="The files of a job's results",
+    tags=["running"],
+    responses=faults(400, 401, 403, 404, 409, 410, 503),
+)
+async def job_outputs(
+    request: Ask, services: Book, job: JobPath, cursor: CursorText = None, limit: Limit = 0
+) -> OutputsPage:
+    """What the granted attempts made, each file with its size and sha256; as many packages at once as `limit` says."""
+    running = running_of(services)
+
+    def answer() -> OutputsPage:
+        row = services.reading.job(request.user, job)
+        found = services.reading.packages_of(row, "state in (DONE, CLEARED)", cursor=cursor, limit=limit)
+        files = []
+        for each in found.items:
+            granted = each.facts.attempts.get(each.facts.attempt or 0) if each.facts is not None else None
+            if granted is None or granted.granted_at is None:
+                continue
+            files += [
+                PublishedFile(name=file.name, size_bytes=file.size_bytes, sha256=file.sha256, package=each.place.dotted)
+                for file in _manifest(services, row, each.place, granted)
+            ]
+        return OutputsPage(folder=running.folder_of(row) or "", files=tuple(files), next=found.next)
+
+    return await services.ask(answer)
+
+
+OUTPUT_ROUTES = (logs, one_log, package_outputs, job_outputs)

@@ -1,0 +1,275 @@
+"""How far a job is, and why a package is where it is, over HTTP: counts from the book, reasons from the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import msgspec
+from litestar import get
+
+from pilotage.book.rows import Counted, JobRow, PackageFacts, StageRow
+from pilotage.book.shapes import shape_of
+from pilotage.engine.engine import Engine
+from pilotage.model.explanations import Explanation, Why, WhyCode
+from pilotage.model.layout import PackageId
+from pilotage.model.progress import CARDS_MAX, FailureCard, FailureGroup, Progress, StageProgress
+from pilotage.model.states import FINAL_NAMES
+from pilotage.service.core import ADOPTED
+from pilotage.service.http.errors import faults
+from pilotage.service.http.parameters import JobPath, PackagePath
+from pilotage.service.http.services import Ask, Book, Services
+from pilotage.service.packages import ShownPackage
+from pilotage.service.reading import package_place
+from pilotage.service.running.standstill import Stand, stand_of
+
+FAILURES_LOOKED_AT = 5_000
+"""Packages that failed, looked at to group them: of more than these, those behind count with the largest group."""
+
+NAMES_SHOWN = 3
+PILOTS_LOOKED_AT = 10_000
+LINES_TOLD = 3
+STAGES_MAX = 1000
+_DONE = "state in (DONE, CLEARED)"
+_COUNTS = {
+    "adopted": f"{_DONE} and site={ADOPTED}",
+    "healed": f"{_DONE} and attempts>1",
+    "retrying": "state in (SUBMITTED, WAITING, READY) and attempts>0",
+    "retried": "state in (SCHEDULED, RUNNING) and attempts>1",
+}
+
+
+@get(
+    "/v1/jobs/{job:str}/progress",
+    operation_id="progress",
+    summary="How far a job is",
+    tags=["running"],
+    responses=faults(400, 401, 403, 404, 410, 503),
+)
+async def progress(request: Ask, services: Book, job: JobPath) -> Progress:
+    """Counts for each stage, failures by their cause, and, where nothing can move any more, why."""
+    running = services.running
+    progress = await services.ask(_by_the_counts, services, request, job)
+    if running is None or not running.jobs.alive:
+        return progress
+
+    def stand(engine: Engine) -> tuple[Stand, int]:
+        return stand_of(engine, job), running.jobs.unpublished(job)
+
+    # Asked after the book was: of a job that is over there, the engine knows whether its files are under their names.
+    stands, unpublished = await asyncio.wrap_future(running.jobs.ask(stand))
+    over = progress.state in FINAL_NAMES
+    trouble = stands.trouble
+    if trouble and not over and (said := await services.ask(_last_words, services)):
+        trouble += f"; the last one said: {said}"
+    return msgspec.structs.replace(
+        progress,
+        slots=stands.slots,
+        unpublished=unpublished,
+        stuck="" if over else stands.stuck,
+        next_step="" if over else stands.next_step,
+        trouble="" if over else trouble,
+    )
+
+
+def _last_words(services: Services) -> str:
+    """The end of what the last pilot wrote that ended; nothing where none wrote anything."""
+    rows = services.journal.pilots(after="", limit=PILOTS_LOOKED_AT)
+    ended = [row for row in rows if row.ended_at is not None]
+    last = max(ended, key=lambda row: row.ended_at or 0.0, default=None)
+    lines = (last.stderr or "").strip().splitlines() if last is not None else []
+    return " / ".join(lines[-LINES_TOLD:])
+
+
+def _by_the_counts(services: Services, request: Ask, job: str) -> Progress:
+    reading = services.reading
+    position = reading.position(request.user)
+    row = reading.job(request.user, job)
+    stages, _ = reading.stages(row, after=0, limit=STAGES_MAX)
+    counts = _counted(services, request, row)
+    return Progress(
+        job=row.job,
+        name=row.name,
+        state=row.state,
+        held=bool(row.held),
+        packages=_total(row),
+        done=row.done + row.cleared,
+        running=row.running,
+        failed=row.aborted,
+        cancelled=row.cancelled,
+        dropped=row.dropped,
+        adopted=counts["adopted"],
+        healed=counts["healed"],
+        retrying=counts["retrying"] + counts["retried"],
+        stages=tuple(map(_stage, stages)),
+        failures=_failures(services, row) if row.aborted else (),
+        submitted_at=row.submitted_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at if row.state in FINAL_NAMES else None,
+        now=services.clock.now(),
+        position=position,
+    )
+
+
+def _total(row: Counted) -> int:
+    waiting = row.submitted + row.waiting + row.ready + row.scheduled
+    return waiting + row.running + row.done + row.cleared + row.aborted + row.cancelled
+
+
+def _stage(row: StageRow) -> StageProgress:
+    names = [name for name, _ in shape_of(row.shape, stage=row.stage).activities()]
+    more = f" + {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return StageProgress(
+        stage=row.stage,
+        name=" + ".join(names[:NAMES_SHOWN]) + more,
+        late=bool(row.late),
+        packages=_total(row),
+        done=row.done + row.cleared,
+        running=row.running,
+        failed=row.aborted,
+        cancelled=row.cancelled,
+        dropped=row.dropped,
+    )
+
+
+def _counted(services: Services, request: Ask, row: JobRow) -> dict[str, int]:
+    """What only the packages themselves tell; counted anew when something was heard, and not too often."""
+    if not row.touched:
+        return dict.fromkeys(_COUNTS, 0)
+
+    def count() -> dict[str, int]:
+        counted = services.reading.count_packages
+        return {name: counted(request.user, text, job=row) for name, text in _COUNTS.items()}
+
+    return services.pace.paced(f"counts {row.job}", (row.heard_at, row.done, row.running), count)
+
+
+def _failures(services: Services, row: JobRow) -> tuple[FailureGroup, ...]:
+    def group() -> tuple[FailureGroup, ...]:
+        groups: dict[tuple[object, ...], tuple[int, ShownPackage]] = {}
+        looked = 0
+        for found in _aborted(services, row):
+            facts = found.facts
+            kind = _kind(facts) if facts is not None else ("job",)
+            count, first = groups.get(kind, (0, found))
+            groups[kind] = (count + 1, first)
+            looked += 1
+        # What only waited in vain for another is told last: the others are the cause of it.
+        ordered = sorted(groups.items(), key=lambda each: (each[0][0] == "upstream", -each[1][0]))
+        if ordered and row.aborted > looked:
+            kind, (count, first) = ordered[0]
+            ordered[0] = (kind, (count + row.aborted - looked, first))
+        return tuple(FailureGroup(count=count, card=card_of(row, first)) for _, (count, first) in ordered[:CARDS_MAX])
+
+    return services.pace.paced(f"failures {row.job}", (row.epoch, row.aborted, row.state), group)
+
+
+def _aborted(services: Services, row: JobRow) -> Iterator[ShownPackage]:
+    cursor, looked = None, 0
+    while looked < FAILURES_LOOKED_AT:
+        found = services.reading.packages_of(row, "state=ABORTED", cursor=cursor, limit=1000)
+        yield from found.items
+        looked += len(found.items)
+        cursor = found.next
+        if cursor is None:
+            return
+
+
+def _kind(facts: PackageFacts) -> tuple[object, ...]:
+    """What makes two failures alike."""
+    last = facts.attempts.get(facts.attempt or 0)
+    if facts.cause == "upstream" or last is None:
+        return (facts.cause,)
+    return (facts.cause, last.reason or last.lost_reason, last.exit_code, last.exit_status, last.signal)
+
+
+def card_of(job: JobRow, package: ShownPackage) -> FailureCard:
+    """One package that failed, as its owner wants to read of it."""
+    facts, dotted = package.facts, package.place.dotted
+    if facts is None:
+        return FailureCard(package=dotted, path=package.place.path(job.name), cause=job.cause or "")
+    look = f"pilotage logs {job.job}/{dotted}" if facts.attempts else f"pilotage explain {job.job}/{dotted}"
+    if facts.upstream:
+        look = f"pilotage status {job.job}/{facts.upstream}"
+    last = facts.attempts.get(facts.attempt or 0)
+    card = FailureCard(
+        package=dotted,
+        path=package.place.path(job.name),
+        attempt=facts.attempt,
+        cause=facts.cause or "",
+        again=facts.state not in FINAL_NAMES,
+        exit_message=(facts.cause_message or "") if last is None else last.exit_message or facts.cause_message or "",
+        next_step=look,
+    )
+    if last is None:
+        return card
+    return msgspec.structs.replace(
+        card,
+        reason=last.reason or last.lost_reason or "",
+        exit_code=last.exit_code or "",
+        exit_status=last.exit_status,
+        signal=last.signal,
+        peak_memory_bytes=last.peak_memory_bytes,
+        site=last.site or "",
+        node=last.node or "",
+    )
+
+
+_OVER: dict[str, tuple[WhyCode, str]] = {
+    "DONE": ("done", "its outputs are there"),
+    "CLEARED": ("done", "its outputs were handed over, or their time was over"),
+    "ABORTED": ("aborted", "it was given up"),
+    "CANCELLED": ("cancelled", "it was cancelled on request"),
+}
+
+
+@get(
+    "/v1/jobs/{job:str}/packages/{package:str}/explain",
+    operation_id="explain",
+    summary="Why a package is where it is",
+    tags=["running"],
+    responses=faults(400, 401, 403, 404, 410, 503),
+)
+async def explain(request: Ask, services: Book, job: JobPath, package: PackagePath) -> Explanation:
+    """Every reason, the one that matters most first; of a job that is run elsewhere, what the book tells."""
+    place = package_place(package)
+
+    def look() -> ShownPackage:
+        return services.reading.package(services.reading.job(request.user, job), place)
+
+    found = await services.ask(look)
+    running = services.running
+    if running is not None and running.jobs.alive:
+        told = await asyncio.wrap_future(
+            running.jobs.ask(lambda engine: engine.explain(job, place.dotted, found.facts))
+        )
+        if told is not None:
+            return told
+    return _by_the_book(found, place)
+
+
+def _by_the_book(found: ShownPackage, place: PackageId) -> Explanation:
+    facts = found.facts if found.facts is not None else PackageFacts(state=found.job.state)
+    reasons: list[Why] = []
+    if facts.state in _OVER:
+        code, message = _OVER[facts.state]
+        message += f": {facts.cause}" if facts.cause else ""
+        message += f" ({facts.cause_message})" if facts.cause_message else ""
+        reasons.append(Why(code=code, message=message, subject=facts.upstream or "", since=facts.entered_at))
+    else:
+        message = "no engine of this service runs it: whoever logs its events knows more"
+        reasons.append(Why(code="elsewhere", message=message, since=facts.entered_at))
+    for number, attempt in sorted(facts.attempts.items()):
+        if attempt.finished_at is not None and attempt.exit_code != "SUCCESS":
+            message = f"attempt {number} failed at {attempt.site}: {attempt.reason or attempt.exit_code}"
+            reasons.append(Why(code="failed", message=message, subject=attempt.site or "", since=attempt.finished_at))
+    return Explanation(
+        job=found.job.job,
+        package=place.dotted,
+        epoch=facts.epoch,
+        standing=facts.state.lower(),
+        reasons=tuple(reasons),
+    )
+
+
+PROGRESS_ROUTES = (progress, explain)

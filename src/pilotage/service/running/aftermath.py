@@ -1,0 +1,184 @@
+"""What follows from durable events outside the book: files are published, work is remembered, what is over is let go.
+
+What was made is remembered as ours before it gets its name: a file that stands there without being known as ours would
+be in the way of the next run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import ClassVar
+
+from pilotage.book.codec import Checked
+from pilotage.engine.engine import Engine
+from pilotage.engine.jobs import JobState
+from pilotage.model import payloads
+from pilotage.model.exchange import Assignment, AttemptRef, InputSource
+from pilotage.model.outcomes import ExitCodeGasw
+from pilotage.ports import FileStore, MadeWork, WorkIndex
+from pilotage.service.core import ADOPTED
+from pilotage.service.running.at_work import JobAtWork, JobsAtWork
+from pilotage.service.running.completing import Completer
+from pilotage.service.running.keys import is_complete
+from pilotage.service.running.manifests import Manifests
+from pilotage.service.running.publishing import Hold, Publisher
+
+
+class Aftermath:
+    """Follows the events of each step in the order of the book; one thread uses it."""
+
+    def __init__(
+        self, jobs: JobsAtWork, manifests: Manifests, *, store: FileStore, index: WorkIndex, hold: Hold
+    ) -> None:
+        """Take the jobs, their files, and how a job is held whose files cannot be published."""
+        self._jobs = jobs
+        self._manifests = manifests
+        self._store = store
+        self._index = index
+        self._publisher = Publisher(store, manifests, hold=hold)
+        self._completer = Completer(store, index)
+        self._spent: dict[str, dict[str, list[float]]] = {}  # by job and activity: seconds of what was granted
+
+    def stop(self) -> None:
+        """Work out nothing more."""
+        self._completer.stop()
+
+    def unpublished(self, job: str) -> int:
+        """How many packages of a job are done and could not be published."""
+        return self._publisher.waiting(job)
+
+    def follow(self, engine: Engine, events: Sequence[Checked]) -> None:
+        """Do what follows from the events of a step."""
+        granted: list[AttemptRef] = []
+        adopted: set[AttemptRef] = set()
+        touched: dict[str, None] = {}
+        for one in events:
+            kind = type(one.data)
+            if kind is payloads.CommitGranted:
+                granted.append(_ref(one))
+            elif isinstance(one.data, payloads.AttemptCreated) and one.data.site == ADOPTED:
+                adopted.add(_ref(one))  # the index has it
+            elif (handler := self._HANDLERS.get(kind)) is not None:
+                handler(self, engine, one)
+            if kind in _ENDS and one.event.job is not None:
+                touched[one.event.job] = None
+        self._grant(engine, granted, known=adopted)
+        for job in touched:
+            state = engine.jobs.get(job)
+            if state is not None and _is_over(state):
+                self._let_go(job)
+
+    def mend(self, engine: Engine, job: str) -> None:
+        """Finish what a service that died had begun with the files of a job."""
+        at_work = self._jobs.get(job)
+        if at_work is None:
+            return
+        state = engine.jobs[job]
+        granted = []
+        for package, attempt in self._store.staged(at_work.folder, job):
+            number = at_work.number(package)
+            ref = AttemptRef(job, package, attempt)
+            if number is not None and state.granted[number] == attempt:
+                granted.append(ref)
+            elif number is None or state.is_final(number):
+                self._publisher.discard(at_work.folder, ref)
+        self._grant(engine, granted)
+        if _is_over(state):
+            self._let_go(job)
+
+    def _grant(self, engine: Engine, granted: Sequence[AttemptRef], *, known: Collection[AttemptRef] = ()) -> None:
+        """Remember what was made, then give it its name."""
+        made = [found for ref in granted if ref not in known and (found := self._made(engine, ref)) is not None]
+        if made:
+            self._index.keep(made)
+        for ref in granted:
+            at_work = self._jobs.get(ref.job)
+            if at_work is not None:
+                self._publisher.publish(at_work.folder, ref)
+        self._completer.complete(each for each in made if not is_complete(each.fields))
+
+    def _made(self, engine: Engine, ref: AttemptRef) -> MadeWork | None:
+        at_work, state = self._jobs.get(ref.job), engine.jobs.get(ref.job)
+        number = at_work.number(ref.package) if at_work is not None else None
+        if at_work is None or state is None or number is None:
+            return None
+        if not at_work.knows(ref):  # it was asked for by a service that is gone
+            inputs = tuple(
+                InputSource(state.dotted(each), state.granted[each])
+                for each in state.producers(number)
+                if state.granted[each]
+            )
+            at_work.work(Assignment(ref=ref, inputs=inputs), self._manifests)
+        return at_work.made(ref, self._manifests.of(ref) or ())
+
+    def _let_go(self, job: str) -> None:
+        """A job is over: what is kept for it beside the book is not needed any more."""
+        at_work = self._jobs.get(job)
+        if at_work is not None and not self._publisher.waiting(job):
+            spent = self._spent.pop(job, {})
+            if spent:
+                times = {activity: (int(count), seconds) for activity, (count, seconds) in spent.items()}
+                self._index.note_times(at_work.folder, at_work.expansion.definition.job, times)
+            self._store.forget(at_work.folder, job)
+            self._jobs.let_go(job)
+
+    # --- by type of event ---
+
+    def _on_finished(self, engine: Engine, one: Checked) -> None:
+        data, ref = one.data, _ref(one)
+        assert isinstance(data, payloads.AttemptFinished | payloads.OutputsStaged)
+        at_work = self._jobs.get(ref.job)
+        if at_work is None:
+            return
+        if data.manifest is None or _failed(data):
+            at_work.forget(ref)
+            return
+        self._manifests.note(ref, data.manifest)
+        state, number = engine.jobs.get(ref.job), at_work.number(ref.package)
+        if state is None or number is None:
+            return
+        if isinstance(data, payloads.AttemptFinished):
+            self._note_time(at_work, number, data)
+        if state.is_final(number) and state.granted[number] != ref.attempt:  # too late, or another has won
+            self._publisher.discard(at_work.folder, ref)
+
+    def _note_time(self, at_work: JobAtWork, number: int, data: payloads.AttemptFinished) -> None:
+        seconds = sum(phase.seconds for phase in data.phases if phase.phase == "application")
+        if data.phases:
+            spent = self._spent.setdefault(at_work.job, {})
+            times = spent.setdefault(at_work.activity(number), [0.0, 0.0])
+            times[0] += 1
+            times[1] += seconds
+
+    def _on_expanded(self, engine: Engine, one: Checked) -> None:
+        assert isinstance(one.data, payloads.StageExpanded)
+        self._jobs.take_growth(one.event.job or "", one.data.stage)
+
+    def _on_released(self, engine: Engine, one: Checked) -> None:
+        if one.event.package is None:
+            self._publisher.again(one.event.job or "")
+
+    _HANDLERS: ClassVar[dict[type, Callable[[Aftermath, Engine, Checked], None]]] = {
+        payloads.AttemptFinished: _on_finished,
+        payloads.OutputsStaged: _on_finished,
+        payloads.StageExpanded: _on_expanded,
+        payloads.Released: _on_released,
+    }
+
+
+_ENDS = (payloads.CommitGranted, payloads.Aborted, payloads.CancelAccepted, payloads.AttemptFinished)
+
+
+def _ref(one: Checked) -> AttemptRef:
+    event = one.event
+    return AttemptRef(event.job or "", event.package or "", event.attempt or 0)
+
+
+def _failed(data: payloads.AttemptFinished | payloads.OutputsStaged) -> bool:
+    return isinstance(data, payloads.AttemptFinished) and data.exit_code != ExitCodeGasw.SUCCESS
+
+
+def _is_over(job: JobState) -> bool:
+    """Whether nothing of a job will be run unless somebody asks for it."""
+    ended = job.cancelled or job.aborted
+    return (not job.unfinished and not job.late) or (ended and not any(work.attempts for work in job.work.values()))

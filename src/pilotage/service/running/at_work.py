@@ -1,0 +1,157 @@
+"""The jobs that are worked on, as they are laid out: enough to say how each package is run. Had from the book when asked for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from pilotage.language import Expansion
+from pilotage.model.errors import PilotageError
+from pilotage.model.events import parse_dotted
+from pilotage.model.exchange import Assignment, AttemptRef
+from pilotage.model.plan import JobPlan
+from pilotage.model.submission import Origin
+from pilotage.model.work import Work
+from pilotage.ports import FileStore, Journal, MadeWork, WorkFields, WorkIndex
+from pilotage.service.running.expanding import Expanded
+from pilotage.service.running.keys import fields_of, is_complete, key_of
+from pilotage.service.running.manifests import Manifest, Manifests
+from pilotage.service.running.submission import recall
+from pilotage.service.running.works import compose
+
+log = logging.getLogger(__name__)
+
+
+class JobAtWork:
+    """One job, laid out."""
+
+    def __init__(
+        self, job: str, *, expansion: Expansion, plan: JobPlan, origin: Origin, staged: str, kept: str
+    ) -> None:
+        """Take what the definition and the lists give, where its outputs are staged, and where half of them are kept."""
+        self.job = job
+        self.expansion = expansion
+        self.plan = plan
+        self.origin = origin
+        self.folder = origin.folder
+        self.has_earlier = False  # something was made in its folder before it
+        self._staged = staged
+        self._kept = kept
+        self._asked: dict[AttemptRef, WorkFields] = {}  # of attempts that are under way
+
+    def number(self, package: str) -> int | None:
+        """The number of the package at a dotted place."""
+        place = parse_dotted(package)
+        return None if place is None else self.plan.number(place.stage, place.line, place.number)
+
+    def activity(self, number: int) -> str:
+        """The activity of a package."""
+        return self.expansion.block(number).activity
+
+    def work(self, assignment: Assignment, manifests: Manifests) -> Work:
+        """How an attempt is run; what it is asked for is remembered until it is over."""
+        number = self.number(assignment.ref.package)
+        if number is None:
+            raise PilotageError("the job has no such package", subject=str(assignment.ref))
+        granted = {
+            found: AttemptRef(self.job, source.package, source.attempt)
+            for source in assignment.inputs
+            if (found := self.number(source.package)) is not None
+        }
+        work = compose(
+            self.expansion,
+            number,
+            assignment,
+            self.origin,
+            staged=self._staged,
+            kept=self._kept,
+            manifest_of=lambda producer: manifests.of(granted[producer]) if producer in granted else None,
+        )
+        self._asked[assignment.ref] = fields_of(work)
+        return work
+
+    def knows(self, ref: AttemptRef) -> bool:
+        """Whether it is remembered what an attempt was asked for."""
+        return ref in self._asked
+
+    def earlier_key(self, ref: AttemptRef) -> tuple[str, str] | None:
+        """The folder and the key under which an earlier run may have made what an attempt is asked for."""
+        fields = self._asked.get(ref) if self.has_earlier else None
+        return (self.folder, key_of(fields)) if fields is not None and is_complete(fields) else None
+
+    def made(self, ref: AttemptRef, manifest: Manifest) -> MadeWork:
+        """What a granted attempt made, for those who ask for the same later."""
+        fields = self._asked.pop(ref)
+        return MadeWork(
+            key=key_of(fields),
+            fields=fields,
+            folder=self.folder,
+            document=self.expansion.definition.job,
+            ref=ref,
+            manifest=manifest,
+        )
+
+    def forget(self, ref: AttemptRef) -> None:
+        """An attempt is over without a grant."""
+        self._asked.pop(ref, None)
+
+
+class JobsAtWork:
+    """Every job that is worked on, by its id. Threads may ask at once."""
+
+    def __init__(self, journal: Journal, *, store: FileStore, index: WorkIndex) -> None:
+        """Have jobs from the book of a journal, their folders from a store, and what was made before from an index."""
+        self._journal = journal
+        self._store = store
+        self._index = index
+        self._jobs: dict[str, JobAtWork] = {}
+        self._offered: dict[tuple[str, int], Expanded] = {}
+        self._guard = threading.RLock()
+
+    def bring(self, job: str, *, expansion: Expansion, plan: JobPlan, origin: Origin) -> JobAtWork:
+        """Take a job in that is about to be registered, or was recalled."""
+        staged = self._store.staged_folder(origin.folder, job)
+        kept = self._store.kept_folder(job)
+        at_work = JobAtWork(job, expansion=expansion, plan=plan, origin=origin, staged=staged, kept=kept)
+        at_work.has_earlier = not origin.fresh and self._index.knows(origin.folder)
+        with self._guard:
+            self._jobs[job] = at_work
+        return at_work
+
+    def get(self, job: str) -> JobAtWork | None:
+        """A job; recalled from the book where it is not here. None where the book has no definition of it."""
+        with self._guard:
+            return self._jobs.get(job) or self._recall(job)
+
+    def _recall(self, job: str) -> JobAtWork | None:
+        row = self._journal.job(job)
+        if row is None or row.definition is None or row.place == "purged":
+            return None
+        try:
+            found = recall(self._journal, row)
+            return self.bring(job, expansion=found.expansion, plan=found.plan, origin=found.origin)
+        except PilotageError as fault:
+            log.warning("job %s cannot be laid out again: %s", job, fault)
+            return None
+
+    def let_go(self, job: str) -> None:
+        """A job is over, or was not taken: it is had from the book should anybody ask."""
+        with self._guard:
+            self._jobs.pop(job, None)
+            for key in [key for key in self._offered if key[0] == job]:
+                del self._offered[key]
+
+    def offer_growth(self, job: str, stage: int, expanded: Expanded) -> None:
+        """A job with one more stage, which holds once the core has written so."""
+        with self._guard:
+            self._offered[job, stage] = expanded
+
+    def take_growth(self, job: str, stage: int) -> None:
+        """The stage was written: the job is laid out with it from now on."""
+        with self._guard:
+            expanded = self._offered.pop((job, stage), None)
+            at_work = self._jobs.get(job)
+            if at_work is not None and expanded is not None:
+                at_work.expansion, at_work.plan = expanded.expansion, expanded.plan
+            else:
+                self._jobs.pop(job, None)  # recalled with everything when it is asked for

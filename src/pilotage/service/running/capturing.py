@@ -1,0 +1,224 @@
+"""What a job brings along: the executables, scripts and small inputs that its document names, stored once by content.
+
+This runs where the document is, before anything is sent. Only words that are the same for every package of a template
+are looked at: a million packages cost no more than one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from pilotage.language import Expansion
+from pilotage.language.expansion.blocks import Block, BlockColumns
+from pilotage.language.expansion.lists import files_key
+from pilotage.language.expansion.makers import general_pattern
+from pilotage.language.expansion.software import execution_for, find_software
+from pilotage.language.text.paths import tidy_name, tidy_names, why_outside
+from pilotage.language.text.patterns import is_pattern, matches
+from pilotage.language.text.templates import Placeholder, Template, literal_text, parse_template, render_column
+from pilotage.model.definition import Binary, Definition, OutputFile
+from pilotage.model.submission import Captured
+
+INPUT_BYTES_MAX = 64 * 2**10
+"""An input larger than this is not captured: it is read where it is."""
+INPUTS_MAX = 1000
+INPUTS_BYTES_MAX = 16 * 2**20
+"""So many inputs, and so many bytes of them in all, are captured; the others are read where they are."""
+PROGRAM_BYTES_MAX = 16 * 2**20
+"""A program or script larger than this is known by its checksum, and brought from its folder."""
+
+_GAP = "\0"  # stands for what differs between packages: no word with it can be the name of a file
+_LOOKED_AT_MAX = (
+    100_000  # inputs of one template that are looked for; beyond it they are too many to be captured anyway
+)
+
+
+class FoundFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A regular file below the document's folder."""
+
+    size_bytes: int
+    executable: bool
+
+
+class Files(Protocol):
+    """The document's folder, as far as files to be captured are concerned."""
+
+    def find(self, name: str) -> FoundFile | None:
+        """A regular file by its name in the tree; None where there is none, or it leads out of the folder."""
+        ...
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """The content of a file, piece by piece."""
+        ...
+
+
+class DiskFiles:
+    """The document's folder on disk."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """Look below this folder."""
+        self._folder = Path(folder)
+
+    def find(self, name: str) -> FoundFile | None:
+        """A regular file, also through a link, which is read as what it leads to."""
+        try:
+            found = (self._folder / name).stat()
+        except (OSError, ValueError):
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        return FoundFile(size_bytes=found.st_size, executable=bool(found.st_mode & 0o111))
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """The content, a mebibyte at a time."""
+        with (self._folder / name).open("rb") as file:
+            while piece := file.read(2**20):
+                yield piece
+
+
+Keep = Callable[[bytes], str]
+"""Stores bytes by their sha256, which it gives back."""
+
+
+def capture(expansion: Expansion, files: Files, keep: Keep) -> dict[str, Captured]:
+    """Store what a job brings along, through `keep`, and say what it is, by name."""
+    made = _Made(expansion)
+    found: dict[str, Captured] = {}
+    for name in dict.fromkeys(name for block in expansion.blocks for name in words_of(block, expansion.definition)):
+        file = files.find(name)
+        if file is not None and name not in made:
+            found[name] = _captured(name, file, files, keep, content=file.size_bytes <= PROGRAM_BYTES_MAX)
+    count, size_bytes = 0, 0
+    for name in _input_names(expansion):
+        if count >= INPUTS_MAX or size_bytes >= INPUTS_BYTES_MAX:
+            break
+        file = files.find(name) if name not in found else None
+        if file is None or file.size_bytes > min(INPUT_BYTES_MAX, INPUTS_BYTES_MAX - size_bytes) or name in made:
+            continue
+        found[name] = _captured(name, file, files, keep, content=True)
+        count += 1
+        size_bytes += file.size_bytes
+    return found
+
+
+def words_of(block: Block, definition: Definition) -> list[str]:
+    """The names that the commands of a block speak of, the same for all its packages, as they would be in the tree."""
+    names: dict[str, None] = {}
+    for word in _words(block, definition):
+        for part in (word, word.partition("=")[2]):  # `--config=settings.ini` names a file, too
+            if part and _GAP not in part and not part.startswith(("-", "/")) and not why_outside(part):
+                names[tidy_name(part)] = None
+    return list(names)
+
+
+def _words(block: Block, definition: Definition) -> Iterator[str]:
+    package = block.package
+    if package.startup_script:
+        yield _constant(block.bound(package.startup_script))
+        yield from (_constant(block.bound(text)) for text in package.startup_parameters)
+    for binary in package.binaries:
+        for run, shell, script in _commands(binary, block, definition):
+            yield from (_constant(block.bound(text)) for text in (*run, script, *binary.arguments))
+            if shell:
+                yield from shell_words(_constant(_bound_shell(shell, block)))
+
+
+def _commands(binary: Binary, block: Block, definition: Definition) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """The command of a binary, or of its software: arguments, shell script, invoking script."""
+    yield binary.run, binary.shell, binary.invoking_script
+    software = find_software(definition, binary) if binary.software else None
+    if software is None:
+        return
+    if software.boutiques is not None:
+        line = software.boutiques.get("command-line")
+        yield tuple(shell_words(line)) if isinstance(line, str) and "{" not in line else (), "", ""
+        return
+    found = execution_for(software, block.package)
+    if found is not None:
+        yield found[1].run, found[1].shell, found[1].invoking_script
+
+
+def _bound_shell(shell: str, block: Block) -> Template:
+    parts = parse_template(shell, "shell").parts
+    known = block.constants
+    return Template(tuple(known.get(p.name, p) if isinstance(p, Placeholder) and not p.attribute else p for p in parts))
+
+
+def _constant(template: Template) -> str:
+    return "".join(part if isinstance(part, str) else _GAP for part in template.parts)
+
+
+def shell_words(text: str) -> list[str]:
+    """The words of a shell script, as far as they can be told without running it."""
+    scanner = shlex.shlex(text, posix=True, punctuation_chars=True)
+    scanner.whitespace_split = True
+    scanner.commenters = ""
+    try:
+        return list(scanner)
+    except ValueError:  # an open quote: the shell will say so
+        return text.split()
+
+
+def _input_names(expansion: Expansion) -> Iterator[str]:
+    """The names of inputs, template by template; of lists and patterns those that were found at submission."""
+    for block in expansion.blocks:
+        for _, given in block.inputs():
+            template = block.bound(given.name)
+            if given.acquisition == "self" or any(block.is_list(p.name) for p in template.placeholders):
+                continue
+            if is_pattern(literal_text(template)):
+                if not template.placeholders:
+                    yield from expansion.resolved.lists.get(files_key(tidy_name(literal_text(template))), ())
+            elif not template.placeholders:
+                yield tidy_name(literal_text(template))
+            elif block.count <= _LOOKED_AT_MAX:
+                yield from tidy_names(render_column(template, BlockColumns(block), block.count))
+
+
+class _Made:
+    """What the job itself makes: never captured, even where an earlier run left it."""
+
+    def __init__(self, expansion: Expansion) -> None:
+        outputs = [(block, output) for block in expansion.blocks for _, output in block.outputs()]
+        self._outputs = [
+            (tidy_name(general_pattern(block.output_template(output))), block, output) for block, output in outputs
+        ]
+        self._names: dict[int, frozenset[str]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        """Whether some package makes it; names are written out only for outputs that may be it."""
+        for position, (pattern, block, output) in enumerate(self._outputs):
+            if matches(pattern, name):
+                if block.makes_pattern(output):
+                    return True
+                if position not in self._names:
+                    self._names[position] = frozenset(output_column(block, output))
+                if name in self._names[position]:
+                    return True
+        return False
+
+
+def output_column(block: Block, output: OutputFile) -> list[str]:
+    """The names that all packages of a block make of one output, which is no pattern."""
+    template = block.output_template(output)
+    if not template.placeholders:
+        return [tidy_name(literal_text(template))]
+    return tidy_names(render_column(template, BlockColumns(block), block.count))
+
+
+def _captured(name: str, file: FoundFile, files: Files, keep: Keep, *, content: bool) -> Captured:
+    if content:
+        data = b"".join(files.pieces(name))
+        return Captured(sha256=keep(data), size_bytes=len(data), executable=file.executable)
+    hashed, size_bytes = hashlib.sha256(), 0
+    for piece in files.pieces(name):
+        hashed.update(piece)
+        size_bytes += len(piece)
+    return Captured(sha256=hashed.hexdigest(), size_bytes=size_bytes, executable=file.executable, content=False)

@@ -1,0 +1,354 @@
+"""The core of the service in real time: one thread takes in what came, steps, has it written, and only then lets it out.
+
+Steps may run ahead of what is durable; replies, answers and effects wait until everything before them is. Whoever asks
+gets a future. The thread dies of nothing but a fault of its own; then it says so, and nothing is answered any more: the
+book is whole, and a service that starts anew goes on from it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from pilotage.book.join import Receipt
+from pilotage.engine.engine import Engine
+from pilotage.model.effects import Effect
+from pilotage.model.errors import PilotageError
+from pilotage.model.exchange import ExchangeReply
+from pilotage.model.operations import Accepted, AnyOperation, Refused
+from pilotage.model.work import AgentSays, LogText
+from pilotage.ports import Clock, JournalUnavailable
+from pilotage.service.core import Answer, Asked, Core, Input, Outbox, Submit
+from pilotage.service.keeper import Batch
+from pilotage.service.writer import Writer, WriterBusy, WriterStopped
+
+log = logging.getLogger(__name__)
+
+Told = TypeVar("Told")
+
+AHEAD_MAX = 2
+"""Steps that may be on their way to the disk at once: what comes meanwhile is one step, and one commit."""
+
+_AGAIN_SECONDS = 1.0  # until a write that there was no room for is tried again
+
+
+class NotRunning(PilotageError):
+    """The service has stopped, or is about to. Nothing was done; ask again when it is back."""
+
+    retryable = True
+
+
+class OperationRefused(PilotageError):
+    """What was asked for is not done; the message says why, and `subject` what stands in its way."""
+
+    def __init__(self, refused: Refused) -> None:
+        """Say it as the engine said it."""
+        super().__init__(refused.message, subject=refused.subject, next_step=refused.next_step)
+        self.code = refused.code
+
+
+class Superseded(PilotageError):
+    """A later exchange of the same agent came before this one was answered."""
+
+
+class Outside(Protocol):
+    """What happens once a step is durable. Every method is called in the thread of the driver, in order."""
+
+    def begin(self, driver: Driver) -> Core:
+        """A core from what the book says; whatever was left half done outside is mended first."""
+        ...
+
+    def written(self, outbox: Outbox, logs: Sequence[LogText]) -> None:
+        """The events of a step are durable: files are published, logs kept."""
+        ...
+
+    def reply(self, reply: ExchangeReply) -> bytes:
+        """What goes over the wire to an agent."""
+        ...
+
+    def carry_out(self, effects: Sequence[Effect]) -> None:
+        """Do things in the world; must not wait for it."""
+        ...
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        ...
+
+
+class _Stepped(msgspec.Struct):
+    """A step on its way to the disk."""
+
+    outbox: Outbox
+    logs: Sequence[LogText]
+    receipt: Future[Receipt] | None
+
+
+class Driver:
+    """The thread, its door, and who waits for an answer."""
+
+    def __init__(self, *, writer: Writer, clock: Clock, outside: Outside) -> None:
+        """Nothing runs before `start`."""
+        self._writer = writer
+        self._clock = clock
+        self._outside = outside
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._change = threading.Condition()
+        self._inbox: list[Input] = []
+        self._logs: list[LogText] = []
+        self._questions: deque[tuple[Callable[[Engine], Any], Future[Any]]] = deque()
+        self._agents: dict[str, tuple[int, Future[bytes]]] = {}  # who waits, by pilot
+        self._askers: dict[int, Future[Accepted]] = {}  # by token
+        self._token = 0
+        self._ahead: deque[_Stepped] = deque()
+        self._again_at: float | None = None
+        self._wake_at: float | None = 0.0
+        self._stopping = False
+        self._over = False
+        self._ready: Future[None] = Future()
+        self.fault: BaseException | None = None
+
+    # --- the door: any thread ---
+
+    def start(self) -> None:
+        """Start from the book; returns when the core is there, or raises what kept it from it."""
+        self._thread.start()
+        self._ready.result()
+
+    @property
+    def alive(self) -> bool:
+        """Whether what is asked will be answered."""
+        return self._thread.is_alive() and not self._stopping
+
+    def stop(self) -> None:
+        """Let what is on its way to the disk arrive, and end."""
+        with self._change:
+            self._stopping = True
+            self._change.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def exchange(self, says: AgentSays) -> Future[bytes]:
+        """What an agent says; the answer is there when everything it rests on is durable."""
+        future: Future[bytes] = Future()
+        exchange = says.exchange
+        with self._change:
+            if self._refuses(future):
+                return future
+            before = self._agents.get(exchange.pilot)
+            self._agents[exchange.pilot] = (exchange.sequence, future)
+            self._inbox.append(exchange)
+            self._logs.extend(says.logs)
+            self._change.notify()
+        if before is not None:
+            _fail(before[1], Superseded("a later exchange of this agent has come", subject=exchange.pilot))
+        return future
+
+    def operate(self, operation: AnyOperation) -> Future[Accepted]:
+        """Ask for an operation; fails with `OperationRefused`."""
+        return self._ask_core(lambda token: Asked(token=token, operation=operation))
+
+    def submit(self, make: Callable[[int], Submit]) -> Future[Accepted]:
+        """Bring a job in; fails with `OperationRefused`. The token goes into the message."""
+        return self._ask_core(make)
+
+    def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
+        """Have a question answered between two steps; it must only look."""
+        future: Future[Told] = Future()
+        with self._change:
+            if not self._refuses(future):
+                self._questions.append((question, future))
+                self._change.notify()
+        return future
+
+    def receive(self, message: Input) -> None:
+        """Take in what a site reports, or a plan that has grown."""
+        with self._change:
+            self._inbox.append(message)
+            self._change.notify()
+
+    def _ask_core(self, make: Callable[[int], Asked | Submit]) -> Future[Accepted]:
+        future: Future[Accepted] = Future()
+        with self._change:
+            if self._refuses(future):
+                return future
+            self._token += 1
+            self._askers[self._token] = future
+            self._inbox.append(make(self._token))
+            self._change.notify()
+        return future
+
+    def _refuses(self, future: Future[Any]) -> bool:
+        if self._stopping or self._over:
+            future.set_exception(NotRunning("the service is stopping", next_step="ask again when it is back"))
+            return True
+        return False
+
+    # --- the thread ---
+
+    def on_its_way(self, job: str) -> bool:
+        """Whether something of a job was decided and has not left yet; to be asked within a question only."""
+        return any(one.event.job == job for stepped in self._ahead for one in stepped.outbox.events)
+
+    def _run(self) -> None:
+        try:
+            core = self._outside.begin(self)
+        except BaseException as fault:  # noqa: BLE001 # handed to whoever waits for the start
+            self._over = True
+            self._ready.set_exception(fault)
+            return
+        self._ready.set_result(None)
+        try:
+            while self._turn(core):
+                pass
+        except BaseException as fault:
+            log.exception(
+                "the engine stops: what it did is in the book, and a service that starts anew goes on from it"
+            )
+            self.fault = fault
+        finally:
+            self._end()
+
+    def _turn(self, core: Core) -> bool:
+        """Wait for something to do, and do it; whether to go on."""
+        with self._change:
+            self._change.wait_for(self._has_work, timeout=self._patience())
+            stopping = self._stopping
+            questions, self._questions = self._questions, deque()
+            may_step = len(self._ahead) < AHEAD_MAX and not stopping
+            due = self._wake_at is not None and self._clock.now() >= self._wake_at
+            inbox: list[Input] = []
+            logs: list[LogText] = []
+            if may_step and (self._inbox or due):
+                inbox, self._inbox = self._inbox, inbox
+                logs, self._logs = self._logs, logs
+        self._release(core)
+        for question, future in questions:
+            _answer(future, question, core.engine)
+        if inbox or (may_step and due):
+            self._step(core, inbox, logs)
+        return not stopping or bool(self._ahead)
+
+    def _has_work(self) -> bool:
+        if self._questions or (self._ahead and self._arrived(self._ahead[0])):
+            return True
+        if self._stopping:
+            return not self._ahead
+        return len(self._ahead) < AHEAD_MAX and bool(self._inbox)
+
+    def _arrived(self, stepped: _Stepped) -> bool:
+        return stepped.receipt is None or (stepped.receipt.done() and self._again_at is None)
+
+    def _patience(self) -> float | None:
+        """How long nothing needs to be done by itself."""
+        times = [
+            at for at in (self._wake_at if len(self._ahead) < AHEAD_MAX else None, self._again_at) if at is not None
+        ]
+        return max(0.0, min(times) - self._clock.now()) if times else None
+
+    def _step(self, core: Core, inbox: Sequence[Input], logs: Sequence[LogText]) -> None:
+        outbox = core.step(inbox, self._clock.now())
+        self._wake_at = outbox.wake_at
+        receipt = self._write(outbox) if outbox.events else None
+        self._ahead.append(_Stepped(outbox=outbox, logs=logs, receipt=receipt))
+        self._release(core)
+
+    def _write(self, outbox: Outbox) -> Future[Receipt] | None:
+        """Hand the events of a step to the writer; None where it takes nothing now."""
+        try:
+            receipt = self._writer.submit(Batch(outbox.events, outbox.refused))
+        except WriterBusy:
+            self._again_at = self._clock.now() + _AGAIN_SECONDS
+            failed: Future[Receipt] = Future()
+            failed.set_exception(JournalUnavailable("the writer is busy"))
+            return failed
+        receipt.add_done_callback(self._wake)
+        return receipt
+
+    def _wake(self, _: object) -> None:
+        with self._change:
+            self._change.notify()
+
+    def _release(self, core: Core) -> None:
+        """Let out what is durable, in order. A write that there was no room for is tried again, and all waits for it."""
+        if self._again_at is not None and self._clock.now() >= self._again_at:
+            self._again_at = None
+            for stepped in self._ahead:
+                if stepped.receipt is not None and stepped.receipt.done() and stepped.receipt.exception() is not None:
+                    stepped.receipt = self._write(stepped.outbox)
+        while self._ahead and self._arrived(self._ahead[0]):
+            stepped = self._ahead[0]
+            if stepped.receipt is not None:
+                fault = stepped.receipt.exception()
+                if isinstance(fault, JournalUnavailable) and not self._stopping:
+                    log.warning("the book cannot be written: %s", fault)
+                    self._again_at = self._clock.now() + _AGAIN_SECONDS
+                    return
+                if fault is not None:
+                    raise fault
+                core.written(stepped.receipt.result().position)
+            self._ahead.popleft()
+            self._let_out(stepped)
+
+    def _let_out(self, stepped: _Stepped) -> None:
+        outbox = stepped.outbox
+        if outbox.events or stepped.logs:
+            self._outside.written(outbox, stepped.logs)
+        for reply in outbox.replies:
+            waiting = self._agents.get(reply.pilot)
+            if waiting is None or waiting[0] != reply.sequence:
+                continue  # nobody waits for it any more: the next exchange is answered in full
+            with self._change:
+                if self._agents.get(reply.pilot) is waiting:
+                    del self._agents[reply.pilot]
+            _answer(waiting[1], self._outside.reply, reply)
+        for answer in outbox.answers:
+            self._tell(answer)
+        if outbox.effects:
+            self._outside.carry_out(outbox.effects)
+
+    def _tell(self, answer: Answer) -> None:
+        future = self._askers.pop(answer.token, None)
+        if future is None:
+            return
+        if isinstance(answer.outcome, Refused):
+            _fail(future, OperationRefused(answer.outcome))
+        elif future.set_running_or_notify_cancel():
+            future.set_result(answer.outcome)
+
+    def _end(self) -> None:
+        """Leave nobody waiting."""
+        with self._change:
+            self._over = True
+            waiting = [future for _, future in self._agents.values()]
+            waiting += [*self._askers.values(), *(future for _, future in self._questions)]  # type: ignore[list-item]
+            self._agents.clear()
+            self._askers.clear()
+            self._questions.clear()
+        for future in waiting:
+            _fail(future, NotRunning("the service is stopping", next_step="ask again when it is back"))
+        self._outside.end()
+
+
+def _answer(future: Future[Told], answer: Callable[..., Told], *arguments: object) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        told = answer(*arguments)
+    except Exception as fault:  # noqa: BLE001 # whoever asked is told
+        future.set_exception(fault)
+    else:
+        future.set_result(told)
+
+
+def _fail(future: Future[Any], fault: Exception) -> None:
+    if future.set_running_or_notify_cancel():
+        future.set_exception(fault)
+
+
+__all__ = ["Driver", "NotRunning", "OperationRefused", "Outside", "Superseded", "WriterStopped"]

@@ -1,0 +1,95 @@
+"""What a package was asked for, as a key: equal keys make equal files, so that nothing is run twice for nothing.
+
+The key is made of fields, and each field is kept with it: of a package that must run, the field that changed is named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import msgspec
+
+from pilotage.model.work import Work, WorkBinary, WorkScript
+from pilotage.ports import WorkFields
+
+Checksum = Callable[[str], str | None]
+"""The sha256 of a file by its name in the job's tree; None where there is none."""
+
+INPUTS_MAX = 1000
+"""Inputs beyond so many are told together: a changed one of them is not named."""
+
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+_DIGITS = 32
+
+
+def fields_of(work: Work) -> WorkFields:
+    """What a work asks for, field by field; an input whose checksum is not known yet has an empty one."""
+    commands = [(each.argv, each.stdin, each.stdout, each.stderr) for each in work.binaries]
+    makes = any(each.outputs or each.stdout or each.stderr for each in work.binaries)
+    programs = {each.name: each.sha256 for each in work.inputs if each.executable}
+    container = (work.container.image, work.container.engine) if work.container is not None else ()
+    return WorkFields(
+        argv=_digest((commands, work.startup, _argv(work.pre), _argv(work.post))),
+        software=_digest((work.software, container, programs)),
+        environment=_digest([each.environment for each in work.binaries]),
+        # What makes no file is asked for as often as it is written: two equal commands are two.
+        outputs=_digest([_outputs(each) for each in work.binaries] if makes else work.path),
+        inputs=_joined({each.name: each.sha256 for each in work.inputs if not each.executable}),
+    )
+
+
+def completed(fields: WorkFields, checksum: Checksum) -> WorkFields | None:
+    """The fields with the checksums of inputs that were not known; None where an input is not there."""
+    if all(fields.inputs.values()):
+        return fields
+    inputs: dict[str, str] = {}
+    for name, known in fields.inputs.items():
+        sha256 = known or checksum(name)
+        if not sha256:
+            return None
+        inputs[name] = sha256
+    return msgspec.structs.replace(fields, inputs=_joined(inputs))
+
+
+def key_of(fields: WorkFields) -> str:
+    """The key of what was asked for."""
+    return hashlib.sha256(_canonical(fields)).hexdigest()
+
+
+def is_complete(fields: WorkFields) -> bool:
+    """Whether the checksum of every input is known: only then the key means something."""
+    return all(fields.inputs.values())
+
+
+def changed(before: WorkFields, now: WorkFields) -> str:
+    """The first field that is not as it was, by name: `argv`, `software`, `environment`, `input a.dat`, `outputs`."""
+    for field in ("argv", "software", "environment"):
+        if getattr(before, field) != getattr(now, field):
+            return field
+    for name, sha256 in now.inputs.items():
+        if before.inputs.get(name) != sha256:
+            return f"input {name}"
+    for name in before.inputs:
+        if name not in now.inputs:
+            return f"input {name}"
+    return "outputs" if before.outputs != now.outputs else ""
+
+
+def _joined(inputs: dict[str, str]) -> dict[str, str]:
+    """Inputs as they are kept: very many are one entry, as soon as all of them are known."""
+    if len(inputs) <= INPUTS_MAX or not all(inputs.values()):
+        return inputs
+    return {f"(one of {len(inputs):,})": _digest(inputs)}
+
+
+def _outputs(binary: WorkBinary) -> list[tuple[str, str, str, bool]]:
+    return [(each.name, each.expression, each.folder, each.pattern) for each in binary.outputs]
+
+
+def _argv(script: WorkScript | None) -> tuple[str, ...]:
+    return script.argv if script is not None else ()
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(_canonical(value)).hexdigest()[:_DIGITS]

@@ -1,0 +1,140 @@
+"""What a run would do, before anything is spent: what is there already, what would run and why, and what that takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pilotage.language import Expansion
+from pilotage.language.expansion.blocks import Block
+from pilotage.model.plan import JobPlan
+from pilotage.model.submission import PLANNED_MAX, Origin, PlannedPackage, RunPlan, StagePlan, Submission
+from pilotage.ports import FileStore, WorkIndex
+from pilotage.service.running.adoption import NEVER, Earlier
+from pilotage.service.running.submission import lay_out
+
+FRESH = "everything is run anew"
+
+
+def plan(submission: Submission, *, store: FileStore, index: WorkIndex, slots: int = 1) -> RunPlan:
+    """The plan of a submission; nothing is kept, and nothing changed. Raises as `prepare` does."""
+    laid_out = lay_out(submission, store=store)
+    expansion = laid_out.expansion
+    would_run, listed, reasons = _examine(expansion, laid_out.origin, store=store, index=index, fresh=submission.fresh)
+    means = index.mean_seconds(submission.folder, expansion.definition.job)
+    seconds, unknown = _seconds(expansion, laid_out.plan, means)
+    seconds = np.where(would_run, seconds, 0.0)
+    unknown &= would_run
+    cores = _cores(expansion, laid_out.plan)
+    known = bool((would_run & ~unknown).any())
+    core_hours = seconds * cores / 3600
+    path = expansion.graph.critical_path_seconds(seconds) if known else 0.0
+    count, running = expansion.count, int(would_run.sum())
+    return RunPlan(
+        job=expansion.definition.job,
+        packages=count,
+        would_run=running,
+        there=count - running,
+        stages=_stages(expansion, would_run, core_hours, unknown),
+        listed=tuple(listed),
+        changed=dict(reasons.most_common()),
+        slots=slots,
+        core_hours=float(core_hours.sum()) if known or not running else None,
+        seconds=max(path, float(core_hours.sum()) * 3600 / max(slots, 1)) if known or not running else None,
+        unknown=int(unknown.sum()),
+    )
+
+
+def _examine(
+    expansion: Expansion, origin: Origin, *, store: FileStore, index: WorkIndex, fresh: bool
+) -> tuple[NDArray[np.bool_], list[PlannedPackage], Counter[str]]:
+    """Which packages would run, the first of them with what changed, and how many for which kind of change."""
+    would_run = np.ones(expansion.count, np.bool_)
+    found: dict[int, str] = {}
+    reasons: Counter[str] = Counter()
+    if fresh or not index.knows(origin.folder):
+        for block in expansion.blocks:
+            if block.package.done:
+                would_run[block.package_array()] = False
+        why = FRESH if fresh else NEVER
+        reasons[why] = int(would_run.sum())
+        numbers = np.flatnonzero(would_run)[:PLANNED_MAX].tolist()
+        return would_run, [_planned(expansion, number, why) for number in numbers], +reasons
+    earlier = Earlier(expansion, origin, store=store, index=index, explain=True)
+    for verdict in earlier.verdicts():
+        if verdict.adopted is not None:
+            would_run[verdict.number] = False
+            continue
+        reasons[_kind(verdict.changed)] += 1
+        if len(found) < PLANNED_MAX:
+            found[verdict.number] = verdict.changed
+    return would_run, [_planned(expansion, number, why) for number, why in sorted(found.items())], reasons
+
+
+def _planned(expansion: Expansion, number: int, why: str) -> PlannedPackage:
+    return PlannedPackage(package=expansion.id(number).dotted, name=expansion.name(number), changed=why)
+
+
+def _kind(why: str) -> str:
+    """A change without the name of the file: `input`, `missing output`."""
+    for kind in ("missing output", "changed output", "missing input", "waits for", "input"):
+        if why.startswith(f"{kind} "):
+            return kind
+    return why
+
+
+def _seconds(
+    expansion: Expansion, job: JobPlan, means: dict[str, float]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """How long each package takes: as it took on average, else as the document estimates; and of which nothing is known."""
+    seconds = np.zeros(expansion.count)
+    unknown = np.ones(expansion.count, np.bool_)
+    for template, block in zip(job.templates, expansion.blocks, strict=True):
+        estimate = means.get(template.activity) or template.run_seconds
+        if estimate:
+            seconds[block.package_array()] = estimate
+            unknown[block.package_array()] = False
+    return seconds, unknown
+
+
+def _cores(expansion: Expansion, job: JobPlan) -> NDArray[np.float64]:
+    cores = np.ones(expansion.count)
+    for template, block in zip(job.templates, expansion.blocks, strict=True):
+        cores[block.package_array()] = template.demand.cores_hundredths / 100
+    return cores
+
+
+def _stages(
+    expansion: Expansion,
+    would_run: NDArray[np.bool_],
+    core_hours: NDArray[np.float64],
+    unknown: NDArray[np.bool_],
+) -> tuple[StagePlan, ...]:
+    blocks: dict[int, list[Block]] = {}
+    for block in expansion.blocks:
+        blocks.setdefault(block.stage, []).append(block)
+    late = {each.stage for each in expansion.late}
+    found = []
+    for position, name in enumerate(expansion.stage_names):
+        count = running = 0
+        hours, is_known = 0.0, False
+        for block in blocks.get(position, ()):
+            numbers = block.package_array()
+            count += block.count
+            running += int(would_run[numbers].sum())
+            hours += float(core_hours[numbers].sum())
+            is_known = is_known or not bool(unknown[numbers].all())
+        found.append(
+            StagePlan(
+                stage=position + 1,
+                name=name,
+                late=position + 1 in late,
+                packages=count,
+                would_run=running,
+                there=count - running,
+                core_hours=hours if is_known else None,
+            )
+        )
+    return tuple(found)

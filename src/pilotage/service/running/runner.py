@@ -1,0 +1,304 @@
+"""The service that runs jobs: the core among its journal, sites, files and agents.
+
+The driver calls it in one thread; whoever asks from outside gets a future. What is kept here of a job follows from the
+book and can be had again at any time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from pilotage.book.codec import Codec
+from pilotage.engine.engine import Engine
+from pilotage.engine.settings import EngineSettings
+from pilotage.language import Expansion
+from pilotage.model.effects import Effect, ExpandStage
+from pilotage.model.errors import PilotageError
+from pilotage.model.exchange import Assignment, ExchangeReply
+from pilotage.model.operations import Accepted, AnyOperation, Hold, Kill, Release
+from pilotage.model.outcomes import ClearedBy
+from pilotage.model.plan import JobPlan
+from pilotage.model.site import Site
+from pilotage.model.work import AgentHears, AgentSays, LogText, Work
+from pilotage.ports import Clock, FileStore, Journal, SiteAccess, WorkIndex
+from pilotage.service.core import Adopted, Asked, Core, Outbox, Submit
+from pilotage.service.running.adoption import Adopted as Found
+from pilotage.service.running.adoption import adopt, made_before, out_of_place
+from pilotage.service.running.aftermath import Aftermath
+from pilotage.service.running.at_work import JobsAtWork
+from pilotage.service.running.clearing import clear_job
+from pilotage.service.running.driver import Driver, OperationRefused
+from pilotage.service.running.expanding import Expanded, Expander
+from pilotage.service.running.manifests import Manifest, Manifests
+from pilotage.service.running.resuming import earlier_runs, superseded_by
+from pilotage.service.running.site_worker import SiteWorker
+from pilotage.service.running.starting import start_from
+from pilotage.service.running.submission import Prepared, Submission, SubmissionAnswer, prepare
+from pilotage.service.writer import Writer
+
+log = logging.getLogger(__name__)
+
+Told = TypeVar("Told")
+_encode = msgspec.json.Encoder().encode
+_NOBODY = 0  # the token of an operation that the service asks for itself
+
+
+class Runner:
+    """Everything that runs, behind a few methods; any thread may call them."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        writer: Writer,
+        clock: Clock,
+        codec: Codec,
+        sites: Sequence[Site],
+        accesses: Mapping[str, SiteAccess],
+        store: FileStore,
+        index: WorkIndex,
+        settings: EngineSettings,
+    ) -> None:
+        """Put the parts together; nothing runs before `start`. `accesses` has a way to each of the sites, by name."""
+        self._journal = journal
+        self._writer = writer
+        self._clock = clock
+        self._codec = codec
+        self._sites = sites
+        self._store = store
+        self._index = index
+        self._settings = settings
+        self._manifests = Manifests(journal)
+        self._jobs = JobsAtWork(journal, store=store, index=index)
+        self._aftermath = Aftermath(self._jobs, self._manifests, store=store, index=index, hold=self._hold)
+        self._driver = Driver(writer=writer, clock=clock, outside=self)
+        self._workers = {
+            name: SiteWorker(name, access, report=self._driver.receive, expected=partial(self._expected, name))
+            for name, access in accesses.items()
+        }
+        self._expander = Expander(self, journal, ask=self._driver.ask, tell=self._driver.receive)
+        self._submitter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submitter")
+        self._core: Core | None = None
+
+    # --- the door ---
+
+    def start(self) -> None:
+        """Go on from the book; returns when agents and users are answered."""
+        self._driver.start()
+        self._expander.start()
+        for worker in self._workers.values():
+            worker.start()
+
+    def stop(self) -> None:
+        """End in good order; what runs at the sites goes on."""
+        for worker in self._workers.values():
+            worker.stop()
+        self._submitter.shutdown(wait=True, cancel_futures=True)
+        self._driver.stop()
+        self._expander.stop()
+        self._aftermath.stop()
+        self._store.close()
+        self._index.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether what is asked will be answered."""
+        return self._driver.alive
+
+    @property
+    def journal(self) -> Journal:
+        """The journal of its book, for reading."""
+        return self._journal
+
+    @property
+    def index(self) -> WorkIndex:
+        """What was made before, and the logs."""
+        return self._index
+
+    @property
+    def store(self) -> FileStore:
+        """The files."""
+        return self._store
+
+    def exchange(self, says: AgentSays) -> Future[bytes]:
+        """What an agent says; the answer, for the wire, once everything it rests on is durable."""
+        return self._driver.exchange(says)
+
+    def operate(self, operation: AnyOperation) -> Future[Accepted]:
+        """Ask for an operation; fails with `OperationRefused`."""
+        return self._driver.operate(operation)
+
+    def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
+        """Have a question about the engine answered; it must only look."""
+        return self._driver.ask(question)
+
+    def unpublished(self, job: str) -> int:
+        """How many grants of a job have not led to files under their names; to be asked within a question only."""
+        return self._aftermath.unpublished(job) + int(self._driver.on_its_way(job))
+
+    def submit(self, submission: Submission) -> Future[SubmissionAnswer]:
+        """Take a job in; fails with `DocumentError` or `OperationRefused`."""
+        return self._submitter.submit(self._submit, submission)
+
+    def clear(self, job: str, *, by: ClearedBy) -> Future[Accepted]:
+        """Record that the outputs of a finished job were handed over; fails with `OperationRefused`."""
+        clear = partial(clear_job, journal=self._journal, writer=self._writer, codec=self._codec, clock=self._clock)
+        return self._submitter.submit(clear, job, by)
+
+    # --- submission: its own thread ---
+
+    def _submit(self, submission: Submission) -> SubmissionAnswer:
+        prepared = prepare(
+            submission, journal=self._journal, store=self._store, index=self._index, owner=submission.owner
+        )
+        earlier = earlier_runs(self._journal, submission, prepared)
+        if earlier.same:
+            return self._go_on(earlier.same, prepared)
+        count, adopted = prepared.plan.count, len(prepared.adopted)
+        if submission.only_if_needed and adopted == count and not prepared.plan.late and not earlier.others:
+            return SubmissionAnswer(job="", packages=count, adopted=adopted)
+        self._jobs.bring(prepared.job, expansion=prepared.expansion, plan=prepared.plan, origin=prepared.origin)
+        try:
+            self._driver.submit(partial(_submit_message, prepared)).result()
+        except BaseException:
+            self._jobs.let_go(prepared.job)
+            raise
+        for other in earlier.others:
+            with suppress(OperationRefused):  # it is over by now
+                self._driver.operate(Kill(job=other, message=superseded_by(prepared.job))).result()
+        return SubmissionAnswer(job=prepared.job, packages=count, adopted=adopted, superseded=earlier.others)
+
+    def _go_on(self, job: str, prepared: Prepared) -> SubmissionAnswer:
+        """The same is being run already, or was stopped in the middle: it goes on."""
+        with suppress(OperationRefused):  # it is not held
+            self._driver.operate(Release(job=job)).result()
+        return SubmissionAnswer(job=job, packages=prepared.plan.count, resumed=True)
+
+    # --- for the driver: its thread ---
+
+    def begin(self, driver: Driver) -> Core:
+        """A core from the book; granted files that were not published yet are published first."""
+        core = start_from(
+            self._journal,
+            self._jobs,
+            sites=self._sites,
+            settings=self._settings,
+            codec=self._codec,
+            now=self._clock.now(),
+        )
+        self._core = core
+        for job in core.engine.jobs:
+            self._aftermath.mend(core.engine, job)
+        return core
+
+    def written(self, outbox: Outbox, logs: Sequence[LogText]) -> None:
+        """The events of a step are durable: what was granted is published before anybody hears of it."""
+        assert self._core is not None
+        self._aftermath.follow(self._core.engine, outbox.events)
+        if logs:
+            self._index.put_logs(logs)
+
+    def reply(self, reply: ExchangeReply) -> bytes:
+        """What goes over the wire to an agent: the reply, with how to run what it is given."""
+        work = self._reused([self._work(assignment) for assignment in reply.assignments], reply.assignments)
+        return _encode(AgentHears(reply=reply, work=tuple(work)))
+
+    def _reused(self, work: list[Work], assignments: Sequence[Assignment]) -> list[Work]:
+        """The same, with what an earlier run made of the very same inputs instead of how to make it again.
+
+        What depends on nothing that this job makes was looked for when it came in.
+        """
+        keys = {
+            earlier: number
+            for number, assignment in enumerate(assignments)
+            if assignment.inputs
+            and assignment.ref.attempt == 1
+            and (at_work := self._jobs.get(assignment.ref.job)) is not None
+            and (earlier := at_work.earlier_key(assignment.ref)) is not None
+        }
+        for folder in {folder for folder, _ in keys}:
+            found = self._index.find(folder, [key for where, key in keys if where == folder])
+            if not found:
+                continue
+            faults = out_of_place(found.values(), folder, store=self._store, index=self._index)
+            for key, made in found.items():
+                if key not in faults:
+                    number = keys[folder, key]
+                    reused = {"adopted": made.manifest, "message": made_before(made.ref)}
+                    work[number] = msgspec.structs.replace(work[number], **reused)
+        return work
+
+    def carry_out(self, effects: Sequence[Effect]) -> None:
+        """Hand each to the thread that does such things."""
+        for effect in effects:
+            if isinstance(effect, ExpandStage):
+                self._expander.want(effect)
+            elif (worker := self._workers.get(effect.site)) is not None:
+                worker.want(effect)
+
+    def end(self) -> None:
+        """Nothing more will come."""
+
+    def _work(self, assignment: Assignment) -> Work:
+        at_work = self._jobs.get(assignment.ref.job)
+        if at_work is None:
+            return Work(path="", name="", index=0, folder="", staged="", refused="the definition of its job is gone")
+        try:
+            return at_work.work(assignment, self._manifests)
+        except PilotageError as fault:
+            refused = str(fault)
+        except Exception as fault:
+            log.exception("%s cannot be written out", assignment.ref)
+            refused = f"{type(fault).__name__}: {fault}"
+        return Work(path="", name="", index=0, folder=at_work.folder, staged="", refused=refused)
+
+    def _hold(self, job: str, message: str) -> None:
+        self._driver.receive(Asked(token=_NOBODY, operation=Hold(job=job, message=message)))
+
+    def _expected(self, site: str) -> list[str]:
+        """What a site said that it took, and that is not over."""
+
+        def keys(engine: Engine) -> list[str]:
+            state = engine.sites.get(site)
+            return [key for key, request in state.requests.items() if request.native_id] if state is not None else []
+
+        return self._driver.ask(keys).result()
+
+    # --- for the expander ---
+
+    def expansion(self, job: str) -> tuple[Expansion, JobPlan] | None:
+        """A job as it is laid out now."""
+        at_work = self._jobs.get(job)
+        return (at_work.expansion, at_work.plan) if at_work is not None else None
+
+    def has_grown(self, job: str, stage: int, expanded: Expanded) -> None:
+        """A job as it will be laid out, should the core take it."""
+        self._jobs.offer_growth(job, stage, expanded)
+
+    def adopt(
+        self, job: str, expansion: Expansion, *, granted: Mapping[int, Manifest], numbers: range
+    ) -> Sequence[Found]:
+        """What of a stage that was laid out just now need not be run."""
+        at_work = self._jobs.get(job)
+        if at_work is None or at_work.origin.fresh:
+            return ()
+        return adopt(expansion, at_work.origin, store=self._store, index=self._index, granted=granted, numbers=numbers)
+
+
+def _submit_message(prepared: Prepared, token: int) -> Submit:
+    adopted = [
+        Adopted(
+            package=each.number,
+            manifest=each.manifest,
+            message=each.message,
+        )
+        for each in prepared.adopted
+    ]
+    return Submit(token=token, job=prepared.job, registered=prepared.registered, plan=prepared.plan, adopted=adopted)

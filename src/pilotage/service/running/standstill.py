@@ -1,0 +1,81 @@
+"""Can anything of a job still move? Asked of the engine: where nothing can, somebody must be told, and what to do."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pilotage.engine.engine import Engine
+from pilotage.engine.explain import explain
+from pilotage.engine.jobs import JobState
+from pilotage.engine.parts import Standing
+
+_MOVING = (Standing.DELAYED, Standing.RESERVED, Standing.LIVE)
+
+
+class Stand(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job stands in the engine: `stuck` says why nothing can move, `trouble` what keeps things from moving now."""
+
+    slots: int = 0  # that live pilots offer
+    stuck: str = ""
+    next_step: str = ""
+    trouble: str = ""
+
+
+def stand_of(engine: Engine, job: str) -> Stand:
+    """How a job stands; of one that the engine does not have, nothing is said but the slots there are."""
+    slots = sum(pilot.capacity.cores_hundredths // 100 for pilot in engine.pilots.values())
+    known = engine.jobs.get(job)
+    if known is None or not known.accepted or known.cancelled or known.aborted:
+        return Stand(slots=slots)
+    if not known.unfinished and not known.late:
+        return Stand(slots=slots)
+    if any(known.counts[each] for each in _MOVING):
+        return Stand(slots=slots, trouble=_trouble(engine))
+    stuck, next_step = _stuck(engine, known)
+    return Stand(slots=slots, stuck=stuck, next_step=next_step, trouble="" if stuck else _trouble(engine))
+
+
+def _stuck(engine: Engine, job: JobState) -> tuple[str, str]:
+    if job.held:
+        return "the job is held", f"pilotage release {job.id}"
+    ready = [queue for queue in job.classes.values() if queue.ready]
+    if ready:
+        nowhere = not engine.sites or all(engine.openings.is_impossible(queue) for queue in ready)
+        return _nowhere(engine, job) if nowhere else ("", "")
+    if job.acting:
+        return "", ""  # an attempt that nobody waits for may still act: it is over one day
+    if any(not late.pending for late in job.late.values()):
+        return "", ""  # a stage is being laid out
+    if job.counts[Standing.HELD]:
+        number = job.standing.index(Standing.HELD)
+        held = job.counts[Standing.HELD]
+        what = f"{job.dotted(number)} is held" if held == 1 else f"{held} packages are held, {job.dotted(number)} first"
+        return f"{what}, and everything else waits for that", f"pilotage release {job.id}/{job.dotted(number)}"
+    if job.counts[Standing.BLOCKED]:
+        number = job.standing.index(Standing.BLOCKED)
+        reasons = explain(engine, job, number).reasons
+        why = reasons[0].message if reasons else "nobody knows for what"
+        return f"{job.dotted(number)} waits: {why}", f"pilotage explain {job.id}/{job.dotted(number)}"
+    return "", ""
+
+
+def _nowhere(engine: Engine, job: JobState) -> tuple[str, str]:
+    number = job.standing.index(Standing.READY)
+    told = [why for why in explain(engine, job, number).reasons if why.code in ("site-unable", "no-site")]
+    why = "; ".join(f"{each.subject}: {each.message}" if each.subject else each.message for each in told[:3])
+    ready = job.counts[Standing.READY]
+    what = job.dotted(number) if ready == 1 else f"{ready} packages, {job.dotted(number)} first,"
+    next_step = f"ask for less in the document, add a site that has it, or pilotage kill {job.id}"
+    return f"no site can run {what} ({why})", next_step
+
+
+def _trouble(engine: Engine) -> str:
+    """What keeps pilots from starting, where none lives."""
+    if engine.pilots:
+        return ""
+    for site in engine.sites.values():
+        if not site.answers:
+            return f"site {site.name} does not answer"
+        if site.dead_starts:
+            return f"no pilot could start at {site.name}: {site.dead_starts} died before they spoke"
+    return ""

@@ -1,0 +1,48 @@
+"""A core from the book: every job that is not over for good, as it is laid out, with what was decided about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pilotage.book.codec import Codec
+from pilotage.book.rows import PilotRow
+from pilotage.engine.engine import STREAM
+from pilotage.engine.restore import JobSnapshot, Snapshot
+from pilotage.engine.settings import EngineSettings
+from pilotage.model.site import Site
+from pilotage.ports import Journal
+from pilotage.service.core import Core, start_core
+from pilotage.service.running.at_work import JobsAtWork
+
+_PILOTS_AT_ONCE = 10_000
+
+
+def start_from(
+    journal: Journal,
+    jobs: JobsAtWork,
+    *,
+    sites: Sequence[Site],
+    settings: EngineSettings,
+    codec: Codec,
+    now: float,
+) -> Core:
+    """The core that the book describes. A job without a definition is somebody else's, who only keeps book on it here."""
+    snapshots = []
+    for row in journal.live_jobs():
+        at_work = jobs.get(row.job)
+        if at_work is not None:
+            snapshots.append(
+                JobSnapshot(row=row, plan=at_work.plan, finals=journal.finals(row), unfinished=journal.unfinished(row))
+            )
+    decided = next((row.watermark for row in journal.streams("service") if row.stream == STREAM), 0)
+    snapshot = Snapshot(jobs=snapshots, pilots=_pilots(journal), next_n=decided + 1, position=journal.position())
+    return start_core(
+        snapshot, sites=sites, settings=settings, now=now, codec=codec, streams=list(journal.streams("agent"))
+    )
+
+
+def _pilots(journal: Journal) -> list[PilotRow]:
+    found: list[PilotRow] = []
+    while page := journal.pilots(after=found[-1].pilot if found else "", limit=_PILOTS_AT_ONCE):
+        found += page
+    return found

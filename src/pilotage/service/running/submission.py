@@ -1,0 +1,323 @@
+"""From a submission to a job that can be registered, and back from the book to the job of a service that starts.
+
+Everything that a job is made of is kept by its content: its canonical definition, the lists that were read, where it
+came from, and the files that it brought along. With these it is laid out again, the same for ever.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pilotage.book.query import parse
+from pilotage.book.rows import JobRow
+from pilotage.language import (
+    Expansion,
+    MemoryFolder,
+    RecordedLists,
+    Report,
+    expand,
+    plan_of,
+    read_definition,
+    shapes_of,
+)
+from pilotage.language import grow as grow_expansion
+from pilotage.language.text.tree import tree_of
+from pilotage.model.definition import Definition, plain
+from pilotage.model.errors import DocumentError, PilotageError
+from pilotage.model.events import JOB_ID
+from pilotage.model.payloads import JobRegistered, StageExpanded
+from pilotage.model.plan import JobPlan
+from pilotage.model.resolved import EXPANDER_VERSION, ResolvedLists
+from pilotage.model.states import FINAL_NAMES
+from pilotage.model.submission import Captured, Origin, Submission, SubmissionAnswer
+from pilotage.ports import FileStore, Journal, NotOurs, WorkIndex
+from pilotage.service.running.adoption import Adopted, adopt, said_to_be_done
+from pilotage.service.running.capturing import output_column
+from pilotage.service.running.refusals import refusals
+
+__all__ = [
+    "Adopted",
+    "Captured",
+    "LaidOut",
+    "Origin",
+    "Prepared",
+    "Recalled",
+    "Submission",
+    "SubmissionAnswer",
+    "SubmissionError",
+    "grow",
+    "lay_out",
+    "prepare",
+    "recall",
+]
+
+DEFINITION, RESOLVED, CAPTURED, ORIGIN = "definition", "resolved", "captured", "origin"
+"""What the contents of a registered job are called among its lists; `stage-N` is what a late stage was laid out over."""
+
+_SHOWN_MAX = 5
+_EVENTS_AT_ONCE = 1000
+_STAGE_EXPANDED = parse("type = StageExpanded")
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_names = msgspec.json.Decoder(dict[str, str])
+_lists = msgspec.json.Decoder(dict[str, tuple[str, ...]])
+_resolved = msgspec.json.Decoder(ResolvedLists)
+_captured = msgspec.json.Decoder(dict[str, Captured])
+_origin = msgspec.json.Decoder(Origin)
+_expanded = msgspec.json.Decoder(StageExpanded)
+
+
+class SubmissionError(PilotageError):
+    """A job was not taken, for a reason that is not in its document."""
+
+
+class LaidOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A submission that was checked, and its packages."""
+
+    definition: Definition
+    expansion: Expansion
+    plan: JobPlan
+    origin: Origin
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that can be registered: `Submit(job=…, registered=…, plan=…, adopted=…)`."""
+
+    job: str
+    registered: JobRegistered
+    plan: JobPlan
+    expansion: Expansion
+    origin: Origin
+    adopted: tuple[Adopted, ...] = ()
+
+
+class Recalled(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as the book has it: everything that a service needs to go on with it."""
+
+    definition: Definition
+    lists: ResolvedLists
+    origin: Origin
+    expansion: Expansion
+    plan: JobPlan
+
+
+def prepare(
+    submission: Submission,
+    *,
+    journal: Journal,
+    store: FileStore,
+    index: WorkIndex,
+    owner: str,
+    suffix: Callable[[], str] | None = None,
+) -> Prepared:
+    """Check a submission, keep its definition and lists, and say what of it was made before.
+
+    Raises `DocumentError` for faults of the document and fields that this version cannot honour, `NotOurs` where a file
+    is in the way, and `SubmissionError` for the rest. `suffix` makes ids different.
+    """
+    owner = owner or submission.owner
+    if not owner:
+        raise SubmissionError("nobody owns the job", next_step="say who submits it")
+    laid_out = lay_out(submission, store=store)
+    job = _job_id(submission, laid_out.definition, journal, suffix or _suffix)
+    origin, expansion = laid_out.origin, laid_out.expansion
+    for name, file in origin.captured.items():
+        if file.content and journal.content(file.sha256) is None:
+            raise SubmissionError(
+                "a file that the job brings along was not sent", subject=name, next_step="send its content first"
+            )
+    adopted = said_to_be_done(expansion) if submission.fresh else adopt(expansion, origin, store=store, index=index)
+    registered = JobRegistered(
+        owner=owner,
+        name=laid_out.definition.job,
+        stages=shapes_of(expansion),
+        definition=journal.put_content(_encode(plain(laid_out.definition))),
+        lists=_kept(journal, submission.lists, origin),
+        expander_version=EXPANDER_VERSION,
+    )
+    return Prepared(
+        job=job,
+        registered=registered,
+        plan=laid_out.plan,
+        expansion=expansion,
+        origin=origin,
+        adopted=tuple(adopted),
+    )
+
+
+def lay_out(submission: Submission, *, store: FileStore) -> LaidOut:
+    """Check a submission and lay its packages out; nothing is kept. Raises as `prepare` does."""
+    file = submission.document or "the document"
+    definition = _read(submission.definition, file)
+    faults = refusals(definition, file=file)
+    if faults:
+        raise DocumentError(faults)
+    folder = Path(submission.folder)
+    if not folder.is_absolute() or not folder.is_dir():
+        raise SubmissionError(
+            "the folder of the document is no folder here",
+            subject=submission.folder[:200],
+            expected="an absolute path to a folder that this service sees",
+        )
+    if submission.lists.growth:
+        raise SubmissionError("the lists are those of a job that ran", subject=definition.job)
+    expansion = _expanded_from(definition, submission.lists, file)
+    origin = Origin(
+        folder=submission.folder,
+        document=submission.document,
+        format=submission.format,
+        fresh=submission.fresh,
+        keep_failed=submission.keep_failed,
+        captured=submission.captured,
+    )
+    _refuse_foreign(expansion, submission.folder, store)
+    return LaidOut(definition=definition, expansion=expansion, plan=plan_of(expansion), origin=origin)
+
+
+def recall(journal: Journal, row: JobRow) -> Recalled:
+    """The job of a row, with every late stage that was laid out. Raises `SubmissionError` where the book lacks something."""
+    names = _names.decode(row.lists)
+    definition = _read(msgspec.json.decode(_content(journal, row, row.definition)), row.job)
+    lists = _resolved.decode(_content(journal, row, names.get(RESOLVED)))
+    captured = _captured.decode(_content(journal, row, names.get(CAPTURED)))
+    origin = msgspec.structs.replace(_origin.decode(_content(journal, row, names.get(ORIGIN))), captured=captured)
+    expansion = _expanded_from(definition, lists, row.job)
+    plan = plan_of(expansion)
+    grown = len(expansion.late) - row.late  # stages that were late and are laid out by now
+    for event in _growth(journal, row) if grown > 0 else ():
+        more = _lists.decode(_content(journal, row, event.lists.get(f"stage-{event.stage}")))
+        lists = lists.with_growth(event.stage, more)
+        expansion = _expanded_from(definition, lists, row.job)
+        plan = plan_of(expansion, before=plan)
+        grown -= 1
+        if not grown:
+            break
+    return Recalled(definition=definition, lists=lists, origin=origin, expansion=expansion, plan=plan)
+
+
+def grow(
+    journal: Journal, expansion: Expansion, plan: JobPlan, *, stage: int, produced: Mapping[int, Sequence[str]]
+) -> tuple[Expansion, JobPlan, StageExpanded]:
+    """Lay out a late stage over what its producers made, and keep its lists; raises `DocumentError` where it cannot be."""
+    report = Report(expansion.definition.job)
+    grown = grow_expansion(expansion, stage, produced, report)
+    if grown is None:
+        raise DocumentError(report.errors)
+    before = expansion.resolved.lists
+    more = {key: names for key, names in grown.resolved.lists.items() if key not in before}
+    told = StageExpanded(
+        stage=stage,
+        shape=shapes_of(grown)[stage - 1],
+        lists={f"stage-{stage}": journal.put_content(_encode(more))},
+    )
+    return grown, plan_of(grown, before=plan), told
+
+
+def _read(document: dict[str, Any], file: str) -> Definition:
+    """A definition from its canonical form; its faults are told as those of any document."""
+    report = Report(file)
+    try:
+        tree = tree_of(document)
+    except TypeError as fault:
+        raise SubmissionError(str(fault), subject=file) from None
+    found, report = read_definition(tree, report, folder=MemoryFolder())
+    if found is None:
+        raise DocumentError(report.errors)
+    return found.definition
+
+
+def _expanded_from(definition: Definition, lists: ResolvedLists, file: str) -> Expansion:
+    report = Report(file)
+    expansion = expand(definition, RecordedLists(lists), report)
+    if expansion is None:
+        raise DocumentError(report.errors)
+    return expansion
+
+
+def _refuse_foreign(expansion: Expansion, folder: str, store: FileStore) -> None:
+    """Refuse a job whose outputs would have to replace files that somebody else made."""
+    foreign: list[str] = []
+    for block in expansion.blocks:
+        for _, output in block.outputs():
+            if block.makes_pattern(output) or block.package.done:
+                continue
+            there = store.look_up(folder, output_column(block, output))
+            if there:
+                foreign += [name for name, ours in store.is_ours(folder, list(there.values())).items() if not ours]
+    if foreign:
+        more = f" and {len(foreign) - _SHOWN_MAX} more" if len(foreign) > _SHOWN_MAX else ""
+        what = "an output exists already that" if len(foreign) == 1 else f"{len(foreign)} outputs exist already that"
+        raise NotOurs(
+            f"{what} pilotage did not make, or that was changed since: {', '.join(foreign[:_SHOWN_MAX])}{more}",
+            subject=folder,
+            next_step="move it away, or give the output another name",
+        )
+
+
+def _kept(journal: Journal, lists: ResolvedLists, origin: Origin) -> dict[str, str]:
+    """The contents of a job by what they are; the files that it brought along are among them, so that they stay with it."""
+    kept = {
+        RESOLVED: journal.put_content(_encode(lists)),
+        CAPTURED: journal.put_content(_encode(origin.captured)),
+        ORIGIN: journal.put_content(_encode(msgspec.structs.replace(origin, captured={}))),
+    }
+    files = sorted({file.sha256 for file in origin.captured.values() if file.content})
+    kept.update({f"file-{number}": sha256 for number, sha256 in enumerate(files, start=1)})
+    return kept
+
+
+def _job_id(submission: Submission, definition: Definition, journal: Journal, suffix: Callable[[], str]) -> str:
+    given = submission.id or definition.id
+    if not given:
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", definition.job).lstrip("_.-")[:57] or "job"
+        return f"{name}-{suffix()}"
+    if JOB_ID.fullmatch(given) is None:
+        raise SubmissionError(
+            "this cannot be the id of a job",
+            subject=given[:80],
+            expected="at most 64 letters, digits, `_`, `.` or `-`, beginning with a letter or a digit",
+        )
+    row = journal.job(given)
+    if row is not None and (row.state in FINAL_NAMES or row.place != "live"):
+        raise SubmissionError(
+            "a job of this id has been run", subject=given, next_step="leave the id out, or give another one"
+        )
+    return given
+
+
+def _suffix() -> str:
+    """Six letters or digits by chance."""
+    return base64.b32encode(secrets.token_bytes(4)).decode().lower()[:6]
+
+
+def _content(journal: Journal, row: JobRow, sha256: str | None) -> bytes:
+    found = journal.content(sha256) if sha256 else None
+    if found is None:
+        raise SubmissionError(
+            "the book does not have everything that the job is made of",
+            subject=row.job,
+            next_step="it cannot go on; submit its document again",
+        )
+    return found
+
+
+def _growth(journal: Journal, row: JobRow) -> list[StageExpanded]:
+    """How late stages were laid out, in that order; of a stage that was laid out twice the later lists hold."""
+    found: dict[int, StageExpanded] = {}
+    after = 0
+    while True:
+        page = journal.find_events(_STAGE_EXPANDED, after=after, limit=_EVENTS_AT_ONCE, job=row)
+        for event in page.items:
+            told = _expanded.decode(event.row.data)
+            found[told.stage] = told
+            after = event.row.position
+        if not page.more:
+            return list(found.values())
+        after = page.scanned_to if page.scanned_to is not None else after

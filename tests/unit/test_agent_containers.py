@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotage.agent.containers import Engines, remove_container
+from pilotage.agent.diagnosis import Failure
+from tests.agent_runs import Place, log_of, place_in
+
+# It stands for an engine: it shows its words and runs what follows the image, as the engine would.
+ENGINE = """#!/bin/sh
+echo "$(basename "$0") $*" >> "$PILOTAGE_FOLDER/words"
+while [ "$1" != an/image ] && [ "$1" != docker://an/image ]; do shift; done
+shift
+exec "$@"
+"""
+
+
+def _engine(folder: Path, name: str, text: str = ENGINE) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    (folder / name).chmod(0o755)
+
+
+def _place(tmp_path: Path, *engines: str) -> Place:
+    for name in engines:
+        _engine(tmp_path / "bin", name)
+    return Place(tmp_path, environment={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"})
+
+
+@pytest.mark.parametrize("engine", ["apptainer", "podman", "docker"])
+def test_a_command_runs_by_the_engine_that_is_there(tmp_path: Path, engine: str) -> None:
+    place = _place(tmp_path, engine)
+    container = {"image": "an/image", "engine": engine}
+    binary = {"environment": {"TINT": "two words"}, "outputs": [{"name": "a"}]}
+    outcome = place.shell('echo "$TINT" > a; echo $PILOTAGE_PACKAGE', container=container, binary=binary)
+    assert place.outputs(outcome) == {"a": b"two words\n"}
+    assert log_of(outcome) == "1.1.1\n"
+    words = (place.folder / "words").read_text()
+    scratch = tmp_path / "scratch" / "slot-1"
+    assert f"{place.folder}:{place.folder}:ro" in words
+    if engine == "apptainer":
+        assert words.startswith(f"apptainer exec --bind {scratch} --pwd {scratch} ")
+    else:
+        assert f"--volume {scratch}:{scratch} --workdir {scratch}" in words
+        assert "--env TINT" in words
+        assert f"--user {os.geteuid()}:{os.getegid()}" in words
+        assert "--name pilotage-j1-1.1.1-1-" in words
+    place.close()
+
+
+def test_a_node_without_an_engine_refuses_and_says_what_it_looked_for(tmp_path: Path) -> None:
+    with place_in(tmp_path, environment={"PATH": str(tmp_path / "empty")}) as place:
+        payload = place.run("/bin/true", container={"image": "an/image"}).payload
+    assert (payload["reason"], payload["exit_code"]) == ("platform-failure", "EXECUTION_FAILED")
+    assert "looked for apptainer, singularity, podman, docker" in payload["exit_message"]
+
+
+def test_an_image_file_needs_apptainer(tmp_path: Path) -> None:
+    _engine(tmp_path / "bin", "docker")
+    said: dict[str, Any] = {"scratch": "/s", "folder": str(tmp_path), "key": "k", "variables": (), "gpus": 0}
+    engines = Engines(str(tmp_path / "bin"))
+    with pytest.raises(Failure, match="is a file, which docker does not run"):
+        engines.wrap({"image": "x.sif"}, ["true"], **said)
+    _engine(tmp_path / "bin", "apptainer")
+    wrapped = Engines(str(tmp_path / "bin")).wrap({"image": "x.sif"}, ["true"], **{**said, "gpus": 1})
+    assert wrapped.argv[-3:] == ["--nv", str(tmp_path / "x.sif"), "true"]
+
+
+def test_gpus_are_asked_for_and_a_user_keeps_the_id(tmp_path: Path) -> None:
+    said: dict[str, Any] = {"scratch": "/s", "folder": str(tmp_path), "key": "k", "variables": (), "gpus": 2}
+    for name in ("podman", "docker"):
+        _engine(tmp_path / "bin", name)
+    engines = Engines(str(tmp_path / "bin"), is_root=False)
+    podman = " ".join(engines.wrap({"image": "i", "engine": "podman"}, ["true"], **said).argv)
+    assert "--userns keep-id" in podman
+    assert "--device nvidia.com/gpu=all" in podman
+    assert "--gpus 2" in " ".join(engines.wrap({"image": "i", "engine": "docker"}, ["true"], **said).argv)
+
+
+def test_an_engine_that_fails_itself_is_a_failure_of_the_platform(tmp_path: Path) -> None:
+    _engine(tmp_path / "bin", "podman", "#!/bin/sh\necho no such image >&2\nexit 125\n")
+    with place_in(tmp_path, environment={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}) as place:
+        payload = place.run("/bin/true", container={"image": "an/image"}).payload
+    assert payload["reason"] == "platform-failure"
+    assert "no such image" in payload["exit_message"]
+
+
+def test_a_stopped_container_is_removed(tmp_path: Path) -> None:
+    text = (
+        "#!/bin/sh\n[ $1 = rm ] && { echo $* > " + str(tmp_path) + "/removed; exit; }\nwhile :; do sleep 0.01; done\n"
+    )
+    _engine(tmp_path / "bin", "podman", text)
+    with place_in(tmp_path, environment={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}) as place:
+        said: dict[str, Any] = {"container": {"image": "an/image"}, "demand": {"wall_seconds": 0.1}}
+        assert place.run("/bin/true", **said).payload["reason"] == "wall-time"
+    assert (tmp_path / "removed").read_text().startswith("rm --force pilotage-j1-1.1.1-1-")
+    remove_container(["/no/such/engine"])
+
+
+def test_a_real_podman_runs_a_command(tmp_path: Path) -> None:
+    podman, busybox = shutil.which("podman"), Path("/bin/busybox")
+    if podman is None or not busybox.exists():
+        pytest.skip("podman and a static busybox are not here")
+    root = tmp_path / "root"
+    (root / "bin").mkdir(parents=True)
+    for name in ("busybox", "sh", "cat", "id"):
+        shutil.copy(busybox, root / "bin" / name)
+    archive = tmp_path / "image.tar"
+    subprocess.run(["tar", "-C", str(root), "-cf", str(archive), "."], check=True)
+    image = "localhost/pilotage-test:1"
+    if subprocess.run([podman, "import", str(archive), image], capture_output=True, check=False).returncode:
+        pytest.skip("podman cannot run here")
+    try:
+        with place_in(tmp_path) as place:
+            (place.folder / "in").write_text("inside")
+            outcome = place.run(
+                "/bin/sh", "-c", "cat in > out; echo $PILOTAGE_PACKAGE",
+                inputs=[{"name": "in"}], container={"image": image, "engine": "podman"},
+                binary={"outputs": [{"name": "out"}]},
+            )  # fmt: skip
+            if outcome.payload.get("reason") == "platform-failure":
+                pytest.skip(f"podman cannot run here: {outcome.payload['exit_message']}")
+            assert place.outputs(outcome) == {"out": b"inside"}
+            assert log_of(outcome) == "1.1.1\n"
+    finally:
+        subprocess.run([podman, "rmi", "--force", image], capture_output=True, check=False)

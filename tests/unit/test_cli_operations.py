@@ -1,0 +1,321 @@
+"""The commands that submit, steer and look at jobs, against a server that answers what the test says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotage.client import server as client_server
+from tests.canned_server import Answer, Asked, CannedServer, attempt_view, canned_server, job_view, package_view
+from tests.command_line import in_an_empty_folder, refused, run
+
+MOMENT = 1_700_000_000.0  # 2023-11-14 22:13:20 UTC
+ACCEPTED = {"operation": 7, "events": 2}
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_an_empty_folder(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def canned(monkeypatch: pytest.MonkeyPatch) -> Iterator[CannedServer]:
+    with canned_server() as server:
+        monkeypatch.setenv("PILOTAGE_SERVER", server.url)
+        yield server
+
+
+def posted(canned: CannedServer) -> list[tuple[str, Any]]:
+    return [(asked.path, asked.body) for asked in canned.asked if asked.method == "POST"]
+
+
+# --- steering ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words, body, told",
+    [
+        (("kill", "j", "--message", "enough"), {"operation": "kill", "message": "enough"}, "killed j"),
+        (("kill", "j/001/002/001"), {"operation": "kill", "package": "1.2.1"}, "killed j/1.2.1"),
+        (("hold", "j"), {"operation": "hold"}, "held j"),
+        (("release", "j/1.2.1"), {"operation": "release", "package": "1.2.1"}, "released j/1.2.1"),
+        (("restart", "j/1.2.1"), {"operation": "restart", "package": "1.2.1"}, "restarted j/1.2.1"),
+        (("retry", "--failed", "j"), {"operation": "restart"}, "restarted j"),
+        (("retry", "j/1.2.1"), {"operation": "restart", "package": "1.2.1"}, "restarted j/1.2.1"),
+        (("reschedule", "j/1.2.1"), {"operation": "reschedule", "package": "1.2.1"}, "rescheduled j/1.2.1"),
+        (("replicate", "j/1.2.1"), {"operation": "replicate", "package": "1.2.1"}, "replicated j/1.2.1"),
+        (("drop", "j", "1.2"), {"operation": "drop", "stage": 1, "line": 2}, "dropped j/1.2"),
+        (("restore", "j", "001/002"), {"operation": "restore", "stage": 1, "line": 2}, "restored j/1.2"),
+    ],
+)
+def test_each_command_asks_for_its_operation(
+    canned: CannedServer, words: tuple[str, ...], body: dict[str, Any], told: str
+) -> None:
+    canned.answer("/v1/jobs/j/operations", ACCEPTED)
+    result = run(*words)
+    assert (result.exit_code, result.stdout) == (0, f"{told}\n")
+    assert posted(canned) == [("/v1/jobs/j/operations", body)]
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (("kill",), "--where QUERY"),
+        (("retry", "j"), "pilotage retry --failed j"),
+        (("reschedule", "j"), "which package"),
+        (("drop", "j"), "pilotage drop JOB STAGE.LINE"),
+        (("drop", "j", "1"), "no line"),
+        (("drop", "j", "0.1"), "no line"),
+        (("drop", "j", "1.1", "--where", "all"), "not both"),
+        (("kill", "j", "k", "--where", "all"), "at most one JOB"),
+        (("kill", "j", "--where", "all", "--jobs"), "without --where"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anybody_is_asked(
+    canned: CannedServer, words: tuple[str, ...], told: str
+) -> None:
+    assert told in refused(*words)
+    assert canned.asked == []
+
+
+def test_of_several_one_that_is_refused_is_named_and_the_others_are_done(canned: CannedServer) -> None:
+    canned.answer("/v1/jobs/a/operations", ACCEPTED)
+    canned.refuse("/v1/jobs/b/operations", 409, "job_over", "everything of the job b is over")
+    canned.answer("/v1/jobs/c/operations", ACCEPTED)
+    result = run("kill", "a", "b", "c")
+    assert (result.exit_code, result.stdout) == (2, "killed a\nkilled c\n")
+    assert "b: everything of the job b is over" in result.stderr
+    told = json.loads(run("kill", "a", "b", "--json").stdout)
+    assert [each["subject"] for each in told["done"]] == ["a"]
+    assert told["refused"] == [{"subject": "b", "code": "job_over", "message": "everything of the job b is over"}]
+
+
+def test_an_operation_is_sent_again_under_the_same_key_where_the_connection_breaks(
+    canned: CannedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_server, "PAUSES_SECONDS", (0.0, 0.0, 0.0))
+    keys: list[str] = []
+    real = client_server.Server._exchange
+
+    def breaking(self: Any, method: str, path: str, body: Any, headers: Any) -> Any:
+        keys.append(headers["Idempotency-Key"])
+        if len(keys) < 3:
+            raise ConnectionResetError("reset")
+        return real(self, method, path, body, headers)
+
+    monkeypatch.setattr(client_server.Server, "_exchange", breaking)
+    canned.answer("/v1/jobs/j/operations", ACCEPTED)
+    assert run("replicate", "j/1.1.1").exit_code == 0
+    assert (len(keys), len(set(keys)), len(posted(canned))) == (3, 1, 1)
+
+
+def found(count: int, **more: Any) -> dict[str, Any]:
+    return {"found": count, "done": count, "refused": 0, "told": [], **more}
+
+
+def test_everything_that_a_query_finds_is_steered_at_once(canned: CannedServer) -> None:
+    canned.answer("/v1/counts/packages", {"count": 3, "sealed_jobs": 0})
+    not_done = [{"subject": "j/1.1.1", "code": "package_over", "message": "1.1.1 is over"}]
+    canned.answer("/v1/operations", found(3, done=2, refused=1, told=not_done))
+    result = run("kill", "j", "--where", "state=RUNNING")
+    assert (result.exit_code, result.stdout) == (2, "killed 2 packages of 3 found\n")
+    assert "not j/1.1.1: 1.1.1 is over" in result.stderr
+    assert canned.asked[0].parameters == {"query": "state=RUNNING", "job": "j"}
+    assert posted(canned) == [("/v1/operations", {"operation": "kill", "where": "state=RUNNING", "job": "j"})]
+
+
+def test_sets_of_jobs_are_killed(canned: CannedServer) -> None:
+    canned.answer("/v1/counts/jobs", {"count": 2})
+    canned.answer("/v1/operations", found(2))
+    result = run("kill", "--jobs", "--where", "owner=ann", "--json")
+    assert json.loads(result.stdout)["done"] == 2
+    assert posted(canned)[0][1]["target"] == "jobs"
+
+
+def test_more_than_a_hundred_are_done_only_where_somebody_says_yes(canned: CannedServer) -> None:
+    canned.answer("/v1/counts/packages", {"count": 101, "sealed_jobs": 0})
+    canned.answer("/v1/operations", found(101))
+    assert "Hold 101 packages?" in refused("hold", "--where", "state=WAITING")
+    assert posted(canned) == []
+    assert run("hold", "--where", "state=WAITING", "--yes").stdout == "held 101 packages of 101 found\n"
+    canned.answer("/v1/counts/packages", {"count": 100, "sealed_jobs": 0})
+    assert run("hold", "--where", "state=WAITING").exit_code == 0
+
+
+# --- looking ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_explanation_is_told_in_words(canned: CannedServer) -> None:
+    reasons = [
+        {"code": "waits-for-package", "message": "it needs what 1.1.1 makes", "subject": "1.1.1", "count": 2},
+        {"code": "held", "message": "it is held", "since": MOMENT, "next_step": "release it"},
+    ]
+    told = {"job": "j", "package": "1.2.1", "epoch": 2, "standing": "blocked", "reasons": reasons}
+    canned.answer("/v1/jobs/j/packages/1.2.1/explain", told)
+    assert run("explain", "j/1.2.1").stdout == (
+        "j/1.2.1: blocked, epoch 2\n"
+        "  it needs what 1.1.1 makes (2 such in all)\n"
+        "  it is held (since 2023-11-14 22:13:20Z)\n"
+        "    next: release it\n"
+    )
+    assert json.loads(run("explain", "j/1.2.1", "--json").stdout)["standing"] == "blocked"
+    assert "which package" in refused("explain", "j")
+
+
+def log(attempt: int, stream: str, head: str, **more: Any) -> dict[str, Any]:
+    return {"attempt": attempt, "stream": stream, "head": head, "tail": "", "dropped_bytes": 0, "final": True, **more}
+
+
+def test_the_logs_of_the_last_attempt_are_shown_or_of_another(canned: CannedServer) -> None:
+    kept = [log(1, "stdout", "old\n"), log(2, "stdout", "new"), log(2, "stderr", "oh\n")]
+
+    def respond(asked: Asked) -> Answer:
+        wanted = asked.parameters.get("attempt")
+        return Answer({"logs": [each for each in kept if wanted in (None, str(each["attempt"]))]})
+
+    canned.responders["/v1/jobs/j/packages/1.1.1/logs"] = respond
+    assert run("logs", "j/1.1.1").stdout == "--- stdout of attempt 2 ---\nnew\n--- stderr of attempt 2 ---\noh\n"
+    assert run("logs", "j/1.1.1", "--stdout").stdout == "new"
+    assert run("logs", "j/1.1.1", "--attempt", "1", "--stdout").stdout == "old\n"
+    assert len(json.loads(run("logs", "j/1.1.1", "--json").stdout)["logs"]) == 3
+    kept.clear()
+    assert "nothing was written yet" in run("logs", "j/1.1.1").stderr
+
+
+def test_a_log_is_followed_until_the_package_is_over(canned: CannedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilotage.cli.logs.LOOK_SECONDS", 0.0)
+    texts = iter(["a", "a", "ab\n", "ab\nc\n"])
+    states = iter(["RUNNING", "RUNNING", "RUNNING", "DONE"])
+    canned.responders["/v1/jobs/j/packages/1.1.1/logs"] = lambda _: Answer(
+        {"logs": [log(1, "stdout", next(texts), final=False)]}
+    )
+    canned.responders["/v1/jobs/j/packages/1.1.1"] = lambda _: Answer(
+        {"package": package_view(id="1.1.1", job="j", state=next(states)), "attempts": []}
+    )
+    assert run("logs", "j/1.1.1", "--stdout", "--follow").stdout == "ab\nc\n"
+
+
+def test_a_package_that_failed_is_shown_as_a_card(canned: CannedServer) -> None:
+    package = package_view(id="1.2.1", job="j", path="s/001/002/001", state="WAITING")
+    attempt = attempt_view(
+        attempt=1, site="local", node="wn1", exit_code="EXECUTION_FAILED", reason="out-of-memory", signal=9,
+        peak_memory_bytes=2**31, exit_message="it was killed\nlast words",
+    )  # fmt: skip
+    canned.answer("/v1/jobs/j/packages/1.2.1", {"package": package, "attempts": [attempt]})
+    why = {"code": "waits-for-time", "message": "its next attempt waits for its time", "until": MOMENT}
+    told = {"job": "j", "package": "1.2.1", "epoch": 1, "standing": "delayed", "reasons": [why]}
+    canned.answer("/v1/jobs/j/packages/1.2.1/explain", told)
+    shown = run("status", "j/1.2.1").stdout
+    for part in ("out-of-memory", "signal 9 (SIGKILL)", "peak memory 2 GiB", "on wn1", "| last words"):
+        assert part in shown
+    assert "it will be tried again at 2023-11-14 22:13:20Z" in shown
+    assert "look further: pilotage logs j/1.2.1 --attempt 1" in shown
+    assert "pilotage explain j/1.2.1" in shown
+
+
+def test_the_status_of_a_job_tells_why_nothing_can_move_and_what_failed(canned: CannedServer) -> None:
+    canned.answer("/v1/jobs/j", job_view(id="j", state="WAITING", counts={"waiting": 2, "aborted": 3}, failed=3))
+    canned.answer("/v1/jobs/j/stages", {"stages": [], "more": False})
+    card = {"package": "1.1.1", "reason": "missing-output", "cause": "retries-exhausted"}
+    progress = {
+        "job": "j", "state": "WAITING", "failed": 3, "failures": [{"count": 3, "card": card}],
+        "stuck": "no site can run 1.2.1 (local: 64 cores are asked for)", "next_step": "ask for less",
+        "trouble": "no pilot could start at local",
+    }  # fmt: skip
+    canned.answer("/v1/jobs/j/progress", progress)
+    shown = run("status", "j").stdout
+    assert "nothing can move: no site can run 1.2.1 (local: 64 cores are asked for)\n    next: ask for less\n" in shown
+    assert "trouble: no pilot could start at local" in shown
+    assert "3 packages: missing-output, retries-exhausted" in shown
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def file_view(name: str, content: bytes, **more: Any) -> dict[str, Any]:
+    return {"name": name, "size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(), **more}
+
+
+@pytest.fixture
+def results(canned: CannedServer, tmp_path: Path) -> Path:
+    """The results of a finished job `j`: two files, the second in a folder."""
+    folder = tmp_path / "results"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a.dat").write_bytes(b"aaa")
+    (folder / "sub" / "b.dat").write_bytes(b"bbb")
+    files = [file_view("a.dat", b"aaa", package="1.1.1"), file_view("sub/b.dat", b"bbb", package="1.2.1")]
+    canned.answer("/v1/jobs/j", job_view(id="j", state="DONE"))
+    canned.answer("/v1/jobs/j/outputs", {"folder": str(folder), "files": files, "next": None})
+    canned.answer("/v1/jobs/j/clear", {"job": "j"})
+    return folder
+
+
+def test_the_results_of_a_job_are_verified_put_elsewhere_and_cleared(
+    canned: CannedServer, results: Path, tmp_path: Path
+) -> None:
+    result = run("outputs", "j", "--to", "mine")
+    assert (result.exit_code, result.stdout) == (0, "j: 2 files verified of 2, 6 B in mine\n")
+    assert (tmp_path / "mine" / "sub" / "b.dat").read_bytes() == b"bbb"
+    assert posted(canned) == [("/v1/jobs/j/clear", None)]
+    assert run("outputs", "j", "--to", "mine").exit_code == 0  # the same again
+    told = json.loads(run("outputs", "j", "--json").stdout)
+    assert (told["cleared"], [each["name"] for each in told["files"]]) == (True, ["a.dat", "sub/b.dat"])
+
+
+def test_results_that_are_not_what_was_granted_are_named_and_nothing_is_cleared(
+    canned: CannedServer, results: Path, tmp_path: Path
+) -> None:
+    (results / "a.dat").write_bytes(b"aax")
+    (results / "sub" / "b.dat").unlink()
+    result = run("outputs", "j")
+    assert (result.exit_code, posted(canned)) == (1, [])
+    assert f"{results}/a.dat: its content is not what was granted" in result.stderr
+    assert f"{results}/sub/b.dat: it is gone" in result.stderr
+    assert "pilotage restart j/1.1.1" in result.stderr
+    (results / "a.dat").write_bytes(b"aa")
+    assert "it has 2 bytes, and 3 were granted" in run("outputs", "j").stderr
+
+
+def test_a_file_of_somebody_else_is_not_written_over(canned: CannedServer, results: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.dat").write_bytes(b"own")
+    result = run("outputs", "j", "--to", "mine")
+    assert (result.exit_code, posted(canned)) == (1, [])
+    assert "mine/a.dat: another file is there already" in result.stderr
+    assert (tmp_path / "mine" / "a.dat").read_bytes() == b"own"
+
+
+def test_a_name_that_leads_out_of_the_folder_is_not_followed(canned: CannedServer, results: Path) -> None:
+    files = [file_view("../secret", b"", package="1.1.1"), file_view("/etc/hostname", b"", package="1.1.1")]
+    canned.answer("/v1/jobs/j/outputs", {"folder": str(results), "files": files, "next": None})
+    result = run("outputs", "j", "--to", "mine")
+    assert (result.exit_code, result.stderr.count("leads out of the folder")) == (1, 2)
+
+
+def test_a_job_that_goes_on_is_not_cleared(canned: CannedServer, results: Path) -> None:
+    canned.answer("/v1/jobs/j", job_view(id="j", state="RUNNING"))
+    result = run("outputs", "j")
+    assert (result.exit_code, posted(canned)) == (0, [])
+    assert "the job goes on" in result.stderr
+
+
+def test_the_output_of_a_package_is_gasws_object(canned: CannedServer, results: Path) -> None:
+    place = {"url": "/v1/jobs/j/packages/1.1.1/logs/1/stdout", "size_bytes": 3}
+    told = {
+        "id": "j/1.1.1", "path": "s/001/001/001", "state": "DONE", "attempt": 1, "exit_code": "SUCCESS",
+        "exit_message": None, "exit_status": 0, "signal": None, "standard_output": place, "standard_error": None,
+        "application_output": place, "application_error": None, "folder": str(results),
+        "outputs": [file_view("a.dat", b"aaa")],
+    }  # fmt: skip
+    canned.answer("/v1/jobs/j/packages/1.1.1/outputs", told)
+    shown = json.loads(run("outputs", "j/1.1.1", "--json").stdout)
+    assert (shown["id"], shown["exit_code"], shown["standard_output"]) == ("j/1.1.1", "SUCCESS", place)
+    assert shown["outputs"][0]["path"] == f"{results}/a.dat"
+    text = run("outputs", "j/1.1.1").stdout
+    assert "pilotage logs j/1.1.1 --stdout" in text
+    assert posted(canned) == []

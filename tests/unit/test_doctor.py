@@ -1,0 +1,199 @@
+"""The doctor names each hop that is broken, and says nothing bad of a healthy one."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pilotage.adapters.local_token import ensure_token
+from pilotage.app.doctor import Finding, World, diagnose
+from pilotage.model.configuration import JournalSettings, ServiceSettings, Settings
+from pilotage.service.announcement import Announcement, announced
+from pilotage.service.http.app import make_door
+from pilotage.service.http.listener import Listener, bind, bind_local, url_of
+from tests.command_line import in_an_empty_folder, run
+from tests.running_jobs import running_services
+
+WAIT_SECONDS = 20.0
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    folder = tmp_path / ".pilotage"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def settings_of(state: Path, **service: Any) -> Settings:
+    return Settings(journal=JournalSettings(url=f"sqlite:{state}"), service=ServiceSettings(port=0, **service))
+
+
+def findings(state: Path, settings: Settings | None = None, **sick: Any) -> dict[str, Finding]:
+    found = diagnose(settings or settings_of(state), folder=state.parent, world=World(**sick))
+    return {each.hop: each for each in found}
+
+
+def room(**more: int) -> Any:
+    plain = {"f_bavail": 2**30, "f_frsize": 4096, "f_files": 10**6, "f_favail": 10**6, "f_flag": 0}
+    return lambda _: SimpleNamespace(**{**plain, **more})
+
+
+def test_a_healthy_folder_has_nothing_bad(state: Path) -> None:
+    ensure_token(state)
+    found = findings(state, network=lambda _: "", statvfs=room())
+    assert [each for each in found.values() if each.verdict != "ok"] == [found["service"]]
+    assert found["service"].next_step == "start it: pilotage serve"
+    assert list(state.iterdir()) == [state / "token"]  # what was tried is gone
+
+
+def test_a_state_folder_that_is_not_there_yet_is_looked_for_above(tmp_path: Path) -> None:
+    found = findings(tmp_path / "not" / "there")
+    assert found["state folder"].message == f"{tmp_path} can be written"
+
+
+@pytest.mark.parametrize(
+    "sick, hop, verdict, told",
+    [
+        ({"python": (3, 9)}, "python", "bad", "Python 3.9 is too old"),
+        ({"sqlite": "3.22.0"}, "sqlite", "bad", "SQLite 3.22.0 is too old"),
+        ({"statvfs": room(f_bavail=100)}, "state folder: space", "bad", "no space left"),
+        ({"statvfs": room(f_favail=3)}, "state folder: space", "bad", "3 files more"),
+        ({"statvfs": room(f_bavail=50_000)}, "state folder: space", "warn", "little space"),
+        ({"statvfs": room(f_flag=os.ST_NOEXEC)}, "state folder: programs", "bad", "noexec"),
+        ({"now": lambda: 0.0}, "state folder: clock", "bad", "ahead of this computer"),
+        ({"network": lambda _: "nfs4"}, "file system", "warn", "nfs4"),
+    ],
+)
+def test_each_broken_hop_is_named(state: Path, sick: dict[str, Any], hop: str, verdict: str, told: str) -> None:
+    found = findings(state, **sick)[hop]
+    assert found.verdict == verdict
+    assert told in found.message
+    assert found.next_step
+
+
+def test_a_clock_that_is_a_little_wrong_is_a_warning(state: Path) -> None:
+    assert findings(state, now=lambda: time.time() + 10.0)["state folder: clock"].verdict == "warn"
+
+
+def test_a_file_system_without_hard_links_is_told(state: Path) -> None:
+    def refuse(_: Path, __: Path) -> None:
+        raise OSError(errno.EPERM, "not permitted")
+
+    found = findings(state, link=refuse)["state folder: hard links"]
+    assert (found.verdict, "copied" in found.message) == ("warn", True)
+
+
+def test_a_folder_that_cannot_be_written_is_told(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.open
+
+    def refuse(self: Path, *arguments: Any, **more: Any) -> Any:
+        if ".pilotage-doctor" in self.name:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self))
+        return real(self, *arguments, **more)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    found = findings(state)["state folder"]
+    assert (found.verdict, "read-only" in found.message) == ("bad", True)
+
+
+def test_a_port_that_is_taken_is_told(state: Path) -> None:
+    with bind("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        settings = Settings(journal=JournalSettings(url=f"sqlite:{state}"), service=ServiceSettings(port=port))
+        found = findings(state, settings)["port"]
+    assert (found.verdict, f"127.0.0.1:{port}" in found.message) == ("bad", True)
+
+
+def test_a_token_that_others_may_read_is_told(state: Path) -> None:
+    ensure_token(state)
+    (state / "token").chmod(0o644)
+    assert findings(state)["token"].verdict == "bad"
+
+
+@pytest.fixture
+def served(state: Path) -> Iterator[Announcement]:
+    """A service that runs jobs, as its file announces it."""
+    with (
+        running_services(state) as (services, _),
+        bind("127.0.0.1", 0) as bound,
+        bind_local(state / "agent.sock") as local,
+    ):
+        door, let_go = make_door(services)
+        started = threading.Event()
+        listener = Listener(door, bound=bound, beside=[local], started=started.set, stopping=let_go)
+        thread = threading.Thread(target=listener.listen)
+        thread.start()
+        assert started.wait(WAIT_SECONDS)
+        told = Announcement(
+            url=url_of(bound),
+            pid=os.getpid(),
+            token_file=str(state / "token"),
+            version="1",
+            started_at=0.0,
+            socket=str(state / "agent.sock"),
+        )
+        with announced(state, told):
+            yield told
+        listener.should_exit = True
+        thread.join(WAIT_SECONDS)
+
+
+def test_a_service_that_answers_on_both_sides_is_well(state: Path, served: Announcement) -> None:
+    found = findings(state)
+    assert [found[hop].verdict for hop in ("service", "socket", "agents")] == ["ok", "ok", "ok"]
+    assert "port" not in found
+
+
+def test_a_socket_that_leads_nowhere_is_told(state: Path, served: Announcement) -> None:
+    (state / "agent.sock").unlink()
+    found = findings(state)
+    assert (found["service"].verdict, found["socket"].verdict) == ("ok", "bad")
+    with socket.socket(socket.AF_UNIX) as nobody:
+        nobody.bind(str(state / "agent.sock"))
+        assert "connection refused" in findings(state)["socket"].message
+
+
+def test_a_service_that_does_not_answer_is_told(state: Path) -> None:
+    with bind("127.0.0.1", 0) as bound:
+        url = url_of(bound)
+    told = Announcement(url=url, pid=os.getpid(), token_file="", version="1", started_at=0.0)
+    with announced(state, told):
+        found = findings(state)["service"]
+    assert (found.verdict, "does not answer" in found.message) == ("bad", True)
+
+
+def test_an_agent_that_is_gone_is_told_with_its_last_words(state: Path, served: Announcement) -> None:
+    (state / "pilots").mkdir()
+    child = subprocess.Popen(["/bin/true"])
+    child.wait()
+    (state / "pilots" / "key-1.json").write_text(json.dumps({"pid": child.pid}))
+    (state / "pilots" / "key-1.err").write_text("one\ntwo\nno module named x\n")
+    found = findings(state)
+    assert "no module named x" in found["agent"].message
+    (state / "pilots" / "key-2.json").write_text(json.dumps({"pid": os.getpid()}))
+    assert findings(state)["agents"].message == "1 agent lives"
+
+
+def test_the_command_ends_with_1_where_something_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_an_empty_folder(tmp_path, monkeypatch)
+    monkeypatch.setenv("PILOTAGE_SERVICE_PORT", "0")
+    assert run("doctor").exit_code == 0
+    told = json.loads(run("doctor", "--json").stdout)["findings"]
+    assert {"hop", "verdict", "message"} <= set(told[0])
+    with bind("127.0.0.1", 0) as taken:
+        monkeypatch.setenv("PILOTAGE_SERVICE_PORT", str(taken.getsockname()[1]))
+        result = run("doctor")
+    assert result.exit_code == 1
+    assert "bad   port" in result.stdout
+    assert "→ choose another: pilotage serve --port 0" in result.stdout

@@ -1,0 +1,179 @@
+"""The key of what a package is asked for: what changes it, what does not, and what is said to have changed."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pilotage.adapters.stores.folder import FolderStore
+from pilotage.adapters.work_index import SqliteWorkIndex
+from pilotage.model.exchange import AttemptRef
+from pilotage.model.work import Work, WorkBinary, WorkContainer, WorkInput, WorkOutput, WorkScript
+from pilotage.ports import MadeWork
+from pilotage.service.running.completing import Completer
+from pilotage.service.running.keys import INPUTS_MAX, changed, completed, fields_of, is_complete, key_of
+
+SHA = "ab" * 32
+OTHER = "cd" * 32
+
+BINARY = WorkBinary(argv=("go", "a b"), environment={"X": "1", "Y": "2"}, outputs=(WorkOutput(name="out"),))
+WORK = Work(
+    path="j/001/001/001",
+    name="go-0",
+    index=0,
+    folder="/data",
+    staged="/staged",
+    inputs=(WorkInput(name="bin/go", sha256=SHA, executable=True), WorkInput(name="in", sha256=SHA)),
+    binaries=(BINARY,),
+    software="reco@p1",
+)
+
+
+def binary(**fields: object) -> Work:
+    return replace(binaries=(msgspec.structs.replace(BINARY, **fields),))
+
+
+def replace(**fields: object) -> Work:
+    return msgspec.structs.replace(WORK, **fields)
+
+
+@pytest.mark.parametrize(
+    "work, field",
+    [
+        (binary(argv=("go", "a", "b")), "argv"),
+        (binary(stdin="in"), "argv"),
+        (binary(stdout="log"), "argv"),
+        (replace(binaries=(BINARY, BINARY)), "argv"),
+        (replace(startup=("start.sh",)), "argv"),
+        (replace(pre=WorkScript(argv=("check",))), "argv"),
+        (replace(post=WorkScript(argv=("check",))), "argv"),
+        (replace(software="reco@p2"), "software"),
+        (replace(container=WorkContainer(image="busybox")), "software"),
+        (replace(inputs=(WorkInput(name="bin/go", sha256=OTHER, executable=True), WORK.inputs[1])), "software"),
+        (binary(environment={"X": "1", "Y": "3"}), "environment"),
+        (replace(inputs=(WORK.inputs[0], WorkInput(name="in", sha256=OTHER))), "input in"),
+        (replace(inputs=(*WORK.inputs, WorkInput(name="more", sha256=SHA))), "input more"),
+        (replace(inputs=WORK.inputs[:1]), "input in"),
+        (binary(outputs=(WorkOutput(name="out", pattern=True),)), "outputs"),
+        (binary(outputs=(WorkOutput(expression="out"),)), "outputs"),
+    ],
+)
+def test_what_matters_changes_the_key_and_is_named(work: Work, field: str) -> None:
+    before, now = fields_of(WORK), fields_of(work)
+    assert key_of(before) != key_of(now)
+    assert changed(before, now) == field
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        replace(path="k/002/001/001", name="other", index=7, folder="/elsewhere", staged="/x", keep_failed=True),
+        replace(watched=("log",), stalled_after_seconds=5.0, kept="/kept"),
+        replace(inputs=(WORK.inputs[1], WORK.inputs[0])),
+        replace(inputs=(msgspec.structs.replace(WORK.inputs[0], content=True), WORK.inputs[1])),
+        binary(environment={"Y": "2", "X": "1"}),
+    ],
+)
+def test_what_does_not_matter_does_not_change_the_key(work: Work) -> None:
+    assert key_of(fields_of(work)) == key_of(fields_of(WORK))
+    assert changed(fields_of(WORK), fields_of(work)) == ""
+
+
+def test_the_key_is_the_same_for_ever() -> None:
+    assert key_of(fields_of(WORK)) == "cb690016366b8815b8471af8f7858fc463e7e5a30e862f306fb5950250664cbd"
+
+
+def test_an_input_without_a_checksum_is_completed_from_its_file() -> None:
+    fields = fields_of(replace(inputs=(WORK.inputs[0], WorkInput(name="in"))))
+    assert not is_complete(fields)
+    assert completed(fields, {"in": SHA}.get) == fields_of(WORK)
+    assert completed(fields, lambda _: None) is None
+
+
+def test_a_complete_one_asks_for_no_checksum() -> None:
+    def never(name: str) -> str:
+        raise AssertionError(name)
+
+    assert completed(fields_of(WORK), never) == fields_of(WORK)
+
+
+def test_very_many_inputs_are_one_field() -> None:
+    def many(changed: str, *, known: bool = True) -> Work:
+        names = [f"{number}.dat" for number in range(INPUTS_MAX + 1)]
+        return replace(
+            inputs=tuple(
+                WorkInput(name=name, sha256=(OTHER if name == changed else SHA) if known else "") for name in names
+            )
+        )
+
+    before, now = fields_of(many("")), fields_of(many("7.dat"))
+    assert len(before.inputs) == 1
+    assert key_of(before) != key_of(now)
+    assert changed(before, now) == "input (one of 1,001)"
+    later = completed(fields_of(many("", known=False)), lambda _: SHA)
+    assert later == before
+
+
+def made(folder: Path, number: int) -> MadeWork:
+    fields = fields_of(replace(inputs=(WORK.inputs[0], WorkInput(name=f"in-{number}"))))
+    return MadeWork(
+        key=key_of(fields),
+        fields=fields,
+        folder=str(folder),
+        document="j",
+        ref=AttemptRef("job", f"1.{number}.1", 1),
+        manifest=(),
+    )
+
+
+def expected(number: int, data: bytes) -> str:
+    sha256 = hashlib.sha256(data).hexdigest()
+    return key_of(fields_of(replace(inputs=(WORK.inputs[0], WorkInput(name=f"in-{number}", sha256=sha256)))))
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> SqliteWorkIndex:
+    """An index, which the test closes."""
+    return SqliteWorkIndex(tmp_path / ".pilotage")
+
+
+def test_what_was_made_is_kept_once_the_checksums_of_its_inputs_are_known(
+    tmp_path: Path, index: SqliteWorkIndex
+) -> None:
+    store = FolderStore(tmp_path / ".pilotage", index)
+    (tmp_path / "in-1").write_bytes(b"one")
+    (tmp_path / "in-3").write_bytes(b"three")
+    completer = Completer(store, index)
+    completer.complete([made(tmp_path, 1), made(tmp_path, 2)])  # the second has lost its input
+    completer.complete([made(tmp_path, 3)])
+    completer.settle()
+    completer.stop()
+    found = index.find(str(tmp_path), [expected(1, b"one"), expected(3, b"three")])
+    assert {each.ref.package for each in found.values()} == {"1.1.1", "1.3.1"}
+    assert not index.find(str(tmp_path), [made(tmp_path, 2).key])
+    index.close()
+
+
+def test_a_completer_that_had_nothing_to_do_ends_at_once(tmp_path: Path, index: SqliteWorkIndex) -> None:
+    completer = Completer(FolderStore(tmp_path, index), index)
+    completer.complete([])
+    completer.settle()
+    completer.stop()
+    index.close()
+
+
+def test_a_checksum_that_cannot_be_had_ends_nothing(
+    tmp_path: Path, index: SqliteWorkIndex, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "in-3").write_bytes(b"three")
+    bad = msgspec.structs.replace(made(tmp_path, 1), fields=fields_of(replace(inputs=(WorkInput(name="../in"),))))
+    completer = Completer(FolderStore(tmp_path / ".pilotage", index), index)
+    completer.complete([bad, made(tmp_path, 3)])
+    completer.settle()
+    completer.stop()
+    assert index.find(str(tmp_path), [expected(3, b"three")])
+    assert "not remembered" in caplog.text
+    index.close()

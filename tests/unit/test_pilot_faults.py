@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pilotage.agent import pilot_spool
+from pilotage.agent.bequest import deliver, find_dead, let_go
+from pilotage.agent.link import Address, Link, connect
+from pilotage.agent.pilot_spool import Owner, PilotSpool, claim
+from tests.agent_service import AgentService, agent_service
+from tests.pilots import flying, wait_until
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[AgentService]:
+    with agent_service(tmp_path / "agent.sock", interval_seconds=0.3) as running:
+        yield running
+
+
+@pytest.mark.parametrize("fault", ["503", "hang-up", "garbage", "lose-reply", "500", "409"])
+def test_an_exchange_that_fails_is_made_again_and_nothing_is_lost_or_doubled(
+    fault: str, service: AgentService, tmp_path: Path
+) -> None:
+    service.script = [fault] * 2
+    refs = [service.give(number, ("true",), folder=tmp_path) for number in range(1, 11)]
+    with flying(service, tmp_path):
+        service.wait_for(lambda: len(service.finished) == 10)
+        service.script = [fault] * 3
+        refs += [service.give(number, ("true",), folder=tmp_path) for number in range(11, 21)]
+        service.wait_for(lambda: len(service.finished) == 20)
+    assert set(service.finished) == set(refs)
+    assert service.types().count("AttemptFinished") == 20
+    numbers = sorted(n for _, n in service.events)
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_an_exchange_without_an_answer_is_repeated_on_another_connection(service: AgentService, tmp_path: Path) -> None:
+    service.script = ["silence"]
+    with flying(service, tmp_path, interval_seconds=0.1):
+        service.wait_for(lambda: len(service.said) >= 1)
+    assert service.said[0].exchange.sequence > 1
+    assert [event.n for event in service.said[0].exchange.events][:2] == [1, 2]
+
+
+def test_a_token_that_is_not_taken_is_told_and_the_file_is_read_again(
+    service: AgentService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pilotage.agent.exchanging.DENIED_SECONDS", 0.1)
+    token = tmp_path / "token"
+    token.write_text("old\n")
+    service.script = ["401"]
+    with flying(service, tmp_path, token_file=str(token)) as flight:
+        service.wait_for(lambda: service.said)
+        assert service.tokens[0] == "old"
+        flight.exchanger.ask_to_leave("end")
+        flight.land()
+    assert f"the token in {token} is not taken" in capfd.readouterr().err
+
+
+def test_while_the_service_is_gone_the_work_goes_on_and_is_told_when_it_is_back(tmp_path: Path) -> None:
+    service = AgentService(interval_seconds=0.3)
+    service.listen(tmp_path / "agent.sock")
+    refs = [service.give(number, ("wait",), folder=tmp_path) for number in range(1, 5)]
+    with flying(service, tmp_path) as flight:
+        flight.stage.wait_for(lambda: len(flight.stage.running) == 2)
+        service.stop()
+        flight.stage.release("1.1.1", "1.1.2", "1.1.3", "1.1.4")
+        flight.stage.wait_for(lambda: not flight.stage.running and not flight.pilot.bench.held)
+        assert not service.finished
+        service.listen(tmp_path / "agent.sock")
+        service.wait_for(lambda: len(service.finished) == 4)
+    service.stop()
+    assert set(service.finished) == set(refs)
+
+
+def test_a_service_that_comes_back_under_another_port_is_found_by_its_announcement(tmp_path: Path) -> None:
+    service = AgentService(interval_seconds=0.3)
+    service.listen()
+    first = service.address
+    announcement = tmp_path / "service.json"
+    announcement.write_text(json.dumps({"url": first}))
+    with flying(service, tmp_path, announcement=str(announcement)):
+        service.wait_for(lambda: service.said)
+        service.stop()
+        service.listen()
+        assert service.address != first
+        announcement.write_text(json.dumps({"url": service.address}))
+        ref = service.give(1, ("true",), folder=tmp_path)
+        service.wait_for(lambda: ref in service.finished)
+    service.stop()
+
+
+def test_a_pilot_does_not_outlive_its_service_for_ever_and_leaves_what_it_could_not_tell(tmp_path: Path) -> None:
+    service = AgentService(interval_seconds=0.1)
+    service.listen(tmp_path / "agent.sock")
+    service.give(1, ("wait",), folder=tmp_path)
+    with flying(service, tmp_path, outlive_seconds=0.5) as flight:
+        flight.stage.wait_for(lambda: flight.stage.running)
+        service.stop()
+        flight.stage.release("1.1.1")
+        flight.land()
+        assert flight.told is False
+    assert "AttemptFinished" in (tmp_path / "spool" / "here-1.a.events").read_text()
+
+
+def test_a_pilot_with_nothing_to_do_or_to_tell_waits_less_long_for_its_service(tmp_path: Path) -> None:
+    service = AgentService(interval_seconds=0.1)
+    service.listen(tmp_path / "agent.sock")
+    service.give(1, ("wait",), folder=tmp_path)
+    with flying(service, tmp_path, deserted_seconds=0.2) as flight:
+        flight.stage.wait_for(lambda: flight.stage.running)
+        service.wait_for(lambda: service.said[-1].exchange.held)
+        service.stop()
+        wait_until(lambda: time.monotonic() > flight.exchanger.heard_at + 0.5)
+        flight.stage.release("1.1.1")  # now there is something to tell, so it goes on waiting
+        flight.stage.wait_for(lambda: not flight.stage.running)
+        service.listen(tmp_path / "agent.sock")
+        service.wait_for(lambda: service.finished)
+        wait_until(lambda: not flight.pilot.spool.pending)
+        service.stop()
+        flight.land()
+    assert "deserted" in (tmp_path / "spool" / "here-1.a.events").read_text()
+
+
+def test_a_spool_that_cannot_be_written_does_not_stop_the_work(
+    service: AgentService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with flying(service, tmp_path):
+        service.wait_for(lambda: service.said)
+        with monkeypatch.context() as patch:
+            patch.setattr("pilotage.agent.pilot_spool.os.fdatasync", full)
+            service.give(1, ("true",), folder=tmp_path)
+            service.wait_for(lambda: len(service.finished) == 1)
+        service.give(2, ("true",), folder=tmp_path)
+        service.wait_for(lambda: len(service.finished) == 2)
+        texts = (tmp_path / "spool" / "here-1.a.events").read_text()
+    assert texts.count("AttemptFinished") == 2  # what could not be written comes with what can
+    assert "events cannot be put on disk" in capfd.readouterr().err
+
+
+def test_a_spool_is_rewritten_when_most_of_it_is_delivered(
+    service: AgentService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pilot_spool, "REWRITE_BYTES", 4000)
+    for number in range(1, 301):
+        service.give(number, ("true",), folder=tmp_path)
+    with flying(service, tmp_path):
+        service.wait_for(lambda: len(service.finished) == 300)
+        assert (tmp_path / "spool" / "here-1.a.events").stat().st_size < 60_000
+    assert service.types().count("AttemptFinished") == 300
+
+
+# --- what dead pilots leave ------------------------------------------------------------------------------------------
+
+
+def _dead_pilot(spool: Path, *, kinds: tuple[str, ...] = ("PilotStarted",)) -> int:
+    descriptor = claim(spool, Owner("dead.1", "here", "dead"))
+    left = PilotSpool(spool, "dead.1")
+    for kind in kinds:
+        left.tell(kind, {"site": "here"}, at=1.0)
+    left.write(left.take_unwritten())
+    left.close()
+    return descriptor
+
+
+def test_what_a_dead_pilot_left_is_told_with_its_end_and_then_removed(service: AgentService, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    os.close(_dead_pilot(spool))
+    with (spool / "dead.1.events").open("ab") as file:
+        file.write(b"00000000 torn")
+    (dead,) = find_dead(spool)
+    assert (dead.pilot, dead.site, dead.request) == ("dead.1", "here", "dead")
+    assert deliver(dead, spool=spool, connect=lambda: connect(service.address))
+    let_go(dead)
+    assert service.types("dead.1") == ["PilotStarted", "PilotEnded"]
+    assert service.said[0].exchange.leaving == "gone"
+    assert list(spool.iterdir()) == []
+
+
+def test_what_cannot_be_told_stays_for_the_next(service: AgentService, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    os.close(_dead_pilot(spool))
+    service.script = ["503"]
+    (dead,) = find_dead(spool)
+    assert not deliver(dead, spool=spool, connect=lambda: connect(service.address))
+    assert find_dead(spool) == []  # somebody is at it
+    let_go(dead)
+    (dead,) = find_dead(spool)
+    assert deliver(dead, spool=spool, connect=lambda: connect(service.address))
+    let_go(dead)
+
+
+def test_a_living_pilot_is_not_taken_for_dead(tmp_path: Path) -> None:
+    descriptor = _dead_pilot(tmp_path / "spool")
+    assert find_dead(tmp_path / "spool") == []
+    os.close(descriptor)
+    (dead,) = find_dead(tmp_path / "spool")
+    let_go(dead)
+
+
+# --- the connection --------------------------------------------------------------------------------------------------
+
+
+def test_a_socket_with_a_long_path_is_reached(tmp_path: Path) -> None:
+    folder = tmp_path.joinpath(*["a-long-name-of-a-folder" for _ in range(8)])
+    folder.mkdir(parents=True)
+    with agent_service(folder / "agent.sock", interval_seconds=0.3) as service, flying(service, tmp_path):
+        service.wait_for(lambda: service.said)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("unix:/a/b.sock", ("/a/b.sock", "", 0, False, "")),
+        ("http://host:81", ("", "host", 81, False, "")),
+        ("https://host/at/", ("", "host", 443, True, "/at")),
+        ("http://[::1]:8080", ("", "::1", 8080, False, "")),
+        ("http://[::1]", ("", "::1", 80, False, "")),
+    ],
+)
+def test_addresses_are_read(text: str, expected: tuple[object, ...]) -> None:
+    assert tuple(Address.parse(text)) == expected
+
+
+@pytest.mark.parametrize("text", ["", "unix:", "ftp://host", "host:80", "http://", "http://host:port"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"address|invalid literal"):
+        Address.parse(text)
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 1000])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3;x=y\r\nllo\r\n0\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length:5\r\n\r\nhello",
+    ],
+)
+def test_an_answer_is_whole_however_it_comes(sent: bytes, pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = socket.socketpair()
+    monkeypatch.setattr("pilotage.agent.link._connect", lambda _where: here)
+    link = Link("unix:/nowhere")
+    link.ticket = 7
+    answer = None
+    for begin in range(0, len(sent), pieces):
+        assert answer is None
+        there.sendall(sent[begin : begin + pieces])
+        answer = link.receive()
+    assert answer is not None
+    assert (answer.status, answer.body, link.ticket) == (200, b"hello", 0)
+    there.close()
+    link.close()

@@ -1,0 +1,155 @@
+"""What a run would do, before anything is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pilotage.model.errors import DocumentError
+from pilotage.model.submission import PLANNED_MAX, PlannedPackage, RunPlan, StagePlan
+from pilotage.ports import NotOurs
+from pilotage.service.running.planning import plan
+from tests.earlier_work import Place, place
+
+CHAIN = """
+pilotage: 1
+job: chain
+stages:
+  - name: reconstruct
+    each: {raw: "*.raw"}
+    run: ./reco {raw}
+    run_time: 1h
+    cores: 2
+    inputs: ["{raw}"]
+    outputs: ["{raw.stem}.dat"]
+  - name: merge
+    run: merge {inputs}
+    run_time: 30 min
+    inputs: ["*.dat"]
+    outputs: [all.root]
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Place]:
+    """A folder with a program and two raw files."""
+    with place(tmp_path) as made:
+        made.write(reco="#!/bin/sh\n", a_raw="A", b_raw="B")
+        yield made
+
+
+def planned(here: Place, text: str, *, slots: int = 1, **more: object) -> RunPlan:
+    return plan(here.submission(text, **more), store=here.store, index=here.index, slots=slots)
+
+
+def test_before_the_first_run_everything_would_run(here: Place) -> None:
+    found = planned(here, CHAIN, slots=4)
+    assert found == RunPlan(
+        job="chain",
+        packages=3,
+        would_run=3,
+        there=0,
+        stages=(
+            StagePlan(stage=1, name="reconstruct", packages=2, would_run=2, core_hours=4.0),
+            StagePlan(stage=2, name="merge", packages=1, would_run=1, core_hours=0.5),
+        ),
+        listed=(
+            PlannedPackage(package="1.1.1", name="reconstruct-0", changed="never made"),
+            PlannedPackage(package="1.2.1", name="reconstruct-1", changed="never made"),
+            PlannedPackage(package="2.1.1", name="merge", changed="never made"),
+        ),
+        changed={"never made": 3},
+        slots=4,
+        core_hours=4.5,
+        seconds=5400.0,
+    )
+
+
+def test_with_few_slots_the_work_decides_and_with_many_the_longest_way(here: Place) -> None:
+    assert planned(here, CHAIN, slots=1).seconds == pytest.approx(4.5 * 3600)
+    assert planned(here, CHAIN, slots=100).seconds == pytest.approx(1.5 * 3600)
+
+
+def test_after_a_run_nothing_would_run_and_a_changed_field_is_named(here: Place) -> None:
+    here.run(CHAIN)
+    done = planned(here, CHAIN)
+    assert (done.would_run, done.there, done.core_hours, done.seconds) == (0, 3, 0.0, 0.0)
+    here.write(b_raw="other")
+    found = planned(here, CHAIN)
+    assert [(each.package, each.changed) for each in found.listed] == [
+        ("1.2.1", "input b.raw"),
+        ("2.1.1", "waits for 1.2.1"),
+    ]
+    assert found.changed == {"input": 1, "waits for": 1}
+    assert [stage.there for stage in found.stages] == [1, 0]
+    assert found.core_hours == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize(
+    "before, after, field",
+    [
+        ("./reco {raw}", "./reco -v {raw}", "argv"),
+        ("    run: ./reco", "    container: busybox\n    run: ./reco", "software"),
+        ("    run: ./reco", "    environment: {exported: {A: b}}\n    run: ./reco", "environment"),
+        ('outputs: ["{raw.stem}.dat"]', 'outputs: ["{raw.stem}.dat", "{raw.stem}.txt"]', "outputs"),
+    ],
+)
+def test_the_field_that_changed_is_named(here: Place, before: str, after: str, field: str) -> None:
+    here.run(CHAIN)
+    assert planned(here, CHAIN.replace(before, after)).changed == {field: 2, "waits for": 1}
+
+
+def test_a_file_that_is_gone_is_named(here: Place) -> None:
+    here.run(CHAIN)
+    (here.folder / "a.dat").unlink()
+    assert {each.changed for each in planned(here, CHAIN).listed} == {"missing output a.dat", "waits for 1.1.1"}
+
+
+def test_a_fresh_run_says_so(here: Place) -> None:
+    here.run(CHAIN)
+    assert planned(here, CHAIN, fresh=True).changed == {"everything is run anew": 3}
+
+
+def test_how_long_it_took_goes_before_what_was_estimated(here: Place) -> None:
+    here.index.note_times(str(here.folder), "chain", {"reco": (2, 20.0)})
+    found = planned(here, CHAIN, slots=100)
+    assert found.core_hours == pytest.approx((2 * 2 * 10 + 1800) / 3600)
+    assert found.seconds == pytest.approx(1810)
+
+
+def test_without_any_time_known_none_is_told(here: Place) -> None:
+    found = planned(here, CHAIN.replace("    run_time: 1h\n", "").replace("    run_time: 30 min\n", ""))
+    assert (found.core_hours, found.seconds, found.unknown) == (None, None, 3)
+
+
+def test_all_are_counted_and_the_first_are_listed(here: Place) -> None:
+    text = "pilotage: 1\njob: j\nstages: [{each: {n: 1..5000}, run: 'work {n}', outputs: ['{n}.out']}]\n"
+    found = planned(here, text)
+    assert (found.would_run, len(found.listed)) == (5000, PLANNED_MAX)
+    here.run(CHAIN)
+    found = planned(here, text)
+    assert (found.would_run, len(found.listed), found.changed) == (5000, PLANNED_MAX, {"never made": 5000})
+
+
+def test_a_late_stage_is_told_as_one(here: Place) -> None:
+    text = """
+pilotage: 1
+job: late
+stages:
+  - {run: split, outputs: ["part-*"]}
+  - {each: {part: "part-*"}, run: "work {part}", inputs: ["{part}"], outputs: ["done-{part}"]}
+"""
+    assert [(stage.packages, stage.late) for stage in planned(here, text).stages] == [(1, False), (0, True)]
+
+
+def test_nothing_is_kept_and_faults_are_told_as_at_submission(here: Place) -> None:
+    position = here.journal.position()
+    planned(here, CHAIN)
+    assert here.journal.position() == position
+    with pytest.raises(DocumentError, match="prefetch"):
+        planned(here, CHAIN.replace('inputs: ["{raw}"]', 'inputs: [{name: "{raw}", acquisition: prefetch}]'))
+    here.write(all_root="mine")
+    with pytest.raises(NotOurs, match=r"all\.root"):
+        planned(here, CHAIN)

@@ -1,0 +1,190 @@
+"""The driver: nothing is said before it is durable, a full disk only delays, and nobody is left waiting at the end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pilotage.adapters.journals.sqlite import SqliteJournal
+from pilotage.book.join import Receipt
+from pilotage.engine.engine import Engine
+from pilotage.engine.settings import EngineSettings
+from pilotage.model.effects import Effect, SubmitPilot
+from pilotage.model.exchange import Exchange, ExchangeReply
+from pilotage.model.operations import Hold
+from pilotage.model.work import AgentSays, LogText
+from pilotage.ports import JournalFull
+from pilotage.service.core import Core, Outbox, Submit
+from pilotage.service.keeper import Batch, Keeper
+from pilotage.service.running.driver import Driver, NotRunning, OperationRefused, Superseded
+from pilotage.service.writer import Writer
+from tests.served_book import WallClock
+from tests.small_plans import bag, registered_of, site
+
+PATIENCE_SECONDS = 20.0
+
+
+class Outside:
+    """Writes down what it is told, in order; one core from nothing."""
+
+    def __init__(self, journal: SqliteJournal) -> None:
+        self.journal = journal
+        self.told: list[str] = []
+        self.effects: list[Effect] = []
+        self.wrote = threading.Event()
+        self.acted = threading.Event()
+        self.fault: Exception | None = None
+
+    def begin(self, driver: Driver) -> Core:
+        if self.fault is not None:
+            raise self.fault
+        return Core(Engine(sites=[site()], settings=EngineSettings(interval_seconds=60), now=0.0))
+
+    def written(self, outbox: Outbox, logs: Sequence[LogText]) -> None:
+        position = self.journal.position()
+        self.told += [one.event.type for one in outbox.events] + [text.head for text in logs]
+        assert position >= len([word for word in self.told if word[0].isupper()])
+        self.wrote.set()
+
+    def reply(self, reply: ExchangeReply) -> bytes:
+        self.told.append(f"reply {reply.sequence}")
+        return msgspec.json.encode(reply)
+
+    def carry_out(self, effects: Sequence[Effect]) -> None:
+        self.effects += effects
+        self.acted.set()
+
+    def end(self) -> None:
+        self.told.append("end")
+
+
+class FullDisk(Keeper):
+    """A keeper that finds no room for as long as it is told so."""
+
+    full = False
+    refused = 0
+
+    def keep_together(self, batches: Sequence[Batch]) -> list[Receipt]:
+        if self.full:
+            self.refused += 1
+            self.full = self.refused < 2
+            raise JournalFull("no room")
+        return super().keep_together(batches)
+
+
+class Set:
+    """A driver with everything around it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.journal = SqliteJournal(folder)
+        self.keeper = FullDisk(self.journal, clock=WallClock())
+        self.writer = Writer(self.keeper)
+        self.outside = Outside(self.journal)
+        self.driver = Driver(writer=self.writer, clock=WallClock(), outside=self.outside)
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Set]:
+    parts = Set(folder)
+    parts.writer.start()
+    try:
+        parts.driver.start()
+        yield parts
+    finally:
+        parts.driver.stop()
+        parts.writer.stop()
+        parts.journal.close()
+
+
+def submit(parts: Set, job: str = "j", packages: int = 3) -> None:
+    plan = bag(packages)
+    registered = registered_of(plan, owner="ada")
+    parts.driver.submit(lambda token: Submit(token=token, job=job, registered=registered, plan=plan)).result(
+        PATIENCE_SECONDS
+    )
+
+
+def said(sequence: int, *, logs: tuple[LogText, ...] = (), leaving: str = "") -> AgentSays:
+    exchange = Exchange(pilot="k.1", site="here", request="k", sequence=sequence, leaving=leaving)
+    return AgentSays(exchange=exchange, logs=logs)
+
+
+def test_a_job_is_answered_when_it_is_in_the_book_and_its_pilot_is_asked_for_after_that(tmp_path: Path) -> None:
+    with running(tmp_path) as parts:
+        submit(parts)
+        row = parts.journal.job("j")
+        assert row is not None
+        assert row.accepted_at is not None
+        assert parts.outside.acted.wait(PATIENCE_SECONDS)
+        assert any(isinstance(effect, SubmitPilot) for effect in parts.outside.effects)
+        assert parts.outside.told[:2] == ["JobRegistered", "JobAccepted"]
+
+
+def test_a_refusal_fails_the_future_with_its_code(tmp_path: Path) -> None:
+    with running(tmp_path) as parts:
+        asked = parts.driver.operate(Hold(job="nothing"))
+        with pytest.raises(OperationRefused) as refused:
+            asked.result(PATIENCE_SECONDS)
+        assert refused.value.code == "unknown-job"
+
+
+def test_a_question_is_answered_by_the_engine_and_a_faulty_one_hurts_nobody(tmp_path: Path) -> None:
+    with running(tmp_path) as parts:
+        submit(parts)
+        assert parts.driver.ask(lambda engine: sorted(engine.jobs)).result(PATIENCE_SECONDS) == ["j"]
+        with pytest.raises(ZeroDivisionError):
+            parts.driver.ask(lambda engine: 1 // 0).result(PATIENCE_SECONDS)
+        assert parts.driver.alive
+
+
+def test_a_full_disk_delays_everything_and_loses_nothing(tmp_path: Path) -> None:
+    with running(tmp_path) as parts:
+        parts.keeper.full = True
+        submit(parts)  # returns only when there was room
+        assert parts.keeper.refused == 2
+        row = parts.journal.job("j")
+        assert row is not None
+
+
+def test_a_later_exchange_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    with running(tmp_path) as parts:
+        first = parts.driver.exchange(said(1))
+        second = parts.driver.exchange(said(2, leaving="now"))
+        with pytest.raises(Superseded):
+            first.result(PATIENCE_SECONDS)
+        reply = msgspec.json.decode(second.result(PATIENCE_SECONDS), type=ExchangeReply)
+        assert reply.sequence == 2
+
+
+def test_logs_are_kept_before_the_agent_is_answered(tmp_path: Path) -> None:
+    from pilotage.model.exchange import AttemptRef
+
+    text = LogText(ref=AttemptRef("j", "1.1.1", 1), stream="stdout", head="a log")
+    with running(tmp_path) as parts:
+        parts.driver.exchange(said(1, logs=(text,), leaving="now")).result(PATIENCE_SECONDS)
+        told = parts.outside.told
+        assert told.index("a log") < told.index("reply 1")
+
+
+def test_whoever_waits_at_the_end_is_told_and_later_ones_are_refused(tmp_path: Path) -> None:
+    with running(tmp_path) as parts:
+        waiting = parts.driver.exchange(said(1))
+        parts.driver.stop()
+        for future in (waiting, parts.driver.exchange(said(2)), parts.driver.operate(Hold(job="j"))):
+            with pytest.raises(NotRunning):
+                future.result(PATIENCE_SECONDS)
+        assert not parts.driver.alive
+        assert parts.outside.told[-1] == "end"
+
+
+def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
+    parts = Set(tmp_path)
+    parts.outside.fault = LookupError("no such expansion")
+    with pytest.raises(LookupError, match="no such expansion"):
+        parts.driver.start()
+    parts.journal.close()

@@ -1,0 +1,383 @@
+"""From a document to a job that can be registered: what is checked, kept, brought along and refused; and back again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pilotage.book.query import EVERYTHING
+from pilotage.language import DiskFolder, MemoryFolder, load
+from pilotage.model.definition import plain
+from pilotage.model.errors import DocumentError, Problem
+from pilotage.model.events import JOB_ID, Event
+from pilotage.model.plan import JobPlan
+from pilotage.model.submission import Captured, Submission
+from pilotage.ports import NotOurs
+from pilotage.service.running.capturing import INPUT_BYTES_MAX, INPUTS_MAX, DiskFiles, capture
+from pilotage.service.running.refusals import refusals
+from pilotage.service.running.submission import Prepared, SubmissionError, grow, prepare, recall
+from tests.earlier_work import Place, place
+from tests.sqlite_books import keep
+
+SWEEP = """
+pilotage: 1
+job: my+sweep
+stages:
+  - each: {seed: 1..5}
+    run: ./simulate --seed {seed} --config=settings.ini
+    outputs: [sim-{seed}.dat]
+  - run: merge {inputs}
+    inputs: [sim-*.dat]
+    outputs: [result.dat]
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Place]:
+    """A folder with a program and its settings."""
+    with place(tmp_path) as made:
+        made.write(simulate="#!/bin/sh\n", settings_ini="a=1\n")
+        (tmp_path / "simulate").chmod(0o755)
+        yield made
+
+
+def sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def registered(here: Place, prepared: Prepared) -> None:
+    data = msgspec.Raw(msgspec.json.encode(prepared.registered))
+    keep(
+        here.journal,
+        [Event(source="service", stream="s", n=1, type="JobRegistered", time=1.0, job=prepared.job, data=data)],
+    )
+
+
+def same_plan(one: JobPlan, other: JobPlan) -> bool:
+    return (
+        one.templates == other.templates
+        and one.template_of.tolist() == other.template_of.tolist()
+        and list(one.graph.edges()) == list(other.graph.edges())
+        and (one.late, one.laid_out, one.late_waits) == (other.late, other.laid_out, other.late_waits)
+    )
+
+
+# --- prepare ---
+
+
+def test_a_job_is_prepared_with_everything_kept_by_its_content(here: Place) -> None:
+    prepared = here.prepare(SWEEP)
+    told = prepared.registered
+    assert (told.owner, told.name, [stage.packages for stage in told.stages]) == ("ada", "my+sweep", [5, 1])
+    assert prepared.plan.count == prepared.expansion.count == 6
+    assert told.definition is not None
+    definition = here.journal.content(told.definition)
+    assert definition is not None
+    assert msgspec.json.decode(definition) == plain(prepared.expansion.definition)
+    assert set(told.lists) == {"resolved", "captured", "origin", "file-1", "file-2"}
+    assert {told.lists["file-1"], told.lists["file-2"]} == {sha("#!/bin/sh\n"), sha("a=1\n")}
+
+
+def test_a_submission_goes_over_the_wire_as_it_is(here: Place) -> None:
+    submission = here.submission(SWEEP, keep_failed=True)
+    assert msgspec.json.decode(msgspec.json.encode(submission), type=Submission) == submission
+
+
+def test_ids_are_short_names_with_something_by_chance(here: Place) -> None:
+    first, second = here.prepare(SWEEP).job, here.prepare(SWEEP).job
+    assert first != second
+    assert first.startswith("my-sweep-")
+    assert len(first) == len("my-sweep-") + 6
+    for name in (first, here.prepare(SWEEP.replace("my+sweep", "s" * 100)).job, here.prepare(SWEEP, id="own").job):
+        assert JOB_ID.fullmatch(name)
+
+
+def test_an_id_that_cannot_be_one_is_refused(here: Place) -> None:
+    with pytest.raises(SubmissionError, match="id of a job"):
+        here.prepare(SWEEP, id="../x")
+
+
+def test_a_job_without_an_owner_or_a_folder_is_refused(here: Place) -> None:
+    submission = here.submission(SWEEP)
+
+    def prepared(**changes: Any) -> Prepared:
+        changed = msgspec.structs.replace(submission, **changes)
+        return prepare(changed, journal=here.journal, store=here.store, index=here.index, owner="")
+
+    with pytest.raises(SubmissionError, match="owns"):
+        prepared()
+    assert prepared(owner="bob").registered.owner == "bob"
+    for folder in ("relative", "/nowhere/at/all", str(here.folder / "simulate")):
+        with pytest.raises(SubmissionError, match="folder"):
+            prepared(owner="bob", folder=folder)
+
+
+def test_a_definition_with_a_fault_is_told_as_any_document(here: Place) -> None:
+    submission = msgspec.structs.replace(here.submission(SWEEP), definition={"pilotage": 1, "job": "j", "stagez": []})
+    with pytest.raises(DocumentError, match="stagez"):
+        prepare(submission, journal=here.journal, store=here.store, index=here.index, owner="ada")
+
+
+def test_what_was_not_sent_is_asked_for(here: Place) -> None:
+    captured = {"simulate": Captured(sha256=sha("never sent"))}
+    submission = msgspec.structs.replace(here.submission(SWEEP), captured=captured)
+    with pytest.raises(SubmissionError, match="not sent") as refused:
+        prepare(submission, journal=here.journal, store=here.store, index=here.index, owner="ada")
+    assert refused.value.subject == "simulate"
+
+
+def test_an_output_that_somebody_else_made_is_refused_before_anything_is_kept(here: Place) -> None:
+    for number in (1, 3):
+        (here.folder / f"sim-{number}.dat").write_text("mine")
+    with pytest.raises(NotOurs, match=r"2 outputs exist already.*sim-1\.dat, sim-3\.dat") as refused:
+        here.prepare(SWEEP)
+    assert "move it away" in refused.value.next_step
+
+
+def test_a_million_outputs_are_looked_for_by_listing_their_folder(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "pilotage: 1\njob: j\nstages: [{each: {n: 1..20000}, run: 'work {n}', outputs: ['out/{n}.dat']}]\n"
+    (here.folder / "out").mkdir()
+    (here.folder / "out/unrelated").write_text("x")
+    submission = here.submission(text)
+    asked: list[str] = []
+    real = os.stat
+
+    def noted(path: Any, *rest: Any, **more: Any) -> os.stat_result:
+        asked.append(str(path))
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr("os.stat", noted)
+    prepare(submission, journal=here.journal, store=here.store, index=here.index, owner="ada")
+    assert not [path for path in asked if path.endswith(".dat")]
+
+
+SUBJOB = ("subjob: other.yaml", "subjob: other.yaml")
+REFUSED = [
+    ("inputs: [{name: a, acquisition: prefetch}]", "acquisition: prefetch of the input 'a'"),
+    ("inputs: [{name: a, locator: 'http://x/a'}]", "locator: http://x/a of the input 'a'"),
+    ("outputs: [{name: b, locator: /far}]", "locator: /far of the output 'b'"),
+    ("outputs: [{name: b, replicas: 2, locator: /far}]", "replicas: 2 of the output 'b'"),
+    ("outputs: [{name: b, dispositions: [store]}]", "disposition `store` of the output 'b'"),
+    ("nodes: 2", "nodes: 2"),
+    ("node_restriction: [n1]", "node_restriction: n1"),
+    ("role: service", "role: service"),
+    ("role: provisioner", "role: provisioner"),
+    ("scripts: {hold: tell}", "scripts.hold"),
+]
+
+
+def problems(stage: str) -> list[Problem]:
+    text = f"pilotage: 1\njob: j\nstages: [{{name: s, {stage}}}]\n"
+    loaded = load(text.encode(), file="job.yaml", folder=MemoryFolder(["a"])).job()
+    return refusals(loaded.definition, file="job.yaml")
+
+
+@pytest.mark.parametrize("field, told", [*((f"run: go, {field}", told) for field, told in REFUSED), SUBJOB])
+def test_a_field_that_cannot_be_honoured_is_refused_by_name(field: str, told: str) -> None:
+    found = problems(field)
+    assert any(told in problem.message and "stage 's'" in problem.message for problem in found)
+    assert all(problem.file == "job.yaml" and problem.hint for problem in found)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "inputs: [{name: a, acquisition: none}]",
+        "inputs: [{name: a, acquisition: self, locator: 'http://x/a'}]",
+        "inputs: [{name: a, disposition: deletable}]",
+        "outputs: [{name: b, dispositions: [forward, retain-temporarily]}]",
+        "outputs: [{name: b, dispositions: [deletable]}]",
+        "data_handling: true",
+        "role: final",
+        "scripts: {pre: look, post: check}",
+    ],
+)
+def test_what_a_folder_can_honour_is_taken(field: str) -> None:
+    assert problems(f"run: go, {field}") == []
+
+
+def test_a_submission_with_such_a_field_is_refused(here: Place) -> None:
+    with pytest.raises(DocumentError, match="nodes: 2"):
+        here.prepare("pilotage: 1\njob: j\nstages: [{run: go, nodes: 2}]\n")
+
+
+# --- recall and grow ---
+
+
+def test_a_job_is_recalled_from_the_book_as_it_was(here: Place) -> None:
+    prepared = here.prepare(SWEEP, keep_failed=True)
+    registered(here, prepared)
+    row = here.journal.job(prepared.job)
+    assert row is not None
+    recalled = recall(here.journal, row)
+    assert recalled.definition == prepared.expansion.definition
+    assert recalled.origin == prepared.origin
+    assert recalled.origin.keep_failed
+    assert recalled.expansion.package(2) == prepared.expansion.package(2)
+    assert same_plan(recalled.plan, prepared.plan)
+
+
+def test_a_job_of_which_something_is_lost_is_told(here: Place) -> None:
+    registered(here, here.prepare(SWEEP, id="lost"))
+    row = here.journal.job("lost")
+    assert row is not None
+    row.lists = "{}"
+    with pytest.raises(SubmissionError, match="does not have everything"):
+        recall(here.journal, row)
+
+
+LATE = """
+pilotage: 1
+job: late
+stages:
+  - {run: split, outputs: ["part-*"]}
+  - {each: {part: "part-*"}, run: "work {part}", inputs: ["{part}"], outputs: ["half-{part}-*"]}
+  - {each: {half: "half-*"}, run: "end {half}", inputs: ["{half}"], outputs: ["done-{half}"]}
+  - {run: "join {inputs}", inputs: ["done-*"], outputs: [joined]}
+"""
+
+
+def test_late_stages_are_laid_out_and_recalled_in_their_order(here: Place) -> None:
+    prepared = here.prepare(LATE)
+    registered(here, prepared)
+    expansion, plan = prepared.expansion, prepared.plan
+    produced: dict[int, list[str]] = {0: ["part-b", "part-a"]}
+    for n, stage in enumerate((2, 3), start=2):
+        expansion, plan, told = grow(here.journal, expansion, plan, stage=stage, produced=produced)
+        data = msgspec.Raw(msgspec.json.encode(told))
+        event = Event(source="service", stream="s", n=n, type="StageExpanded", time=2.0, job=prepared.job, data=data)
+        keep(here.journal, [event])
+        for number in range(prepared.expansion.count, expansion.count):
+            produced.setdefault(number, [f"half-{expansion.package(number).tag}-{number}"])
+        row = here.journal.job(prepared.job)
+        assert row is not None
+        recalled = recall(here.journal, row)
+        assert recalled.lists == expansion.resolved
+        assert same_plan(recalled.plan, plan)
+        assert recalled.expansion.stage_names == expansion.stage_names
+    assert expansion.count == 6
+    assert not plan.late
+    assert [each.stage for each in plan.laid_out] == [2, 3]
+
+
+def test_a_growth_that_cannot_be_is_told(here: Place) -> None:
+    prepared = here.prepare(LATE.replace("half-{part}-*", "half-*"))
+    with pytest.raises(DocumentError, match="two packages"):
+        grow(here.journal, prepared.expansion, prepared.plan, stage=2, produced={0: ["part-a"], 1: ["part-a"]})
+
+
+def test_a_recall_looks_through_the_events_only_where_stages_were_late(
+    here: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = here.prepare(SWEEP)
+    registered(here, prepared)
+    row = here.journal.job(prepared.job)
+    assert row is not None
+    assert here.journal.find_events(EVERYTHING, after=0, limit=5, job=row).items
+    monkeypatch.setattr(type(here.journal), "find_events", None)
+    assert recall(here.journal, row).plan.count == 6
+
+
+# --- what is brought along ---
+
+
+def captured(here: Place, text: str) -> dict[str, Captured]:
+    return here.submission(text).captured
+
+
+def test_programs_and_what_commands_name_are_brought_along(here: Place) -> None:
+    found = captured(here, SWEEP)
+    assert found == {
+        "simulate": Captured(sha256=sha("#!/bin/sh\n"), size_bytes=10, executable=True),
+        "settings.ini": Captured(sha256=sha("a=1\n"), size_bytes=4),
+    }
+    assert here.journal.content(found["simulate"].sha256) == b"#!/bin/sh\n"
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        {"run": "python3 tool.py"},
+        {"run": ["python3", "./tool.py"]},
+        {"shell": "set -e; cat x|python3 tool.py>out"},
+        {"shell": "python3 {where}tool.py"},
+        {"invoking_script": "tool.py"},
+        {"lines": [{"packages": [{"startup_script": "tool.py", "binaries": [{"run": "x"}]}]}]},
+        {
+            "lines": [
+                {"packages": [{"startup_script": "s", "startup_parameters": ["tool.py"], "binaries": [{"run": "x"}]}]}
+            ]
+        },
+        {"run": "python3 here/../tool.py"},
+        {"run": "python3", "arguments": ["{where}tool.py"]},
+        {"software": "s"},
+    ],
+)
+def test_a_script_is_found_wherever_a_command_stands(tmp_path: Path, stage: dict[str, Any]) -> None:
+    (tmp_path / "tool.py").write_text("print()")
+    document = {
+        "pilotage": 1,
+        "job": "j",
+        "variables": {"where": "./"},
+        "software": [{"id": "s", "run": "python3 tool.py"}],
+        "stages": [stage],
+    }
+    loaded = load(msgspec.json.encode(document), file="job.json", folder=DiskFolder(tmp_path)).job()
+    found = capture(loaded.expansion, DiskFiles(tmp_path), lambda data: sha(data.decode()))
+    assert found == {"tool.py": Captured(sha256=sha("print()"), size_bytes=7)}
+
+
+def test_what_is_outside_made_by_the_job_or_no_file_is_not_brought(here: Place, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    here.write(old_dat="left by an earlier run")
+    text = """
+pilotage: 1
+job: j
+stages:
+  - run: ./simulate old.dat /etc/passwd ../up folder none.txt
+    outputs: [old.dat]
+"""
+    assert set(captured(here, text)) == {"simulate"}
+
+
+def test_small_inputs_are_captured_and_large_ones_are_not(here: Place) -> None:
+    (here.folder / "small.dat").write_bytes(b"x" * INPUT_BYTES_MAX)
+    (here.folder / "large.dat").write_bytes(b"x" * (INPUT_BYTES_MAX + 1))
+    here.write(listed_txt="1", own_txt="2")
+    text = """
+pilotage: 1
+job: j
+stages:
+  - each: {name: [small, large]}
+    run: use {name}
+    inputs: ["{name}.dat", "list*.txt", {name: own.txt, acquisition: self}]
+"""
+    assert set(captured(here, text)) == {"small.dat", "listed.txt"}
+
+
+def test_no_more_inputs_are_captured_than_there_is_room_for(tmp_path: Path) -> None:
+    for number in range(INPUTS_MAX + 5):
+        (tmp_path / f"{number}.in").write_bytes(b"")
+    text = b"pilotage: 1\njob: j\nstages: [{each: {f: '*.in'}, run: 'use {f}', inputs: ['{f}']}]\n"
+    names = [path.name for path in tmp_path.iterdir()]
+    expansion = load(text, file="job.yaml", folder=MemoryFolder(names)).job().expansion
+    assert len(capture(expansion, DiskFiles(tmp_path), lambda data: sha(data.decode()))) == INPUTS_MAX
+
+
+def test_a_large_program_is_known_by_its_checksum_alone(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilotage.service.running.capturing.PROGRAM_BYTES_MAX", 5)
+    found = captured(here, SWEEP)["simulate"]
+    assert found == Captured(sha256=sha("#!/bin/sh\n"), size_bytes=10, executable=True, content=False)
+    assert here.journal.content(found.sha256) is None
+    assert here.prepare(SWEEP).registered.lists.keys() == {"resolved", "captured", "origin", "file-1"}
+
+
+def test_a_shell_script_with_an_open_quote_is_still_looked_at(here: Place) -> None:
+    here.write(tool_py="print()")
+    assert "tool.py" in captured(here, 'pilotage: 1\njob: j\nstages: [{shell: "python3 tool.py \'open"}]\n')
