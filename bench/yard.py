@@ -112,8 +112,8 @@ class _Host:
     def black_hole(self) -> str:
         return ""
 
-    def ended(self, instance: str) -> None:
-        self._batch.ended(instance)
+    def ended(self, instance: str, reason: str = "ended") -> None:
+        self._batch.ended(instance, reason)
 
 
 class Yard:

@@ -320,6 +320,7 @@ def test_what_acts_on_the_outside_is_not_tried_again_while_a_silent_attempt_may_
         small.wait(1000, other)
         other.unread.clear()
         small.take(SubmitPilot)
+        assert bool(small.take(CancelSubmitted)) == side_effects  # its batch system is asked to end it
         assert len(small.created()) == (1 if side_effects else 2)
 
 

@@ -8,7 +8,7 @@ its process was never heard of.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -16,24 +16,29 @@ from pilotage.book.codec import Checked, Codec, Refusal
 from pilotage.book.rows import StreamRow
 from pilotage.book.streams import Heard
 from pilotage.engine.admission import admit, over_quota
-from pilotage.engine.engine import Engine
-from pilotage.engine.on_pilots import hear, may_say, on_report, unwanted
+from pilotage.engine.engine import ENGINE_STREAM, Engine
+from pilotage.engine.exchanges import hear, may_say, unwanted
+from pilotage.engine.leaving import is_over, let_go_of
 from pilotage.engine.operations import operate
 from pilotage.engine.parts import AttemptState
-from pilotage.engine.restore import Snapshot, restore
+from pilotage.engine.reports import on_report
+from pilotage.engine.restore import JobSnapshot, Snapshot, restore, restore_job
 from pilotage.engine.settings import EngineSettings
+from pilotage.engine.steady_time import SteadyTime
 from pilotage.model import payloads
 from pilotage.model.effects import Effect
-from pilotage.model.events import Event
+from pilotage.model.events import COUNTER_MAX, Event
 from pilotage.model.exchange import Assignment, AttemptRef, Exchange, ExchangeReply, InputSource
-from pilotage.model.operations import (
-    Accepted,
-    AnyOperation,
-    AnyReport,
-    Refused,
-)
+from pilotage.model.operations import Accepted, AnyOperation, Refused
 from pilotage.model.plan import JobPlan
+from pilotage.model.reports import AnyReport
 from pilotage.model.site import Site
+from pilotage.model.texts import clipped
+
+ENDED_MAX = 10_000
+"""Agents that ended of which it is remembered how far they were heard; what those before them said is surely in the book."""
+LATE_INTERVALS = 2
+"""A core that is woken by more intervals too late was asleep or its clock was set: the rest of the time does not count."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,12 +49,29 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True):
-    """A job on its way in, with its plan."""
+    """A job on its way in, with its plan. Whether the book has a job of its id is for the driver to look up."""
 
     token: int
     job: str
     registered: payloads.JobRegistered
     plan: JobPlan
+    taken: bool = False
+
+
+class Reload(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that the engine has let go of, as the book has it, just before somebody asks for more of it in the same step.
+
+    `gone` are pilots that are known to be over (`restore.surely_gone`).
+    """
+
+    job: JobSnapshot
+    gone: frozenset[str] = frozenset()
+
+
+class PutAway(msgspec.Struct, frozen=True, kw_only=True):
+    """The book has sealed a job: where it is over, the engine knows it no longer."""
+
+    job: str
 
 
 class Grown(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +100,7 @@ _OF_AGENTS = frozenset(
 )
 """What else an agent may say, of itself and of what it sees."""
 
-Input = Exchange | Asked | Submit | Grown | AnyReport
+Input = Exchange | Asked | Submit | Grown | Reload | PutAway | AnyReport
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,9 +128,29 @@ class Core:
         """Take an engine, new or restored, and how far each agent's stream was heard."""
         self.engine = engine
         self._codec = codec if codec is not None else Codec()
-        self._heard: dict[str, Heard] = {row.stream: Heard(row) for row in streams}
+        self._heard: dict[str, Heard] = {}
+        self._ended: dict[str, Heard] = {}  # of those that speak no more, the latest
+        for row in streams:
+            self.recall(row)
         self._waiting: dict[str, Exchange] = {}  # open exchanges that there is nothing to say to yet
         self._polls: deque[tuple[float, str, int]] = deque()  # until when, in order
+        self._time = SteadyTime(engine.now, late_seconds=LATE_INTERVALS * engine.settings.interval_seconds)
+
+    def knows(self, pilot: str) -> bool:
+        """Whether it is known how far an agent was heard; else the driver looks into the book, and tells with `recall`.
+
+        Nothing is kept of the many that ended long ago, and one of them may send again what it said then.
+        """
+        return pilot in self._heard or pilot in self._ended
+
+    def recall(self, row: StreamRow) -> None:
+        """How far an agent was heard, by the book."""
+        (self._heard if row.stream in self.engine.pilots else self._ended)[row.stream] = Heard(row)
+        self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        while len(self._ended) > ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
 
     def written(self, position: int) -> None:
         """The book stands at a position: decisions from now on have seen it."""
@@ -117,7 +159,8 @@ class Core:
     def step(self, inbox: Sequence[Input], now: float) -> Outbox:
         """Take in what came, decide, and say what follows; an empty inbox lets time pass."""
         engine = self.engine
-        engine.now = max(now, engine.now)  # a clock that is set back must not undo a lease
+        self._time.go_on(now)
+        engine.now, engine.stamp = self._time.now, self._time.stamp
         outbox = Outbox()
         exchanges: dict[str, Exchange] = {}
         for item in inbox:
@@ -131,13 +174,20 @@ class Core:
                     outbox.answers.append(Answer(token=item.token, outcome=self._submit(item)))
                 case Grown():
                     self._grow(item)
+                case Reload():
+                    if item.job.row.job not in engine.jobs:
+                        restore_job(engine, item.job, gone=item.gone)
+                case PutAway():
+                    if (job := engine.jobs.get(item.job)) is not None and is_over(job):
+                        let_go_of(engine, job)
                 case _:
                     on_report(engine, item)
             outbox.events += engine.take_decided()
         outbox.events += engine.decide(engine.now)
         self._reply(exchanges, outbox)
+        self._see_off(exchanges)
         outbox.effects = engine.take_effects()
-        outbox.wake_at = self._wake_at()
+        outbox.wake_at = self._time.wake_at(self._wake_at())
         return outbox
 
     # --- agents ---
@@ -147,10 +197,13 @@ class Core:
         engine, name = self.engine, exchange.pilot
         heard = self._heard.get(name)
         if heard is None:
-            heard = self._heard[name] = Heard(StreamRow(stream_id=0, source="agent", stream=name))
+            heard = self._ended.pop(name, None) or Heard(StreamRow(stream_id=0, source="agent", stream=name))
+            self._heard[name] = heard
         if exchange.events:
             for event in exchange.events:
-                if event.source != "agent" or event.stream != name or event.n < 1 or not heard.add(event.n):
+                if event.source != "agent" or event.stream != name or not 1 <= event.n <= COUNTER_MAX:
+                    continue
+                if not heard.add(event.n):
                     continue
                 self._take(event, name, outbox)
         pilot = engine.pilots.get(name)
@@ -180,10 +233,19 @@ class Core:
             self.engine.apply(one)
 
     def _note(self, event: Event, pilot: str, text: str) -> Checked | Refusal:
-        data = msgspec.Raw(msgspec.json.encode(payloads.Noted(text=text[:1000])))
+        data = msgspec.Raw(msgspec.json.encode(payloads.Noted(text=clipped(text, 1000))))
         return self._codec.check(
-            Event(source="agent", stream=pilot, n=event.n, type="Noted", time=self.engine.now, pilot=pilot, data=data)
+            Event(source="agent", stream=pilot, n=event.n, type="Noted", time=self.engine.stamp, pilot=pilot, data=data)
         )
+
+    def _see_off(self, spoke: Collection[str]) -> None:
+        """Of agents that are no live pilots, or no longer, only the latest are remembered."""
+        engine = self.engine
+        departed, engine.departed = engine.departed, []
+        for name in (*departed, *spoke):
+            if name not in engine.pilots and (heard := self._heard.pop(name, None)) is not None:
+                self._ended[name] = heard
+                self._forget_ended()
 
     def _reply(self, exchanges: dict[str, Exchange], outbox: Outbox) -> None:
         """Answer every exchange there is something to say to; the others stay open until one interval has passed."""
@@ -231,7 +293,6 @@ class Core:
                 assignments=tuple(assignments),
                 cancelled=tuple(cancelled),
                 interval_seconds=engine.settings.interval_seconds,
-                lease_seconds=engine.settings.lease_seconds,
                 leave=leave,
             )
         )
@@ -263,9 +324,11 @@ class Core:
 
     def _submit(self, item: Submit) -> Accepted | Refused:
         engine = self.engine
-        refused = admit(engine, item.job, item.plan, owner=item.registered.owner)
+        refused = admit(engine, item.job, item.plan, owner=item.registered.owner, taken=item.taken)
         if refused is not None:
             return refused
+        if fault := self._unreadable(item.registered, item.job):
+            return Refused(code="malformed", message=f"{item.job} cannot be registered: {fault}", subject=item.job)
         first = engine.next_n
         engine.bring_plan(item.job, item.plan)
         engine.write(item.registered, name=item.job)
@@ -274,6 +337,19 @@ class Core:
         if item.plan.hold:
             engine.write(payloads.Held(operation=engine.next_n, message="its document says hold"), job=job)
         return Accepted(operation=first, events=engine.next_n - first)
+
+    def _unreadable(self, data: payloads.JobRegistered | payloads.StageExpanded, job: str) -> str:
+        """Why the book would not take what others have made for it; empty where it would."""
+        try:
+            text = msgspec.Raw(msgspec.json.encode(data))
+        except UnicodeEncodeError as fault:
+            return clipped(str(fault), 1000)
+        name, engine = type(data).__name__, self.engine
+        event = Event(
+            source="service", stream=ENGINE_STREAM, n=engine.next_n, type=name, time=engine.stamp, job=job, data=text
+        )
+        found = self._codec.check(event)
+        return found.message if isinstance(found, Refusal) else ""
 
     def _grow(self, item: Grown) -> None:
         engine = self.engine
@@ -285,6 +361,10 @@ class Core:
             return  # it is no answer to what was asked
         if late.pending or late.revision != item.revision:
             return  # a producer began anew, was restored or dropped meanwhile: it is asked for again
+        if fault := self._unreadable(item.expanded, item.job):
+            message = clipped(f"stage {item.stage} cannot be laid out: {fault}")
+            engine.write(payloads.Aborted(cause="permanent-failure", message=message), job=job, epoch=job.epoch)
+            return
         if over_quota(engine, job.owner, item.plan.count - job.count):
             message = f"with stage {item.stage} it has {item.plan.count} packages, more than its owner may have"
             engine.write(payloads.Aborted(cause="quota", message=message), job=job, epoch=job.epoch)
@@ -302,6 +382,6 @@ def start_core(
     codec: Codec | None = None,
     streams: Sequence[StreamRow] = (),
 ) -> Core:
-    """A core that goes on from what the book holds; `streams` are those of the agents."""
+    """A core that goes on from what the book holds; `streams` are those of agents that may speak, at least of live ones."""
     engine = restore(snapshot, sites=sites, settings=settings, now=now)
     return Core(engine, codec=codec, streams=streams)
