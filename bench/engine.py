@@ -27,8 +27,9 @@ from pilotage.engine.restore import JobSnapshot, Snapshot, restore
 from pilotage.engine.settings import EngineSettings
 from pilotage.model.plan import Template
 from pilotage.model.site import Site
-from pilotage.service.core import Core, Submit
+from pilotage.service.core import Core
 from pilotage.service.keeper import Keeper
+from pilotage.service.messages import Submit
 from pilotage.service.server import settle_down
 from pilotage.simulator.jobs import Definitions, big_job, registration
 

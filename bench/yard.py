@@ -19,7 +19,8 @@ from pilotage.model.effects import Effect, SubmitPilot
 from pilotage.model.exchange import ExchangeReply
 from pilotage.model.plan import Template
 from pilotage.model.site import Site
-from pilotage.service.core import Answer, Core, Outbox, Submit
+from pilotage.service.core import Core
+from pilotage.service.messages import Answer, Outbox, Submit
 from pilotage.simulator.batch import BatchSystem
 from pilotage.simulator.clock import Schedule
 from pilotage.simulator.driver import Driver, Timing
@@ -112,8 +113,8 @@ class _Host:
     def black_hole(self) -> str:
         return ""
 
-    def ended(self, instance: str) -> None:
-        self._batch.ended(instance)
+    def ended(self, instance: str, reason: str = "ended") -> None:
+        self._batch.ended(instance, reason)
 
 
 class Yard:

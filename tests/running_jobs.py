@@ -24,6 +24,7 @@ from pilotage.ports import FileStore, Journal, StoredFile, WorkIndex
 from pilotage.service.access import Principal
 from pilotage.service.http.running import Running
 from pilotage.service.http.services import Services
+from pilotage.service.retention import Action
 from pilotage.service.running.driver import OperationRefused
 from tests.served_book import WallClock, access_of, sqlite_journal
 
@@ -76,6 +77,7 @@ class FakeJobs:
         self.operations: list[AnyOperation] = []
         self.refusals: dict[str, Refused] = {}  # by the package, or the job
         self.cleared: list[str] = []
+        self.put_away: list[str] = []
         self.waits_to_publish = 0
         self.alive = False
 
@@ -118,6 +120,9 @@ class FakeJobs:
 
     def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
         return _done(question(self.engine))
+
+    def seen_to(self, action: Action) -> None:
+        self.put_away.append(action.job)
 
     def clear(self, job: str, *, by: ClearedBy) -> Future[Accepted]:
         self.cleared.append(f"{job} by {by}")

@@ -71,9 +71,11 @@ class SimulatedSite:
         self.fleet = Fleet(self.world)
         self.heard: list[Exchange] = []
         self.gone: list[str] = []
+        self.reasons: list[str] = []
         self.hole = ""
         self.trace: list[tuple[object, ...]] = []
         self.spooled: list[Event] = []
+        self.forged: list[Event] = []
 
     # --- the service
 
@@ -126,8 +128,9 @@ class SimulatedSite:
     def black_hole(self) -> str:
         return self.hole
 
-    def ended(self, instance: str) -> None:
+    def ended(self, instance: str, reason: str = "ended") -> None:
         self.gone.append(instance)
+        self.reasons.append(reason)
 
     # --- the witness
 
@@ -145,6 +148,9 @@ class SimulatedSite:
 
     def on_spooled(self, event: Event) -> None:
         self.spooled.append(event)
+
+    def on_forged(self, event: Event) -> None:
+        self.forged.append(event)
 
     def on_acknowledged(self, pilot: str, n: int, now: float) -> None:
         self.trace.append(("acknowledged", pilot, n))

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from pilotage.book.codec import Checked, Refusal
-from pilotage.engine.engine import STREAM, Engine
+from pilotage.engine.engine import ENGINE_STREAM, Engine
 from pilotage.engine.explain import explain
 from pilotage.engine.jobs import JobState
 from pilotage.engine.parts import STANDINGS
@@ -26,12 +26,14 @@ from pilotage.model.effects import CancelSubmitted, Effect, ExpandStage, SubmitA
 from pilotage.model.events import Event
 from pilotage.model.exchange import Assignment, AttemptRef, Exchange, ExchangeReply
 from pilotage.model.explanations import Explanation
-from pilotage.model.operations import Accepted, AnyOperation, Refused, Release, SiteSeen
+from pilotage.model.operations import Accepted, AnyOperation, Refused, Release
 from pilotage.model.outcomes import ExitCodeGasw
 from pilotage.model.payloads import Payload
 from pilotage.model.plan import JobPlan
+from pilotage.model.reports import SiteSeen
 from pilotage.model.site import Site
-from pilotage.service.core import Answer, Asked, Core, Grown, Input, Outbox, Submit, start_core
+from pilotage.service.core import Core, start_core
+from pilotage.service.messages import Answer, Asked, Grown, Input, Outbox, Submit
 from pilotage.simulator.journal import SimulatedJournal
 from tests.small_plans import grown, number_of, registered_of, shape_of
 
@@ -107,7 +109,6 @@ class Agent:
             "pilot": self.name,
             "site": self.site,
             "sequence": self.sequence,
-            "request": self.request,
             "held": tuple(self.held),
             "events": tuple(self.unacknowledged),
         }
@@ -350,7 +351,7 @@ class Small:
                 for row in self.journal.live_jobs()
             ],
             pilots=self.journal.pilots(after="", limit=1_000_000),
-            next_n=streams[STREAM].watermark + 1 if STREAM in streams else 1,
+            next_n=streams[ENGINE_STREAM].watermark + 1 if ENGINE_STREAM in streams else 1,
             position=self.journal.position(),
         )
         return start_core(

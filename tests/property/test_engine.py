@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from pilotage.engine.restart import RestartSettings
+from pilotage.engine.restore import JobSnapshot, surely_gone
 from pilotage.model import payloads
 from pilotage.model.demand import Capacity
 from pilotage.model.effects import CancelSubmitted, ExpandStage, SubmitAttempt, SubmitPilot
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.operations import (
     AnyOperation,
+    Clear,
     Drop,
-    Gone,
     Hold,
     Kill,
     Release,
@@ -24,11 +25,10 @@ from pilotage.model.operations import (
     Reschedule,
     Restart,
     Restore,
-    SiteSeen,
-    SubmissionFailed,
-    Submitted,
 )
 from pilotage.model.plan import JobPlan
+from pilotage.model.reports import Gone, SiteSeen, SubmissionFailed, Submitted
+from pilotage.service.messages import Asked, Reload
 from tests.small_engine import Agent, Small, check_decisions, differences
 from tests.small_plans import bag, chain, grown, kind, plan, site, stage
 
@@ -116,9 +116,10 @@ class Service(RuleBasedStateMachine):
         return self._live[number % len(self._live)]
 
     def _package(self, number: int) -> tuple[str, str]:
-        job = self.jobs[number % len(self.jobs)]
+        known = list(self.small.engine.jobs)
+        job = known[number % len(known)]
         state = self.small.engine.jobs[job]
-        return job, state.dotted(number // len(self.jobs) % state.count)
+        return job, state.dotted(number // len(known) % state.count)
 
     # --- rules ---
 
@@ -207,6 +208,7 @@ class Service(RuleBasedStateMachine):
         self.small.wait(seconds, *(self._live if alive else ()))
         self._tidy()
 
+    @precondition(lambda self: self.small.engine.jobs)
     @rule(number=which, kind=st.sampled_from(range(len(OPERATIONS))))
     def operate(self, number: int, kind: int) -> None:
         self.small.ask(OPERATIONS[kind](*self._package(number)))
@@ -216,6 +218,23 @@ class Service(RuleBasedStateMachine):
     def operate_on_a_job(self, number: int, kind: int) -> None:
         self.small.ask(JOB_OPERATIONS[kind](self.jobs[number % len(self.jobs)]))
         self._tidy()
+
+    @rule(number=which, then=st.sampled_from(["kill", "leave", "restart", "restart"]))
+    def clear(self, number: int, then: str) -> None:
+        """A job is cleared, perhaps after it was killed, and perhaps comes back."""
+        job, small = self.jobs[number % len(self.jobs)], self.small
+        if then == "kill":
+            small.ask(Kill(job=job))
+        small.ask(Clear(job=job))
+        self._tidy()
+        row = small.journal.job(job)
+        if then == "restart" and row is not None and job not in small.engine.jobs:
+            finals, unfinished = small.journal.finals(row), small.journal.unfinished(row)
+            kept = JobSnapshot(row=row, plan=small.plans[job][-1], finals=finals, unfinished=unfinished)
+            gone = frozenset(surely_gone(small.journal.pilots(after="", limit=1_000_000)))
+            small.step(Reload(job=kept, gone=gone), Asked(token=9, operation=Restart(job=job)))
+            small.answers.clear()
+            self._tidy()
 
     @rule(number=which, answers=st.booleans())
     def see_a_site(self, number: int, answers: bool) -> None:  # noqa: FBT001

@@ -12,17 +12,20 @@ from collections.abc import Iterable
 import pytest
 
 from pilotage.engine.sanity import Insane
+from pilotage.ports import JournalError
 from pilotage.simulator.run import Result, simulate
 from pilotage.simulator.world import make_world
-from tests.simulation import more_mutants
+from tests.simulation import placement_mutants, restart_mutants, trust_mutants
 from tests.simulation.mutants import MUTANTS, Mutant
 
+RAISED = {f"raised {Insane.__name__}": "sanity", f"raised {JournalError.__name__}": "journal"}
 WINDOW = 25  # a change of the engine moves where a bug shows first
 SEEDS_MAX = 500
 WORLDS_THAT_HOLD = 200  # which another test shows
 MUTANTS_MIN = 14
 
-assert more_mutants.__doc__  # importing it puts its bugs on the list
+for module in (placement_mutants, restart_mutants, trust_mutants):
+    assert module.__doc__  # importing it puts its bugs on the list
 every_mutant = pytest.mark.parametrize("mutant", MUTANTS, ids=[each.name for each in MUTANTS])
 
 
@@ -34,7 +37,7 @@ def with_bug(mutant: Mutant, seed: int) -> Result:
 
 def teller(result: Result) -> str:
     checker = result.violation.checker if result.violation is not None else ""
-    return "sanity" if checker == f"raised {Insane.__name__}" else checker
+    return RAISED.get(checker, checker)
 
 
 def first_told(mutant: Mutant, seeds: Iterable[int]) -> Result | None:

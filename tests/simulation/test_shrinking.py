@@ -16,6 +16,7 @@ def result(world: World, *, violation: Found | None = None) -> Result:
         seed=world.seed,
         event_hash="0" * 64,
         fired={"message_lost": 3},
+        tried={"message_lost": 4},
         crash_points={"before the sync": 2},
         events=10,
         packages=5,

@@ -67,7 +67,7 @@ def test_replicas_that_nobody_asked_for_are_seen() -> None:
     story = Story()
     story.observer.on_asked(Replicate(job=JOB, package=ONE), 0.0)
     story.observer.on_asked(Replicate(job=JOB, package=ONE), 0.0)
-    story.observer.on_answered(Replicate(job=JOB, package=ONE), Refused(code="no", message="no"), 0.0)
+    story.observer.on_answered(Replicate(job=JOB, package=ONE), Refused(code="job-over", message="no"), 0.0)
     story.say("ReplicaWanted", ONE, replicas=1)
     with broken("leases", "2 replicas are wanted, and 1 were asked for"):
         story.say("ReplicaWanted", ONE, replicas=2)

@@ -71,7 +71,7 @@ def test_an_accepted_operation_that_is_not_durable_is_seen(
 ) -> None:
     story = Story()
     accepted = Accepted(operation=7, events=1)
-    story.observer.on_answered(operation, Refused(code="no", message="no"), 0.0)
+    story.observer.on_answered(operation, Refused(code="job-over", message="no"), 0.0)
     story.observer.on_answered(operation, Accepted(operation=6, events=0), 0.0)  # it stood so already
     with broken("acknowledged", "is not durable"):
         story.observer.on_answered(operation, accepted, 0.0)
@@ -81,7 +81,7 @@ def test_an_accepted_operation_that_is_not_durable_is_seen(
 
 def test_an_accepted_job_that_is_not_durable_is_seen() -> None:
     observer = Observer()
-    observer.on_submitted(JOB, Refused(code="no", message="no"), 0.0)
+    observer.on_submitted(JOB, Refused(code="job-over", message="no"), 0.0)
     with broken("acknowledged", "the job was accepted"):
         observer.on_submitted(JOB, Accepted(operation=1, events=2), 0.0)
     Story().observer.on_submitted(JOB, Accepted(operation=1, events=2), 0.0)

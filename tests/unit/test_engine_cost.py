@@ -11,7 +11,8 @@ import pytest
 
 from pilotage.model.operations import AnyOperation, Drop, Hold, Kill, Release, Reschedule, Restart, Restore
 from pilotage.model.plan import JobPlan
-from pilotage.service.core import Asked, Input
+from pilotage.model.reports import Gone
+from pilotage.service.messages import Asked, Input
 from tests.small_engine import JOB, Agent, Small
 from tests.small_plans import bag, chain, kind, plan, site, stage
 
@@ -151,3 +152,39 @@ def test_packages_that_wait_for_more_time_each_do_not_make_every_later_step_dear
             pilot.exchange(after=200.0 + pilot.n)  # each ran for another time, longer than the site ever gives
         found.append(cost_of_success(small, pilot))
     assert alike(*found), found
+
+
+def test_a_pilot_that_is_gone_costs_the_same_among_many() -> None:
+    found = []
+    for pilots in (20, 1000):
+        small = Small(site(cores=1, pilots=pilots + 1))
+        small.watched = False
+        small.submit(bag(2 * pilots, kind(side_effects=True)))
+        names = [small.pilot() for _ in range(pilots)]
+        small.step(*(Asked(token=1, operation=Kill(job=JOB, package=each.packages[0])) for each in names))
+        assert len(small.engine.acting) == pilots
+        found.append(cost(small, Gone(site="a", key=names[0].request, reason="failed")))
+    assert alike(*found), found
+
+
+@pytest.mark.parametrize("package", ["1.500.1", ""])
+def test_holding_and_releasing_again_and_again_leaves_nothing_behind(package: str) -> None:
+    small, _ = running(bag(FEW))
+    sizes = []
+    for _ in range(3 * FEW):
+        small.ask(Hold(job=JOB, package=package))
+        small.ask(Release(job=JOB, package=package))
+        sizes.append(sum(each.queue.size for each in small.engine.jobs[JOB].classes.values()))
+    assert max(sizes) <= 2 * FEW + 100
+    queued = sum(len(list(each.queue)) for each in small.engine.jobs[JOB].classes.values())
+    assert queued == sizes[-1]
+
+
+def test_holding_and_releasing_costs_the_same_the_thousandth_time() -> None:
+    small, _ = running(bag(FEW))
+    asked = (
+        Asked(token=1, operation=Hold(job=JOB, package="1.500.1")),
+        Asked(token=1, operation=Release(job=JOB, package="1.500.1")),
+    )
+    spent = [sum(cost(small, *asked) for _ in range(500)) for _ in range(8)]
+    assert max(spent[1:]) <= 4 * min(spent), spent

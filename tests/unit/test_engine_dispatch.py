@@ -9,7 +9,8 @@ import pytest
 from pilotage.model import payloads
 from pilotage.model.demand import Capacity, Demand
 from pilotage.model.effects import SubmitAttempt, SubmitPilot
-from pilotage.model.operations import Hold, Release, SiteSeen
+from pilotage.model.operations import Hold, Release
+from pilotage.model.reports import SiteSeen
 from tests.small_engine import JOB, Small
 from tests.small_plans import bag, kind, plan, site, stage
 

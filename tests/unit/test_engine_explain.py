@@ -7,7 +7,8 @@ from pilotage.model import payloads
 from pilotage.model.demand import Capacity
 from pilotage.model.effects import CancelSubmitted, ExpandStage, SubmitAttempt, SubmitPilot
 from pilotage.model.explanations import Why
-from pilotage.model.operations import Accepted, Drop, Hold, Kill, Refused, Replicate, SiteSeen, Submitted
+from pilotage.model.operations import Accepted, Drop, Hold, Kill, Refused, Replicate
+from pilotage.model.reports import SiteSeen, Submitted
 from tests.small_engine import JOB, Small
 from tests.small_plans import bag, chain, grown, kind, plan, site, stage
 
@@ -121,7 +122,7 @@ def test_a_delayed_package_says_until_when() -> None:
     with Small(site()) as small:
         small.submit(bag(1))
         small.pilot().fail("1.1.1", "missing-input")
-        assert codes(small) == ["waits-for-time", "failed"]
+        assert codes(small) == ["waits-for-time", "waits-for-input", "failed"]
         assert why(small, "waits-for-time").until == small.now + 10.0
 
 

@@ -10,7 +10,8 @@ from pilotage.model.definition import Retry, RetryRule
 from pilotage.model.demand import Capacity
 from pilotage.model.effects import SubmitPilot
 from pilotage.model.events import Event
-from pilotage.model.operations import Gone, Release
+from pilotage.model.operations import Release, Restart
+from pilotage.model.reports import Gone
 from tests.small_engine import JOB, Agent, Small
 from tests.small_plans import bag, chain, kind, site
 
@@ -270,3 +271,49 @@ def test_an_attempt_that_replaces_a_lost_one_names_it() -> None:
         last = small.told(payloads.AttemptCreated, "1.1.1")[-1]
         assert msgspec.json.decode(last.data)["replaces"] == 1
         assert pilot.packages == ["1.1.1"]
+
+
+def test_what_lacked_an_input_goes_on_at_once_when_its_maker_has_made_it_anew() -> None:
+    small = Small(site(cores=2))
+    small.submit(chain(lines=1))
+    pilot = small.pilot()
+    pilot.succeed("1.1.1")
+    for _ in range(4):
+        small.wait(100.0, pilot)
+        pilot.fail("2.1.1", "missing-input")
+    assert small.standing("2.1.1") == "delayed"
+    assert [(why.code, why.subject) for why in small.explain("2.1.1").reasons][1] == ("waits-for-input", "1.1.1")
+    small.ask(Restart(job=JOB, package="1.1.1"))
+    assert small.standing("2.1.1") == "blocked"
+    [why] = [why for why in small.explain("2.1.1").reasons if why.code == "waits-for-package"]
+    assert "is made anew" in why.message
+    pilot.exchange()
+    pilot.succeed("1.1.1")
+    assert small.standing("2.1.1") == "live"
+
+
+def test_what_lacked_an_input_from_outside_is_tried_later_and_later() -> None:
+    small = Small(site(cores=2))
+    small.submit(bag(1))
+    pilot = small.pilot()
+    pauses = []
+    for _ in range(3):
+        small.wait(100.0, pilot)
+        pilot.fail("1.1.1", "missing-input")
+        time, asked = small.explain("1.1.1").reasons[:2]
+        assert (time.code, asked.code, asked.subject) == ("waits-for-time", "waits-for-input", "")
+        pauses.append((time.until or 0.0) - small.now)
+    assert pauses == [10.0, 20.0, 40.0]
+
+
+def test_a_pause_that_has_another_reason_is_not_cut_short_by_a_maker() -> None:
+    rule = RetryRule(reason="application-error", action="later")
+    small = Small(site(cores=2))
+    small.submit(chain(kind(), kind(retry=Retry(rules=(rule,))), lines=1))
+    pilot = small.pilot()
+    pilot.succeed("1.1.1")
+    pilot.fail("2.1.1", "application-error")
+    small.ask(Restart(job=JOB, package="1.1.1"))
+    pilot.exchange()
+    pilot.succeed("1.1.1")
+    assert small.standing("2.1.1") == "delayed"

@@ -9,8 +9,10 @@ from pilotage.model import payloads
 from pilotage.model.demand import Capacity
 from pilotage.model.effects import ExpandStage, SubmitPilot
 from pilotage.model.exchange import AttemptRef
-from pilotage.model.operations import Drop, Gone, Kill, Refused, Restart, Restore, SubmissionFailed, Submitted
-from tests.small_engine import JOB, Small
+from pilotage.model.operations import Drop, Kill, Refused, Restart, Restore
+from pilotage.model.outcomes import ExitCodeGasw
+from pilotage.model.reports import Gone, SubmissionFailed, Submitted
+from tests.small_engine import JOB, Small, differences
 from tests.small_plans import bag, grown, kind, plan, site, stage
 
 
@@ -131,3 +133,53 @@ def test_a_late_stage_that_no_site_can_run_is_given_up_and_says_why() -> None:
         assert small.standing("2.1.1") == "aborted"
         [aborted] = small.told(payloads.Aborted, "2.1.1")
         assert b"1,000 GPUs" in bytes(aborted.data)
+
+
+def test_an_agent_that_stops_what_it_was_given_for_no_reason_does_not_do_so_for_ever() -> None:
+    small = Small(site("a"), restart=RestartSettings(preemptions_max=3))
+    small.submit(bag(1))
+    pilot = small.pilot()
+    for _ in range(10):
+        for ref in list(pilot.held):
+            del pilot.held[ref]
+            pilot.say(payloads.AttemptFinished(exit_code=ExitCodeGasw.EXECUTION_CANCELED), ref)
+        pilot.exchange()
+    assert small.standing("1.1.1") == "aborted"
+    assert len(small.created()) == 3
+    assert differences(small.restarted().engine.durable_state(), small.engine.durable_state()) == []
+
+
+@pytest.mark.parametrize("who", ["another", "itself"])
+def test_an_attempt_that_is_over_ends_once(who: str) -> None:
+    small = Small(site("a", pilots=2))
+    small.submit(bag(2))
+    one = small.pilot()
+    other = small.agent("a-0.1", site="a", request="a-0")
+    other.exchange()
+    ref = one.ref("1.1.1")
+    one.end(ref, reason="application-error")
+    one.exchange()
+    speaker = other if who == "another" else one
+    speaker.held.pop(ref, None)
+    speaker.say(payloads.AttemptFinished(exit_code=ExitCodeGasw.SUCCESS, manifest=()), ref)
+    speaker.exchange()
+    assert len([each for each in small.told(payloads.AttemptFinished, "1.1.1") if each.attempt == 1]) == 1
+    assert small.told(payloads.Noted)
+    assert differences(small.restarted().engine.durable_state(), small.engine.durable_state()) == []
+    small.restart()
+    assert small.told(payloads.CommitGranted, "1.1.1") == []
+
+
+def test_a_pilot_that_was_given_up_may_still_say_how_it_ended_also_to_the_next_service() -> None:
+    for restarts in (False, True):
+        small = Small(site("a"))
+        small.submit(bag(1))
+        pilot = small.pilot()
+        ref = pilot.ref("1.1.1")
+        small.wait(4 * 60.0)
+        small.ask(Kill(job=JOB, package="1.1.1"))
+        if restarts:
+            small.restart()
+        pilot.say(payloads.AttemptFinished(exit_code=ExitCodeGasw.EXECUTION_CANCELED), ref)
+        pilot.exchange()
+        assert [each.attempt for each in small.told(payloads.AttemptFinished, "1.1.1")] == [1]

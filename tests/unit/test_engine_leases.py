@@ -8,7 +8,7 @@ import pytest
 from pilotage.model import payloads
 from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
 from pilotage.model.exchange import AttemptRef
-from pilotage.model.operations import Gone, SubmissionFailed, Submitted
+from pilotage.model.reports import Gone, SubmissionFailed, Submitted
 from tests.small_engine import JOB, Agent, Small
 from tests.small_plans import bag, chain, kind, site
 

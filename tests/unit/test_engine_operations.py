@@ -8,7 +8,7 @@ import pytest
 from pilotage.model import payloads
 from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
 from pilotage.model.operations import Accepted, Hold, Kill, Refused, Replicate, Reschedule, Restart
-from pilotage.service.core import Asked
+from pilotage.service.messages import Asked
 from tests.small_engine import JOB, Small
 from tests.small_plans import bag, chain, kind, plan, site, stage
 
@@ -320,6 +320,7 @@ def test_what_acts_on_the_outside_is_not_tried_again_while_a_silent_attempt_may_
         small.wait(1000, other)
         other.unread.clear()
         small.take(SubmitPilot)
+        assert bool(small.take(CancelSubmitted)) == side_effects  # its batch system is asked to end it
         assert len(small.created()) == (1 if side_effects else 2)
 
 

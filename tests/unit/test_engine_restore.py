@@ -11,7 +11,8 @@ from pilotage.model import payloads
 from pilotage.model.definition import Retry, RetryRule
 from pilotage.model.demand import Capacity
 from pilotage.model.effects import CancelSubmitted, ExpandStage, SubmitAttempt, SubmitPilot
-from pilotage.model.operations import Drop, Gone, Hold, Kill, Replicate, Reschedule, Restart, Restore, Submitted
+from pilotage.model.operations import Drop, Hold, Kill, Replicate, Reschedule, Restart, Restore
+from pilotage.model.reports import Gone, Submitted
 from tests.small_engine import JOB, Small, check_decisions, differences
 from tests.small_plans import bag, chain, grown, kind, plan, site, stage
 

@@ -163,6 +163,7 @@ def test_an_operation_reaches_the_engine_as_it_was_said(desk: Desk) -> None:
         {"operation": "explode"},
         {"operation": "kill", "pakage": "1.1.1"},
         {"operation": "drop", "stage": "x", "line": 1},
+        {"operation": "drop", "stage": 0, "line": 1},
         {"operation": "replicate"},
         [],
     ],

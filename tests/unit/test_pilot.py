@@ -39,7 +39,7 @@ def test_a_pilot_introduces_itself_runs_what_it_is_given_and_says_goodbye(
     assert kinds[-1] == "PilotEnded"
     assert kinds.count("AttemptFinished") == 3
     first = service.said[0].exchange
-    assert (first.pilot, first.site, first.request, first.backlog) == ("here-1.a", "here", "here-1", 2)
+    assert (first.pilot, first.site, first.backlog) == ("here-1.a", "here", 2)
     assert service.said[-1].exchange.backlog == 64  # they took no time
     assert first.capacity.cores_hundredths == 200
 

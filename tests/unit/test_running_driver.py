@@ -12,6 +12,7 @@ import pytest
 
 from pilotage.adapters.journals.sqlite import SqliteJournal
 from pilotage.book.join import Receipt
+from pilotage.book.rows import StreamRow
 from pilotage.engine.engine import Engine
 from pilotage.engine.settings import EngineSettings
 from pilotage.model.effects import Effect, SubmitPilot
@@ -19,8 +20,9 @@ from pilotage.model.exchange import Exchange, ExchangeReply
 from pilotage.model.operations import Hold
 from pilotage.model.work import AgentSays, LogText
 from pilotage.ports import JournalFull
-from pilotage.service.core import Core, Outbox, Submit
+from pilotage.service.core import Core
 from pilotage.service.keeper import Batch, Keeper
+from pilotage.service.messages import Outbox, Submit
 from pilotage.service.running.driver import Driver, NotRunning, OperationRefused, Superseded
 from pilotage.service.writer import Writer
 from tests.served_book import WallClock
@@ -44,6 +46,9 @@ class Outside:
         if self.fault is not None:
             raise self.fault
         return Core(Engine(sites=[site()], settings=EngineSettings(interval_seconds=60), now=0.0))
+
+    def heard(self, pilot: str) -> StreamRow | None:
+        return self.journal.stream("agent", pilot)
 
     def written(self, outbox: Outbox, logs: Sequence[LogText]) -> None:
         position = self.journal.position()
@@ -110,7 +115,7 @@ def submit(parts: Set, job: str = "j", packages: int = 3) -> None:
 
 
 def said(sequence: int, *, logs: tuple[LogText, ...] = (), leaving: str = "") -> AgentSays:
-    exchange = Exchange(pilot="k.1", site="here", request="k", sequence=sequence, leaving=leaving)
+    exchange = Exchange(pilot="k.1", site="here", sequence=sequence, leaving=leaving)
     return AgentSays(exchange=exchange, logs=logs)
 
 

@@ -18,7 +18,7 @@ def test_the_first_exchange_says_who_it_is_and_what_it_has() -> None:
     site = SimulatedSite(settings=AgentSettings(backlog=2), wall_seconds=3600.0)
     site.start("p.1", request="p")
     (first,) = site.heard
-    assert (first.pilot, first.site, first.request, first.sequence) == ("p.1", "north", "p", 1)
+    assert (first.pilot, first.site, first.sequence) == ("p.1", "north", 1)
     assert (first.backlog, first.held, first.leaving) == (2, (), "")
     assert first.remaining_seconds == pytest.approx(3600.0 - 30.0)
     assert said(first.events[0]) == PilotStarted(site="north", node="p.1", slots=1, request="p")

@@ -8,7 +8,7 @@ import pytest
 from pilotage.model.demand import Capacity
 from pilotage.model.events import Event
 from pilotage.model.exchange import AttemptRef, Exchange, ExchangeReply
-from pilotage.model.operations import Gone
+from pilotage.model.reports import Gone
 from pilotage.simulator.clock import Schedule
 from pilotage.simulator.faults import FaultBox, Faults
 from pilotage.simulator.network import Network

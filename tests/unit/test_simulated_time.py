@@ -169,9 +169,11 @@ def test_once_stopped_nothing_strikes() -> None:
     assert not any(box.strikes(kind) for kind in KINDS)
 
 
-def test_a_box_says_its_seed_and_every_probability() -> None:
-    box = FaultBox(Faults(site_down=0.125), Dice(42))
-    text = box.describe()
-    assert "seed 42" in text
-    assert "site_down 0.125" in text
-    assert all(kind in text for kind in KINDS)
+def test_what_nothing_came_of_was_tried_and_did_not_fire() -> None:
+    box = FaultBox(Faults(site_down=1.0), Dice(42))
+    assert box.strikes("site_down")
+    assert box.strikes("site_down")
+    box.missed("site_down")
+    assert (box.tried["site_down"], box.fired["site_down"]) == (2, 1)
+    box.took("site_down")
+    assert (box.tried["site_down"], box.fired["site_down"]) == (2, 2)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pilotage.model.effects import SubmitPilot
-from pilotage.model.operations import Hold, Kill, SiteSeen
+from pilotage.model.operations import Hold, Kill
+from pilotage.model.reports import SiteSeen
 from pilotage.service.running.standstill import Stand, stand_of
 from tests.small_engine import JOB, Small
 from tests.small_plans import bag, plan, site, stage

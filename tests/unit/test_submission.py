@@ -249,7 +249,7 @@ def test_late_stages_are_laid_out_and_recalled_in_their_order(here: Place) -> No
     expansion, plan = prepared.expansion, prepared.plan
     produced: dict[int, list[str]] = {0: ["part-b", "part-a"]}
     for n, stage in enumerate((2, 3), start=2):
-        expansion, plan, told = grow(here.journal, expansion, plan, stage=stage, produced=produced)
+        expansion, plan, told = grow(here.journal, expansion, stage=stage, produced=produced)
         data = msgspec.Raw(msgspec.json.encode(told))
         event = Event(source="service", stream="s", n=n, type="StageExpanded", time=2.0, job=prepared.job, data=data)
         keep(here.journal, [event])
@@ -269,7 +269,7 @@ def test_late_stages_are_laid_out_and_recalled_in_their_order(here: Place) -> No
 def test_a_growth_that_cannot_be_is_told(here: Place) -> None:
     prepared = here.prepare(LATE.replace("half-{part}-*", "half-*"))
     with pytest.raises(DocumentError, match="two packages"):
-        grow(here.journal, prepared.expansion, prepared.plan, stage=2, produced={0: ["part-a"], 1: ["part-a"]})
+        grow(here.journal, prepared.expansion, stage=2, produced={0: ["part-a"], 1: ["part-a"]})
 
 
 def test_a_recall_looks_through_the_events_only_where_stages_were_late(

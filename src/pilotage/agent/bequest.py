@@ -129,7 +129,7 @@ def _ended(pilot: str, *, n: int, seen: int, reason: str) -> bytes:
 
 def _tell(link: Link, bequest: Bequest, texts: list[bytes], number: int) -> bool:
     said: dict[str, Any] = {"pilot": bequest.pilot, "site": bequest.site, "sequence": SEQUENCE + number}
-    said.update({"request": bequest.request, "leaving": "gone"})
+    said["leaving"] = "gone"
     body = b'{"exchange":%b,"events":[%b]}}' % (encode(said).encode()[:-1], b",".join(texts))
     link.send("POST", "/agent/exchange", body, fields="Content-Type: application/json\r\n")
     answer = link.wait(ANSWER_SECONDS)

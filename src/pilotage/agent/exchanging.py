@@ -73,8 +73,6 @@ class Exchanger:
         settings = self._settings
         said: dict[str, Any] = {"pilot": settings.pilot, "site": settings.site, "node": settings.node}
         said["capacity"] = settings.capacity._asdict()
-        if settings.request:
-            said["request"] = settings.request
         if settings.serves is not None:
             said["serves"] = settings.serves
         return encode(said).encode()[:-1]

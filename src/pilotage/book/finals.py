@@ -30,14 +30,15 @@ class FinalPackage(NamedTuple):
     dropped: int  # the operation that dropped it; 0: it is not
     held: int
     cause: str | None  # why it was given up
-    unended: tuple[
-        tuple[int, str, str], ...
-    ] = ()  # attempts that held a lease and told no end: number, pilot, why lost
+    # Attempts that held a lease and told no end: number, site, pilot, why lost.
+    unended: tuple[tuple[int, str, str, str], ...] = ()
+    done_at: float = 0.0  # when it was granted
 
 
 class _Brief(msgspec.Struct, gc=False):
     """Of an attempt, whether it may still be running somewhere."""
 
+    site: str | None = None
     pilot: str | None = None
     lease_seconds: float | None = None
     started_at: float | None = None
@@ -83,6 +84,7 @@ def read_finals(found: Iterable[tuple[int, int, int, str, str]]) -> Iterator[Fin
         dropped = _keys(known.keys)[Register.DROP][0] if known.dropped else 0
         yield FinalPackage(
             stage, line, number, state, known.epoch, granted or 0, last, dropped, known.held, known.cause,
-            tuple((at, each.pilot, each.lost_reason or "") for at, each in attempts.items() if each.finished_at is None
+            tuple((at, each.site or "", each.pilot, each.lost_reason or "") for at, each in attempts.items() if each.finished_at is None
                   and each.pilot and (each.lease_seconds is not None or each.started_at is not None)),
+            known.done_at or 0.0,
         )  # fmt: skip

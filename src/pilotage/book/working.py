@@ -15,7 +15,7 @@ from pilotage.book.shapes import Shape, shape_of
 UNKNOWN_SHAPE = '{"items":0}'
 
 
-class PackageWork:
+class WorkedPackage:
     """A package that is being joined, and what it counted as before."""
 
     __slots__ = ("before", "facts", "job", "new", "observed", "row", "shaped_before")
@@ -101,7 +101,7 @@ class Working:
         self._ledger = ledger
         self._jobs = {row.job_id: row for row in jobs.values()}
         self._jobs_before = {row.job_id: msgspec.structs.replace(row) for row in jobs.values()}
-        self.packages: dict[PackageKey, PackageWork] = {}
+        self.packages: dict[PackageKey, WorkedPackage] = {}
         self.stages: dict[tuple[int, int], StageWork] = {}
         self.all_stages: set[int] = set()
 
@@ -117,7 +117,7 @@ class Working:
             if key not in packages:
                 job_id, stage, line, number = key
                 row = PackageRow(job_id, stage, line, number, PackageFacts())
-                packages[key] = PackageWork(row, jobs[job_id], new=True)
+                packages[key] = WorkedPackage(row, jobs[job_id], new=True)
 
     def load_rows(self, rows: Iterable[PackageRow]) -> None:
         """Take rows in that were found otherwise, unless they are here."""
@@ -128,7 +128,7 @@ class Working:
 
     def _add(self, rows: Iterable[PackageRow]) -> None:
         for row in rows:
-            work = PackageWork(row, self._jobs[row.job_id], new=False)
+            work = WorkedPackage(row, self._jobs[row.job_id], new=False)
             self.packages[row.job_id, row.stage, row.line, row.number] = work
 
     def load_stages(self, keys: Collection[tuple[int, int]]) -> None:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 _UNITS = {"cores_hundredths": "cores", "memory_bytes": "memory", "gpus": "GPUs", "scratch_bytes": "scratch space"}
 
 
-def admit(engine: Engine, job: str, plan: JobPlan, *, owner: str) -> Refused | None:
-    """Why a job is not taken, or None."""
+def admit(engine: Engine, job: str, plan: JobPlan, *, owner: str, taken: bool = False) -> Refused | None:
+    """Why a job is not taken, or None; `taken` says that the book has a job of this id."""
     if JOB_ID.fullmatch(job) is None:
         return Refused(code="bad-id", message=f"{job[:80]!r} is no id of a job", subject=job[:80])
-    if job in engine.jobs:
+    if taken or job in engine.jobs or job in engine.left:
         return Refused(code="known-job", message=f"a job {job!r} exists already", subject=job)
     if over_quota(engine, owner, plan.count):
         quota = engine.settings.owner_packages_max

@@ -2,6 +2,7 @@
 
 `apply` folds an event. `decide` looks at what the events left to be decided and returns the decision events. The parts
 that know how are functions in modules of their own, each over the engine: `on_jobs`, `on_attempts` and `on_pilots` fold,
+`exchanges`, `leases` and `reports` hear,
 `readiness`, `settling`, `dispatch` and `provisioning` decide, `operations` answers people.
 """
 
@@ -19,6 +20,7 @@ from pilotage.book.rows import PackageFacts
 from pilotage.engine.explain import explain
 from pilotage.engine.handlers import DECISIONS, JOB_FOLDS, OTHER_FOLDS, PACKAGE_FOLDS
 from pilotage.engine.jobs import JobState, Place
+from pilotage.engine.leaving import let_go_of_cleared
 from pilotage.engine.openings import Openings
 from pilotage.engine.parts import AttemptState, PilotRequest, PilotState, QueueClass, SiteState
 from pilotage.engine.sanity import durable_state, sanity_check
@@ -33,7 +35,7 @@ from pilotage.model.payloads import Payload
 from pilotage.model.plan import JobPlan
 from pilotage.model.site import Site
 
-STREAM = "engine"
+ENGINE_STREAM = "engine"
 """The stream of the decisions: there is one engine, and the journal lets one writer in."""
 
 _encode = msgspec.json.Encoder().encode
@@ -45,7 +47,8 @@ class Engine:
     def __init__(self, *, sites: Sequence[Site], settings: EngineSettings, now: float = 0.0) -> None:
         """Begin with sites and no job."""
         self.settings = settings
-        self.now = now
+        self.now = now  # the time that leases and pauses are measured in
+        self.stamp = now  # what the clock says, for events
         self.position = 0  # of the book, as last told
         self.next_n = 1  # of the stream of decisions
         self.jobs: dict[str, JobState] = {}
@@ -54,6 +57,9 @@ class Engine:
         self.confirmed: dict[str, str] = {}  # pilots that said themselves that they ended, and why
         self.bereft: dict[str, tuple[str, list[AttemptState]]] = {}  # what pilots held that are gone
         self.acting: dict[str, dict[AttemptRef, int]] = {}  # by pilot: what may still act, though nobody waits for it
+        self.acting_under: dict[str, dict[str, str]] = {}  # by request: the pilots of these, and where they are
+        self.haunted: dict[str, None] = {}  # those of them that were given up: a timer has them asked to end
+        self.owed: dict[str, dict[AttemptRef, int]] = {}  # the ends that pilots owe which were given up
         self.owners: dict[str, int] = {}  # packages that are reserved or live, by owner
         self.timers = Timers()
         self.provisioned_at = -math.inf
@@ -75,6 +81,10 @@ class Engine:
         self.asking: dict[PilotState, None] = {}  # pilots with something newly free
         self.told: dict[str, None] = {}  # pilots there is something new to say to
         self.plans: dict[str, deque[JobPlan]] = {}
+        self.closing: dict[JobState, None] = {}  # jobs of which something was cleared
+        self.left: dict[str, None] = {}  # ids of jobs that were let go of
+        self.departed: list[str] = []  # pilots that ended since somebody looked
+        self._orders = 0
         self._decided: list[Checked] = []
         for site in sites:
             self.add_site(site)
@@ -89,6 +99,11 @@ class Engine:
         """Lay a plan ready for the `JobRegistered` or `StageExpanded` that will be applied."""
         self.plans.setdefault(job, deque()).append(plan)
 
+    def next_order(self) -> int:
+        """The place of one more job among all there ever were."""
+        self._orders += 1
+        return self._orders
+
     def shape_of(self, demand: Demand) -> int:
         """The number of a demand; what takes the same is one shape."""
         shape = self.shapes.get(demand)
@@ -101,7 +116,7 @@ class Engine:
     def apply(self, one: Checked) -> None:
         """Fold an event. What it is about must be known, or it is ignored: the book keeps it all the same."""
         event = one.event
-        if event.source == "service" and event.stream == STREAM and event.n >= self.next_n:
+        if event.source == "service" and event.stream == ENGINE_STREAM and event.n >= self.next_n:
             self.next_n = event.n + 1
         job = self.jobs.get(event.job) if event.job is not None else None
         number = None
@@ -146,10 +161,10 @@ class Engine:
             kind = "pilot" if pilot is not None else "job"
         event = Event(
             source="service",
-            stream=STREAM,
+            stream=ENGINE_STREAM,
             n=self.next_n,
             type=type(data).__name__,
-            time=self.now,
+            time=self.stamp,
             job=job.id if job is not None else name or None,
             package=dotted,
             attempt=attempt,
@@ -172,6 +187,8 @@ class Engine:
             going = bool(
                 self.grants or self.failed or self.dead or self.revived or self.grown or self.bereft or self.confirmed
             )
+        if self.closing:
+            let_go_of_cleared(self)
         return self.take_decided()
 
     def take_decided(self) -> list[Checked]:

@@ -10,7 +10,7 @@ from pilotage.engine.admission import unmet
 from pilotage.engine.jobs import JobState
 from pilotage.engine.openings import allowed
 from pilotage.engine.parts import STANDINGS, AttemptState, PackageWork, QueueClass, SiteState, Standing
-from pilotage.engine.readiness import may_act, queue_of
+from pilotage.engine.readiness import lacked_input, may_act, queue_of
 from pilotage.model.explanations import Explanation, Why
 
 if TYPE_CHECKING:
@@ -49,10 +49,13 @@ def _outer(job: JobState) -> Iterator[Why]:
 
 def _blocked(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
     missing = [other for other in job.awaited(number) if not job.satisfied[other]]
+    lacked = (tried := job.work.get(number)) is not None and lacked_input(tried)
     for other in missing[:_SHOWN_MAX]:
         name = job.dotted(other)
         standing = STANDINGS[job.standing[other]]
         message = f"it needs what {name} makes, which is {standing}"
+        if lacked:
+            message = f"what it takes from {name} was missing and is made anew; that is {standing}"
         yield Why(code="waits-for-package", message=message, subject=name, count=len(missing))
     work = job.work.get(number)
     if number in job.acting or (work is not None and may_act(job, work)):
@@ -110,14 +113,36 @@ def _delayed(engine: Engine, job: JobState, number: int, facts: PackageFacts | N
     message = "its next attempt waits for its time"
     if work.verdict is not None:
         message = f"{work.verdict.message} ({work.verdict.rule})"
-    yield Why(code="waits-for-time", message=message, until=work.delayed_until)
+    yield Why(code="waits-for-time", message=message, until=_by_the_clock(engine, work.delayed_until))
+    if lacked_input(work):
+        yield _input(job, number)
+
+
+def _input(job: JobState, number: int) -> Why:
+    """What can bring an input back that was missing: the package that makes it, or only time."""
+    makers = list(job.producers(number))
+    if not makers:
+        message = "an input was missing that nothing in its job makes: it is looked for again, later each time"
+        return Why(code="waits-for-input", message=message, next_step="bring the input back")
+    names = ", ".join(job.dotted(each) for each in makers[:_SHOWN_MAX])
+    message = f"an input was missing: it goes on at once when {names} has made it anew, else it is looked for later"
+    next_step = f"restart {job.dotted(makers[0])}, if what it made is lost"
+    return Why(
+        code="waits-for-input", message=message, subject=job.dotted(makers[0]), count=len(makers), next_step=next_step
+    )
+
+
+def _by_the_clock(engine: Engine, time: float) -> float:
+    """A time of the engine as the clock shows it, which somebody may have set."""
+    return time + (engine.stamp - engine.now)
 
 
 def _reserved(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
     work = job.work[number]
     site = work.bound
     assert site is not None
-    yield Why(code="reserved", message=f"it is reserved for {site.name}", subject=site.name, since=work.bound_at)
+    since = _by_the_clock(engine, work.bound_at)
+    yield Why(code="reserved", message=f"it is reserved for {site.name}", subject=site.name, since=since)
     queue = queue_of(engine, job, number)
     slots = site.slots[queue.shape]
     if not slots:

@@ -32,6 +32,7 @@ JOB_FOLDS: dict[type[Payload], Fold] = {
     payloads.Released: on_jobs.on_held,
     payloads.CancelAccepted: on_jobs.on_job_cancelled,
     payloads.Aborted: on_jobs.on_job_aborted,
+    payloads.Cleared: on_jobs.on_job_cleared,
     payloads.Restarted: on_jobs.on_job_restarted,
 }
 PACKAGE_FOLDS: dict[type[Payload], Fold] = {
@@ -39,6 +40,7 @@ PACKAGE_FOLDS: dict[type[Payload], Fold] = {
     payloads.Released: on_jobs.on_package_held,
     payloads.CancelAccepted: on_jobs.on_package_cancelled,
     payloads.Aborted: on_jobs.on_package_aborted,
+    payloads.Cleared: on_jobs.on_package_cleared,
     payloads.Restarted: on_jobs.on_package_restarted,
     payloads.Dropped: on_jobs.on_dropped,
     payloads.Restored: on_jobs.on_restored,

@@ -53,6 +53,8 @@ class JobState:
         "busy",
         "cancelled",
         "classes",
+        "cleared",
+        "cleared_packages",
         "counts",
         "dead_feeders",
         "drop_revision",
@@ -92,6 +94,8 @@ class JobState:
         self.ready_since: dict[int, float] = {}  # packages that came back to a queue, where waiting is limited
         self.cancelled = False
         self.aborted = False
+        self.cleared = False
+        self.cleared_packages: set[int] = set()  # those that were cleared by themselves
         self.drop_revision = 0
         self.standing = bytearray()
         self.satisfied = bytearray()  # by package: granted or dropped, so that nobody waits for it

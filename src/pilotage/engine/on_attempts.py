@@ -5,30 +5,24 @@ Only the agent that holds an attempt's lease may speak for it, which its stream 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from pilotage.engine.histories import failure_of
 from pilotage.engine.jobs import JobState
 from pilotage.engine.on_jobs import forget_epoch
-from pilotage.engine.parts import AttemptState, PackageWork, Standing
+from pilotage.engine.parts import AttemptState, PackageWork, SiteState, Standing
 from pilotage.engine.readiness import count_busy, move, reconsider, release, satisfy, template_of
-from pilotage.engine.restart import Failure
 from pilotage.engine.slots import let_go, occupy, stop_acting, vacate
 from pilotage.model import payloads
 from pilotage.model.demand import Demand
 from pilotage.model.events import Event
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.outcomes import ExitCodeGasw
-from pilotage.model.reasons import LossReason
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
-
-PILOT_KILLED: LossReason = "pilot-killed"
-UNHEARD: LossReason = "unheard"
-RESCHEDULED: LossReason = "rescheduled"
-DROPPED: LossReason = "dropped"
 
 
 def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptCreated) -> None:
@@ -45,24 +39,66 @@ def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event,
         # It was taken out of its queue; where a further attempt is wanted, it must go in again.
         move(engine, job, number, Standing.BLOCKED)
         work = job.work_of(number)
-    demand = demand_of(job, number, memory_bytes=data.memory_bytes, wall_seconds=data.wall_seconds)
     ref = AttemptRef(job.id, event.package or "", event.attempt)
-    attempt = AttemptState(
-        ref, number=number, epoch=event.epoch, site=site, demand=demand, shape=engine.shape_of(demand)
-    )
-    attempt.created_at = event.time
-    attempt.drop_revision = data.drop_revision
-    attempt.remaining_seconds = data.remaining_seconds
-    attempt.leased = data.lease_seconds is not None
-    attempt.pilot = data.pilot or ""
-    if not attempt.leased:
-        attempt.key = attempt_key(ref)
+    attempt = begun(engine, job, number, ref, site=site, epoch=event.epoch, created_at=event.time, data=data)
     work.attempts[event.attempt] = attempt
     work.replicated += data.replica
     occupy(engine, attempt)
     reconsider(engine, job, number)
     # Only now: as long as it was in a queue, it was in that of its number before.
     job.last_attempt[number] = max(job.last_attempt[number], event.attempt)
+
+
+class Created(Protocol):
+    """What was decided of an attempt when it was created: the payload that says so, or what the book has of it."""
+
+    @property
+    def pilot(self) -> str | None:
+        """Who has it."""
+
+    @property
+    def lease_seconds(self) -> float | None:
+        """None: it went to a batch system."""
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What it may take, where that is not what was asked for."""
+
+    @property
+    def wall_seconds(self) -> float | None:
+        """Likewise."""
+
+    @property
+    def remaining_seconds(self) -> float | None:
+        """Of the time of its pilot."""
+
+    @property
+    def drop_revision(self) -> int:
+        """What it has seen dropped."""
+
+
+def begun(
+    engine: Engine,
+    job: JobState,
+    number: int,
+    ref: AttemptRef,
+    *,
+    site: SiteState,
+    epoch: int,
+    created_at: float,
+    data: Created,
+) -> AttemptState:
+    """An attempt as it begins, which takes nothing yet."""
+    demand = demand_of(job, number, memory_bytes=data.memory_bytes, wall_seconds=data.wall_seconds)
+    attempt = AttemptState(ref, number=number, epoch=epoch, site=site, demand=demand, shape=engine.shape_of(demand))
+    attempt.created_at = created_at
+    attempt.drop_revision = data.drop_revision
+    attempt.remaining_seconds = data.remaining_seconds
+    attempt.pilot = data.pilot or ""
+    attempt.leased = data.lease_seconds is not None
+    if not attempt.leased:
+        attempt.key = attempt_key(ref)
+    return attempt
 
 
 def attempt_key(ref: AttemptRef) -> str:
@@ -171,9 +207,9 @@ def _succeed(engine: Engine, job: JobState, work: PackageWork, attempt: AttemptS
 def on_attempt_finished(
     engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptFinished
 ) -> None:
-    """It is over, well or not. One that was cancelled has not failed."""
-    if engine.acting and event.source == "agent":
-        stop_acting(engine, event.stream, AttemptRef(job.id, event.package or "", event.attempt or 0))
+    """It is over, well or not. One that was cancelled because nobody wanted it has not failed."""
+    if event.source == "agent":
+        _told_end(engine, event.stream, AttemptRef(job.id, event.package or "", event.attempt or 0))
     found = _spoken_for(job, number, event)
     if found is None:
         return
@@ -183,30 +219,26 @@ def on_attempt_finished(
         return
     del work.attempts[attempt.ref.attempt]
     vacate(engine, attempt)
-    if data.exit_code == ExitCodeGasw.EXECUTION_CANCELED and data.reason is None:
-        engine.failed[job, number] = None
-        return
-    work.failures[attempt.ref.attempt] = failure_of(attempt, data)
+    lost = attempt.lost_reason if attempt.lost else None
+    failure = failure_of(
+        attempt.ref.attempt,
+        site=attempt.site.name,
+        demand=attempt.demand,
+        remaining_seconds=attempt.remaining_seconds,
+        lost_reason=lost,
+        end=data,
+    )
+    if failure is not None:
+        work.failures[attempt.ref.attempt] = failure
     engine.failed[job, number] = None
 
 
-MESSAGE_MAX = 1000
-"""Characters of an exit message that are remembered of each failure."""
-
-
-def failure_of(attempt: AttemptState, data: payloads.AttemptFinished) -> Failure:
-    """An end as the restart rules see it."""
-    return Failure(
-        attempt=attempt.ref.attempt,
-        site=attempt.site.name,
-        reason=data.reason or "application-error",
-        exit_status=data.exit_status,
-        signal=data.signal,
-        message=data.exit_message[:MESSAGE_MAX],
-        memory_bytes=attempt.demand.memory_bytes,
-        wall_seconds=attempt.demand.wall_seconds,
-        remaining_seconds=attempt.remaining_seconds,
-    )
+def _told_end(engine: Engine, pilot: str, ref: AttemptRef) -> None:
+    if engine.acting:
+        stop_acting(engine, pilot, ref)
+    speaker = engine.pilots.get(pilot)
+    owed = speaker.owed if speaker is not None else engine.owed.get(pilot, {})
+    owed.pop(ref, None)
 
 
 def on_commit_granted(engine: Engine, job: JobState, number: int, event: Event, data: payloads.CommitGranted) -> None:

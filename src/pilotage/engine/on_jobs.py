@@ -21,7 +21,7 @@ def on_job_registered(engine: Engine, job: JobState | None, event: Event, data: 
     plans = engine.plans.get(event.job or "")
     if job is not None or not plans or event.job is None:
         return
-    job = JobState(event.job, owner=data.owner, plan=plans.popleft(), order=len(engine.jobs))
+    job = JobState(event.job, owner=data.owner, plan=plans.popleft(), order=engine.next_order())
     engine.jobs[job.id] = job
 
 
@@ -91,7 +91,7 @@ def on_job_restarted(engine: Engine, job: JobState | None, event: Event, data: p
     """The job goes on: what was not over is worked on again."""
     if job is not None and event.epoch > job.epoch:
         job.epoch = event.epoch
-        job.cancelled = job.aborted = False
+        job.cancelled = job.aborted = job.cleared = False
         reopen(engine, job)
         engine.grown[job] = None
         # Nobody looked at those who wait for what was given up meanwhile.
@@ -104,17 +104,35 @@ def on_package_cancelled(
     engine: Engine, job: JobState, number: int, event: Event, data: payloads.CancelAccepted
 ) -> None:
     """The package will not be done in this epoch."""
-    _end(engine, job, number, event, Standing.CANCELLED)
+    end_package(engine, job, number, event, Standing.CANCELLED)
 
 
 def on_package_aborted(engine: Engine, job: JobState, number: int, event: Event, data: payloads.Aborted) -> None:
     """The package was given up in this epoch."""
     standing = Standing.UPSTREAM if data.cause == "upstream" else Standing.ABORTED
-    if _end(engine, job, number, event, standing) and data.cause == "permanent-failure":
+    if end_package(engine, job, number, event, standing) and data.cause == "permanent-failure":
         job.count_for_good(number, 1)
 
 
-def _end(engine: Engine, job: JobState, number: int, event: Event, standing: int) -> bool:
+def on_job_cleared(engine: Engine, job: JobState | None, event: Event, data: payloads.Cleared) -> None:
+    """Its outputs were handed over, or removed: it goes as soon as it is over."""
+    if job is not None and event.epoch == job.epoch:
+        job.cleared = True
+        engine.closing[job] = None
+
+
+def on_package_cleared(engine: Engine, job: JobState, number: int, event: Event, data: payloads.Cleared) -> None:
+    """The same for one package, which is over with that; a job goes with its last."""
+    if event.epoch != job.epoch_of(number):
+        return
+    if not job.is_final(number):
+        end_package(engine, job, number, event, Standing.CANCELLED)
+    job.cleared_packages.add(number)
+    engine.closing[job] = None
+
+
+def end_package(engine: Engine, job: JobState, number: int, event: Event, standing: int) -> bool:
+    """Nothing more is done of a package in this epoch; whether that is new."""
     if event.epoch != job.epoch_of(number) or job.is_final(number):
         return False
     move(engine, job, number, standing)
@@ -149,6 +167,7 @@ def on_package_restarted(engine: Engine, job: JobState, number: int, event: Even
     fed_late = number in job.dead_feeders
     job.epochs[number] = event.epoch
     job.granted[number] = 0
+    job.cleared_packages.discard(number)
     if number in job.failed_for_good:
         job.count_for_good(number, -1)
     move(engine, job, number, Standing.BLOCKED)

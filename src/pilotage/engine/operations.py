@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pilotage.engine.growth import lost_stages
+from pilotage.engine.histories import DROPPED, RESCHEDULED
 from pilotage.engine.jobs import JobState
-from pilotage.engine.on_attempts import DROPPED, RESCHEDULED
+from pilotage.engine.leaving import is_over
 from pilotage.engine.on_pilots import lose
 from pilotage.engine.parts import STANDINGS, Standing
 from pilotage.engine.readiness import template_of
@@ -17,23 +18,29 @@ from pilotage.model.events import parse_dotted
 from pilotage.model.operations import (
     Accepted,
     AnyOperation,
+    Clear,
     Drop,
     Hold,
     Kill,
     Refused,
+    RefusedCode,
     Release,
     Replicate,
     Reschedule,
     Restart,
     Restore,
 )
+from pilotage.model.texts import REPLICAS_MAX, clipped
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
 
+_AWAY = "a job that was cleared must be brought back from the book first"
+
+
 class _Refusal(Exception):
-    def __init__(self, code: str, message: str, *, subject: str = "", next_step: str = "") -> None:
+    def __init__(self, code: RefusedCode, message: str, *, subject: str = "", next_step: str = "") -> None:
         super().__init__(message)
         self.told = Refused(code=code, message=message, subject=subject, next_step=next_step)
 
@@ -44,7 +51,7 @@ def operate(engine: Engine, operation: AnyOperation) -> Accepted | Refused:
     try:
         job = engine.jobs.get(operation.job)
         if job is None:
-            hint = did_you_mean(operation.job, engine.jobs)
+            hint = did_you_mean(operation.job, engine.jobs) or _AWAY
             raise _Refusal("unknown-job", f"no job is called {operation.job!r}", subject=operation.job, next_step=hint)
         match operation:
             case Kill():
@@ -63,6 +70,8 @@ def operate(engine: Engine, operation: AnyOperation) -> Accepted | Refused:
                 _reschedule(engine, job, operation)
             case Replicate():
                 _replicate(engine, job, operation)
+            case Clear():
+                _clear(engine, job, operation)
     except _Refusal as refusal:
         return refusal.told
     return Accepted(operation=first, events=engine.next_n - first)
@@ -93,7 +102,7 @@ def _not_over(job: JobState) -> None:
 
 
 def _kill(engine: Engine, job: JobState, operation: Kill) -> None:
-    cancelled = payloads.CancelAccepted(message=operation.message)
+    cancelled = payloads.CancelAccepted(message=clipped(operation.message))
     if operation.package:
         number = _package(job, operation.package)
         _unfinished(job, number, operation.package)
@@ -116,7 +125,7 @@ def _unfinished(job: JobState, number: int, dotted: str) -> None:
 
 
 def _hold(engine: Engine, job: JobState, operation: Hold) -> None:
-    held = payloads.Held(operation=engine.next_n, message=operation.message)
+    held = payloads.Held(operation=engine.next_n, message=clipped(operation.message))
     if not operation.package:
         _not_over(job)
         engine.write(held, job=job)
@@ -207,8 +216,8 @@ def _restart(engine: Engine, job: JobState, operation: Restart) -> None:
         numbers = [number for number in numbers if job.standing[number] != Standing.UPSTREAM]
         if not numbers and not job.cancelled and not job.aborted:
             raise _Refusal("nothing-failed", f"nothing of the job {job.id} failed or was cancelled", subject=job.id)
-    restarted = payloads.Restarted(cause="by-hand", message=operation.message)
-    if job.cancelled or job.aborted:
+    restarted = payloads.Restarted(cause="by-hand", message=clipped(operation.message))
+    if job.cancelled or job.aborted or job.cleared:
         engine.write(restarted, job=job, epoch=job.epoch + 1)
     for number in numbers:
         engine.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
@@ -237,6 +246,14 @@ def _unread(job: JobState, number: int, dotted: str) -> None:
             raise _Refusal("consumer-started", message, subject=name, next_step=f"wait for {name}, or kill it")
 
 
+def _clear(engine: Engine, job: JobState, operation: Clear) -> None:
+    if job.cleared:
+        raise _Refusal("cleared", f"the job {job.id} is cleared already", subject=job.id)
+    if not is_over(job):
+        raise _Refusal("job-unfinished", f"the job {job.id} is not over", subject=job.id, next_step="wait, or kill it")
+    engine.write(payloads.Cleared(by=operation.by), job=job, epoch=job.epoch)
+
+
 def _reschedule(engine: Engine, job: JobState, operation: Reschedule) -> None:
     _not_over(job)
     number = _package(job, operation.package)
@@ -260,5 +277,8 @@ def _replicate(engine: Engine, job: JobState, operation: Replicate) -> None:
     work = job.work.get(number)
     if work is None or not any(attempt.trusted for attempt in work.attempts.values()):
         raise _Refusal("not-running", f"no attempt of {operation.package} is under way", subject=operation.package)
+    if work.replicas >= REPLICAS_MAX:
+        message = f"{work.replicas:,} further attempts of {operation.package} were asked for already"
+        raise _Refusal("too-many", message, subject=operation.package)
     wanted = payloads.ReplicaWanted(replicas=work.replicas + 1)
     engine.write(wanted, job=job, number=number, epoch=job.epoch_of(number))

@@ -34,19 +34,8 @@ class Standing:
     UPSTREAM = 10  # given up because a producer was
 
 
-STANDINGS = (
-    "blocked",
-    "ready",
-    "delayed",
-    "reserved",
-    "live",
-    "held",
-    "dropped",
-    "done",
-    "aborted",
-    "cancelled",
-    "upstream",
-)
+_NAMES = "blocked ready delayed reserved live held dropped done aborted cancelled upstream"
+STANDINGS = tuple(_NAMES.split())
 """What each standing is called, by its number."""
 FINAL = Standing.DONE
 
@@ -237,6 +226,7 @@ class PilotState:
         "heard_at",
         "leaving",
         "name",
+        "owed",
         "request",
         "sequence",
         "site",
@@ -260,10 +250,12 @@ class PilotState:
         self.gone = ""  # why its batch system does not know it any more, which a lease overrules
         self.waiting = False  # its exchange is open and it could take more
         self.assigned: dict[AttemptRef, AttemptState] = {}
+        self.owed: dict[AttemptRef, int] = {}  # what it was given and has not told the end of → epoch; 0: not known
 
     def take(self, attempt: AttemptState) -> None:
         """Give it an attempt."""
         self.assigned[attempt.ref] = attempt
+        self.owed[attempt.ref] = attempt.epoch
         self._use(attempt.demand, -1)
 
     def give_back(self, ref: AttemptRef) -> AttemptState | None:
@@ -328,6 +320,7 @@ class SiteState:
 
     __slots__ = (
         "answers",
+        "by_request",
         "dead_starts",
         "expected",
         "index",
@@ -349,6 +342,7 @@ class SiteState:
         self.index = index
         self.answers = True
         self.pilots: dict[str, PilotState] = {}
+        self.by_request: dict[str, dict[str, PilotState]] = {}  # the same, by what they were asked for by
         self.requests: dict[str, PilotRequest] = {}
         self.waiting: dict[str, PilotState] = {}
         self.reserved: dict[QueueClass, deque[int]] = {}
@@ -359,6 +353,20 @@ class SiteState:
         self.expected = 0  # pilots that were asked for and have not spoken
         self.dead_starts = 0
         self.quiet_until = 0.0
+
+    def add_pilot(self, pilot: PilotState) -> None:
+        """A pilot speaks here."""
+        self.pilots[pilot.name] = pilot
+        self.by_request.setdefault(pilot.request, {})[pilot.name] = pilot
+
+    def remove_pilot(self, pilot: PilotState) -> None:
+        """It is gone."""
+        self.waiting.pop(pilot.name, None)
+        if self.pilots.pop(pilot.name, None) is not None:
+            alike = self.by_request[pilot.request]
+            del alike[pilot.name]
+            if not alike:
+                del self.by_request[pilot.request]
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 
 class Chunk:
@@ -20,14 +20,18 @@ class Chunk:
 
 
 class ReadyQueue:
-    """First in, first out. A number that was put in stays until it is taken: whoever takes it asks whether it still counts."""
+    """First in, first out. A number that was put in stays until it is taken: whoever takes it asks whether it still counts.
 
-    __slots__ = ("_chunks", "_last")
+    Whoever puts in again and again what no longer counts has to `keep` now and then.
+    """
+
+    __slots__ = ("_chunks", "_last", "size")
 
     def __init__(self) -> None:
         """Begin empty."""
         self._chunks: deque[Chunk] = deque()
         self._last: Chunk | None = None
+        self.size = 0  # how many are in it, whether they still count or not
 
     def __bool__(self) -> bool:
         return bool(self._chunks)
@@ -44,6 +48,7 @@ class ReadyQueue:
             last = self._last = Chunk(since, array("i"))
             self._chunks.append(last)
         last.numbers.append(number)
+        self.size += 1
 
     def extend(self, numbers: Iterable[int], since: float) -> None:
         """Put many at the end."""
@@ -51,12 +56,31 @@ class ReadyQueue:
         if chunk.numbers:
             self._last = chunk
             self._chunks.append(chunk)
+            self.size += len(chunk.numbers)
+
+    def clear(self) -> None:
+        """Let go of all."""
+        self._chunks.clear()
+        self._last = None
+        self.size = 0
+
+    def keep(self, counts: Callable[[int], bool]) -> None:
+        """Let go of what no longer counts, and of what is in it twice; the others stay in their order."""
+        seen: set[int] = set()
+        chunks, self._chunks = self._chunks, deque()
+        self._last, self.size = None, 0
+        for chunk in chunks:
+            kept = [number for number in chunk.numbers[chunk.head :] if counts(number)]
+            fresh = [number for number in dict.fromkeys(kept) if number not in seen]
+            seen.update(fresh)
+            self.extend(fresh, chunk.since)
 
     def pop(self) -> int:
         """Take the first."""
         chunk = self._chunks[0]
         number = chunk.numbers[chunk.head]
         chunk.head += 1
+        self.size -= 1
         if chunk.head == len(chunk.numbers):
             self._chunks.popleft()
             if chunk is self._last:

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from pilotage.engine.histories import INPUT_REASONS
 from pilotage.engine.jobs import JobState, LateState
 from pilotage.engine.parts import FINAL, PackageWork, QueueClass, SiteState, Standing
 from pilotage.model.demand import Demand
@@ -21,6 +22,9 @@ from pilotage.model.plan import LatePlan, Template
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
+
+
+_STALE_MAX = 64  # so many entries of a queue that no longer count are nobody's business
 
 
 def reconsider(engine: Engine, job: JobState, number: int) -> None:
@@ -59,6 +63,11 @@ def may_act(job: JobState, work: PackageWork) -> bool:
     return template_of(job, work.number).side_effects and any(each.suspect for each in work.attempts.values())
 
 
+def lacked_input(work: PackageWork) -> bool:
+    """Whether the latest failure of a package was that an input was missing or damaged."""
+    return bool(work.failures) and work.failures[max(work.failures)].reason in INPUT_REASONS
+
+
 def is_under_way(work: PackageWork) -> bool:
     """Whether a package needs no further attempt: one is believed in, or one succeeded and waits for its grant."""
     if work.candidates:
@@ -80,6 +89,7 @@ def move(engine: Engine, job: JobState, number: int, after: int) -> None:
         if not queue.ready:
             engine.active.pop(queue, None)
             engine.stuck.pop(queue, None)
+            queue.queue.clear()  # nothing in it counts any more
     elif before == Standing.RESERVED and job.work[number].bound is not None:
         release(engine, job, number)
     job.standing[number] = after
@@ -124,6 +134,9 @@ def _enqueue(engine: Engine, job: JobState, number: int) -> None:
     if engine.settings.waiting_seconds_max:
         job.ready_since[number] = engine.now
     queue.ready += 1
+    if queue.queue.size > 2 * queue.ready + _STALE_MAX:
+        standing = job.standing
+        queue.queue.keep(lambda other: standing[other] == Standing.READY and queue_of(engine, job, other) is queue)
     look_at(engine, queue)
 
 
@@ -286,6 +299,8 @@ def satisfy(engine: Engine, job: JobState, number: int) -> None:
     for other in job.awaiting(number):
         waits[other] -= 1
         if not waits[other]:
+            if (work := job.work.get(other)) is not None and work.delayed_until and lacked_input(work):
+                work.delayed_until = 0.0  # what it lacked was made again
             reconsider(engine, job, other)
     if job.feeds_late[number]:
         _count_late(engine, job, number, -1)

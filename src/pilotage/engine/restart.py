@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from pilotage.engine.restart_rules import RULES, Answer, Row, row_of
+from pilotage.engine.restart_rules import RULES, Remedy, Row, row_of
 from pilotage.model.definition import Retry, RetryRule
 from pilotage.model.demand import Demand
 from pilotage.model.outcomes import AbortCause
@@ -27,7 +27,7 @@ __all__ = ["RULES", "Failure", "RestartSettings", "Row", "Verdict", "dry_run", "
 VerdictAction = Literal["restart", "give-up", "hold-job", "park"]
 
 _FACTOR = 2.0  # of memory and time, where nobody said another
-_MEMORY_BYTES_MAX = 2**60  # whatever the factor of a rule
+_MEMORY_BYTES_MAX = 2**53 - 1  # whatever the factor of a rule: an event can carry no more
 _WALL_SECONDS_MAX = 1e9
 
 _PATH = re.compile(r"(?:/[^\s/:;,'\"()<>]+)+/(?=[^\s/:;,'\"()<>])")
@@ -311,7 +311,7 @@ class _History:
         return failure.wall_seconds or max(self._wall_seconds, self._demand.wall_seconds)
 
     def _restart(
-        self, failure: Failure, name: str, answer: Answer, *, turn: int = 1, pauses: bool = False, how: str = ""
+        self, failure: Failure, name: str, answer: Remedy, *, turn: int = 1, pauses: bool = False, how: str = ""
     ) -> Verdict:
         """Restart with what is different this time."""
         delay, site = 0.0, failure.site

@@ -10,7 +10,7 @@ import msgspec
 from pilotage.model.outcomes import AbortCause
 from pilotage.model.reasons import Reason
 
-Answer = Literal["again", "elsewhere", "later", "more-memory", "more-time", "where-more-time"]
+Remedy = Literal["again", "elsewhere", "later", "more-memory", "more-time", "where-more-time"]
 """How a restart differs from what failed; `where-more-time` keeps the limit and asks for a place with more time left."""
 
 Budget = Literal[
@@ -29,7 +29,7 @@ Budget = Literal[
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One row: what is done, whether the attempt counts against the common cap, and what bounds it besides."""
 
-    answer: Answer
+    answer: Remedy
     counted: bool
     budget: Budget
     cause: AbortCause  # of giving up when the budget is used up

@@ -6,7 +6,7 @@ Everything that was decided stands; what was decided and not seen to be done is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -15,22 +15,22 @@ from pilotage.book.registers import Register
 from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts, PackageRow, PilotRow
 from pilotage.engine.dispatch import submit
 from pilotage.engine.engine import Engine
+from pilotage.engine.histories import UNHEARD, failure_of
 from pilotage.engine.jobs import JobState
-from pilotage.engine.on_attempts import MESSAGE_MAX, UNHEARD, attempt_key, demand_of
-from pilotage.engine.parts import AttemptState, PackageWork, PilotRequest, PilotState, Standing
+from pilotage.engine.leaving import let_go_of_cleared
+from pilotage.engine.on_attempts import begun, demand_of
+from pilotage.engine.parts import PackageWork, PilotRequest, PilotState, Standing
 from pilotage.engine.provisioning import submit_pilot
 from pilotage.engine.readiness import lay_out, move
-from pilotage.engine.restart import Failure
 from pilotage.engine.settings import EngineSettings
 from pilotage.engine.settling import judge
-from pilotage.engine.slots import occupy, start_acting
+from pilotage.engine.slots import occupy, owe, start_acting
 from pilotage.engine.timers import Due
+from pilotage.engine.waiting import go_on_waiting, own_time
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.outcomes import ExitCodeGasw
 from pilotage.model.plan import JobPlan
 from pilotage.model.site import Site
-
-_STANDINGS = {"DONE": Standing.DONE, "ABORTED": Standing.ABORTED, "CANCELLED": Standing.CANCELLED}
 
 
 class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,10 +58,24 @@ def restore(snapshot: Snapshot, *, sites: Sequence[Site], settings: EngineSettin
     engine.position = snapshot.position
     pilots = list(snapshot.pilots)
     _restore_pilots(engine, pilots)
-    gone = {row.pilot for row in pilots if row.ended_at is not None and row.reason != UNHEARD}
+    gone = surely_gone(pilots)
     for each in snapshot.jobs:
-        _restore_job(engine, each, gone)
+        restore_job(engine, each, gone=gone)
+    let_go_of_cleared(engine)
     return engine
+
+
+def surely_gone(pilots: Iterable[PilotRow]) -> set[str]:
+    """The pilots that said themselves that they ended, or whose batch system did: of them, or of what they were asked for by.
+
+    What a batch system said of a request after its pilot was given up was noted only of the request where nothing of the
+    pilot was waited for; by then the pilot itself may have said so, which is in no event.
+    """
+    rows = [row for row in pilots if row.ended_at is not None]
+    over = {row.pilot: row.ended_at or 0.0 for row in rows if row.requested_at is not None}
+    return {
+        row.pilot for row in rows if row.reason != UNHEARD or over.get(row.request or "", -1.0) >= (row.ended_at or 0.0)
+    }
 
 
 def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
@@ -73,7 +87,8 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
             continue
         if row.started_at is not None:
             pilot = PilotState(row.pilot, site, request=row.request or "", heard_at=engine.now)
-            engine.pilots[row.pilot] = site.pilots[row.pilot] = pilot
+            engine.pilots[row.pilot] = pilot
+            site.add_pilot(pilot)
             pilot.gone = over.get(pilot.request, "")  # its batch system had done with it
             engine.timers.at(engine.now + engine.settings.lease_seconds, Due.LEASE, row.pilot)
         elif row.requested_at is not None:
@@ -86,24 +101,37 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
                 submit_pilot(engine, site, row.pilot)
 
 
-def _restore_job(engine: Engine, snapshot: JobSnapshot, gone: set[str]) -> None:
+def restore_job(engine: Engine, snapshot: JobSnapshot, *, gone: Collection[str]) -> None:
+    """Know a job again, of which the engine knows nothing."""
     row = snapshot.row
-    job = JobState(row.job, owner=row.owner, plan=snapshot.plan, order=len(engine.jobs))
+    job = JobState(row.job, owner=row.owner, plan=snapshot.plan, order=engine.next_order())
     engine.jobs[job.id] = job
+    engine.left.pop(job.id, None)
     job.epoch = row.epoch
     job.held = bool(row.held)
     job.cancelled = row.cancelled_at is not None
     job.aborted = row.aborted_at is not None
+    job.cleared = row.cleared_at is not None
     job.drop_revision = engine.next_n - 1  # no operation was later
+    limited = engine.settings.waiting_seconds_max > 0
+    done_at: dict[int, float] = {}
+    own: dict[int, float] = {}
     for final in snapshot.finals:
-        _restore_final(engine, job, final, gone)
+        number = _restore_final(engine, job, final, gone)
+        if limited and number is not None and final.granted:
+            done_at[number] = final.done_at
     for package in snapshot.unfinished:
         number = job.number((package.stage, package.line, package.number))
         if number is not None:
             _restore_package(engine, job, number, package.facts, gone)
+            if limited:
+                own[number] = own_time(package.facts, engine.now)
     if row.accepted_at is not None:
         job.accepted = True
         lay_out(engine, job)
+        go_on_waiting(engine, job, row, done_at=done_at, own=own)
+    if job.cleared or job.cleared_packages:
+        engine.closing[job] = None
     for number in range(job.count) if any(job.counts[Standing.ABORTED :]) else ():
         if job.is_dead(number):
             engine.dead.append((job, number))
@@ -111,10 +139,10 @@ def _restore_job(engine: Engine, snapshot: JobSnapshot, gone: set[str]) -> None:
                 job.dead_feeders.add(number)
 
 
-def _restore_final(engine: Engine, job: JobState, final: FinalPackage, gone: set[str]) -> None:
+def _restore_final(engine: Engine, job: JobState, final: FinalPackage, gone: Collection[str]) -> int | None:
     number = job.number((final.stage, final.line, final.number))
     if number is None:
-        return
+        return None
     job.last_attempt[number] = final.last_attempt
     if final.epoch > 1:
         job.epochs[number] = final.epoch
@@ -127,19 +155,26 @@ def _restore_final(engine: Engine, job: JobState, final: FinalPackage, gone: set
         standing = Standing.DONE
     elif final.cause == "upstream":
         standing = Standing.UPSTREAM
+    elif final.state == "ABORTED" or (final.state == "CLEARED" and final.cause is not None):
+        standing = Standing.ABORTED
     else:
-        standing = _STANDINGS[final.state]
+        standing = Standing.CANCELLED
+    if final.state == "CLEARED":
+        job.cleared_packages.add(number)
     if final.held:
         job.work_of(number).held = True
     if final.cause == "permanent-failure":
         job.count_for_good(number, 1)
     move(engine, job, number, standing)
-    for attempt, pilot, why in final.unended:
+    for attempt, site, pilot, why in final.unended:
+        ref = AttemptRef(job.id, job.dotted(number), attempt)
+        owe(engine, pilot, {ref: 0})
         if pilot not in gone:
-            start_acting(engine, AttemptRef(job.id, job.dotted(number), attempt), number, pilot=pilot, lost_reason=why)
+            start_acting(engine, ref, number, pilot=pilot, site=site, lost_reason=why)
+    return number
 
 
-def _restore_package(engine: Engine, job: JobState, number: int, facts: PackageFacts, gone: set[str]) -> None:
+def _restore_package(engine: Engine, job: JobState, number: int, facts: PackageFacts, gone: Collection[str]) -> None:
     if facts.epoch > 1:
         job.epochs[number] = facts.epoch
     job.last_attempt[number] = max(facts.attempts, default=0)
@@ -160,14 +195,17 @@ def _restore_package(engine: Engine, job: JobState, number: int, facts: PackageF
     job.forget_idle(number)
 
 
-def _restore_acting(engine: Engine, job: JobState, number: int, facts: PackageFacts, gone: set[str]) -> None:
-    """What nobody waits for may still act: it stands with its pilot until that says otherwise."""
+def _restore_acting(engine: Engine, job: JobState, number: int, facts: PackageFacts, gone: Collection[str]) -> None:
+    """What nobody waits for may still act: it stands with its pilot until that says otherwise, and that may tell its end."""
     for attempt, known in facts.attempts.items():
+        if known.finished_at is None and known.pilot:
+            owe(engine, known.pilot, {AttemptRef(job.id, job.dotted(number), attempt): known.epoch})
         leased = known.lease_seconds is not None or known.started_at is not None
         given_up = known.lost_at is not None or known.epoch != facts.epoch
         if leased and given_up and known.finished_at is None and known.pilot and known.pilot not in gone:
             ref = AttemptRef(job.id, job.dotted(number), attempt)
-            start_acting(engine, ref, number, pilot=known.pilot, lost_reason=known.lost_reason or "")
+            why, site = known.lost_reason or "", known.site or ""
+            start_acting(engine, ref, number, pilot=known.pilot, site=site, lost_reason=why)
 
 
 def _restore_attempt(engine: Engine, job: JobState, work: PackageWork, number: int, known: AttemptFacts) -> None:
@@ -175,29 +213,29 @@ def _restore_attempt(engine: Engine, job: JobState, work: PackageWork, number: i
         work.candidates.append(number)
         return
     if known.finished_at is not None:
-        if known.exit_code == ExitCodeGasw.EXECUTION_CANCELED and known.reason is None:
-            return
-        work.failures[number] = _failure(job, work.number, number, known)
+        demand = demand_of(job, work.number, memory_bytes=known.memory_bytes, wall_seconds=known.wall_seconds)
+        failure = failure_of(
+            number,
+            site=known.site or "",
+            demand=demand,
+            remaining_seconds=known.remaining_seconds,
+            lost_reason=(known.lost_reason or "") if known.lost_at is not None else None,
+            end=known,
+        )
+        if failure is not None:
+            work.failures[number] = failure
         return
     site = engine.sites.get(known.site or "")
     if site is None:
         return
-    demand = demand_of(job, work.number, memory_bytes=known.memory_bytes, wall_seconds=known.wall_seconds)
     ref = AttemptRef(job.id, job.dotted(work.number), number)
-    attempt = AttemptState(
-        ref, number=work.number, epoch=known.epoch, site=site, demand=demand, shape=engine.shape_of(demand)
-    )
-    attempt.created_at = known.created_at or 0.0
-    attempt.drop_revision = known.drop_revision
-    attempt.remaining_seconds = known.remaining_seconds
-    attempt.pilot = known.pilot or ""
-    attempt.leased = known.lease_seconds is not None or known.started_at is not None
+    created_at = known.created_at or 0.0
+    attempt = begun(engine, job, work.number, ref, site=site, epoch=known.epoch, created_at=created_at, data=known)
+    attempt.leased |= known.started_at is not None
     attempt.queued = known.queued_at is not None
     attempt.suspect = known.suspected_at is not None
     attempt.lost = known.lost_at is not None
     attempt.lost_reason = known.lost_reason or ""
-    if known.lease_seconds is None:
-        attempt.key = attempt_key(ref)
     work.attempts[number] = attempt
     if attempt.lost:
         return
@@ -205,19 +243,4 @@ def _restore_attempt(engine: Engine, job: JobState, work: PackageWork, number: i
     if attempt.suspect and attempt.pilot in engine.pilots:
         engine.pilots[attempt.pilot].suspect = True
     if not attempt.leased and not attempt.queued:
-        submit(engine, site, attempt.key, attempt=ref, demand=demand)
-
-
-def _failure(job: JobState, package: int, number: int, known: AttemptFacts) -> Failure:
-    demand = demand_of(job, package, memory_bytes=known.memory_bytes, wall_seconds=known.wall_seconds)
-    return Failure(
-        attempt=number,
-        site=known.site or "",
-        reason=known.reason or "application-error",
-        exit_status=known.exit_status,
-        signal=known.signal,
-        message=(known.exit_message or "")[:MESSAGE_MAX],
-        memory_bytes=demand.memory_bytes,
-        wall_seconds=demand.wall_seconds,
-        remaining_seconds=known.remaining_seconds,
-    )
+        submit(engine, site, attempt.key, attempt=ref, demand=attempt.demand)

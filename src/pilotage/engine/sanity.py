@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pilotage.engine.jobs import JobState
+from pilotage.engine.leaving import closes
 from pilotage.engine.parts import FINAL, STANDINGS, SiteState, Standing
 from pilotage.engine.readiness import is_under_way, queue_of
 
@@ -129,14 +130,14 @@ def durable_state(engine: Engine) -> dict[str, Any]:
     """Everything that follows from events alone, as plain values: two engines that know the same are equal in it."""
     return {
         "next": engine.next_n,
-        "jobs": {job.id: _durable_job(job) for job in engine.jobs.values()},
+        "jobs": {job.id: _durable_job(job) for job in engine.jobs.values() if not closes(job)},
         "pilots": sorted((pilot.name, pilot.site.name, pilot.request) for pilot in engine.pilots.values()),
         "requests": sorted((each.key, each.site.name, each.native_id, each.spoke) for each in engine.requests.values()),
     }
 
 
 def _durable_job(job: JobState) -> dict[str, Any]:
-    flags = (job.owner, job.epoch, job.accepted, job.held, job.cancelled, job.aborted)
+    flags = (job.owner, job.epoch, job.accepted, job.held, job.cancelled, job.aborted, job.cleared)
     return {
         "flags": flags,
         "packages": job.count,

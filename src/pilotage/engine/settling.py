@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pilotage.engine.growth import lost_stages
+from pilotage.engine.histories import UNHEARD, failure_of
 from pilotage.engine.jobs import JobState
-from pilotage.engine.on_attempts import DROPPED, PILOT_KILLED, RESCHEDULED, UNHEARD
 from pilotage.engine.parts import AttemptState, PackageWork, Standing
 from pilotage.engine.readiness import class_for, is_under_way, move, reconsider, template_of
 from pilotage.engine.restart import Failure, Verdict, verdict
@@ -17,8 +17,6 @@ from pilotage.model import payloads
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
-
-_NOBODYS_FAULT = (RESCHEDULED, DROPPED)
 
 
 def grant_what_succeeded(engine: Engine) -> None:
@@ -53,8 +51,8 @@ def judge(engine: Engine, job: JobState, work: PackageWork) -> Verdict | None:
     """What follows from the failures of a package so far; None where there are none."""
     failures = dict(work.failures)
     for number, attempt in work.attempts.items():
-        if not attempt.trusted and attempt.lost_reason not in _NOBODYS_FAULT:
-            failures[number] = _loss(attempt)
+        if not attempt.trusted and (loss := _loss(attempt)) is not None:
+            failures[number] = loss
     if not failures:
         return None
     template = template_of(job, work.number)
@@ -62,16 +60,13 @@ def judge(engine: Engine, job: JobState, work: PackageWork) -> Verdict | None:
     return verdict(history, retry=template.retry, demand=template.demand, settings=engine.settings.restart)
 
 
-def _loss(attempt: AttemptState) -> Failure:
-    reason = attempt.lost_reason or UNHEARD
-    return Failure(
-        attempt=attempt.ref.attempt,
+def _loss(attempt: AttemptState) -> Failure | None:
+    return failure_of(
+        attempt.ref.attempt,
         site=attempt.site.name,
-        reason="platform-failure" if reason in (UNHEARD, PILOT_KILLED) else reason,
-        memory_bytes=attempt.demand.memory_bytes,
-        wall_seconds=attempt.demand.wall_seconds,
+        demand=attempt.demand,
         remaining_seconds=attempt.remaining_seconds,
-        killed_pilot=reason == PILOT_KILLED,
+        lost_reason=attempt.lost_reason or UNHEARD,
     )
 
 
@@ -151,7 +146,7 @@ def revive_consumers(engine: Engine) -> None:
             continue
         if any(job.is_dead(other) for other in job.awaited(number)) or _waits_in_vain(job, number):
             continue
-        restarted = payloads.Restarted(cause="by-hand", message="what it waits for began anew, or was dropped")
+        restarted = payloads.Restarted(cause="revived", message="what it waits for began anew, or was dropped")
         engine.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
 
 

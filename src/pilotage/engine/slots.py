@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from pilotage.engine.parts import AttemptState
 from pilotage.engine.readiness import reconsider, template_of
+from pilotage.engine.timers import Due
 from pilotage.model.effects import CancelSubmitted
 from pilotage.model.exchange import AttemptRef
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 _SURELY_STOPPED = frozenset({"platform-failure", "pilot-killed", "preempted", "wall-time"})
 """Why an attempt is lost whose pilot is known to be gone."""
+OWING_MAX = 10_000
+"""Pilots that were given up and may still say how what they held has ended; what one before them says is noted."""
 
 
 def let_go(engine: Engine, attempt: AttemptState) -> None:
@@ -22,7 +25,8 @@ def let_go(engine: Engine, attempt: AttemptState) -> None:
     vacate(engine, attempt)
     if attempt.pilot:
         engine.told[attempt.pilot] = None
-        start_acting(engine, attempt.ref, attempt.number, pilot=attempt.pilot, lost_reason=attempt.lost_reason)
+        site, why = attempt.site.name, attempt.lost_reason
+        start_acting(engine, attempt.ref, attempt.number, pilot=attempt.pilot, site=site, lost_reason=why)
     if attempt.key and not attempt.leased:
         engine.effects.append(CancelSubmitted(site=attempt.site.name, key=attempt.key))
 
@@ -49,18 +53,59 @@ def occupy(engine: Engine, attempt: AttemptState) -> None:
         engine.told[attempt.pilot] = None
 
 
+def owe(engine: Engine, pilot: str, owed: Mapping[AttemptRef, int]) -> None:
+    """Remember what a pilot may still tell the end of: as long as it lives, and of those given up since, of the latest."""
+    if (known := engine.pilots.get(pilot)) is not None:
+        known.owed.update(owed)
+        return
+    if owed:
+        engine.owed.setdefault(pilot, {}).update(owed)
+    while len(engine.owed) > OWING_MAX:
+        del engine.owed[next(iter(engine.owed))]
+
+
 # --- side effects: what nobody waits for may still act on the outside, and no other attempt may start beside it -----
 
 
-def start_acting(engine: Engine, ref: AttemptRef, number: int, *, pilot: str, lost_reason: str) -> None:
+def request_of(pilot: str) -> str:
+    """What a pilot was asked for by, after which it is named; the key of a bound attempt likewise."""
+    return pilot.rpartition(".")[0]
+
+
+def start_acting(engine: Engine, ref: AttemptRef, number: int, *, pilot: str, site: str, lost_reason: str) -> None:
     """Nobody waits for an attempt any more, and perhaps nobody knows that it has stopped."""
     job = engine.jobs[ref.job]
     if not template_of(job, number).side_effects or lost_reason in _SURELY_STOPPED:
         return
-    acting = engine.acting.setdefault(pilot, {})
+    acting = engine.acting.get(pilot)
+    if acting is None:
+        acting = engine.acting[pilot] = {}
+        engine.acting_under.setdefault(request_of(pilot), {})[pilot] = site
+        if pilot not in engine.pilots:
+            haunt(engine, pilot)
     if ref not in acting:
         acting[ref] = number
         job.acting[number] = job.acting.get(number, 0) + 1
+
+
+def haunt(engine: Engine, pilot: str) -> None:
+    """A pilot that was given up may still act: from now on its batch system is asked to end it, until it says that it has."""
+    if pilot not in engine.haunted:
+        engine.haunted[pilot] = None
+        engine.timers.at(engine.now, Due.ACTING, pilot)
+
+
+def exorcise(engine: Engine, pilot: str) -> None:
+    """Have a pilot ended that nobody listens to and that may still act, unless another of its request is well."""
+    key = request_of(pilot)
+    name = engine.acting_under.get(key, {}).get(pilot)
+    if name is None or pilot in engine.pilots:
+        engine.haunted.pop(pilot, None)
+        return
+    site = engine.sites.get(name)
+    if site is not None and key not in site.by_request:
+        engine.effects.append(CancelSubmitted(site=name, key=key))
+    engine.timers.at(engine.now + engine.settings.submit_again_seconds, Due.ACTING, pilot)
 
 
 def stop_acting(engine: Engine, pilot: str, ref: AttemptRef) -> None:
@@ -71,6 +116,10 @@ def stop_acting(engine: Engine, pilot: str, ref: AttemptRef) -> None:
         return
     if not acting:
         del engine.acting[pilot]
+        alike = engine.acting_under[request_of(pilot)]
+        del alike[pilot]
+        if not alike:
+            del engine.acting_under[request_of(pilot)]
     job = engine.jobs[ref.job]
     job.acting[number] -= 1
     if not job.acting[number]:

@@ -16,6 +16,7 @@ class Due:
     SITE = 6  # a site that was left alone after dead starts
     EXPANSION = 7  # a late stage whose expansion was asked for
     PROVISION = 8  # whether sites should be asked for pilots
+    ACTING = 9  # a pilot that was given up, and may still act
 
 
 class Timers:

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from pilotage.engine.dispatch import release_unfit, submit
 from pilotage.engine.jobs import JobState
-from pilotage.engine.on_pilots import bound_attempt, check_lease
+from pilotage.engine.leases import check_lease
 from pilotage.engine.parts import QueueClass, Standing
 from pilotage.engine.provisioning import submit_pilot
 from pilotage.engine.readiness import queue_of, reconsider
+from pilotage.engine.reports import bound_attempt
+from pilotage.engine.slots import exorcise
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
 
@@ -35,6 +37,8 @@ def wake(engine: Engine) -> None:
                     engine.grown[job] = None
             case Due.WAITING:
                 _check_waiting(engine, name, number)
+            case Due.ACTING:
+                exorcise(engine, name)
             case Due.SITE | Due.PROVISION:
                 pass  # whoever looks at the time of it looks anyway
 
@@ -74,8 +78,10 @@ def watch_waiting(engine: Engine) -> None:
 
 def _check_waiting(engine: Engine, name: str, index: int) -> None:
     """Give up packages that were ready for too long and that no site took; look again when the next may be."""
-    job = engine.jobs[name]
-    queue = next(each for each in job.classes.values() if each.index == index)
+    job = engine.jobs.get(name)
+    queue = next((each for each in job.classes.values() if each.index == index), None) if job is not None else None
+    if job is None or queue is None:
+        return  # it was let go of meanwhile
     queue.watched = False
     limit = engine.settings.waiting_seconds_max
     if not job.open:

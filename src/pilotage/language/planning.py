@@ -8,38 +8,51 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from pilotage.language.expansion.blocks import Block
-from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.expansion.expand import expand
+from pilotage.language.expansion.expansion import Expansion, LateStage
+from pilotage.language.expansion.lists import RecordedLists
 from pilotage.language.expansion.software import setting_levels
 from pilotage.language.text.quantities import parse_bytes, parse_seconds
+from pilotage.language.text.tree import Report
 from pilotage.model.definition import Definition, Package, Retry
 from pilotage.model.demand import Demand
 from pilotage.model.payloads import StageShape, TemplateShape
 from pilotage.model.plan import JobPlan, LatePlan, Template
+from pilotage.model.resolved import ResolvedLists
 
 
-def plan_of(expansion: Expansion, *, before: JobPlan | None = None) -> JobPlan:
-    """The plan of an expanded job; `before` is its plan before one more late stage was laid out."""
+def plan_again(definition: Definition, resolved: ResolvedLists, report: Report) -> JobPlan | None:
+    """The plan of a job from what was kept of it, with every late stage that was laid out; None after noting every fault.
+
+    Whoever starts an engine needs nothing else: the recorded lists say which stages have grown, over what, and in which
+    order, so the plan is the one that the engine before had.
+    """
+    expansion = expand(definition, RecordedLists(resolved), report)
+    return plan_of(expansion) if expansion is not None else None
+
+
+def plan_of(expansion: Expansion) -> JobPlan:
+    """The plan of an expanded job, as far as it has grown."""
     definition = expansion.definition
     template_of = np.zeros(expansion.count, np.uint32)
     for position, block in enumerate(expansion.blocks):
         template_of[block.package_array()] = position
-    late = {
-        each.stage: LatePlan(stage=each.stage, packages=each.packages, stages=each.stages) for each in expansion.late
-    }
-    laid_out = before.laid_out if before is not None else ()
-    gone = tuple(each for each in before.late if each.stage not in late) if before is not None else ()
     return JobPlan(
         graph=expansion.graph,
         templates=tuple(_template(definition, block) for block in expansion.blocks),
         template_of=template_of,
         layouts={stage + 1: layout for stage, layout in expansion.layouts.items()},
-        late=tuple(late.values()),
-        laid_out=laid_out + gone,
+        late=_late(expansion.late),
+        laid_out=_late(expansion.laid_out),
         late_waits=expansion.late_waits,
         limits=definition.limits,
         priority=definition.priority,
         hold=definition.hold,
     )
+
+
+def _late(stages: Iterable[LateStage]) -> tuple[LatePlan, ...]:
+    return tuple(LatePlan(stage=each.stage, packages=each.packages, stages=each.stages) for each in stages)
 
 
 def shapes_of(expansion: Expansion) -> tuple[StageShape, ...]:

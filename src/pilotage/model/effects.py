@@ -29,7 +29,7 @@ class SubmitAttempt(msgspec.Struct, frozen=True, kw_only=True, tag="submit-attem
 
 
 class CancelSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="cancel-submitted"):
-    """Take what was submitted under our key out of the batch system of a site."""
+    """Take what was submitted under our key out of the batch system of a site; what is not there is reported as gone."""
 
     site: str
     key: str

@@ -49,7 +49,6 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pilot: str
     site: str
     sequence: int
-    request: str = ""  # the request, or the bound attempt's key, that it was started for
     serves: AttemptRef | None = None  # bound mode: the one attempt it was started for
     node: str = ""
     capacity: Capacity = Capacity()
@@ -70,5 +69,4 @@ class ExchangeReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     assignments: tuple[Assignment, ...] = ()
     cancelled: tuple[AttemptRef, ...] = ()  # to be stopped and forgotten: nobody waits for them
     interval_seconds: float = 10.0
-    lease_seconds: float = 60.0
     leave: str = ""  # a reason: end, whatever you hold

@@ -15,6 +15,7 @@ WhyCode = Literal[
     "waits-for-package",
     "waits-for-stage",
     "waits-for-time",
+    "waits-for-input",
     "waits-for-grant",
     "no-site",
     "site-unable",

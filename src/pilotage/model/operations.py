@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+from pilotage.model.outcomes import ClearedBy
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, tag_field="operation", omit_defaults=True):
@@ -64,6 +68,12 @@ class Replicate(Operation, frozen=True, kw_only=True, tag="replicate"):
     package: str
 
 
+class Clear(Operation, frozen=True, kw_only=True, tag="clear"):
+    """Let go of a job that is over: its outputs were taken, or their time is over."""
+
+    by: ClearedBy = "user"
+
+
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     """The operation was accepted; its events are durable when this is told."""
 
@@ -71,53 +81,45 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     events: int
 
 
+RefusedCode = Literal[
+    "bad-id",
+    "cleared",
+    "consumer-started",
+    "dropped",
+    "job-over",
+    "job-unfinished",
+    "known-job",
+    "malformed",
+    "not-dropped",
+    "not-held",
+    "not-running",
+    "nothing-failed",
+    "package-over",
+    "package-unfinished",
+    "producer-over",
+    "quota",
+    "side-effects",
+    "stage-laid-out",
+    "too-many",
+    "unknown-job",
+    "unknown-line",
+    "unknown-package",
+    "unknown-site",
+    "unsatisfiable",
+]
+"""Why something that was asked for is not done, for programs."""
+
+
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
     """The operation was not done, and why; `subject` is the job or package that stands in its way."""
 
-    code: str
+    code: RefusedCode
     message: str
     subject: str = ""
     next_step: str = ""
 
 
-class SiteReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="report", omit_defaults=True):
-    """The base of what is heard of a site: from its batch system, not from agents."""
-
-    site: str
-
-
-class Submitted(SiteReport, frozen=True, kw_only=True, tag="submitted"):
-    """The batch system took what was submitted under our key, and calls it so."""
-
-    key: str
-    native_id: str
-
-
-class SubmissionFailed(SiteReport, frozen=True, kw_only=True, tag="submission-failed"):
-    """The batch system refused it; nothing was queued."""
-
-    key: str
-    reason: str
-    message: str = ""
-
-
-class Gone(SiteReport, frozen=True, kw_only=True, tag="gone"):
-    """A listing that succeeded does not have our key any more, or says how it ended; never said of an unknown answer."""
-
-    key: str
-    reason: str
-    stderr: str = ""
-
-
-class SiteSeen(SiteReport, frozen=True, kw_only=True, tag="seen"):
-    """Whether the batch system answers."""
-
-    answers: bool
-    message: str = ""
-
-
-AnyOperation = Kill | Hold | Release | Drop | Restore | Restart | Reschedule | Replicate
-AnyReport = Submitted | SubmissionFailed | Gone | SiteSeen
+AnyOperation = Kill | Hold | Release | Drop | Restore | Restart | Reschedule | Replicate | Clear
 
 
 class OperationOn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

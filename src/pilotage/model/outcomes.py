@@ -29,7 +29,7 @@ AbortCause = Literal[
 ClearedBy = Literal["user", "timeout"]
 """Who cleared outputs: their owner took them, or their time was over."""
 
-RestartCause = Literal["by-hand", "deep-resubmission", "remake"]
+RestartCause = Literal["by-hand", "deep-resubmission", "remake", "revived"]
 """What opened a new epoch."""
 
 Phase = Literal["setup", "inputs", "application", "outputs"]

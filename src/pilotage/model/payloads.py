@@ -12,15 +12,16 @@ from msgspec import Meta
 
 from pilotage.model.outcomes import AbortCause, ClearedBy, ExitCodeGasw, Phase, RestartCause
 from pilotage.model.reasons import LossReason
+from pilotage.model.texts import NAME_MAX, REASON_MAX, REPLICAS_MAX, TEXT_MAX
 
 Count = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 Position = Annotated[int, Meta(ge=1, le=999_999_999)]  # a stage, a line, a package, an attempt
 Amount = Annotated[float, Meta(ge=0)]
 Status = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
-Name = Annotated[str, Meta(min_length=1, max_length=256)]
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
 SiteName = Annotated[str, Meta(min_length=1, max_length=128)]
-ReasonName = Annotated[str, Meta(min_length=1, max_length=64)]
-Text = Annotated[str, Meta(max_length=16_384)]
+ReasonName = Annotated[str, Meta(min_length=1, max_length=REASON_MAX)]
+Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 TagName = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[A-Za-z_][A-Za-z0-9_.-]*$")]
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
@@ -206,7 +207,7 @@ class Restored(Payload, frozen=True, kw_only=True):
 class ReplicaWanted(Payload, frozen=True, kw_only=True):
     """So many further attempts were asked for in this epoch, each to be made once beside one that runs."""
 
-    replicas: Annotated[int, Meta(ge=0, le=1000)]
+    replicas: Annotated[int, Meta(ge=0, le=REPLICAS_MAX)]
 
 
 class AttemptCreated(Payload, frozen=True, kw_only=True):

@@ -184,6 +184,10 @@ class Journal(Protocol):
         """The other packages of a job that have a row, in the order of place, at one moment."""
         ...
 
+    def stream(self, source: str, stream: str) -> StreamRow | None:
+        """What was heard of one stream, if anything was."""
+        ...
+
     def streams(self, source: str) -> Iterator[StreamRow]:
         """What was heard of every stream of a source, by name."""
         ...

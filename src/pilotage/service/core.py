@@ -8,7 +8,7 @@ its process was never heard of.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -16,76 +16,42 @@ from pilotage.book.codec import Checked, Codec, Refusal
 from pilotage.book.rows import StreamRow
 from pilotage.book.streams import Heard
 from pilotage.engine.admission import admit, over_quota
-from pilotage.engine.engine import Engine
+from pilotage.engine.engine import ENGINE_STREAM, Engine
+from pilotage.engine.exchanges import hear, may_say, unwanted
 from pilotage.engine.jobs import JobState
-from pilotage.engine.on_attempts import MESSAGE_MAX
-from pilotage.engine.on_pilots import hear, may_say, on_report, unwanted
+from pilotage.engine.leaving import is_over, let_go_of
 from pilotage.engine.operations import operate
 from pilotage.engine.parts import AttemptState
-from pilotage.engine.restore import Snapshot, restore
+from pilotage.engine.reports import on_report
+from pilotage.engine.restore import Snapshot, restore, restore_job
 from pilotage.engine.settings import EngineSettings
+from pilotage.engine.steady_time import SteadyTime
 from pilotage.model import payloads
-from pilotage.model.effects import Effect
-from pilotage.model.events import Event
+from pilotage.model.events import COUNTER_MAX, Event
 from pilotage.model.exchange import Assignment, AttemptRef, Exchange, ExchangeReply, InputSource
-from pilotage.model.operations import (
-    Accepted,
-    AnyOperation,
-    AnyReport,
-    Refused,
-)
+from pilotage.model.operations import Accepted, Refused
 from pilotage.model.outcomes import ExitCodeGasw
-from pilotage.model.plan import JobPlan
 from pilotage.model.site import Site
+from pilotage.model.texts import clipped
+from pilotage.service.messages import (
+    ADOPTED,
+    Adopted,
+    Answer,
+    Asked,
+    Grown,
+    GrowthFailed,
+    Input,
+    Outbox,
+    PutAway,
+    Reload,
+    Submit,
+)
 
+ENDED_MAX = 10_000
+"""Agents that ended of which it is remembered how far they were heard; what those before them said is surely in the book."""
+LATE_INTERVALS = 2
+"""A core that is woken by more intervals too late was asleep or its clock was set: the rest of the time does not count."""
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation somebody asked for; the token finds who waits for the answer."""
-
-    token: int
-    operation: AnyOperation
-
-
-class Adopted(msgspec.Struct, frozen=True, kw_only=True):
-    """A package that need not be run: what it would make is there, made by the same work before."""
-
-    package: int
-    manifest: tuple[payloads.OutputFile, ...] = ()
-    message: str = ""  # where it comes from
-
-
-class Submit(msgspec.Struct, frozen=True, kw_only=True):
-    """A job on its way in, with its plan, and what of it need not be run."""
-
-    token: int
-    job: str
-    registered: payloads.JobRegistered
-    plan: JobPlan
-    adopted: Sequence[Adopted] = ()
-
-
-class Grown(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `ExpandStage`: the plan with the stage in it."""
-
-    job: str
-    stage: int
-    revision: int  # as it was asked for
-    plan: JobPlan
-    expanded: payloads.StageExpanded
-    adopted: Sequence[Adopted] = ()  # what of it need not be run
-
-
-class GrowthFailed(msgspec.Struct, frozen=True, kw_only=True):
-    """The other answer to `ExpandStage`: what was made cannot be laid out."""
-
-    job: str
-    stage: int
-    revision: int
-    message: str
-
-
-ADOPTED = "adopted"
-"""The site of attempts that were never made here."""
 
 _OF_ATTEMPTS = frozenset(
     {
@@ -103,26 +69,6 @@ _OF_AGENTS = frozenset(
 )
 """What else an agent may say, of itself and of what it sees."""
 
-Input = Exchange | Asked | Submit | Grown | GrowthFailed | AnyReport
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an operation or a submission."""
-
-    token: int
-    outcome: Accepted | Refused
-
-
-class Outbox(msgspec.Struct, kw_only=True):
-    """What a step asks for: first the events, durably; then everything else, in any order."""
-
-    events: list[Checked] = []
-    replies: list[ExchangeReply] = []
-    answers: list[Answer] = []
-    effects: list[Effect] = []
-    refused: list[Refusal] = []  # events of agents that could not be read
-    wake_at: float | None = None
-
 
 class Core:
     """An engine, who waits for an answer from it, and what was heard of every agent."""
@@ -131,9 +77,29 @@ class Core:
         """Take an engine, new or restored, and how far each agent's stream was heard."""
         self.engine = engine
         self._codec = codec if codec is not None else Codec()
-        self._heard: dict[str, Heard] = {row.stream: Heard(row) for row in streams}
+        self._heard: dict[str, Heard] = {}
+        self._ended: dict[str, Heard] = {}  # of those that speak no more, the latest
+        for row in streams:
+            self.recall(row)
         self._waiting: dict[str, Exchange] = {}  # open exchanges that there is nothing to say to yet
         self._polls: deque[tuple[float, str, int]] = deque()  # until when, in order
+        self._time = SteadyTime(engine.now, late_seconds=LATE_INTERVALS * engine.settings.interval_seconds)
+
+    def knows(self, pilot: str) -> bool:
+        """Whether it is known how far an agent was heard; else the driver looks into the book, and tells with `recall`.
+
+        Nothing is kept of the many that ended long ago, and one of them may send again what it said then.
+        """
+        return pilot in self._heard or pilot in self._ended
+
+    def recall(self, row: StreamRow) -> None:
+        """How far an agent was heard, by the book."""
+        (self._heard if row.stream in self.engine.pilots else self._ended)[row.stream] = Heard(row)
+        self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        while len(self._ended) > ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
 
     def written(self, position: int) -> None:
         """The book stands at a position: decisions from now on have seen it."""
@@ -142,7 +108,8 @@ class Core:
     def step(self, inbox: Sequence[Input], now: float) -> Outbox:
         """Take in what came, decide, and say what follows; an empty inbox lets time pass."""
         engine = self.engine
-        engine.now = max(now, engine.now)  # a clock that is set back must not undo a lease
+        self._time.go_on(now)
+        engine.now, engine.stamp = self._time.now, self._time.stamp
         outbox = Outbox()
         exchanges: dict[str, Exchange] = {}
         for item in inbox:
@@ -158,13 +125,20 @@ class Core:
                     self._grow(item)
                 case GrowthFailed():
                     self._give_up(item)
+                case Reload():
+                    if item.job.row.job not in engine.jobs:
+                        restore_job(engine, item.job, gone=item.gone)
+                case PutAway():
+                    if (job := engine.jobs.get(item.job)) is not None and is_over(job):
+                        let_go_of(engine, job)
                 case _:
                     on_report(engine, item)
             outbox.events += engine.take_decided()
         outbox.events += engine.decide(engine.now)
         self._reply(exchanges, outbox)
+        self._see_off(exchanges)
         outbox.effects = engine.take_effects()
-        outbox.wake_at = self._wake_at()
+        outbox.wake_at = self._time.wake_at(self._wake_at())
         return outbox
 
     # --- agents ---
@@ -174,10 +148,13 @@ class Core:
         engine, name = self.engine, exchange.pilot
         heard = self._heard.get(name)
         if heard is None:
-            heard = self._heard[name] = Heard(StreamRow(stream_id=0, source="agent", stream=name))
+            heard = self._ended.pop(name, None) or Heard(StreamRow(stream_id=0, source="agent", stream=name))
+            self._heard[name] = heard
         if exchange.events:
             for event in exchange.events:
-                if event.source != "agent" or event.stream != name or event.n < 1 or not heard.add(event.n):
+                if event.source != "agent" or event.stream != name or not 1 <= event.n <= COUNTER_MAX:
+                    continue
+                if not heard.add(event.n):
                     continue
                 self._take(event, name, outbox)
         pilot = engine.pilots.get(name)
@@ -207,10 +184,19 @@ class Core:
             self.engine.apply(one)
 
     def _note(self, event: Event, pilot: str, text: str) -> Checked | Refusal:
-        data = msgspec.Raw(msgspec.json.encode(payloads.Noted(text=text[:1000])))
+        data = msgspec.Raw(msgspec.json.encode(payloads.Noted(text=clipped(text, 1000))))
         return self._codec.check(
-            Event(source="agent", stream=pilot, n=event.n, type="Noted", time=self.engine.now, pilot=pilot, data=data)
+            Event(source="agent", stream=pilot, n=event.n, type="Noted", time=self.engine.stamp, pilot=pilot, data=data)
         )
+
+    def _see_off(self, spoke: Collection[str]) -> None:
+        """Of agents that are no live pilots, or no longer, only the latest are remembered."""
+        engine = self.engine
+        departed, engine.departed = engine.departed, []
+        for name in (*departed, *spoke):
+            if name not in engine.pilots and (heard := self._heard.pop(name, None)) is not None:
+                self._ended[name] = heard
+                self._forget_ended()
 
     def _reply(self, exchanges: dict[str, Exchange], outbox: Outbox) -> None:
         """Answer every exchange there is something to say to; the others stay open until one interval has passed."""
@@ -258,7 +244,6 @@ class Core:
                 assignments=tuple(assignments),
                 cancelled=tuple(cancelled),
                 interval_seconds=engine.settings.interval_seconds,
-                lease_seconds=engine.settings.lease_seconds,
                 leave=leave,
             )
         )
@@ -290,9 +275,11 @@ class Core:
 
     def _submit(self, item: Submit) -> Accepted | Refused:
         engine = self.engine
-        refused = admit(engine, item.job, item.plan, owner=item.registered.owner)
+        refused = admit(engine, item.job, item.plan, owner=item.registered.owner, taken=item.taken)
         if refused is not None:
             return refused
+        if fault := self._unreadable(item.registered, item.job):
+            return Refused(code="malformed", message=f"{item.job} cannot be registered: {fault}", subject=item.job)
         first = engine.next_n
         engine.bring_plan(item.job, item.plan)
         engine.write(item.registered, name=item.job)
@@ -312,6 +299,19 @@ class Core:
         for data in (payloads.AttemptCreated(site=ADOPTED), made, payloads.CommitGranted()):
             self.engine.write(data, job=job, number=adopted.package, attempt=1)
 
+    def _unreadable(self, data: payloads.JobRegistered | payloads.StageExpanded, job: str) -> str:
+        """Why the book would not take what others have made for it; empty where it would."""
+        try:
+            text = msgspec.Raw(msgspec.json.encode(data))
+        except UnicodeEncodeError as fault:
+            return clipped(str(fault), 1000)
+        name, engine = type(data).__name__, self.engine
+        event = Event(
+            source="service", stream=ENGINE_STREAM, n=engine.next_n, type=name, time=engine.stamp, job=job, data=text
+        )
+        found = self._codec.check(event)
+        return found.message if isinstance(found, Refusal) else ""
+
     def _grow(self, item: Grown) -> None:
         engine = self.engine
         job = engine.jobs.get(item.job)
@@ -322,6 +322,10 @@ class Core:
             return  # it is no answer to what was asked
         if late.pending or late.revision != item.revision:
             return  # a producer began anew, was restored or dropped meanwhile: it is asked for again
+        if fault := self._unreadable(item.expanded, item.job):
+            message = clipped(f"stage {item.stage} cannot be laid out: {fault}")
+            engine.write(payloads.Aborted(cause="permanent-failure", message=message), job=job, epoch=job.epoch)
+            return
         if over_quota(engine, job.owner, item.plan.count - job.count):
             message = f"with stage {item.stage} it has {item.plan.count} packages, more than its owner may have"
             engine.write(payloads.Aborted(cause="quota", message=message), job=job, epoch=job.epoch)
@@ -337,7 +341,7 @@ class Core:
         late = job.late.get(item.stage) if job is not None else None
         if job is None or late is None or late.revision != item.revision or job.cancelled or job.aborted:
             return
-        message = f"stage {item.stage} cannot be laid out: {item.message}"[:MESSAGE_MAX]
+        message = clipped(f"stage {item.stage} cannot be laid out: {item.message}", 1000)
         engine.write(payloads.Aborted(cause="permanent-failure", message=message), job=job, epoch=job.epoch)
 
 
@@ -350,6 +354,6 @@ def start_core(
     codec: Codec | None = None,
     streams: Sequence[StreamRow] = (),
 ) -> Core:
-    """A core that goes on from what the book holds; `streams` are those of the agents."""
+    """A core that goes on from what the book holds; `streams` are those of agents that may speak, at least of live ones."""
     engine = restore(snapshot, sites=sites, settings=settings, now=now)
     return Core(engine, codec=codec, streams=streams)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 
 from pilotage.book.codec import Codec
@@ -14,7 +14,7 @@ from pilotage.model.errors import PilotageError
 from pilotage.model.events import Event
 from pilotage.ports import Clock, Journal
 from pilotage.service.keeper import Batch
-from pilotage.service.retention import Retention
+from pilotage.service.retention import Action, Retention
 from pilotage.service.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -24,9 +24,18 @@ class Housekeeping:
     """A thread that applies retention, through the one writer like everybody else."""
 
     def __init__(
-        self, journal: Journal, *, settings: RetentionSettings, writer: Writer, codec: Codec, clock: Clock, stream: str
+        self,
+        journal: Journal,
+        *,
+        settings: RetentionSettings,
+        writer: Writer,
+        codec: Codec,
+        clock: Clock,
+        stream: str,
+        done: Callable[[Action], None] | None = None,
     ) -> None:
-        """Nothing runs before `start`. `stream` must be new: its events count from one."""
+        """Nothing runs before `start`. `stream` must be new: its events count from one. `done` is told of every deed."""
+        self._done = done
         self._every_seconds = settings.every_seconds
         self._writer = writer
         self._codec = codec
@@ -56,7 +65,10 @@ class Housekeeping:
     def _run(self) -> None:
         while not self._stop.wait(self._every_seconds):
             try:
-                self._retention.apply(self._clock.now(), enough=self._stop.is_set)
+                applied = self._retention.apply(self._clock.now(), enough=self._stop.is_set)
+                if self._done is not None:
+                    for action in applied.actions:
+                        self._done(action)
             except PilotageError as fault:
                 log.warning("finished jobs were not seen to, and will be next time: %s", fault)
             except Exception:

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pilotage.model.demand import Capacity, Demand
 from pilotage.model.exchange import Assignment, AttemptRef
 from pilotage.simulator.attempts import OUTPUT_NAMES, Run
+from pilotage.simulator.nature import DEADLY
 from pilotage.simulator.surroundings import Host, Surroundings
 
+BY_NATURE = {"looping": "package_loops", DEADLY: "package_kills"}  # what a package does, as a kind of fault
 VANISHED_SECONDS = (10.0, 900.0)  # how long an input is out of reach
 
 
@@ -136,8 +138,8 @@ class Workbench:
             run.fall_into_hole(hole)
         elif assignment.inputs and not self._read_inputs(assignment):
             run.miss_input()
-        elif not world.box.quiet and world.box.strikes("disk_full"):
-            run.find_no_space()
+        elif not world.box.quiet and world.box.strikes("disk_full") and not run.find_no_space():
+            world.box.missed("disk_full")
         world.schedule.post(run.ends_at, self._over, run)
 
     def _read_inputs(self, assignment: Assignment) -> bool:
@@ -161,5 +163,7 @@ class Workbench:
             return
         if run.reason is None:
             self._world.store.stage(run.assignment.ref, OUTPUT_NAMES)
+        elif run.reason in BY_NATURE:
+            self._world.box.count(BY_NATURE[run.reason])
         self.remove(run)
         self._on_over(run)

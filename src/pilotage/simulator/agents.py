@@ -14,6 +14,8 @@ from pilotage.model.payloads import PhaseEntered, PilotEnded, PilotStarted
 from pilotage.model.site import Site
 from pilotage.simulator.agent_work import Workbench
 from pilotage.simulator.attempts import CANCELLED, Run
+from pilotage.simulator.nature import DEADLY
+from pilotage.simulator.rogues import Rogue
 from pilotage.simulator.spool import Spool
 from pilotage.simulator.surroundings import Host, Surroundings
 
@@ -106,15 +108,15 @@ class Agent:
         self._spool.tell(PilotStarted(site=self._site, node=self.name, slots=slots, request=self.request or None))
         self._exchange()
 
-    def kill(self) -> None:
-        """End at once, without a word."""
+    def kill(self, reason: str = "ended") -> None:
+        """End at once, without a word; the batch system sees why."""
         if not self.alive:
             return
         self.alive = False
         self.bench.remove_all()
         self._spool = Spool(self._world, self.name)  # what was not told is lost
         self._world.agents.pop(self.name, None)
-        self._host.ended(self.name)
+        self._host.ended(self.name, reason)
 
     def pause(self, seconds: float) -> None:
         """Stand still for a time, with everything that runs here, and then go on as if no time had passed."""
@@ -185,7 +187,6 @@ class Agent:
             pilot=self.name,
             site=self._site,
             sequence=self._sequence,
-            request=self.request,
             serves=self.serves,
             node=self.name,
             capacity=self.bench.capacity,
@@ -193,7 +194,7 @@ class Agent:
             remaining_seconds=None if self._limit_at == math.inf else max(0.0, self._limit_at - now),
             leaving=self.leaving,
             held=tuple(self.bench.held),
-            events=tuple(self._spool.events),
+            events=self._spool.take_all() if self._spool.smuggled else tuple(self._spool.events),
         )
         world.network.send(message, world.uplink)
         if self._armed_at > now + self._interval_seconds:
@@ -207,10 +208,24 @@ class Agent:
         box, schedule = self._world.box, self._world.schedule
         reach_seconds = 2.0 * self._interval_seconds
         if box.strikes("agent_killed"):
-            schedule.after(box.between("agent_killed", low=0.0, high=reach_seconds), self.kill)
+            schedule.after(box.between("agent_killed", low=0.0, high=reach_seconds), self._suffer, "agent_killed", 0.0)
         if box.strikes("agent_paused"):
             seconds = box.between("agent_paused", low=PAUSE_SECONDS[0], high=PAUSE_SECONDS[1])
-            schedule.after(box.between("agent_paused", low=0.0, high=reach_seconds), self.pause, seconds)
+            after_seconds = box.between("agent_paused", low=0.0, high=reach_seconds)
+            schedule.after(after_seconds, self._suffer, "agent_paused", seconds)
+        if box.strikes("agent_rogue"):
+            box.missed("agent_rogue")  # until it is heard
+            held = {name: each.bench.held for name, each in self._world.agents.items() if isinstance(each, Agent)}
+            Rogue(self.name, self._spool, held, box.dice.stream("rogues")).lie()
+
+    def _suffer(self, kind: str, seconds: float) -> None:
+        """Die or stand still as was decided, unless it has died, or stands still, already."""
+        if not self.alive or (kind == "agent_paused" and self._world.schedule.now < self._paused_until):
+            self._world.box.missed(kind)
+        elif kind == "agent_killed":
+            self.kill()
+        else:
+            self.pause(seconds)
 
     def _speak_soon(self) -> None:
         """There is news: say it together with what comes in the next moment."""
@@ -324,6 +339,9 @@ class Agent:
 
     def _on_over(self, run: Run) -> None:
         """An attempt came to its end by itself."""
+        if run.reason == DEADLY:
+            self.kill("killed")
+            return
         self._tell_end(run)
         self.bench.start_waiting()
         if self.serves is not None and not self.bench.held:

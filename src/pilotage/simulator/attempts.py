@@ -104,10 +104,12 @@ class Run:
         """One of its inputs is not there: it ends as soon as that is known."""
         self.cut("missing-input", at=self.application_at)
 
-    def find_no_space(self) -> None:
-        """Its disk is full when it stages."""
-        if self.reason is None:
-            self.reason = "disk-full"
+    def find_no_space(self) -> bool:
+        """Its disk is full when it stages; False where it never comes to that."""
+        if self.reason is not None:
+            return False
+        self.reason = "disk-full"
+        return True
 
     def fall_into_hole(self, reason: str) -> None:
         """It fails at once, as everything does on this node."""

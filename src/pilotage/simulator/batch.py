@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from pilotage.model.operations import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
+from pilotage.model.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
 from pilotage.model.site import Site
 from pilotage.simulator.clock import Schedule
 from pilotage.simulator.faults import FaultBox
@@ -97,6 +97,7 @@ class BatchSystem:
         self._native_ids: list[str] = []
         self._unreachable_until = self._down_until = self._black_until = -1.0
         self._black_reason = ""
+        self._unseen = False  # nothing has fallen into the hole yet
 
     # --- what the service does ---------------------------------------------------------------------------------------
 
@@ -126,7 +127,11 @@ class BatchSystem:
     def cancel(self, key: str) -> None:
         """Take a job out, whether it queues or runs; out of contact this does nothing."""
         job = self._jobs.get(key)
-        if job is not None and not job.over and self.reachable:
+        if job is None or not self.reachable:
+            return
+        if job.over:
+            self._untold[key] = job  # whoever asks does not know
+        else:
             self._end(job, "cancelled")
 
     def poll(self) -> None:
@@ -151,7 +156,7 @@ class BatchSystem:
 
     # --- what processes know -----------------------------------------------------------------------------------------
 
-    def ended(self, instance: str) -> None:
+    def ended(self, instance: str, reason: str = "ended") -> None:
         """A process is gone, however that came."""
         job = self._owners.pop(instance, None)
         if job is None:
@@ -160,12 +165,17 @@ class BatchSystem:
         if not job.instances:
             self._running -= 1
             if not job.starting and not job.over:
-                self._end(job, "ended")
+                self._end(job, reason)
         self._start_ready()
 
     def black_hole(self) -> str:
         """Why everything fails here at the moment; empty when it does not."""
-        return self._black_reason if self._schedule.now < self._black_until else ""
+        if self._schedule.now >= self._black_until:
+            return ""
+        if self._unseen:
+            self._unseen = False
+            self._box.took("black_hole")
+        return self._black_reason
 
     # --- what befalls it ---------------------------------------------------------------------------------------------
 
@@ -224,6 +234,8 @@ class BatchSystem:
         if box.strikes("black_hole"):
             seconds = box.between("black_hole", low=BLACK_HOLE_SECONDS[0], high=BLACK_HOLE_SECONDS[1])
             self.turn_black(seconds, BLACK_HOLE_REASONS[int(self._numbers.random() * len(BLACK_HOLE_REASONS))])
+            self._box.missed("black_hole")  # until something falls into it
+            self._unseen = True
 
     def _take(self, key: str, launch: Launch) -> _Job:
         box = self._box
@@ -252,6 +264,8 @@ class BatchSystem:
         while self._ready and self._running < self._running_max and not self.down:
             job = self._ready.popleft()
             if job.over:
+                if job.slips:
+                    self._box.missed("batch_forgets")
                 continue
             if self._box.strikes("batch_starts_twice"):
                 low, high = SECOND_START_SECONDS
@@ -265,9 +279,11 @@ class BatchSystem:
             self._start(job)
 
     def _start_again(self, job: _Job) -> None:
-        if not job.over:
-            job.starting = False
-            self._start(job)
+        if job.over:
+            self._box.missed("batch_starts_twice")
+            return
+        job.starting = False
+        self._start(job)
 
     def _start(self, job: _Job) -> None:
         job.started += 1

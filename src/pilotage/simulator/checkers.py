@@ -6,20 +6,31 @@ one of the checks. The promises, by the name that a violation carries:
 
 | checker | promise |
 |---|---|
-| `waiting` | every package ends final or has a live reason to wait |
+| `waiting` | every package ends final or has a live reason to wait; nothing stays reserved where no pilot could run it |
 | `grants` | at most one grant in an epoch, of an attempt of that epoch that staged its outputs, and never beside a cancel |
 | `reads` | nobody starts before what it awaits was granted; nobody reads anything but that, or anything that was dropped |
 | `acknowledged` | what was acknowledged or accepted is durable, once, as it was said |
-| `epochs` | an epoch ends once; epochs and attempt numbers only grow |
-| `rooms` | what runs in a pilot fits; it is given what fits and its backlog; sites and categories hold what they may |
-| `leases` | an attempt is durable and leased before one pilot gets it; no two live attempts of a package unasked |
-| `creations` | no attempt for what has ended, is held, dropped or not accepted |
+| `epochs` | an epoch ends once; epochs and attempt numbers only grow; nothing is cleared before it is over |
+| `rooms` | what runs in a pilot fits, also into its time; it is given what fits and its backlog; sites and categories hold what they may |
+| `leases` | an attempt is durable and leased before one pilot gets it; no two live attempts of a package unasked; nobody is suspected or given up within a lease |
+| `creations` | no attempt for what has ended, is held, dropped, cleared or not accepted |
 | `restores` | nothing is restored after a consumer held a lease without it |
-| `retries` | no attempt after as many counted failures as the cap |
+| `retries` | no attempt after as many counted failures as the cap, nor under the limit that one looped with, nor of what killed two pilots unless it was held |
 | `aborts` | nothing is given up for a cause that its events do not show |
 | `successes` | a success that nobody disputed is granted |
+| `rogues` | what is not an agent's to say is noted, and never believed |
 | `states` | the book's final states are those of the events, in whatever order |
 | `finishing` | once faults stop, everything finishes |
+
+Others are looked after by whoever runs the world, who sees more of the service than its events:
+
+| checker | promise |
+|---|---|
+| `restoring` | an engine that starts from the book is the one that saw every event |
+| `explaining` | whatever package is asked about, there is something to say |
+| `admission` | a job that some site can run is let in |
+| `sleeping` | the core does not wake again and again for nothing |
+| `raised ...` | nothing raises, and the engine never contradicts itself |
 """
 
 from __future__ import annotations
@@ -29,10 +40,11 @@ from collections.abc import Callable, Sequence
 from pilotage.book.codec import Checked
 from pilotage.model.demand import Capacity
 from pilotage.model.events import Event
-from pilotage.model.exchange import Assignment, AttemptRef
+from pilotage.model.exchange import Assignment, AttemptRef, Exchange
 from pilotage.model.operations import (
     Accepted,
     AnyOperation,
+    Clear,
     Drop,
     Hold,
     Kill,
@@ -49,6 +61,7 @@ from pilotage.simulator.checkers_ends import Ends, Explain, States
 from pilotage.simulator.checkers_inputs import Inputs
 from pilotage.simulator.checkers_pilots import Pilots
 from pilotage.simulator.checkers_streams import ACKNOWLEDGED, Streams
+from pilotage.simulator.checkers_times import Times
 from pilotage.simulator.checkers_traces import Record, Rules, Violation
 
 __all__ = ["Explain", "Observer", "Rules", "States", "Violation"]
@@ -65,7 +78,8 @@ class Observer:
         self._record = Record()
         self._streams = Streams(self._record)
         inputs = self._inputs = Inputs(self._record)
-        self._decisions = Decisions(self._record, inputs=inputs, rules=rules)
+        self._times = Times(self._record, rules)
+        self._decisions = Decisions(self._record, inputs=inputs, times=self._times, rules=rules)
         self._pilots = Pilots(self._record, inputs)
         self._ends = Ends(self._record, self._decisions)
 
@@ -83,6 +97,20 @@ class Observer:
             record.tape.add(checked)
             streams.on_written(checked.event)
             decisions.on_written(checked)
+
+    def on_exchange(self, exchange: Exchange, now: float) -> None:
+        """An exchange reached the service while it ran."""
+        self._times.on_exchange(exchange, now)
+
+    def on_began(self, now: float) -> None:
+        """The service has started, for the first time or again."""
+        self._times.on_service_began(now)
+
+    def on_reserved(self, job: str, package: str, *, site: str, since: float, now: float) -> None:
+        """The service says that a package is reserved for a site."""
+        found = self._times.check_reserved(self._record.job(job).package(package), site=site, since=since, now=now)
+        if found is not None:
+            raise found
 
     def on_crash(self, now: float) -> None:
         """The service lost everything that was not durable. Nothing that was told here is taken back."""
@@ -128,6 +156,8 @@ class Observer:
                 return job.was_cancelled
             case Restart():
                 return job.was_restarted
+            case Clear():
+                return job.was_cleared
             case _:
                 return True
 
@@ -136,6 +166,10 @@ class Observer:
     def on_spooled(self, event: Event) -> None:
         """An agent noted an event in its spool, to be sent until it is acknowledged."""
         self._streams.on_spooled(event)
+
+    def on_forged(self, event: Event) -> None:
+        """An agent noted an event in its spool that it has no right to say."""
+        self._streams.on_forged(event)
 
     def on_acknowledged(self, pilot: str, n: int, now: float) -> None:
         """A reply reached an agent, and says that events up to `n` need not be sent again."""

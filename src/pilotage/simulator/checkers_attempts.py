@@ -11,10 +11,10 @@ from pilotage.model.demand import Demand, lacking
 from pilotage.model.outcomes import ExitCodeGasw
 from pilotage.model.plan import Template
 from pilotage.simulator.checkers_inputs import Inputs
+from pilotage.simulator.checkers_restarts import Restarts
 from pilotage.simulator.checkers_traces import AttemptTrace, PackageTrace, Record, Rules
 
 CREATIONS = "creations"
-RETRIES = "retries"
 ROOMS = "rooms"
 LEASES = "leases"
 
@@ -41,16 +41,11 @@ class Attempts:
         """Share what the other checkers know."""
         self._record = record
         self._inputs = inputs
-        self._rules = rules
+        self.restarts = Restarts(record, rules)
         self._uncounted = frozenset(rules.uncounted)
         self._sites = {site.name: site for site in rules.sites}
         # By bound site and demand: the attempts there that were not over when it was last looked.
         self._bound: dict[tuple[str, Demand], list[tuple[PackageTrace, AttemptTrace]]] = {}
-
-    def cap(self, package: PackageTrace) -> int:
-        """How many counted failures of an epoch are too many."""
-        own = package.template.retry.attempts_max if package.template is not None else None
-        return self._rules.attempts_max if own is None else own
 
     def on_created(self, package: PackageTrace, number: int, data: payloads.AttemptCreated) -> None:
         """A new attempt of the epoch that its package is in."""
@@ -58,8 +53,9 @@ class Attempts:
         attempt.site, attempt.pilot, attempt.leased = data.site, data.pilot, data.lease_seconds is not None
         attempt.revision = data.drop_revision
         attempt.memory_bytes, attempt.wall_seconds = data.memory_bytes, data.wall_seconds
+        attempt.remaining_seconds = data.remaining_seconds
         self._check_wanted(package, attempt)
-        self._check_retries(package, attempt)
+        self.restarts.on_created(package, attempt)
         self._inputs.on_created(package, attempt)
         self._check_site(package, attempt)
         self._check_alone(package, attempt, replaces=data.replaces)
@@ -73,6 +69,8 @@ class Attempts:
         why = ""
         if not job.accepted:
             why = "and its job was never accepted"
+        elif job.cleared:
+            why = "after its job was cleared"
         elif package.state:
             why = f"in epoch {package.epoch}, which had ended as {package.state}"
         elif package.kept_back:
@@ -83,18 +81,6 @@ class Attempts:
             why = f"although attempt {package.success} had succeeded"
         if why:
             raise self._record.broken(CREATIONS, f"attempt {attempt.number} was created {why}", package)
-
-    def _check_retries(self, package: PackageTrace, attempt: AttemptTrace) -> None:
-        # A user's own rules may count in their own way.
-        if package.template is not None and package.template.retry.rules:
-            return
-        cap = self.cap(package)
-        if package.counted >= cap:
-            raise self._record.broken(
-                RETRIES,
-                f"attempt {attempt.number} was created after {package.counted} counted failures of {cap}",
-                package,
-            )
 
     def _check_site(self, package: PackageTrace, attempt: AttemptTrace) -> None:
         site, template = self._sites.get(attempt.site), package.template
@@ -198,6 +184,7 @@ class Attempts:
                     message = f"attempt {attempt.number} was given up as rescheduled, and nobody asked for it"
                     raise self._record.broken(LEASES, message, package)
                 attempt.lost = attempt.doubted = True
+                attempt.lost_position, attempt.lost_while_held = self._record.position, package.held
                 if not attempt.finished:
                     attempt.reason = data.reason
             case payloads.AttemptRecovered():
@@ -219,8 +206,11 @@ class Attempts:
             attempt.reason = ""
             attempt.staged = attempt.staged or data.manifest is not None
             return attempt.staged
-        if data.exit_code != ExitCodeGasw.EXECUTION_CANCELED and not attempt.lost:
-            attempt.reason = data.reason or "application-error"
+        if data.exit_code == ExitCodeGasw.EXECUTION_CANCELED:
+            return False
+        attempt.failed_for = data.reason or "application-error"
+        if not attempt.lost:
+            attempt.reason = attempt.failed_for
             # A loss is never counted here: fewer than the engine counts do no harm, more would accuse it falsely.
             package.counted += attempt.epoch == package.epoch and attempt.reason not in self._uncounted
         return False

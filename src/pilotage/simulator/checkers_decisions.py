@@ -13,6 +13,7 @@ from pilotage.model import payloads
 from pilotage.model.events import Event
 from pilotage.simulator.checkers_attempts import LEASES, Attempts
 from pilotage.simulator.checkers_inputs import Inputs
+from pilotage.simulator.checkers_times import Times
 from pilotage.simulator.checkers_traces import (
     ABORTED,
     CANCELLED,
@@ -35,11 +36,12 @@ SUCCESSES = "successes"
 class Decisions:
     """The state machine over all packages."""
 
-    def __init__(self, record: Record, *, inputs: Inputs, rules: Rules) -> None:
+    def __init__(self, record: Record, *, inputs: Inputs, times: Times, rules: Rules) -> None:
         """Share what the other checkers know."""
         self.successes: dict[tuple[str, str], PackageTrace] = {}  # that wait for a grant
         self._record = record
         self._inputs = inputs
+        self._times = times
         self._rules = rules
         self._attempts = Attempts(record, inputs=inputs, rules=rules)
         self._handlers: dict[str, Callable[[Checked], None]] = {
@@ -96,6 +98,8 @@ class Decisions:
         if data.operation > what.held_operation:
             what.held_operation = data.operation
             what.held = isinstance(data, payloads.Held)
+        if isinstance(what, PackageTrace) and what.held:
+            what.held_position = self._record.position
 
     def _on_dropped(self, checked: Checked) -> None:
         data = checked.data
@@ -158,7 +162,8 @@ class Decisions:
         elif data.cause == "retries-exhausted" and (package.template is None or not package.template.retry.rules):
             failed = [each.reason for each in package.attempts.values() if each.epoch == package.epoch and each.reason]
             needed = min(
-                self._rules.failures_min.get(failed[0], 1) if len(set(failed)) == 1 else 1, self._attempts.cap(package)
+                self._rules.failures_min.get(failed[0], 1) if len(set(failed)) == 1 else 1,
+                self._attempts.restarts.cap(package),
             )
             if len(failed) < needed:
                 raise self._broken(
@@ -167,10 +172,24 @@ class Decisions:
 
     def _on_cleared(self, checked: Checked) -> None:
         if checked.event.package is None:
+            self._clear_job(self._job(checked.event), checked.event)
             return
         package = self._package(checked.event)
         if checked.event.epoch == package.epoch:
             package.ended = CLEARED
+
+    def _clear_job(self, job: JobTrace, event: Event) -> None:
+        """What a job made is gone: nothing of it may be under way, nor still to come."""
+        if event.epoch != job.epoch:
+            raise self._broken_job(EPOCHS, f"cleared in epoch {event.epoch}, and the job is in {job.epoch}", job)
+        job.cleared = job.was_cleared = True
+        if job.cancelled or job.aborted or job.plan is None:
+            return
+        for number in range(job.plan.count):
+            package = job.by_number.get(number)
+            if package is None or not (package.state or package.dropped):
+                message = f"cleared before {job.name_of(number)} was over"
+                raise self._broken_job(EPOCHS, message, job)
 
     def _on_commit_granted(self, checked: Checked) -> None:
         event = checked.event
@@ -221,7 +240,7 @@ class Decisions:
             if event.epoch <= job.epoch:
                 raise self._broken_job(EPOCHS, f"restarted in epoch {event.epoch}, after epoch {job.epoch}", job)
             job.epoch = event.epoch
-            job.cancelled = job.aborted = False
+            job.cancelled = job.aborted = job.cleared = False
             return
         package = job.package(event.package)
         self._check_unread(package)
@@ -282,6 +301,9 @@ class Decisions:
         if number <= package.last_attempt:
             raise self._broken(EPOCHS, f"attempt {number} was created after attempt {package.last_attempt}", package)
         self._attempts.on_created(package, number, data)
+        self._times.on_created(
+            package, package.attempts[number], remaining_seconds=data.remaining_seconds, at=event.time
+        )
 
     def _on_attempt_event(self, checked: Checked) -> None:
         event = checked.event
@@ -291,6 +313,10 @@ class Decisions:
             raise self._broken(
                 EPOCHS, f"{event.type} of epoch {event.epoch}; attempt {attempt.number} is of {attempt.epoch}", package
             )
+        if isinstance(checked.data, payloads.AttemptSuspected):
+            self._times.on_suspected(package, attempt, event.time)
+        elif isinstance(checked.data, payloads.AttemptLost):
+            self._times.on_lost(package, attempt, reason=checked.data.reason)
         if self._attempts.on_event(package, attempt, checked.data):
             self._note_success(package, attempt)
 
@@ -300,8 +326,11 @@ class Decisions:
             self.successes[package.job.name, package.place] = package
 
     def _on_pilot_ended(self, checked: Checked) -> None:
-        if checked.event.pilot is not None:
-            self._record.ended_pilots[checked.event.pilot] = None
+        event = checked.event
+        if event.pilot is not None:
+            by_itself = event.source == "agent"
+            self._times.on_pilot_ended(event.pilot, by_itself=by_itself, at=event.time)
+            self._record.ended_pilots[event.pilot] = None
 
     # --- finding ----------------------------------------------------------------------------------------------------
 

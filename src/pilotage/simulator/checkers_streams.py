@@ -8,16 +8,19 @@ from __future__ import annotations
 from pilotage.model.events import Event
 from pilotage.simulator.checkers_traces import Record
 
+NOTED = "Noted"
 ACKNOWLEDGED = "acknowledged"
+ROGUES = "rogues"
 
 
 class _Stream:
-    __slots__ = ("ahead", "complete", "spooled")
+    __slots__ = ("ahead", "complete", "forged", "spooled")
 
     def __init__(self) -> None:
         self.complete = 0  # every event up to this one is durable
         self.ahead: set[int] = set()  # only asked, never walked
         self.spooled: dict[int, Event] = {}  # said, and not yet durable
+        self.forged: dict[int, Event] = {}  # the same of what should not have been said
 
 
 class Streams:
@@ -31,6 +34,10 @@ class Streams:
     def on_spooled(self, event: Event) -> None:
         """An agent noted an event, which it will send until it is acknowledged."""
         self._stream(event.source, event.stream).spooled[event.n] = event
+
+    def on_forged(self, event: Event) -> None:
+        """An agent will say something that it has no right to."""
+        self._stream(event.source, event.stream).forged[event.n] = event
 
     def on_written(self, event: Event) -> None:
         """An event is durable."""
@@ -47,8 +54,15 @@ class Streams:
                 stream.ahead.remove(stream.complete)
         else:
             stream.ahead.add(n)
+        lie = stream.forged.pop(n, None)
+        if lie is not None and event.type != NOTED:
+            what = f"{lie.job}/{lie.package}/{lie.attempt}" if lie.job is not None else lie.pilot or "nothing"
+            message = (
+                f"event {n} said {lie.type} of {what}, which is not its to say, and is in the book as {event.type}"
+            )
+            raise self._record.broken_stream(ROGUES, message, event.stream)
         said = stream.spooled.pop(n, None)
-        if said is not None and said is not event and said != event:
+        if said is not None and said is not event and said != event and not self._is_late(said, event):
             raise self._record.broken_stream(
                 ACKNOWLEDGED, f"event {n} was said as {said.type} and is in the book as {event.type}", event.stream
             )
@@ -60,6 +74,15 @@ class Streams:
             raise self._record.broken_stream(
                 ACKNOWLEDGED, f"event {stream.complete + 1} is not durable, and {n} was acknowledged", pilot
             )
+
+    def _is_late(self, said: Event, event: Event) -> bool:
+        """Whether a word about an attempt was noted, and not more, because nobody waited for it any more."""
+        job = self._record.jobs.get(said.job or "")
+        package = job.packages.get(said.package or "") if job is not None else None
+        attempt = package.attempts.get(said.attempt or 0) if package is not None else None
+        if event.type != NOTED or package is None or attempt is None:
+            return False
+        return bool(package.state) or attempt.epoch != package.epoch
 
     def _stream(self, source: str, name: str) -> _Stream:
         found = self._streams.get((source, name))

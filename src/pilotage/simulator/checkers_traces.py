@@ -48,6 +48,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     # Fewer failures than this, of one reason alone, exhaust nothing.
     failures_min: Mapping[str, int] = msgspec.field(default_factory=lambda: {"application-error": 3})
     sites: tuple[Site, ...] = ()
+    pilot_kills_max: int = 2
+    lease_seconds: float = 0.0  # 0: not known, so nobody is suspected too early
+    unfit_seconds: float = 0.0  # how long something may be reserved where nothing can run it; 0: likewise
+    collect_seconds: float = 0.0  # so long after it arrived, a message is heard at the latest
 
 
 class Tape:
@@ -81,15 +85,19 @@ class AttemptTrace:
         "created",
         "doubted",
         "epoch",
+        "failed_for",
         "finished",
         "holder",
         "leased",
         "lost",
+        "lost_position",
+        "lost_while_held",
         "memory_bytes",
         "number",
         "over",
         "pilot",
         "reason",
+        "remaining_seconds",
         "revision",
         "running",
         "site",
@@ -112,6 +120,10 @@ class AttemptTrace:
         self.staged = False
         self.finished = ""  # its exit code, once it is over
         self.reason = ""
+        self.failed_for = ""  # what its agent said when it was over, whoever waited for it
+        self.lost_position = 0
+        self.lost_while_held = False
+        self.remaining_seconds: float | None = None
         self.revision = 0
         self.memory_bytes: int | None = None
         self.wall_seconds: float | None = None
@@ -132,6 +144,7 @@ class PackageTrace:
         "grants",
         "held",
         "held_operation",
+        "held_position",
         "job",
         "last_attempt",
         "number",
@@ -159,6 +172,7 @@ class PackageTrace:
         self.last_attempt = 0
         self.held = False
         self.held_operation = -1
+        self.held_position = 0
         self.drops: list[tuple[int, int, bool]] = []  # operation, position, whether it dropped or restored
         self.success = 0  # an attempt whose success waits for a grant
         self.counted = 0
@@ -215,6 +229,7 @@ class JobTrace:
         "by_number",
         "cancelled",
         "cancelled_position",
+        "cleared",
         "epoch",
         "expanded",
         "held",
@@ -227,6 +242,7 @@ class JobTrace:
         "plan",
         "registered",
         "was_cancelled",
+        "was_cleared",
         "was_restarted",
     )
 
@@ -236,8 +252,8 @@ class JobTrace:
         self.plan: JobPlan | None = None
         self.epoch = 1
         self.registered = self.accepted = False
-        self.cancelled = self.aborted = False
-        self.was_cancelled = self.was_restarted = False  # as a whole or in part, at some time
+        self.cancelled = self.aborted = self.cleared = False
+        self.was_cancelled = self.was_restarted = self.was_cleared = False  # as a whole or in part, at some time
         self.cancelled_position = 0
         self.held = False
         self.held_operation = -1

@@ -17,7 +17,8 @@ from pilotage.model import payloads
 from pilotage.model.effects import Effect, ExpandStage
 from pilotage.model.exchange import ExchangeReply
 from pilotage.ports import JournalFull
-from pilotage.service.core import Answer, Core, Grown, Input, Outbox
+from pilotage.service.core import Core
+from pilotage.service.messages import Answer, Grown, Input, Outbox
 from pilotage.simulator.clock import Handle, Schedule
 from pilotage.simulator.faults import FaultBox
 from pilotage.simulator.jobs import Definitions, Growth, Sketch
@@ -212,7 +213,7 @@ class Driver:
         if life != self._life or self.core is None or self._dies("before the sync"):
             return
         self._sync_due = False
-        if not self._journal.full and self._box.strikes("disk_full"):
+        if not self._journal.full and self._box.strikes("journal_full"):
             self._journal.full = True
             self._schedule.after(self._timing.full_seconds, self._make_room)
         count = len(self._unreleased)
@@ -319,7 +320,9 @@ class Driver:
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
-        self._journal.crash(torn=self._unsynced and self._box.strikes("tail_torn"))
+        torn = self._unsynced and self._box.strikes("tail_torn")
+        if not self._journal.crash(torn=torn) and torn:
+            self._box.missed("tail_torn")  # the disk was full, and nothing of the tail is on it
         self._unsynced = False
         self._around.crashed()
         self._tell_written()

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
-from pilotage.book.codec import Checked, Codec
+from pilotage.book.codec import Checked, Codec, Refusal
 from pilotage.book.finals import FinalPackage
 from pilotage.book.join import join
 from pilotage.book.ledger import Changes, Ledger
@@ -76,14 +76,19 @@ class SimulatedJournal:
         return self.position()
 
     def crash(self, *, torn: bool) -> int:
-        """Forget what was not synced; where the tail is torn, a beginning of it may survive. How many batches did."""
-        survivors = self._chance.randint(0, len(self._unsynced)) if torn and not self.full else 0
+        """Forget what was not synced; where the tail is torn, a beginning of it survives. How many batches did."""
+        torn = torn and bool(self._unsynced) and not self.full
+        survivors = self._chance.randint(1, len(self._unsynced)) if torn else 0
         for events, now in self._unsynced[:survivors]:
             self._keep(events, now)
         self._unsynced.clear()
         return survivors
 
     def _keep(self, events: Sequence[Checked], now: float) -> None:
+        for one in events:
+            # What agents say was read before it was heard; what is decided here was never read by anybody.
+            if one.event.source == "service" and isinstance(unreadable := self._codec.check(one.event), Refusal):
+                raise JournalError(f"nobody can read what was decided: {unreadable.message}", subject=one.event.type)
         joined = join(self._ledger, events, received=now, codec=self._codec, observations=_UNOBSERVED)
         receipt = joined.receipt
         if receipt.refused:
@@ -156,23 +161,24 @@ class SimulatedJournal:
         return next((PackageRow(*key, row.facts) for row in self._ledger.packages([key])), None)
 
     def finals(self, job: JobRow) -> Iterator[FinalPackage]:
-        """The packages of a job that have a row and are in a final state, in the order of place."""
+        """The packages of a job that are over by facts of their own, in the order of place.
+
+        What ended only with its job is not among them: it is among the unfinished ones, if it has a row.
+        """
         return self._ledger.finals(job.job_id)
 
     def unfinished(self, job: JobRow) -> Iterator[PackageRow]:
         """The other packages of a job that have a row, in the order of place."""
         return self._ledger.unfinished(job.job_id)
 
-    def granted(self, job: str) -> dict[str, int]:
-        """The granted attempt of each package of a job that has one, by its dotted place."""
-        row = self.job(job)
-        finals = self._ledger.finals(row.job_id) if row is not None else ()
-        return {f"{one.stage}.{one.line}.{one.number}": one.granted for one in finals if one.granted}
-
     def streams(self, source: str) -> Iterator[StreamRow]:
         """What was heard of every stream of a source, by name."""
         found = self._ledger.find_rows(StreamRow, having={"source": source})
         return iter(sorted(found, key=lambda row: row.stream))
+
+    def stream(self, source: str, stream: str) -> StreamRow | None:
+        """What was heard of one stream, if anything was."""
+        return next(iter(self._ledger.streams([(source, stream)])), None)
 
     def pilots(self, *, after: str, limit: int) -> list[PilotRow]:
         """Pilots by name."""

@@ -14,6 +14,9 @@ import msgspec
 from pilotage.model.exchange import AttemptRef
 from pilotage.simulator.randomness import AnyDistribution, Fixed, Keyed, LogNormal, Uniform
 
+DEADLY = "pilot-killed"
+"""The reason of an attempt that takes its agent along, so that nobody is left to tell of it."""
+
 
 class Fate(msgspec.Struct, frozen=True, gc=False):
     """What comes of an attempt that nobody disturbs."""
@@ -59,16 +62,24 @@ class SiteHabits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _USUAL = SiteHabits()
+_SHARE = 0.7  # of the attempts of a package that loops, or kills, do
 
 
 class SeededNature:
     """A nature made of distributions."""
 
-    def __init__(self, seed: int, habits: Habits, sites: Mapping[str, SiteHabits]) -> None:
-        """Take the seed, what packages are like, and what each site does; an unnamed site does no harm."""
+    def __init__(
+        self, seed: int, habits: Habits, sites: Mapping[str, SiteHabits], *, loops: float = 0.0, kills: float = 0.0
+    ) -> None:
+        """Take the seed, what packages are like, and what each site does; an unnamed site does no harm.
+
+        `loops` and `kills` are the shares of packages that make no progress, and that take their agent along.
+        """
         self._seed = seed
         self._habits = habits
         self._sites = dict(sites)
+        self._loops = loops
+        self._kills = kills
 
     def fate(self, ref: AttemptRef, site: str) -> Fate:
         """What comes of an attempt at a site."""
@@ -87,6 +98,8 @@ class SeededNature:
         outputs_seconds = habits.outputs_seconds.draw(numbers)
         if doomed:
             return Fate(inputs_seconds, work_seconds, outputs_seconds, memory_bytes, "application-error", 0.5, doom)
+        if (self._loops or self._kills) and (bad := self._bad_habit(package, ref.attempt)):
+            return Fate(inputs_seconds, work_seconds, outputs_seconds, memory_bytes, bad)
         if known.failures:
             left = numbers.random()
             for reason, probability in known.failures.items():
@@ -95,6 +108,13 @@ class SeededNature:
                     share, status = numbers.random(), 1 + int(numbers.random() * 3)
                     return Fate(inputs_seconds, work_seconds, outputs_seconds, memory_bytes, reason, share, status)
         return Fate(inputs_seconds, work_seconds, outputs_seconds, memory_bytes)
+
+    def _bad_habit(self, package: str, attempt: int) -> str:
+        """Why an attempt of a package fails that would fail most of the time; empty where there is nothing to it."""
+        drawn = Keyed(f"{package}/habit").random()
+        if drawn >= self._loops + self._kills or Keyed(f"{package}/{attempt}/habit").random() >= _SHARE:
+            return ""
+        return "looping" if drawn < self._loops else DEADLY
 
     def speed(self, node: str, site: str) -> float:
         """How fast a node of a site is."""

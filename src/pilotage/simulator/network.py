@@ -1,4 +1,4 @@
-"""Messages between agents and the service: they take time, and may get lost, come twice, late, or after the next one."""
+"""Messages to and from the service: they take time, and may get lost, come twice, late, or after the next one."""
 
 from __future__ import annotations
 
@@ -34,13 +34,19 @@ class Network:
         self._decoders: dict[type, msgspec.json.Decoder[Any]] = {}
         self._held: dict[tuple[type, str], _Held] = {}
 
-    def send(self, message: Message, deliver: Callable[[Message], None]) -> None:
-        """Carry a message to whoever `deliver` is; what arrives is another value with the same content."""
+    def send(
+        self, message: Message, deliver: Callable[[Message], None], *, loses: bool = True, doubles: bool = True
+    ) -> None:
+        """Carry a message to whoever `deliver` is; what arrives is another value with the same content.
+
+        Some are never lost, because whoever sends them would go on until they arrived, and some are never doubled,
+        because to say them twice means something else.
+        """
         arrived = message if self._plain else self._carried(message)
         if self._box.quiet and not self._held:
             self._schedule.post(self._schedule.now + self._latency.draw(self._numbers), deliver, arrived)
         else:
-            self._send_badly(arrived, deliver)
+            self._send_badly(arrived, deliver, loses=loses, doubles=doubles)
 
     def _carried(self, message: Message) -> Message:
         kind = type(message)
@@ -50,14 +56,14 @@ class Network:
         carried: Message = decoder.decode(self._encode(message))
         return carried
 
-    def _send_badly(self, message: Message, deliver: Callable[[Message], None]) -> None:
+    def _send_badly(self, message: Message, deliver: Callable[[Message], None], *, loses: bool, doubles: bool) -> None:
         box, schedule = self._box, self._schedule
-        if box.strikes("message_lost"):
+        if loses and box.strikes("message_lost"):
             return
         seconds = self._latency.draw(self._numbers)
         if box.strikes("message_delayed"):
             seconds += box.between("message_delayed", low=DELAY_SECONDS[0], high=DELAY_SECONDS[1])
-        if box.strikes("message_duplicated"):
+        if doubles and box.strikes("message_duplicated"):
             again = box.between("message_duplicated", low=0.0, high=DELAY_SECONDS[1])
             schedule.after(seconds + again, deliver, message)
         link = (type(message), str(getattr(message, "pilot", "")))
@@ -74,4 +80,5 @@ class Network:
 
     def _release(self, link: tuple[type, str]) -> None:
         message, deliver, _ = self._held.pop(link)
+        self._box.missed("message_reordered")  # none came that could have overtaken it
         deliver(message)

@@ -49,8 +49,14 @@ def _violation_lines(result: Result) -> Iterator[str]:
 
 
 def fired_lines(results: Iterable[Result]) -> list[str]:
-    """How often each kind of fault struck in some runs."""
+    """How often something came of each kind of fault in some runs, and of how many strikes, where there were more."""
     fired: Counter[str] = Counter()
+    tried: Counter[str] = Counter()
     for result in results:
         fired.update(result.fired)
-    return [f"{kind} {count}" for kind, count in sorted(fired.items())]
+        tried.update(result.tried)
+    return [f"{kind} {count}" + _of(tried[kind], count) for kind, count in sorted(fired.items())]
+
+
+def _of(tried: int, count: int) -> str:
+    return f" of {tried}" if tried > count else ""

@@ -37,7 +37,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int
     event_hash: str  # over the durable events, in order
-    fired: dict[str, int]
+    fired: dict[str, int]  # how often something came of each kind of fault
+    tried: dict[str, int]  # how often each struck
     crash_points: dict[str, int]
     events: int
     packages: int
@@ -111,6 +112,7 @@ def simulate(
         seed=world.seed,
         event_hash=tape.digest,
         fired=scene.box.fired,
+        tried=scene.box.tried,
         crash_points=dict(scene.driver.crashes),
         events=tape.count,
         packages=scene.packages,

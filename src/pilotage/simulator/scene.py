@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from pilotage.book.codec import Checked
-from pilotage.engine.engine import STREAM, Engine
-from pilotage.engine.restore import JobSnapshot, Snapshot
+from pilotage.book.rows import JobRow
+from pilotage.engine.engine import ENGINE_STREAM, Engine
+from pilotage.engine.restore import JobSnapshot, Snapshot, surely_gone
 from pilotage.model import payloads
 from pilotage.model.effects import CancelSubmitted, Effect, SubmitAttempt, SubmitPilot
 from pilotage.model.exchange import AttemptRef, Exchange, ExchangeReply
-from pilotage.model.operations import Accepted, AnyOperation, Refused
-from pilotage.service.core import Answer, Asked, Core, Outbox, Submit, start_core
+from pilotage.model.operations import Clear, Drop, Hold, Kill, Release, Restart, Restore
+from pilotage.model.reports import AnyReport
+from pilotage.service.core import Core, start_core
+from pilotage.service.messages import Answer, Asked, Outbox, Reload, Submit
 from pilotage.simulator.agents import Agent
 from pilotage.simulator.batch import BatchSystem
 from pilotage.simulator.checkers import Explain, Observer, Rules, States, Violation
@@ -33,6 +38,8 @@ START = 1_000_000.0  # the clock of an agent may be hours behind, and no time is
 
 _IDLE_STEPS = 25  # of so many steps that decided nothing, the state is looked at after one
 _PILOTS_MAX = 1_000_000
+_REPEATABLE = Kill | Hold | Release | Drop | Restore | Clear
+"""What may be asked for twice: the second time it is refused, or changes nothing; a second replica would be one more."""
 
 OnDurable = Callable[[Checked, float], None]
 
@@ -50,9 +57,9 @@ class _Host:
     def black_hole(self) -> str:
         return self._batch.black_hole()
 
-    def ended(self, instance: str) -> None:
+    def ended(self, instance: str, reason: str = "ended") -> None:
         self._observer.on_gone(instance, self._schedule.now)
-        self._batch.ended(instance)
+        self._batch.ended(instance, reason)
 
 
 class Scene:
@@ -69,8 +76,7 @@ class Scene:
         self._stopped_at = START
         self._on_durable = on_durable
         self._sites = tuple(sketch.site for sketch in world.sites)
-        restart = world.settings.restart
-        self.observer = Observer(Rules(attempts_max=restart.attempts_max, sites=self._sites))
+        self.observer = Observer(_rules(world))
         self.journal = SimulatedJournal(dice.stream("journal"))
         self.definitions = Definitions(world.jobs, seed=world.seed)
         self.driver = Driver(
@@ -88,9 +94,10 @@ class Scene:
             habits=world.user,
             definitions=self.definitions,
             ask=self._ask,
-            answered=self._answered,
+            answered=self.observer,
         )
         self._network = Network(schedule, box, dice, world.latency)
+        self._desk = Network(schedule, box, dice, world.latency, plain=True)  # for what is not written as JSON here
         self._batches = {
             sketch.site.name: BatchSystem(
                 sketch.site,
@@ -98,7 +105,7 @@ class Scene:
                 box=box,
                 dice=dice,
                 queue=sketch.queue,
-                report=self.driver.receive,
+                report=self._report,
                 running_max=sketch.running_max,
             )
             for sketch in world.sites
@@ -108,7 +115,13 @@ class Scene:
             network=self._network,
             store=Store(schedule, on_read=self.observer.on_read, remembers=False),
             box=box,
-            nature=SeededNature(world.seed, world.packages, {each.site.name: each.habits for each in world.sites}),
+            nature=SeededNature(
+                world.seed,
+                world.packages,
+                {each.site.name: each.habits for each in world.sites},
+                loops=world.faults.package_loops,
+                kills=world.faults.package_kills,
+            ),
             uplink=self._uplink,
             settings=world.agents,
             witness=self.observer,
@@ -191,8 +204,8 @@ class Scene:
         self._fleet.deliver(reply)
 
     def tell(self, answer: Answer) -> None:
-        """Answer the user."""
-        self.user.hear(answer)
+        """Send the user an answer, which may never come."""
+        self._desk.send(answer, self.user.hear)
 
     def written(self, events: Sequence[Checked]) -> None:
         """Show everybody who watches what is durable now."""
@@ -222,6 +235,7 @@ class Scene:
     def start(self, now: float) -> Core:
         """A core from what the book says, which must be what all events together say."""
         core = self._restored(now)
+        self.observer.on_began(now)
         self._compare(core.engine, "after a restart")
         for batch in self._batches.values():
             batch.relist()
@@ -236,37 +250,66 @@ class Scene:
 
     def _uplink(self, exchange: Exchange) -> None:
         self.user.before_exchange(exchange)
+        if self.driver.core is not None:
+            self.observer.on_exchange(exchange, self.schedule.now)
+        core = self.driver.core
+        if core is not None and not core.knows(exchange.pilot):
+            row = self.journal.stream("agent", exchange.pilot)
+            if row is not None:
+                core.recall(row)
         self.driver.receive(exchange)
 
-    def _ask(self, message: Asked | Submit) -> None:
-        if isinstance(message, Asked):
-            self.observer.on_asked(message.operation, self.schedule.now)
+    def _ask(self, message: Asked | Submit, *, at_once: bool) -> None:
+        if isinstance(message, Submit):
+            self._desk.send(message, self._take_job)
+            return
+        self.observer.on_asked(message.operation, self.schedule.now)
+        if at_once:
+            self._take_in(message)
+        else:
+            self._network.send(message, self._take_in, doubles=isinstance(message.operation, _REPEATABLE))
+
+    def _take_job(self, message: Submit) -> None:
+        taken = self.journal.job(message.job) is not None
+        self.driver.receive(msgspec.structs.replace(message, taken=taken))
+
+    def _take_in(self, message: Asked) -> None:
+        """Bring what was asked to the service, and with it the job from the book, where it was cleared and is wanted again."""
+        core, operation = self.driver.core, message.operation
+        if core is not None and isinstance(operation, Restart) and operation.job not in core.engine.jobs:
+            row = self.journal.job(operation.job)
+            if row is not None and row.state == "CLEARED":  # else what it was cleared by is not durable yet
+                gone = surely_gone(self.journal.pilots(after="", limit=_PILOTS_MAX))
+                self.driver.receive(Reload(job=self._snapshot_of(row), gone=frozenset(gone)))
         self.driver.receive(message)
 
-    def _answered(self, operation: AnyOperation, outcome: Accepted | Refused) -> None:
-        self.observer.on_answered(operation, outcome, self.schedule.now)
+    def _report(self, report: AnyReport) -> None:
+        # A listing that nobody got is made again: what it says may come late, twice or after the next, and comes.
+        self._network.send(report, self.driver.receive, loses=False)
 
     def _restored(self, now: float) -> Core:
         journal = self.journal
-        growth = durable_growth(journal.events())
-        jobs = [
-            JobSnapshot(
-                row=row,
-                plan=self.definitions.plan(row.job, growth.get(row.job, ())),
-                finals=journal.finals(row),
-                unfinished=journal.unfinished(row),
-            )
-            for row in journal.live_jobs()
-        ]
-        decided = next((row.watermark for row in journal.streams("service") if row.stream == STREAM), 0)
+        jobs = [self._snapshot_of(row) for row in journal.live_jobs()]
+        decided = next((row.watermark for row in journal.streams("service") if row.stream == ENGINE_STREAM), 0)
+        pilots = journal.pilots(after="", limit=_PILOTS_MAX)
         snapshot = Snapshot(
             jobs=jobs,
-            pilots=journal.pilots(after="", limit=_PILOTS_MAX),
+            pilots=pilots,
             next_n=decided + 1,
             position=journal.position(),
         )
-        streams = list(journal.streams("agent"))
+        live = {row.pilot for row in pilots if row.ended_at is None}  # the others are recalled when they speak
+        streams = [row for row in journal.streams("agent") if row.stream in live]
         return start_core(snapshot, sites=self._sites, settings=self.world.settings, now=now, streams=streams)
+
+    def _snapshot_of(self, row: JobRow) -> JobSnapshot:
+        """A job as the book has it."""
+        return JobSnapshot(
+            row=row,
+            plan=self.definitions.plan(row.job, self._growth.get(row.job, ())),
+            finals=self.journal.finals(row),
+            unfinished=self.journal.unfinished(row),
+        )
 
     def _folded(self, now: float) -> Engine:
         """An engine that has seen every durable event."""
@@ -302,11 +345,30 @@ class Scene:
 
     def _check_explanations(self, core: Core) -> None:
         """Any package can be asked about at any time, and there is always something to say."""
-        explain, chance = self._explainer(core), self.dice.stream("questions")
+        chance, now = self.dice.stream("questions"), self.schedule.now
         for job in core.engine.jobs.values():
-            package = job.dotted(chance.randrange(job.count)) if job.count else ""
-            if package and not explain(job.id, package):
+            if not job.count:
+                continue
+            package = job.dotted(chance.randrange(job.count))
+            told = core.engine.explain(job.id, package)
+            if told is None or not told.reasons:
                 raise Violation("explaining", "nothing is said of it", subject=f"{job.id}/{package}")
+            for why in told.reasons:
+                if why.code == "reserved" and why.since is not None:
+                    self.observer.on_reserved(job.id, package, site=why.subject, since=why.since, now=now)
+
+
+def _rules(world: World) -> Rules:
+    """What the checkers are told of a world."""
+    settings = world.settings
+    return Rules(
+        attempts_max=settings.restart.attempts_max,
+        sites=tuple(sketch.site for sketch in world.sites),
+        pilot_kills_max=settings.restart.pilot_kills_max,
+        lease_seconds=settings.lease_seconds,
+        unfit_seconds=settings.unfit_seconds,
+        collect_seconds=world.timing.collect_seconds,
+    )
 
 
 def _difference(one: object, other: object, at: str = "") -> str:

@@ -15,7 +15,18 @@ _encode = msgspec.json.Encoder().encode
 class Spool:
     """The events of one agent's stream, and the ends of attempts that it can still answer for."""
 
-    __slots__ = ("_acknowledged", "_n", "_stream", "_world", "ends", "events", "seen", "skew_seconds")
+    __slots__ = (
+        "_acknowledged",
+        "_forged",
+        "_n",
+        "_stream",
+        "_world",
+        "ends",
+        "events",
+        "seen",
+        "skew_seconds",
+        "smuggled",
+    )
 
     def __init__(self, world: Surroundings, stream: str) -> None:
         """Begin a stream."""
@@ -23,10 +34,12 @@ class Spool:
         self._stream = stream
         self._n = 0
         self._acknowledged = 0
+        self._forged: list[int] = []  # the numbers of events that should not have been said, and were not heard yet
         self.seen = 0  # the position of the book that the last reply told
         self.skew_seconds = 0.0  # how far the clock here is off
         self.events: list[Event] = []  # not acknowledged yet
         self.ends: dict[AttemptRef, Event] = {}
+        self.smuggled: list[Event] = []  # of other streams, which go out once
 
     def tell(self, payload: Payload) -> None:
         """Put an event about the agent itself into the spool."""
@@ -80,6 +93,9 @@ class Spool:
             self._acknowledged = n
             if world.witness is not None:
                 world.witness.on_acknowledged(self._stream, n, world.schedule.now)
+            while self._forged and self._forged[0] <= n:
+                del self._forged[0]
+                world.box.took("agent_rogue")
         events = self.events
         if events and events[0].n <= n:
             self.events = [] if events[-1].n <= n else [event for event in events if event.n > n]
@@ -89,6 +105,23 @@ class Spool:
             if ends[oldest].n > n:
                 break
             del ends[oldest]
+
+    def forge(self, event: Event) -> None:
+        """Put an event that is not this agent's to say into the spool, as if it were."""
+        self._n += 1
+        now = self.local(self._world.schedule.now)
+        forged = msgspec.structs.replace(event, stream=self._stream, n=self._n, time=now, seen=self.seen)
+        self.events.append(forged)
+        self._forged.append(self._n)
+        if self._world.witness is not None:
+            self._world.witness.on_forged(forged)
+
+    def take_all(self) -> tuple[Event, ...]:
+        """What the next exchange says."""
+        smuggled, self.smuggled = self.smuggled, []
+        for _ in smuggled:
+            self._world.box.took("agent_rogue")
+        return (*self.events, *smuggled)
 
     def local(self, time: float) -> float:
         """A time by the clock of the agent."""

@@ -58,6 +58,10 @@ class Witness(Protocol):
         """An agent will tell this until it is acknowledged."""
         ...
 
+    def on_forged(self, event: Event) -> None:
+        """An agent will tell this too, and has no right to."""
+        ...
+
     def on_acknowledged(self, pilot: str, n: int, now: float) -> None:
         """An agent heard that its events up to this one need not be sent again."""
         ...
@@ -70,8 +74,8 @@ class Host(Protocol):
         """Why everything fails here at the moment; empty when it does not."""
         ...
 
-    def ended(self, instance: str) -> None:
-        """The process is gone."""
+    def ended(self, instance: str, reason: str = "ended") -> None:
+        """The process is gone, and why."""
         ...
 
 

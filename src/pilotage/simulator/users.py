@@ -1,12 +1,16 @@
 """A user who submits jobs and then interferes with them at the worst moments, as the box of faults says.
 
 The worst moments are just after a lease was written, just before a grant, and just after an end. Whatever is held is
-released in the end, by whoever it was held.
+released in the end, by whoever it was held. What is asked for may get lost on its way, or come late, or twice; so may
+the answer. Now and then the user explains at far too great a length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import msgspec
 
 from pilotage.book.codec import Checked
 from pilotage.model.events import Event, parse_dotted
@@ -14,6 +18,7 @@ from pilotage.model.exchange import Exchange
 from pilotage.model.operations import (
     Accepted,
     AnyOperation,
+    Clear,
     Drop,
     Hold,
     Kill,
@@ -24,11 +29,15 @@ from pilotage.model.operations import (
     Restart,
     Restore,
 )
-from pilotage.service.core import Answer, Asked, Submit
+from pilotage.service.messages import Answer, Asked, Submit
 from pilotage.simulator.clock import Schedule
 from pilotage.simulator.faults import FaultBox
 from pilotage.simulator.jobs import Definitions, JobSketch, Sketch, registration
 from pilotage.simulator.randomness import Dice
+
+CLEARED_SECONDS = (0.0, 1800.0)  # how long after the end of a package its job is cleared
+RAMBLE_CHARACTERS = (1_000.0, 60_000.0)
+_RAMBLE = "and another thing, 0 € or \u20020 £: "  # of more bytes than characters
 
 _AFTER_LEASE = ("user_kills", "user_holds", "user_drops", "user_reschedules", "user_replicates")
 _BEFORE_GRANT = ("user_kills", "user_holds", "user_drops", "user_reschedules", "user_restarts")
@@ -37,9 +46,9 @@ _MOMENTS: dict[str, tuple[str, ...]] = {
     "AttemptStarted": _AFTER_LEASE,
     "AttemptSuspected": ("user_replicates", "user_kills", "user_restarts"),
     "AttemptFinished": ("user_kills", "user_restarts", "user_drops"),
-    "CommitGranted": ("user_restarts", "user_drops", "user_restores"),
-    "CancelAccepted": ("user_restarts",),
-    "Aborted": ("user_restarts", "user_drops"),
+    "CommitGranted": ("user_restarts", "user_drops", "user_restores", "user_clears"),
+    "CancelAccepted": ("user_restarts", "user_clears"),
+    "Aborted": ("user_restarts", "user_drops", "user_clears"),
     "Dropped": ("user_restores",),
 }
 
@@ -53,6 +62,34 @@ class UserHabits(Sketch, frozen=True, kw_only=True):
     whole_job: float = 0.05
 
 
+class Ask(Protocol):
+    """The way to the service."""
+
+    def __call__(self, message: Asked | Submit, *, at_once: bool) -> None:
+        """Send something; `at_once`, as if it had been on its way until now."""
+        ...
+
+
+class Answered(Protocol):
+    """Who is told of every answer that came back."""
+
+    def on_submitted(self, job: str, outcome: Accepted | Refused, now: float) -> None:
+        """The answer to a submission."""
+        ...
+
+    def on_answered(self, operation: AnyOperation, outcome: Accepted | Refused, now: float) -> None:
+        """The answer to anything else."""
+        ...
+
+
+class _Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """What an answer is waited for to, and which faults it came of."""
+
+    asked: AnyOperation | JobSketch
+    kinds: tuple[str, ...] = ()
+    hold: int = 0  # of a release: which hold it is to end
+
+
 class User:
     """Asks for things, and remembers what has to be released."""
 
@@ -64,10 +101,10 @@ class User:
         dice: Dice,
         habits: UserHabits,
         definitions: Definitions,
-        ask: Callable[[Asked | Submit], None],
-        answered: Callable[[AnyOperation, Accepted | Refused], None],
+        ask: Ask,
+        answered: Answered,
     ) -> None:
-        """`ask` reaches the service if it is there; `answered` is told of every answer that came back."""
+        """`ask` reaches the service if all goes well; `answered` is told of every answer that came back."""
         self.refused: dict[str, Refused] = {}  # jobs that were not taken
         self.registered: dict[str, None] = {}
         self._schedule = schedule
@@ -78,9 +115,11 @@ class User:
         self._ask = ask
         self._answered = answered
         self._token = 0
-        self._waiting: dict[int, AnyOperation | JobSketch] = {}
-        self._held: dict[tuple[str, str], None] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        self._held: dict[tuple[str, str], int] = {}  # by job and package, the number of the hold
+        self._holds = 0
         self._dropped: dict[tuple[str, int, int], None] = {}
+        self._ended: dict[str, str] = {}  # of each job, the package that ended last
 
     def submit_all(self, sketches: Iterable[JobSketch]) -> None:
         """Submit each job when its time comes, again and again until an answer came."""
@@ -106,6 +145,8 @@ class User:
         for checked in events:
             event = checked.event
             self._remember(event)
+            if event.type == "Cleared" and self._box.strikes("user_revives"):
+                self._interfere("user_revives", event, at_once=False)
             if event.package is None:
                 continue
             for kind in _MOMENTS.get(event.type, ()):
@@ -114,23 +155,28 @@ class User:
 
     def hear(self, answer: Answer) -> None:
         """An answer came back."""
-        asked = self._waiting.pop(answer.token, None)
-        if asked is None:
+        waiting, outcome = self._waiting.pop(answer.token, None), answer.outcome
+        if waiting is None:
             return
+        asked = waiting.asked
         if isinstance(asked, JobSketch):
-            if isinstance(answer.outcome, Refused) and asked.job not in self.registered:
-                self.refused[asked.job] = answer.outcome
+            self._answered.on_submitted(asked.job, outcome, self._schedule.now)
+            if isinstance(outcome, Refused) and asked.job not in self.registered:
+                self.refused[asked.job] = outcome
             return
-        self._answered(asked, answer.outcome)
-        if isinstance(asked, Release) and isinstance(answer.outcome, Refused):
-            self._held.pop((asked.job, asked.package), None)
+        self._answered.on_answered(asked, outcome, self._schedule.now)
+        if isinstance(outcome, Accepted):
+            for kind in waiting.kinds if outcome.events else ():
+                self._box.took(kind)
+        elif isinstance(asked, Release) and self._held.get((asked.job, asked.package)) == waiting.hold:
+            del self._held[asked.job, asked.package]
 
     def _submit(self, sketch: JobSketch) -> None:
         if sketch.job in self.registered or sketch.job in self.refused:
             return
-        token = self._next(sketch)
+        token = self._next(_Waiting(asked=sketch))
         plan = self._definitions.plan(sketch.job, ())
-        self._ask(Submit(token=token, job=sketch.job, registered=registration(sketch), plan=plan))
+        self._ask(Submit(token=token, job=sketch.job, registered=registration(sketch), plan=plan), at_once=False)
         self._schedule.after(self._habits.answer_seconds, self._submit, sketch)
         if sketch.hold:
             self._hold_until_released(sketch.job, "")
@@ -145,6 +191,8 @@ class User:
                 self._hold_until_released(job, event.package or "")
             case "Released":
                 self._held.pop((job, event.package or ""), None)
+            case "CommitGranted" | "Aborted" if event.package is not None:
+                self._ended[job] = event.package
             case "Dropped" | "Restored":
                 place = parse_dotted(event.package or "")
                 if place is not None and event.type == "Dropped":
@@ -153,26 +201,39 @@ class User:
                     self._dropped.pop((job, place.stage, place.line), None)
 
     def _hold_until_released(self, job: str, package: str) -> None:
-        if (job, package) not in self._held:
-            self._held[job, package] = None
+        known = (job, package) in self._held
+        self._holds += 1
+        self._held[job, package] = self._holds
+        if not known:
             seconds = self._random.uniform(1.0, self._habits.held_seconds)
             self._schedule.after(seconds, self._release, job, package)
 
     def _release(self, job: str, package: str) -> None:
         """Release it, and look again later whether that was heard."""
         if (job, package) in self._held:
-            self._send(Release(job=job, package=package))
+            self._send(_Waiting(asked=Release(job=job, package=package), hold=self._held[job, package]))
             self._schedule.after(self._habits.answer_seconds, self._release, job, package)
 
     def _interfere(self, kind: str, event: Event, *, at_once: bool) -> None:
+        self._box.missed(kind)  # until it is accepted
         operation = self._operation(kind, job=event.job or "", package=event.package or "")
         if operation is None:
             return
-        if at_once or self._random.random() < 0.5:
-            self._send(operation)
+        kinds: tuple[str, ...] = (kind,)
+        if isinstance(operation, Kill | Hold | Restart) and self._box.strikes("user_rambles"):
+            self._box.missed("user_rambles")
+            length = int(self._box.between("user_rambles", low=RAMBLE_CHARACTERS[0], high=RAMBLE_CHARACTERS[1]))
+            operation = msgspec.structs.replace(operation, message=_RAMBLE * (length // len(_RAMBLE)))
+            kinds = (kind, "user_rambles")
+        waiting = _Waiting(asked=operation, kinds=kinds)
+        if isinstance(operation, Clear):
+            seconds = self._box.between("user_clears", low=CLEARED_SECONDS[0], high=CLEARED_SECONDS[1])
+            self._schedule.after(seconds, self._send, waiting)
+        elif at_once or self._random.random() < 0.5:
+            self._send(waiting, at_once=at_once)
         else:
             seconds = self._random.uniform(0.0, self._habits.think_seconds)
-            self._schedule.after(seconds, self._send, operation)
+            self._schedule.after(seconds, self._send, waiting)
 
     def _operation(self, kind: str, *, job: str, package: str) -> AnyOperation | None:
         whole = self._random.random() < self._habits.whole_job
@@ -182,6 +243,10 @@ class User:
                 return Kill(job=job, package="" if whole else package, message="killed in a bad moment")
             case "user_holds":
                 return Hold(job=job, package="" if whole else package)
+            case "user_clears":
+                return Clear(job=job)
+            case "user_revives":
+                return Restart(job=job, package="" if whole else self._ended.get(job, ""))
             case "user_restarts":
                 return Restart(job=job, package="" if whole else package)
             case "user_reschedules":
@@ -197,10 +262,11 @@ class User:
                     return Restore(job=job, stage=stage, line=line)
         return None
 
-    def _send(self, operation: AnyOperation) -> None:
-        self._ask(Asked(token=self._next(operation), operation=operation))
+    def _send(self, waiting: _Waiting, *, at_once: bool = False) -> None:
+        assert not isinstance(waiting.asked, JobSketch)
+        self._ask(Asked(token=self._next(waiting), operation=waiting.asked), at_once=at_once)
 
-    def _next(self, asked: AnyOperation | JobSketch) -> int:
+    def _next(self, waiting: _Waiting) -> int:
         self._token += 1
-        self._waiting[self._token] = asked
+        self._waiting[self._token] = waiting
         return self._token

@@ -56,6 +56,14 @@ _HEAT: dict[str, dict[str, float]] = {
     },
 }
 
+_LATER_HEAT: dict[str, dict[str, float]] = {
+    # Kinds that came later have chance of their own, so that the worlds of before are as bad in other ways as they were.
+    "agents": {"agent_rogue": 0.05},
+    "disks": {"journal_full": 0.02},
+    "packages": {"package_loops": 0.1, "package_kills": 0.05},
+    "user": {"user_clears": 0.2, "user_revives": 1.0, "user_rambles": 0.5},
+}
+
 
 class SiteSketch(Sketch, frozen=True, kw_only=True):
     """A site as it really is: what the engine knows of it, and how its queue and its hosts behave."""
@@ -104,11 +112,11 @@ def make_world(seed: int, *, packages_min: int = 50, sites_min: int = 3) -> Worl
         sites=sites,
         jobs=tuple(jobs),
         packages=_packages(dice),
-        faults=_faults(dice),
+        faults=Faults(**_faults(dice, _HEAT), **_faults(random.Random(f"faults/{seed}"), _LATER_HEAT)),
         user=UserHabits(
             think_seconds=dice.choice([0.5, 5.0, 60.0]),
             held_seconds=dice.choice([30.0, 300.0, 1800.0]),
-            whole_job=dice.choice([0.0, 0.02, 0.2]),
+            whole_job=dice.choice([0.0, 0.1, 0.3]),
         ),
         timing=Timing(
             collect_seconds=dice.choice([0.001, 0.01, 0.2]),
@@ -132,17 +140,19 @@ def _one_of(dice: random.Random, *choices: AnyDistribution) -> AnyDistribution:
     return dice.choice(choices)
 
 
-def _faults(dice: random.Random) -> Faults:
+def _faults(dice: random.Random, groups: dict[str, dict[str, float]]) -> dict[str, float]:
     chosen: dict[str, float] = {}
-    for kinds in _HEAT.values():
+    for kinds in groups.values():
         heat = dice.choice([0.0, 0.0, 0.1, 0.3, 1.0])
         for kind, most in kinds.items():
             share = most * dice.uniform(0.1, 1.0)
-            # Of few crashes many may tear the tail: how often is not a matter of how bad the service is.
-            probability = round(share * (bool(heat) if kind == "tail_torn" else heat), 5)
+            if kind == "tail_torn":
+                # Of few crashes many may tear the tail: how often is not a matter of how bad the service is.
+                share, heat = (0.5 + 0.5 * share), float(bool(heat))
+            probability = round(share * heat, 5)
             if probability:
                 chosen[kind] = probability
-    return Faults(**chosen)
+    return chosen
 
 
 def _packages(dice: random.Random) -> Habits:
@@ -200,7 +210,8 @@ def _site(dice: random.Random, number: int) -> SiteSketch:
             scratch_bytes=dice.choice([10, 100]) * _GIB,
         ),
         nodes=nodes,
-        wall_seconds=dice.choice([0.0, 3600.0, 14400.0]),
+        # None is what a package is ever given by doubling: a pilot has always a little less left than its site gives.
+        wall_seconds=dice.choice([0.0, 3700.0, 14500.0]),
         pilots_max=dice.choice([1, 2, 4]),
         job_throttle=dice.choice([0.5, 2.0, 10.0]),
     )

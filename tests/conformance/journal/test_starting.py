@@ -29,7 +29,7 @@ from pilotage.model.payloads import (
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import Journal
 from tests.conformance.journal.harness import Harness, keeper
-from tests.events import Stream, a_short_job, random_history, registered, shape
+from tests.events import START, Stream, a_short_job, random_history, registered, shape
 
 
 def row_of(journal: Journal, job: str) -> JobRow:
@@ -60,10 +60,11 @@ def as_final(row: PackageRow) -> FinalPackage:
         held=facts.held,
         cause=facts.cause,
         unended=tuple(
-            (number, one.pilot, one.lost_reason or "")
+            (number, one.site or "", one.pilot, one.lost_reason or "")
             for number, one in facts.attempts.items()
             if one.finished_at is None and one.pilot and (one.lease_seconds is not None or one.started_at is not None)
         ),
+        done_at=facts.done_at or 0.0,
     )
 
 
@@ -115,9 +116,9 @@ def test_a_final_package_says_how_it_ended(journal: Journal) -> None:
     assert list(journal.finals(row_of(journal, "j1"))) == [
         FinalPackage(1, 2, 1, "ABORTED", 1, granted=0, last_attempt=1, dropped=0, held=0, cause="retries-exhausted"),
         FinalPackage(1, 3, 1, "CANCELLED", 1, granted=0, last_attempt=0, dropped=7, held=0, cause=None),
-        FinalPackage(1, 4, 1, "CLEARED", 1, granted=1, last_attempt=1, dropped=0, held=0, cause=None),
+        FinalPackage(1, 4, 1, "CLEARED", 1, granted=1, last_attempt=1, dropped=0, held=0, cause=None, done_at=START),
         FinalPackage(1, 5, 1, "CANCELLED", 2, granted=0, last_attempt=1, dropped=0, held=1, cause=None),
-        FinalPackage(1, 10, 1, "DONE", 1, granted=2, last_attempt=3, dropped=0, held=0, cause=None),
+        FinalPackage(1, 10, 1, "DONE", 1, granted=2, last_attempt=3, dropped=0, held=0, cause=None, done_at=START),
     ]
     [waiting] = journal.unfinished(row_of(journal, "j1"))
     assert (waiting.line, waiting.facts.state, waiting.facts.reason) == (6, "WAITING", "platform-failure")

@@ -197,6 +197,13 @@ class PostgresReading:
         )
         return self._stream(statement, (job.job_id,))
 
+    def stream(self, source: str, stream: str) -> rows.StreamRow | None:
+        """What was heard of one stream, if anything was."""
+        columns = ", ".join(table_of(rows.StreamRow).columns)
+        statement = f"SELECT {columns} FROM streams WHERE source = %s AND stream = %s"
+        found = self._ask(statement, (stored_text(source), stored_text(stream)))
+        return told_row(rows.StreamRow, found[0]) if found else None
+
     def streams(self, source: str) -> Iterator[rows.StreamRow]:
         """What was heard of every stream of a source, by name."""
         columns = ", ".join(table_of(rows.StreamRow).columns)

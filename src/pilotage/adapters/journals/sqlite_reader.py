@@ -252,6 +252,11 @@ class SqliteReader(SqlitePlaces):
                     (job.job_id,),
                 )
 
+    def stream(self, source: str, stream: str) -> StreamRow | None:
+        """What was heard of one stream, if anything was."""
+        with self.live() as book:
+            return next(iter(select(book, StreamRow, "WHERE source = ? AND stream = ?", (source, stream))), None)
+
     def streams(self, source: str) -> Iterator[StreamRow]:
         """What was heard of every stream of a source, by name."""
         with self.live() as book:

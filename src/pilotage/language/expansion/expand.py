@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 
 from pilotage.language.expansion.edge_files import FilesOnEdges
-from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.expansion.expansion import Expansion, LateStage
 from pilotage.language.expansion.lists import Lists, RecordedLists, late_key, makers_key
 from pilotage.language.expansion.making import Making
 from pilotage.language.expansion.needs import Needs
@@ -87,10 +87,10 @@ def _grown(expansion: Expansion, stage: int, lists: Lists, report: Report) -> Ex
     making = Making(expansion.definition, lists, report, lambda _: NOWHERE)
     making.take_over(expansion)
     making.lay_out_from(stage - 1)
-    return _finish(making, expansion)
+    return _finish(making, expansion, laid_out=(*expansion.laid_out, expansion.late_stage(stage)))
 
 
-def _finish(making: Making, earlier: Expansion | None) -> Expansion | None:
+def _finish(making: Making, earlier: Expansion | None, *, laid_out: tuple[LateStage, ...] = ()) -> Expansion | None:
     """Look up what is needed, build the graph, and let go of every text that can be written again."""
     making.refuse_equal_names()
     needs = Needs(making)
@@ -116,6 +116,7 @@ def _finish(making: Making, earlier: Expansion | None) -> Expansion | None:
         stage_names=tuple(making.names),
         late=tuple(making.late[stage] for stage in sorted(making.late)),
         late_waits={block: tuple(s + 1 for s in stages) for block, stages in needs.late_waits.items()},
+        laid_out=laid_out,
     )
     # Also beside other faults: the edges that were found are true, and so are the cycles they make.
     for loop in itertools.islice(expansion.graph.cycles(), _CYCLES_MAX):

@@ -48,6 +48,7 @@ class Expansion:
         stage_names: tuple[str, ...],
         late: tuple[LateStage, ...],
         late_waits: Mapping[int, tuple[int, ...]],
+        laid_out: tuple[LateStage, ...] = (),
     ) -> None:
         """Built by `expand` and `grow`."""
         self.definition = definition
@@ -57,6 +58,7 @@ class Expansion:
         self.layouts = layouts
         self.stage_names = stage_names
         self.late = late
+        self.laid_out = laid_out  # stages that were late once, each as it was before it was laid out, in that order
         self.late_waits = late_waits  # position of a block → the late stages, from 1, that its packages wait for
         self._late_patterns: dict[int, list[str]] = {}
         self._index = BlockIndex()

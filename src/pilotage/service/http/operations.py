@@ -123,6 +123,8 @@ def _operation(body: bytes, job: str) -> AnyOperation:
         operation: AnyOperation = msgspec.convert(fields, kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise Malformed(f"the body is no operation: {fault}") from None
+    if isinstance(operation, Drop | Restore) and (operation.stage < 1 or operation.line < 1):
+        raise Malformed("there is no such line", expected="stage and line, each from 1")
     return operation
 
 

@@ -15,10 +15,10 @@ from pilotage.model.explanations import Explanation, Why, WhyCode
 from pilotage.model.layout import PackageId
 from pilotage.model.progress import CARDS_MAX, FailureCard, FailureGroup, Progress, StageProgress
 from pilotage.model.states import FINAL_NAMES
-from pilotage.service.core import ADOPTED
 from pilotage.service.http.errors import faults
 from pilotage.service.http.parameters import JobPath, PackagePath
 from pilotage.service.http.services import Ask, Book, Services
+from pilotage.service.messages import ADOPTED
 from pilotage.service.packages import ShownPackage
 from pilotage.service.reading import package_place
 from pilotage.service.running.standstill import Stand, stand_of

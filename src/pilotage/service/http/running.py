@@ -28,6 +28,7 @@ from pilotage.service.http.errors import BookOnly, Malformed, faults
 from pilotage.service.http.parameters import JobPath
 from pilotage.service.http.services import Ask, Book, Services
 from pilotage.service.http.views import View
+from pilotage.service.retention import Action
 
 SUBMISSION_BYTES_MAX = 2**30
 CONTENT_BYTES_MAX = 256 * 2**20
@@ -84,6 +85,10 @@ class RunsJobs(Protocol):
 
     def unpublished(self, job: str) -> int:
         """How many grants of a job have not led to files under their names; to be asked within a question only."""
+        ...
+
+    def seen_to(self, action: Action) -> None:
+        """The book has cleared, sealed or purged a finished job."""
         ...
 
     def clear(self, job: str, *, by: ClearedBy) -> Future[Accepted]:

@@ -22,6 +22,7 @@ from pilotage.service.http.pace import Pace
 from pilotage.service.keeper import Afterwards, Keeper
 from pilotage.service.notifications import Notifications, bell_name
 from pilotage.service.reading import Reading
+from pilotage.service.retention import Action
 from pilotage.service.writer import Writer
 
 if TYPE_CHECKING:
@@ -82,12 +83,18 @@ class Services:
             codec=self.codec,
             clock=clock,
             stream=f"housekeeping-{secrets.token_hex(6)}",
+            done=self._seen_to,
         )
         self.reading = Reading(journal, clock=clock, settings=settings.query)
         self.running: Running | None = None
         if make_running is not None:
             self.running = make_running(journal, writer=self.writer, codec=self.codec, clock=clock)
         self._readers = ThreadPoolExecutor(max_workers=READERS, thread_name_prefix="reader")
+
+    def _seen_to(self, action: Action) -> None:
+        """A finished job was cleared, sealed or purged: whoever runs jobs may let go of it."""
+        if self.running is not None:
+            self.running.jobs.seen_to(action)
 
     async def ask(self, question: Callable[..., Answer], *arguments: Any) -> Answer:
         """Have a reader thread answer a question that may wait for the disk."""

@@ -16,7 +16,7 @@ from pilotage.model import payloads
 from pilotage.model.exchange import Assignment, AttemptRef, InputSource
 from pilotage.model.outcomes import ExitCodeGasw
 from pilotage.ports import FileStore, MadeWork, WorkIndex
-from pilotage.service.core import ADOPTED
+from pilotage.service.messages import ADOPTED
 from pilotage.service.running.at_work import JobAtWork, JobsAtWork
 from pilotage.service.running.completing import Completer
 from pilotage.service.running.keys import is_complete

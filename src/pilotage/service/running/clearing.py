@@ -9,7 +9,7 @@ import msgspec
 from pilotage.book.codec import Checked, Codec
 from pilotage.model import payloads
 from pilotage.model.events import Event
-from pilotage.model.operations import Accepted, Refused
+from pilotage.model.operations import Accepted, Refused, RefusedCode
 from pilotage.model.outcomes import ClearedBy
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import Clock, Journal
@@ -23,7 +23,7 @@ def clear_job(job: str, by: ClearedBy, *, journal: Journal, writer: Writer, code
     row = journal.job(job)
     if row is None or row.state not in FINAL_NAMES:
         told = "no such job is here" if row is None else f"the job {job} is not over: {row.state}"
-        code = "unknown-job" if row is None else "job-unfinished"
+        code: RefusedCode = "unknown-job" if row is None else "job-unfinished"
         raise OperationRefused(Refused(code=code, message=told, subject=job, next_step="wait for its end, or kill it"))
     if row.cleared_at is not None:
         return Accepted(operation=0, events=0)

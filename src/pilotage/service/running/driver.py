@@ -17,15 +17,17 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from pilotage.book.join import Receipt
+from pilotage.book.rows import StreamRow
 from pilotage.engine.engine import Engine
 from pilotage.model.effects import Effect
 from pilotage.model.errors import PilotageError
-from pilotage.model.exchange import ExchangeReply
+from pilotage.model.exchange import Exchange, ExchangeReply
 from pilotage.model.operations import Accepted, AnyOperation, Refused
 from pilotage.model.work import AgentSays, LogText
 from pilotage.ports import Clock, JournalUnavailable
-from pilotage.service.core import Answer, Asked, Core, Input, Outbox, Submit
+from pilotage.service.core import Core
 from pilotage.service.keeper import Batch
+from pilotage.service.messages import Answer, Asked, Input, Outbox, Submit
 from pilotage.service.writer import Writer, WriterBusy, WriterStopped
 
 log = logging.getLogger(__name__)
@@ -62,6 +64,10 @@ class Outside(Protocol):
 
     def begin(self, driver: Driver) -> Core:
         """A core from what the book says; whatever was left half done outside is mended first."""
+        ...
+
+    def heard(self, pilot: str) -> StreamRow | None:
+        """How far an agent was heard that the core does not know, by the book."""
         ...
 
     def written(self, outbox: Outbox, logs: Sequence[LogText]) -> None:
@@ -149,9 +155,9 @@ class Driver:
             _fail(before[1], Superseded("a later exchange of this agent has come", subject=exchange.pilot))
         return future
 
-    def operate(self, operation: AnyOperation) -> Future[Accepted]:
-        """Ask for an operation; fails with `OperationRefused`."""
-        return self._ask_core(lambda token: Asked(token=token, operation=operation))
+    def operate(self, operation: AnyOperation, *, before: Sequence[Input] = ()) -> Future[Accepted]:
+        """Ask for an operation; fails with `OperationRefused`. What goes `before` it is taken in with the same step."""
+        return self._ask_core(lambda token: Asked(token=token, operation=operation), before=before)
 
     def submit(self, make: Callable[[int], Submit]) -> Future[Accepted]:
         """Bring a job in; fails with `OperationRefused`. The token goes into the message."""
@@ -172,14 +178,14 @@ class Driver:
             self._inbox.append(message)
             self._change.notify()
 
-    def _ask_core(self, make: Callable[[int], Asked | Submit]) -> Future[Accepted]:
+    def _ask_core(self, make: Callable[[int], Asked | Submit], *, before: Sequence[Input] = ()) -> Future[Accepted]:
         future: Future[Accepted] = Future()
         with self._change:
             if self._refuses(future):
                 return future
             self._token += 1
             self._askers[self._token] = future
-            self._inbox.append(make(self._token))
+            self._inbox += [*before, make(self._token)]  # of one step
             self._change.notify()
         return future
 
@@ -252,6 +258,11 @@ class Driver:
         return max(0.0, min(times) - self._clock.now()) if times else None
 
     def _step(self, core: Core, inbox: Sequence[Input], logs: Sequence[LogText]) -> None:
+        for message in inbox:
+            if isinstance(message, Exchange) and not core.knows(message.pilot):
+                heard = self._outside.heard(message.pilot)
+                if heard is not None:
+                    core.recall(heard)
         outbox = core.step(inbox, self._clock.now())
         self._wake_at = outbox.wake_at
         receipt = self._write(outbox) if outbox.events else None

@@ -21,7 +21,7 @@ from pilotage.model.errors import PilotageError
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.plan import JobPlan
 from pilotage.ports import Journal
-from pilotage.service.core import Adopted, Grown, GrowthFailed
+from pilotage.service.messages import Adopted, Grown, GrowthFailed
 from pilotage.service.running.adoption import Adopted as Found
 from pilotage.service.running.manifests import Manifest, Manifests
 from pilotage.service.running.submission import grow
@@ -39,7 +39,7 @@ class Expanded(msgspec.Struct, frozen=True, kw_only=True):
 class Growing(Protocol):
     """Who has the expansions of jobs."""
 
-    def expansion(self, job: str) -> tuple[Expansion, JobPlan] | None:
+    def expansion(self, job: str) -> Expansion | None:
         """A job as it is laid out now."""
         ...
 
@@ -113,14 +113,14 @@ class Expander:
         known = self._growing.expansion(effect.job)
         if known is None:
             return
-        expansion, plan = known
+        expansion = known
         late = next((each for each in expansion.late if each.stage == effect.stage), None)
         if late is None or late.stages:
             return  # it is laid out, or others come first: the core asks again
         granted = self._ask(lambda engine: _granted(engine, effect.job, late.packages)).result()
         made = self._made(effect.job, expansion, granted)
         produced = {number: [file.name for file in manifest] for number, manifest in made.items()}
-        grown, after, told = grow(self._journal, expansion, plan, stage=effect.stage, produced=produced)
+        grown, after, told = grow(self._journal, expansion, stage=effect.stage, produced=produced)
         self._growing.has_grown(effect.job, effect.stage, Expanded(expansion=grown, plan=after))
         self._tell(
             Grown(

@@ -16,19 +16,21 @@ from typing import TypeVar
 import msgspec
 
 from pilotage.book.codec import Codec
+from pilotage.book.rows import StreamRow
 from pilotage.engine.engine import Engine
 from pilotage.engine.settings import EngineSettings
 from pilotage.language import Expansion
 from pilotage.model.effects import Effect, ExpandStage
 from pilotage.model.errors import PilotageError
 from pilotage.model.exchange import Assignment, ExchangeReply
-from pilotage.model.operations import Accepted, AnyOperation, Hold, Kill, Release
+from pilotage.model.operations import Accepted, AnyOperation, Clear, Hold, Kill, Release, Restart
 from pilotage.model.outcomes import ClearedBy
-from pilotage.model.plan import JobPlan
 from pilotage.model.site import Site
 from pilotage.model.work import AgentHears, AgentSays, LogText, Work
 from pilotage.ports import Clock, FileStore, Journal, SiteAccess, WorkIndex
-from pilotage.service.core import Adopted, Asked, Core, Outbox, Submit
+from pilotage.service.core import Core
+from pilotage.service.messages import Adopted, Asked, Outbox, PutAway, Reload, Submit
+from pilotage.service.retention import Action
 from pilotage.service.running.adoption import Adopted as Found
 from pilotage.service.running.adoption import adopt, made_before, out_of_place
 from pilotage.service.running.aftermath import Aftermath
@@ -39,7 +41,7 @@ from pilotage.service.running.expanding import Expanded, Expander
 from pilotage.service.running.manifests import Manifest, Manifests
 from pilotage.service.running.resuming import earlier_runs, superseded_by
 from pilotage.service.running.site_worker import SiteWorker
-from pilotage.service.running.starting import start_from
+from pilotage.service.running.starting import snapshot_of, start_from
 from pilotage.service.running.submission import Prepared, Submission, SubmissionAnswer, prepare
 from pilotage.service.writer import Writer
 
@@ -133,6 +135,8 @@ class Runner:
 
     def operate(self, operation: AnyOperation) -> Future[Accepted]:
         """Ask for an operation; fails with `OperationRefused`."""
+        if isinstance(operation, Restart):
+            return self._submitter.submit(self._restart, operation)
         return self._driver.operate(operation)
 
     def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
@@ -149,8 +153,27 @@ class Runner:
 
     def clear(self, job: str, *, by: ClearedBy) -> Future[Accepted]:
         """Record that the outputs of a finished job were handed over; fails with `OperationRefused`."""
-        clear = partial(clear_job, journal=self._journal, writer=self._writer, codec=self._codec, clock=self._clock)
-        return self._submitter.submit(clear, job, by)
+        return self._submitter.submit(self._clear, job, by)
+
+    def seen_to(self, action: Action) -> None:
+        """The book has cleared, sealed or purged a finished job: the engine need not know it any longer."""
+        self._driver.receive(PutAway(job=action.job))
+        if action.deed == "purge":
+            self._index.forget(action.job)
+
+    def _clear(self, job: str, by: ClearedBy) -> Accepted:
+        if self._driver.ask(lambda engine: job in engine.jobs).result():
+            return self._driver.operate(Clear(job=job, by=by)).result()
+        return clear_job(job, by, journal=self._journal, writer=self._writer, codec=self._codec, clock=self._clock)
+
+    def _restart(self, operation: Restart) -> Accepted:
+        """Restart something; a job that the engine has let go of comes back in the same step."""
+        if not self._driver.ask(lambda engine: operation.job in engine.jobs).result():
+            found = snapshot_of(self._journal, self._jobs, operation.job)
+            if found is not None:
+                before = [Reload(job=found[0], gone=found[1])]
+                return self._driver.operate(operation, before=before).result()
+        return self._driver.operate(operation).result()
 
     # --- submission: its own thread ---
 
@@ -166,7 +189,9 @@ class Runner:
             return SubmissionAnswer(job="", packages=count, adopted=adopted)
         self._jobs.bring(prepared.job, expansion=prepared.expansion, plan=prepared.plan, origin=prepared.origin)
         try:
-            self._driver.submit(partial(_submit_message, prepared)).result()
+            self._driver.submit(
+                partial(_submit_message, prepared, taken=self._journal.job(prepared.job) is not None)
+            ).result()
         except BaseException:
             self._jobs.let_go(prepared.job)
             raise
@@ -197,6 +222,10 @@ class Runner:
         for job in core.engine.jobs:
             self._aftermath.mend(core.engine, job)
         return core
+
+    def heard(self, pilot: str) -> StreamRow | None:
+        """How far an agent was heard, by the book."""
+        return self._journal.stream("agent", pilot)
 
     def written(self, outbox: Outbox, logs: Sequence[LogText]) -> None:
         """The events of a step are durable: what was granted is published before anybody hears of it."""
@@ -273,10 +302,10 @@ class Runner:
 
     # --- for the expander ---
 
-    def expansion(self, job: str) -> tuple[Expansion, JobPlan] | None:
+    def expansion(self, job: str) -> Expansion | None:
         """A job as it is laid out now."""
         at_work = self._jobs.get(job)
-        return (at_work.expansion, at_work.plan) if at_work is not None else None
+        return at_work.expansion if at_work is not None else None
 
     def has_grown(self, job: str, stage: int, expanded: Expanded) -> None:
         """A job as it will be laid out, should the core take it."""
@@ -292,7 +321,7 @@ class Runner:
         return adopt(expansion, at_work.origin, store=self._store, index=self._index, granted=granted, numbers=numbers)
 
 
-def _submit_message(prepared: Prepared, token: int) -> Submit:
+def _submit_message(prepared: Prepared, token: int, *, taken: bool) -> Submit:
     adopted = [
         Adopted(
             package=each.number,
@@ -301,4 +330,6 @@ def _submit_message(prepared: Prepared, token: int) -> Submit:
         )
         for each in prepared.adopted
     ]
-    return Submit(token=token, job=prepared.job, registered=prepared.registered, plan=prepared.plan, adopted=adopted)
+    return Submit(
+        token=token, job=prepared.job, registered=prepared.registered, plan=prepared.plan, adopted=adopted, taken=taken
+    )

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 
 from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
-from pilotage.model.operations import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
+from pilotage.model.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
 from pilotage.ports import SiteAccess, SiteUnreachable, SubmissionRefused
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,7 @@ class SiteWorker:
         self._stopping = False
         self._answers: bool | None = None  # whether the site did, when it was last asked
         self._pause_seconds = poll_seconds
+        self._cancelled: set[str] = set()
 
     def start(self) -> None:
         """Begin; the first thing is a look around."""
@@ -99,6 +100,7 @@ class SiteWorker:
     def _do(self, effect: AtSite) -> None:
         if isinstance(effect, CancelSubmitted):
             self._access.cancel(effect.key)
+            self._cancelled.add(effect.key)
             return
         try:
             native_id = self._submit(effect)
@@ -122,6 +124,10 @@ class SiteWorker:
         for key in expected:
             if key not in listed:
                 self._report(Gone(site=self._site, key=key, reason="vanished"))
+        for key in [key for key in self._cancelled if key not in listed or listed[key].ended]:
+            self._cancelled.discard(key)
+            if key not in listed:  # what is told to end and is not there has ended, whoever knew of it
+                self._report(Gone(site=self._site, key=key, reason="cancelled"))
 
     def _seen(self, *, answers: bool, message: str = "") -> None:
         if answers != self._answers:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from pilotage.book.codec import Codec
 from pilotage.book.rows import PilotRow
-from pilotage.engine.engine import STREAM
-from pilotage.engine.restore import JobSnapshot, Snapshot
+from pilotage.engine.engine import ENGINE_STREAM
+from pilotage.engine.restore import JobSnapshot, Snapshot, surely_gone
 from pilotage.engine.settings import EngineSettings
 from pilotage.model.site import Site
 from pilotage.ports import Journal
@@ -34,11 +34,21 @@ def start_from(
             snapshots.append(
                 JobSnapshot(row=row, plan=at_work.plan, finals=journal.finals(row), unfinished=journal.unfinished(row))
             )
-    decided = next((row.watermark for row in journal.streams("service") if row.stream == STREAM), 0)
-    snapshot = Snapshot(jobs=snapshots, pilots=_pilots(journal), next_n=decided + 1, position=journal.position())
-    return start_core(
-        snapshot, sites=sites, settings=settings, now=now, codec=codec, streams=list(journal.streams("agent"))
-    )
+    decided = next((row.watermark for row in journal.streams("service") if row.stream == ENGINE_STREAM), 0)
+    pilots = _pilots(journal)
+    snapshot = Snapshot(jobs=snapshots, pilots=pilots, next_n=decided + 1, position=journal.position())
+    live = {row.pilot for row in pilots if row.ended_at is None}  # the others are recalled when they speak
+    streams = [row for row in journal.streams("agent") if row.stream in live]
+    return start_core(snapshot, sites=sites, settings=settings, now=now, codec=codec, streams=streams)
+
+
+def snapshot_of(journal: Journal, jobs: JobsAtWork, job: str) -> tuple[JobSnapshot, frozenset[str]] | None:
+    """A job that the engine has let go of, as the book has it, and the pilots that are known to be over."""
+    row, at_work = journal.job(job), jobs.get(job)
+    if row is None or at_work is None:
+        return None
+    found = JobSnapshot(row=row, plan=at_work.plan, finals=journal.finals(row), unfinished=journal.unfinished(row))
+    return found, frozenset(surely_gone(_pilots(journal)))
 
 
 def _pilots(journal: Journal) -> list[PilotRow]:

@@ -195,7 +195,7 @@ def recall(journal: Journal, row: JobRow) -> Recalled:
         more = _lists.decode(_content(journal, row, event.lists.get(f"stage-{event.stage}")))
         lists = lists.with_growth(event.stage, more)
         expansion = _expanded_from(definition, lists, row.job)
-        plan = plan_of(expansion, before=plan)
+        plan = plan_of(expansion)
         grown -= 1
         if not grown:
             break
@@ -203,7 +203,7 @@ def recall(journal: Journal, row: JobRow) -> Recalled:
 
 
 def grow(
-    journal: Journal, expansion: Expansion, plan: JobPlan, *, stage: int, produced: Mapping[int, Sequence[str]]
+    journal: Journal, expansion: Expansion, *, stage: int, produced: Mapping[int, Sequence[str]]
 ) -> tuple[Expansion, JobPlan, StageExpanded]:
     """Lay out a late stage over what its producers made, and keep its lists; raises `DocumentError` where it cannot be."""
     report = Report(expansion.definition.job)
@@ -217,7 +217,7 @@ def grow(
         shape=shapes_of(grown)[stage - 1],
         lists={f"stage-{stage}": journal.put_content(_encode(more))},
     )
-    return grown, plan_of(grown, before=plan), told
+    return grown, plan_of(grown), told
 
 
 def _read(document: dict[str, Any], file: str) -> Definition:

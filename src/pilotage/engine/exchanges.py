@@ -1,0 +1,114 @@
+"""What the engine hears of pilots from themselves: that they speak, what they may take, and what they may say of attempts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pilotage.engine.on_attempts import attempt_key
+from pilotage.engine.parts import AttemptState, PilotState
+from pilotage.engine.slots import stop_all_but
+from pilotage.model import payloads
+from pilotage.model.events import Event, parse_dotted
+from pilotage.model.exchange import AttemptRef, Exchange
+from pilotage.model.texts import NAME_MAX, amount, clipped
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+_OWED_MAX = 64  # ends that a pilot may owe beyond what it holds until somebody looks
+
+
+def hear(engine: Engine, exchange: Exchange) -> None:
+    """A pilot speaks, and this is its newest exchange: its lease goes on, and it may take more.
+
+    Its events were applied before; what it holds and should not is found when the answer is written. One that is not
+    known has to leave, which the answer says.
+    """
+    pilot = engine.pilots.get(exchange.pilot)
+    if pilot is None:
+        return
+    pilot.sequence = exchange.sequence
+    pilot.heard_at = engine.now
+    pilot.leaving = exchange.leaving
+    pilot.backlog = exchange.backlog
+    remaining = amount(exchange.remaining_seconds)
+    pilot.ends_at = None if remaining is None else engine.now + remaining
+    if pilot.capacity != exchange.capacity:
+        engine.openings.slots_changed(pilot.site, pilot, -1)
+        pilot.offers(exchange.capacity)
+        engine.openings.slots_changed(pilot.site, pilot, 1)
+    if pilot.suspect:
+        pilot.suspect = False
+        for ref in list(pilot.assigned):
+            _recover(engine, pilot, ref)
+    if engine.acting:
+        stop_all_but(engine, pilot.name, exchange.held)
+    if len(pilot.owed) > len(pilot.assigned) + len(exchange.held) + _OWED_MAX:
+        # It holds everything of which it has not told the end: the rest it forgot, as it was told.
+        known = pilot.assigned.keys() | set(exchange.held)
+        pilot.owed = {ref: epoch for ref, epoch in pilot.owed.items() if ref in known}
+    if exchange.serves is not None:
+        _lease(engine, pilot, exchange.serves, exchange.node)
+    site = pilot.site
+    pilot.waiting = not pilot.leaving and exchange.serves is None
+    if pilot.waiting:
+        site.waiting[pilot.name] = pilot
+        engine.asking[pilot] = None
+    else:
+        site.waiting.pop(pilot.name, None)
+
+
+def _recover(engine: Engine, pilot: PilotState, ref: AttemptRef) -> None:
+    """An attempt that was suspected because its pilot was silent goes on."""
+    found = pilot.assigned.get(ref)
+    if found is not None and found.suspect:
+        job = engine.jobs[ref.job]
+        recovered = payloads.AttemptRecovered()
+        engine.write(recovered, job=job, number=found.number, attempt=ref.attempt, epoch=found.epoch)
+
+
+def find_attempt(engine: Engine, ref: AttemptRef) -> AttemptState | None:
+    """An attempt that is not over."""
+    job, place = engine.jobs.get(ref.job), parse_dotted(ref.package)
+    if job is None or place is None:
+        return None
+    number = job.number((place.stage, place.line, place.number))
+    work = job.work.get(number) if number is not None else None
+    return work.attempts.get(ref.attempt) if work is not None else None
+
+
+def may_say(engine: Engine, pilot: str, event: Event, data: payloads.Payload) -> bool:
+    """Whether an agent may say something of an attempt: one that it has, or was given and has not told the end of.
+
+    Whatever it says of another would be in the book, and an engine that starts from the book would believe it.
+    """
+    job, place = engine.jobs.get(event.job or ""), parse_dotted(event.package or "")
+    number = job.number((place.stage, place.line, place.number)) if job is not None and place is not None else None
+    if job is None or number is None or isinstance(data, payloads.AttemptStarted | payloads.AttemptSuspected):
+        return False
+    attempt = event.attempt or 0
+    work = job.work.get(number)
+    found = work.attempts.get(attempt) if work is not None else None
+    if found is not None:
+        return found.pilot == pilot and found.epoch == event.epoch
+    ref = AttemptRef(job.id, event.package or "", attempt)
+    speaker = engine.pilots.get(pilot)
+    epoch = (speaker.owed if speaker is not None else engine.owed.get(pilot, {})).get(ref)
+    if epoch is None and ref in engine.acting.get(pilot, ()):
+        epoch = 0
+    return epoch is not None and (event.epoch == epoch if epoch else event.epoch <= job.epoch_of(number))
+
+
+def _lease(engine: Engine, pilot: PilotState, ref: AttemptRef, node: str) -> None:
+    """The first agent that asks for a bound attempt has its lease."""
+    found = find_attempt(engine, ref)
+    if found is None or found.leased or found.lost or found.key != attempt_key(ref):
+        return
+    started = payloads.AttemptStarted(pilot=pilot.name, node=clipped(node, NAME_MAX) or None)
+    job = engine.jobs[ref.job]
+    engine.write(started, job=job, number=found.number, attempt=ref.attempt, epoch=found.epoch)
+
+
+def unwanted(pilot: PilotState, exchange: Exchange) -> list[AttemptRef]:
+    """What a pilot holds and should not."""
+    return [ref for ref in exchange.held if ref not in pilot.assigned]

@@ -1,0 +1,74 @@
+"""Jobs that are over leave the engine when they are cleared or put away, and come back when somebody wants more of them.
+
+A job that is over costs a few bytes for each package and its plan, as long as somebody may ask about it or restart it.
+When its outputs were handed over or removed it goes: the engine knows it no longer, as an engine that starts from the book
+would not. Whatever is said of it then is noted and believed by nobody. To restart it, it is laid out again from the book
+first (`restore.restore_job`). Its id stays taken: the book has it, and the latest that left are remembered here for what
+is not yet in the book.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from pilotage.engine.jobs import JobState
+from pilotage.engine.parts import Standing
+from pilotage.engine.slots import stop_acting
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+LEFT_MAX = 10_000
+"""Ids of jobs that left which are remembered; those before them are surely in the book."""
+
+
+def is_over(job: JobState) -> bool:
+    """Whether nothing of a job is under way or will be, unless somebody restarts it."""
+    if not (job.cancelled or job.aborted) and (job.unfinished or job.late):
+        return False
+    return not any(
+        (work.candidates and not work.dropped) or any(not attempt.lost for attempt in work.attempts.values())
+        for work in job.work.values()
+    )
+
+
+def closes(job: JobState) -> bool:
+    """Whether a job is cleared as a whole, or in all that is not dropped, and over."""
+    if not job.cleared:
+        if not job.cleared_packages or len(job.cleared_packages) < job.count - job.counts[Standing.DROPPED]:
+            return False
+        kept = (number for number in range(job.count) if job.standing[number] != Standing.DROPPED)
+        if not all(number in job.cleared_packages for number in kept):
+            return False
+    return is_over(job)
+
+
+def let_go_of_cleared(engine: Engine) -> None:
+    """Every job that can go goes; the others are looked at again."""
+    for job in [job for job in engine.closing if closes(job)]:
+        let_go_of(engine, job)
+
+
+def let_go_of(engine: Engine, job: JobState) -> None:
+    """Know a job no longer. What may still act of it is known again when it comes back."""
+    for pilot, ref in [(pilot, ref) for pilot, refs in engine.acting.items() for ref in refs if ref.job == job.id]:
+        stop_acting(engine, pilot, ref)
+    for queue in job.classes.values():
+        engine.active.pop(queue, None)
+        engine.stuck.pop(queue, None)
+        for site in engine.sites.values():
+            site.stuck.pop(queue, None)
+            site.unfit.pop(queue, None)
+    engine.grown.pop(job, None)
+    engine.grants = deque(each for each in engine.grants if each[0] is not job)
+    engine.dead = deque(each for each in engine.dead if each[0] is not job)
+    for waiting in (engine.failed, engine.revived):
+        for each in [each for each in waiting if each[0] is job]:
+            del waiting[each]
+    engine.closing.pop(job, None)
+    engine.plans.pop(job.id, None)
+    del engine.jobs[job.id]
+    engine.left[job.id] = None
+    while len(engine.left) > LEFT_MAX:
+        del engine.left[next(iter(engine.left))]

@@ -1,0 +1,116 @@
+"""What the engine hears of sites from their batch systems, which only corroborates what agents say themselves."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pilotage.engine.dispatch import release_site
+from pilotage.engine.exchanges import find_attempt
+from pilotage.engine.histories import PILOT_KILLED
+from pilotage.engine.on_pilots import LOSSES, lose
+from pilotage.engine.parts import AttemptState, SiteState
+from pilotage.engine.timers import Due
+from pilotage.model import payloads
+from pilotage.model.exchange import AttemptRef
+from pilotage.model.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
+from pilotage.model.texts import NAME_MAX, REASON_MAX, clipped, named
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+_ATTEMPT = re.compile("[1-9][0-9]{0,8}")
+_DOUBLINGS_MAX = 60  # of a wait that is capped long before
+
+
+def on_report(engine: Engine, report: AnyReport) -> None:
+    """What a batch system says. It only corroborates: a lease that holds is believed before it."""
+    site = engine.sites.get(report.site)
+    if site is None:
+        return
+    match report:
+        case SiteSeen():
+            _seen(engine, site, answers=report.answers)
+        case Submitted():
+            _submitted(engine, site, report)
+        case SubmissionFailed():
+            _never_came(engine, site, report.key, reason=_reason(report.reason), message=clipped(report.message))
+        case Gone():
+            _gone(engine, site, report)
+
+
+def _seen(engine: Engine, site: SiteState, *, answers: bool) -> None:
+    was_known, site.answers = site.known, answers
+    if site.known and not was_known:
+        engine.openings.tell_all(site)
+    elif was_known and not site.known:
+        release_site(engine, site)
+
+
+def _submitted(engine: Engine, site: SiteState, report: Submitted) -> None:
+    native_id = clipped(report.native_id, NAME_MAX)
+    request = site.requests.get(report.key)
+    if request is not None:
+        if native_id and request.native_id != native_id:
+            requested = payloads.PilotRequested(site=site.name, slots=1, native_id=native_id)
+            engine.write(requested, pilot=report.key)
+        return
+    attempt = bound_attempt(engine, report.key)
+    if attempt is not None and not attempt.queued:
+        job = engine.jobs[attempt.ref.job]
+        queued = payloads.AttemptQueued(native_id=native_id or None)
+        engine.write(queued, job=job, number=attempt.number, attempt=attempt.ref.attempt, epoch=attempt.epoch)
+
+
+def bound_attempt(engine: Engine, key: str) -> AttemptState | None:
+    """The bound attempt that was submitted under a key."""
+    parts = key.rsplit(":", 2)
+    if len(parts) != 3 or not _ATTEMPT.fullmatch(parts[2]) or parts[1].count(".") != 2:
+        return None
+    return find_attempt(engine, AttemptRef(parts[0], parts[1], int(parts[2])))
+
+
+def _reason(text: str) -> str:
+    return named(text, most=REASON_MAX, otherwise="ended")
+
+
+def _gone(engine: Engine, site: SiteState, report: Gone) -> None:
+    reason, stderr = _reason(report.reason), clipped(report.stderr)
+    for name in list(engine.acting_under.get(report.key, ())):
+        if name not in engine.pilots:
+            engine.write(payloads.PilotEnded(reason=reason), pilot=name)
+    speaking = list(site.by_request.get(report.key, {}).values())
+    for pilot in speaking:
+        pilot.gone = reason
+        if pilot.suspect:
+            engine.write(payloads.PilotEnded(reason=reason, stderr=stderr), pilot=pilot.name)
+    if not speaking:
+        _never_came(engine, site, report.key, reason=reason, message=stderr)
+    elif report.key in site.requests:
+        engine.write(payloads.PilotEnded(reason=reason, stderr=stderr), pilot=report.key)
+
+
+def _never_came(engine: Engine, site: SiteState, key: str, *, reason: str, message: str) -> None:
+    request = site.requests.get(key)
+    if request is not None:
+        engine.write(payloads.PilotEnded(reason=reason, stderr=message), pilot=key)
+        if not request.spoke:
+            leave_alone(engine, site)
+        return
+    attempt = bound_attempt(engine, key)
+    if attempt is not None and attempt.site is site and not attempt.leased:
+        told = LOSSES.get(reason, "platform-failure")
+        if told == PILOT_KILLED:
+            told = "platform-failure"  # it never ran
+        lose(engine, attempt, reason=told, message=message or f"its batch job is gone: {reason}")
+
+
+def leave_alone(engine: Engine, site: SiteState) -> None:
+    """After a pilot that never spoke a site is left alone for a while, longer with each that follows."""
+    settings = engine.settings
+    wait = min(
+        settings.dead_start_seconds * 2.0 ** min(site.dead_starts, _DOUBLINGS_MAX), settings.dead_start_seconds_max
+    )
+    site.dead_starts += 1
+    site.quiet_until = engine.now + wait
+    engine.timers.at(site.quiet_until, Due.SITE, site.name)

@@ -1,0 +1,47 @@
+"""The time that leases and pauses are measured in: it goes on as the clock does, and does not jump when that is set.
+
+A clock that is set back by a minute or by ten years must not undo a lease, nor stop time until it has caught up; one that is
+set forward must not end every lease at once. So the engine has a time of its own, which is the clock's as long as
+nobody sets that:
+
+- set back by whatever: the engine's time stands still for that one step and goes on from there;
+- forward: from one step to the next the engine's time goes on at most `late_seconds` beyond the moment it had asked to
+  be woken at. A core that was woken later than that was asleep, stopped, or its clock was set, and nobody is to be given
+  up for the time in which nobody was listened to.
+
+Events are stamped by the clock itself, since people and other programs read it. Their times do not go back for less than
+`late_seconds`, so that the usual small corrections do not show.
+"""
+
+from __future__ import annotations
+
+
+class SteadyTime:
+    """The engine's time, and what to stamp events with, from what the clock says at each step."""
+
+    __slots__ = ("_late_seconds", "_offset", "_wake_at", "now", "stamp")
+
+    def __init__(self, now: float, *, late_seconds: float) -> None:
+        """Begin with the clock's own time."""
+        self.now = self.stamp = now
+        self._late_seconds = late_seconds
+        self._offset = 0.0  # the engine's time less the clock's
+        self._wake_at: float | None = None
+
+    def go_on(self, clock: float) -> None:
+        """A step begins, and the clock says this."""
+        now = clock + self._offset
+        if now < self.now:
+            now = self.now
+        elif self._wake_at is not None and now > (latest := max(self._wake_at, self.now) + self._late_seconds):
+            now = latest
+        if now != clock + self._offset:
+            self._offset = now - clock
+        self.now = now
+        if not self.stamp - self._late_seconds <= clock < self.stamp:
+            self.stamp = clock
+
+    def wake_at(self, time: float | None) -> float | None:
+        """When the clock will show a time of the engine, at which it wants to be woken."""
+        self._wake_at = time
+        return None if time is None else time - self._offset

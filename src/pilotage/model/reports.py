@@ -1,0 +1,44 @@
+"""What is heard of sites: from their batch systems, not from agents. A report is a word, and may be late or come twice."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SiteReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="report", omit_defaults=True):
+    """The base of what is heard of a site: from its batch system, not from agents."""
+
+    site: str
+
+
+class Submitted(SiteReport, frozen=True, kw_only=True, tag="submitted"):
+    """The batch system took what was submitted under our key, and calls it so."""
+
+    key: str
+    native_id: str
+
+
+class SubmissionFailed(SiteReport, frozen=True, kw_only=True, tag="submission-failed"):
+    """The batch system refused it; nothing was queued."""
+
+    key: str
+    reason: str
+    message: str = ""
+
+
+class Gone(SiteReport, frozen=True, kw_only=True, tag="gone"):
+    """A listing that succeeded does not have our key any more, or says how it ended; never said of an unknown answer."""
+
+    key: str
+    reason: str
+    stderr: str = ""
+
+
+class SiteSeen(SiteReport, frozen=True, kw_only=True, tag="seen"):
+    """Whether the batch system answers."""
+
+    answers: bool
+    message: str = ""
+
+
+AnyReport = Submitted | SubmissionFailed | Gone | SiteSeen

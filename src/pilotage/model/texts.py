@@ -1,0 +1,31 @@
+"""Texts and numbers from outside, made such that an event can carry them: what the book would refuse is never written."""
+
+from __future__ import annotations
+
+import math
+
+TEXT_MAX = 16_384
+"""Characters of a message."""
+NAME_MAX = 256
+"""Characters of the name of a node, a batch system's job, an owner and the like."""
+REASON_MAX = 64
+"""Characters of a reason."""
+REPLICAS_MAX = 1000
+"""Further attempts of one package that may be asked for in one epoch."""
+
+
+def clipped(text: str, most: int = TEXT_MAX) -> str:
+    """A text that can be written as UTF-8 and is not too long; where something is left out, its end says so."""
+    if not text.isascii():
+        text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def named(text: str, *, most: int = NAME_MAX, otherwise: str) -> str:
+    """The same for what must not be empty."""
+    return clipped(text, most) or otherwise
+
+
+def amount(value: float | None) -> float | None:
+    """A number of seconds that is not negative, or None where it is none."""
+    return None if value is None or not math.isfinite(value) else max(0.0, value)

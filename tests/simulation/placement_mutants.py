@@ -1,0 +1,65 @@
+"""Planted bugs in what goes where: room, time, and reservations that stand in the way."""
+
+from __future__ import annotations
+
+from pilotage.engine import dispatch, openings
+from pilotage.engine.openings import Openings
+from pilotage.engine.parts import PilotState, QueueClass, SiteState
+from pilotage.model.demand import slots_for
+from tests.simulation.mutants import Patch, graft, mutant
+
+
+@mutant(first_seed=1, by="rooms")
+def a_site_has_room_for_one_more(patch: Patch) -> None:
+    """A site is given one attempt more than its room."""
+    room = Openings.room
+
+    def larger(self: Openings, site: SiteState, shape: int) -> int:
+        return room(self, site, shape) + 1
+
+    patch.setattr(Openings, "room", larger)
+
+
+@mutant(first_seed=11, by="rooms")
+def a_pilot_is_given_what_it_has_no_time_for(patch: Patch) -> None:
+    """Nobody asks how long a pilot will last."""
+    graft(patch, dispatch.lasts, lambda pilot, queue, now: True)
+
+
+@mutant(first_seed=4, by="waiting")
+def a_reservation_is_never_given_back(patch: Patch) -> None:
+    """What was reserved where no pilot can run it waits there for one that can."""
+    graft(patch, dispatch.release_unfit, lambda engine, site: None)
+
+
+@mutant(first_seed=1, by="rooms")
+def a_pilot_is_given_one_too_many(patch: Patch) -> None:
+    """Off by one: the backlog takes one more than it says."""
+    taken = dispatch.takes
+
+    def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
+        if taken(pilot, queue, now):
+            return True
+        waits = pilot.in_backlog() <= pilot.backlog and slots_for(queue.demand, pilot.capacity) > 0
+        return waits and not pilot.leaving and not pilot.suspect
+
+    graft(patch, taken, takes)
+
+
+@mutant(first_seed=2, by="rooms")
+def memory_is_not_looked_at(patch: Patch) -> None:
+    """A pilot with a free core takes whatever its memory is."""
+    patch.setattr(PilotState, "fits", lambda self, demand: demand.cores_hundredths <= self.free[0])
+
+
+@mutant(first_seed=6, by="rooms")
+def a_category_has_no_limit(patch: Patch) -> None:
+    """More packages run than there are licences."""
+    graft(patch, dispatch.may_start, lambda engine, queue: queue.job.open)
+
+
+@mutant(first_seed=3, by="rooms")
+def an_executor_is_a_wish(patch: Patch) -> None:
+    """A package that is for one site runs at any."""
+    graft(patch, openings.allowed, lambda site, queue: True)
+    patch.setattr(QueueClass, "ordinary", property(lambda self: self.demand.nodes == 1))

@@ -1,0 +1,41 @@
+"""Planted bugs in what begins anew: by hand, after a failure, or because of somebody else."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pilotage.engine import operations, restart_rules, settling
+from pilotage.engine.engine import Engine
+from pilotage.engine.jobs import JobState
+from pilotage.engine.parts import PackageWork
+from pilotage.engine.restart import Verdict
+from tests.simulation.mutants import Patch, graft, mutant
+
+
+@mutant(first_seed=21, by="epochs")
+def what_is_read_may_be_voided(patch: Patch) -> None:
+    """A restart by hand is accepted while a consumer reads what the package made."""
+    graft(patch, operations._unread, lambda job, number, dotted: None)
+
+
+@mutant(first_seed=30, by="aborts")
+def what_begins_anew_leaves_its_consumers_given_up(patch: Patch) -> None:
+    """Packages that were given up because of a producer stay so when it begins anew."""
+    graft(patch, settling.revive_consumers, lambda engine: engine.revived.clear())
+
+
+@mutant(first_seed=4, by="retries")
+def what_looped_is_tried_under_the_same_limit(patch: Patch) -> None:
+    """Looping is taken for the fault of the place."""
+    patch.setitem(restart_rules._BY_NAME, "looping", restart_rules.RULES["platform-failure"])
+
+
+@mutant(first_seed=2, by="retries")
+def what_kills_its_pilots_is_not_parked(patch: Patch) -> None:
+    """A package under which pilots die is given the next one."""
+    carried = settling._carry_out
+
+    def carry_out(engine: Engine, job: JobState, work: PackageWork, answer: Verdict) -> None:
+        carried(engine, job, work, msgspec.structs.replace(answer, action=answer.action.replace("park", "restart")))
+
+    graft(patch, carried, carry_out)
