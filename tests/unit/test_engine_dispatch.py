@@ -191,10 +191,10 @@ def test_a_backlog_is_filled_beyond_the_slots_and_no_further() -> None:
         assert len(pilot.held) == 10
 
 
-def test_a_backlog_takes_no_more_than_the_room_of_its_site() -> None:
+def test_what_waits_in_a_backlog_has_room_beside_the_slots() -> None:
     with Small(site(cores=2)) as small:
-        small.submit(bag(30))
-        assert len(small.pilot(backlog=50).held) == 1 + math.ceil(1.25 * 2)
+        small.submit(bag(80))
+        assert len(small.pilot(backlog=50).held) == 2 + 50
 
 
 def test_a_pilot_that_leaves_is_given_nothing_more() -> None:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the agent; the exit status."""
     chosen = _parser().parse_args(arguments)
-    os.umask(0o077)
     if chosen.command == "settle":
         return _settle(chosen)
     from pilotage.agent.supervisor import Record, supervise

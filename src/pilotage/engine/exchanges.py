@@ -30,7 +30,10 @@ def hear(engine: Engine, exchange: Exchange) -> None:
     pilot.sequence = exchange.sequence
     pilot.heard_at = engine.now
     pilot.leaving = exchange.leaving
-    pilot.backlog = exchange.backlog
+    if pilot.backlog != exchange.backlog:
+        pilot.site.backlog += exchange.backlog - pilot.backlog
+        pilot.backlog = exchange.backlog
+        engine.openings.tell_all(pilot.site)
     remaining = amount(exchange.remaining_seconds)
     pilot.ends_at = None if remaining is None else engine.now + remaining
     if pilot.capacity != exchange.capacity:

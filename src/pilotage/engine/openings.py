@@ -1,7 +1,8 @@
 """Which sites have room for which shape: the first with room is found without looking at the full ones.
 
 Room, as in swift-site-selection with a score of 1: in bound mode 1 + jobThrottle · TScore; in pilot mode
-1 + ⌈min(1, TScore) · 1.25 · live slots⌉ for each shape, and as in bound mode while no slot is live.
+1 + ⌈min(1, TScore) · 1.25 · live slots⌉ for each shape and what its pilots let wait besides, and as in bound mode while
+no slot is live.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class Openings:
         """How many of a shape may be reserved or under way at a site at once."""
         slots = site.slots[shape]
         if site.site.mode == "pilots" and slots > 0:
-            return 1 + math.ceil(min(1.0, TSCORE) * self._engine.settings.slots_factor * slots)
+            return 1 + math.ceil(min(1.0, TSCORE) * self._engine.settings.slots_factor * slots) + site.backlog
         return 1 + math.floor(site.site.job_throttle * TSCORE)
 
     def has_room(self, site: SiteState, shape: int) -> bool:

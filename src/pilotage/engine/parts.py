@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pilotage.engine.queues import ReadyQueue
 from pilotage.engine.restart import Failure, Verdict
-from pilotage.model.demand import Capacity, Demand
+from pilotage.model.demand import Capacity, Demand, slots_for
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.site import Site
 
@@ -229,6 +229,7 @@ class PilotState:
         "owed",
         "request",
         "sequence",
+        "shapes",
         "site",
         "suspect",
         "waiting",
@@ -243,6 +244,7 @@ class PilotState:
         self.capacity = Capacity(cores_hundredths=0)
         self.free = [0, 0, 0, 0]  # cores in hundredths, memory, gpus, scratch: below nothing where a backlog waits
         self.backlog = 0
+        self.shapes: dict[Demand, int] = {}  # what it was given, by what it takes
         self.ends_at: float | None = None
         self.leaving = ""
         self.sequence = 0
@@ -266,6 +268,11 @@ class PilotState:
         return attempt
 
     def _use(self, demand: Demand, sign: int) -> None:
+        count = self.shapes.get(demand, 0) - sign
+        if count:
+            self.shapes[demand] = count
+        else:
+            del self.shapes[demand]
         free = self.free
         free[0] += sign * demand.cores_hundredths
         free[1] += sign * demand.memory_bytes
@@ -276,11 +283,14 @@ class PilotState:
         """Note what it has; what is left follows from what it was given."""
         self.capacity = capacity
         self.free = [capacity.cores_hundredths, capacity.memory_bytes, capacity.gpus, capacity.scratch_bytes]
+        self.shapes.clear()
         for attempt in self.assigned.values():
             self._use(attempt.demand, -1)
 
     def in_backlog(self) -> int:
         """How many of the attempts it was given cannot run beside those before them."""
+        if len(self.shapes) == 1:
+            return max(0, len(self.assigned) - slots_for(next(iter(self.shapes)), self.capacity))
         cores, memory, gpus, scratch = (
             self.capacity.cores_hundredths,
             self.capacity.memory_bytes,
@@ -320,6 +330,7 @@ class SiteState:
 
     __slots__ = (
         "answers",
+        "backlog",
         "by_request",
         "dead_starts",
         "expected",
@@ -348,6 +359,7 @@ class SiteState:
         self.reserved: dict[QueueClass, deque[int]] = {}
         self.stuck: dict[QueueClass, None] = {}  # classes that wait for room here
         self.unfit: dict[QueueClass, None] = {}  # classes that were reserved here in vain
+        self.backlog = 0  # how many attempts the live pilots let wait beyond what they run
         self.slots: dict[int, int] = {}  # shape → how many of it the live pilots hold at once
         self.used: dict[int, int] = {}  # shape → reservations and attempts under way
         self.expected = 0  # pilots that were asked for and have not spoken
