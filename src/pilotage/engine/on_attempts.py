@@ -25,6 +25,7 @@ from pilotage.model.reasons import LossReason
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
+_SUCCESS = ExitCodeGasw.SUCCESS  # a member of an enumeration is slow to look up
 PILOT_KILLED: LossReason = "pilot-killed"
 UNHEARD: LossReason = "unheard"
 RESCHEDULED: LossReason = "rescheduled"
@@ -47,9 +48,8 @@ def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event,
         work = job.work_of(number)
     demand = demand_of(job, number, memory_bytes=data.memory_bytes, wall_seconds=data.wall_seconds)
     ref = AttemptRef(job.id, event.package or "", event.attempt)
-    attempt = AttemptState(
-        ref, number=number, epoch=event.epoch, site=site, demand=demand, shape=engine.shape_of(demand)
-    )
+    shape = engine.shape_of(demand)
+    attempt = AttemptState(ref, number=number, epoch=event.epoch, site=site, demand=demand, shape=shape)
     attempt.created_at = event.time
     attempt.drop_revision = data.drop_revision
     attempt.remaining_seconds = data.remaining_seconds
@@ -62,7 +62,8 @@ def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event,
     occupy(engine, attempt)
     reconsider(engine, job, number)
     # Only now: as long as it was in a queue, it was in that of its number before.
-    job.last_attempt[number] = max(job.last_attempt[number], event.attempt)
+    if event.attempt > job.last_attempt[number]:
+        job.last_attempt[number] = event.attempt
 
 
 def attempt_key(ref: AttemptRef) -> str:
@@ -165,7 +166,8 @@ def _succeed(engine: Engine, job: JobState, work: PackageWork, attempt: AttemptS
     vacate(engine, attempt)
     work.candidates.append(attempt.ref.attempt)
     engine.grants.append((job, attempt.number))
-    reconsider(engine, job, attempt.number)
+    if job.standing[attempt.number] != Standing.LIVE:  # where it is, it stays
+        reconsider(engine, job, attempt.number)
 
 
 def on_attempt_finished(
@@ -178,7 +180,7 @@ def on_attempt_finished(
     if found is None:
         return
     work, attempt = found
-    if data.exit_code == ExitCodeGasw.SUCCESS:
+    if data.exit_code == _SUCCESS:
         _succeed(engine, job, work, attempt)
         return
     del work.attempts[attempt.ref.attempt]

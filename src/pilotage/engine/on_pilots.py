@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from pilotage.book.codec import Checked
 from pilotage.engine.dispatch import release_site
 from pilotage.engine.on_attempts import PILOT_KILLED, UNHEARD, attempt_key
 from pilotage.engine.parts import AttemptState, PilotRequest, PilotState, SiteState
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _ATTEMPT = re.compile("[1-9][0-9]{0,8}")
 _DOUBLINGS_MAX = 60  # of a wait that is capped long before
+_OF_THE_ENGINE = (payloads.AttemptStarted, payloads.AttemptSuspected)  # what no agent says of an attempt
 _LOSSES: dict[str, LossReason] = {
     # Why a pilot ended → why what it held is lost; any other is a platform failure.
     **dict.fromkeys(("failed", "killed", "out-of-memory", "signal"), PILOT_KILLED),
@@ -136,7 +138,7 @@ def hear(engine: Engine, exchange: Exchange) -> None:
     pilot.leaving = exchange.leaving
     pilot.backlog = exchange.backlog
     pilot.ends_at = None if exchange.remaining_seconds is None else engine.now + exchange.remaining_seconds
-    if pilot.capacity != exchange.capacity:
+    if pilot.capacity is not exchange.capacity and pilot.capacity != exchange.capacity:
         engine.openings.slots_changed(pilot.site, pilot, -1)
         pilot.offers(exchange.capacity)
         engine.openings.slots_changed(pilot.site, pilot, 1)
@@ -176,21 +178,27 @@ def find_attempt(engine: Engine, ref: AttemptRef) -> AttemptState | None:
     return work.attempts.get(ref.attempt) if work is not None else None
 
 
-def may_say(engine: Engine, pilot: str, event: Event, data: payloads.Payload) -> bool:
-    """Whether an agent may say something of an attempt: one that was created, in its epoch, and that no other has.
+def may_say(engine: Engine, pilot: str, one: Checked) -> int | None:
+    """Of which package an agent says something; None where it may not: of an attempt that was not created, or another's.
 
     Whatever it says of another would be in the book, and an engine that starts from the book would believe it.
     """
-    job, place = engine.jobs.get(event.job or ""), parse_dotted(event.package or "")
-    number = job.number((place.stage, place.line, place.number)) if job is not None and place is not None else None
-    if job is None or number is None or isinstance(data, payloads.AttemptStarted | payloads.AttemptSuspected):
-        return False
+    event, place = one.event, one.place
+    if type(one.data) in _OF_THE_ENGINE:
+        return None
     attempt = event.attempt or 0
-    if attempt > job.last_attempt[number] or event.epoch > job.epoch_of(number):
-        return False
+    speaking = engine.pilots.get(pilot)
+    if speaking is not None:
+        held = speaking.assigned.get(AttemptRef(event.job or "", event.package or "", attempt))
+        if held is not None and held.epoch == event.epoch:
+            return held.number  # what it was given and did not lose is its own
+    job = engine.jobs.get(event.job or "")
+    number = job.number(place) if job is not None and place is not None else None
+    if job is None or number is None or attempt > job.last_attempt[number] or event.epoch > job.epoch_of(number):
+        return None
     work = job.work.get(number)
     found = work.attempts.get(attempt) if work is not None else None
-    return found is None or (found.pilot == pilot and found.epoch == event.epoch)
+    return number if found is None or (found.pilot == pilot and found.epoch == event.epoch) else None
 
 
 def _lease(engine: Engine, pilot: PilotState, ref: AttemptRef, node: str) -> None:

@@ -111,10 +111,10 @@ class PackageWork:
         "bound_at",
         "candidates",
         "delayed_until",
-        "dotted",
         "dropped",
         "failures",
         "held",
+        "named",
         "number",
         "queue",
         "replicas",
@@ -125,7 +125,7 @@ class PackageWork:
     def __init__(self, number: int) -> None:
         """Begin with nothing."""
         self.number = number
-        self.dotted = ""  # its place as events have it, once somebody asked
+        self.named: tuple[str, tuple[int, int, int]] | None = None  # its place, as text and numbers, once asked for
         self.attempts: dict[int, AttemptState] = {}  # of the current epoch, not over
         self.failures: dict[int, Failure] = {}  # of the current epoch, by attempt
         self.candidates: list[int] = []  # attempts of the current epoch that succeeded and wait for a grant
@@ -150,6 +150,16 @@ class PackageWork:
         return bool(self.attempts or self.failures or self.candidates or self.held or self.dropped or self.replicas)
 
 
+class Reservations:
+    """How many reservations there are of one shape and level; the classes with that shape and level share it."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.count = 0
+
+
 class QueueClass:
     """Ready packages of a job that are alike to whoever looks for work: what they take, where they may run, their rank."""
 
@@ -167,6 +177,7 @@ class QueueClass:
         "priority",
         "queue",
         "ready",
+        "reservations",
         "restarts",
         "run_seconds",
         "shape",
@@ -208,6 +219,7 @@ class QueueClass:
         self.prefer = prefer  # the site to be tried first
         self.queue = ReadyQueue()
         self.ready = 0  # how many in the queue still count
+        self.reservations = Reservations()
         self.watched = False  # a timer looks at how long they wait
         self.sites_looked_at = 0
         self.impossible = False  # of so many sites none could ever run it
@@ -276,9 +288,10 @@ class PilotState:
     def _use(self, demand: Demand, sign: int) -> None:
         free = self.free
         free[0] += sign * demand.cores_hundredths
-        free[1] += sign * demand.memory_bytes
-        free[2] += sign * demand.gpus
-        free[3] += sign * demand.scratch_bytes
+        if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
+            free[1] += sign * demand.memory_bytes
+            free[2] += sign * demand.gpus
+            free[3] += sign * demand.scratch_bytes
 
     def offers(self, capacity: Capacity) -> None:
         """Note what it has; what is left follows from what it was given."""
@@ -331,10 +344,12 @@ class SiteState:
         "dead_starts",
         "expected",
         "index",
+        "name",
         "pilots",
         "quiet_until",
         "requests",
         "reserved",
+        "rooms",
         "site",
         "slots",
         "stuck",
@@ -346,6 +361,7 @@ class SiteState:
     def __init__(self, site: Site, index: int) -> None:
         """A site that answers, as far as anybody knows."""
         self.site = site
+        self.name = site.name
         self.index = index
         self.answers = True
         self.pilots: dict[str, PilotState] = {}
@@ -356,14 +372,10 @@ class SiteState:
         self.unfit: dict[QueueClass, None] = {}  # classes that were reserved here in vain
         self.slots: dict[int, int] = {}  # shape → how many of it the live pilots hold at once
         self.used: dict[int, int] = {}  # shape → reservations and attempts under way
+        self.rooms: dict[int, int] = {}  # shape → how many there may be, where it was asked since the slots changed
         self.expected = 0  # pilots that were asked for and have not spoken
         self.dead_starts = 0
         self.quiet_until = 0.0
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self.site.name
 
     @property
     def known(self) -> bool:
