@@ -10,6 +10,7 @@ import msgspec
 from pilotage.book.codec import Checked, Codec
 from pilotage.book.finals import FinalPackage
 from pilotage.book.join import join
+from pilotage.book.ledger import Changes
 from pilotage.book.rows import JobRow
 from pilotage.engine.engine import Engine
 from pilotage.engine.parts import Standing
@@ -88,13 +89,20 @@ class Log:
         return iter(())
 
 
+class _Shelf(MemoryLedger):
+    """A ledger that keeps every row the folds work on, and of the events only how many there were: their text is written."""
+
+    def _write_events(self, changes: Changes) -> None:
+        self.advance(changes.last_position)
+
+
 class Folded(Log):
     """The same with the folds of the book, in memory: facts, states, histograms, statistics."""
 
     def __init__(self) -> None:
         """Begin with an empty book."""
         super().__init__()
-        self.ledger = MemoryLedger()
+        self.ledger = _Shelf()
         self._codec = Codec()
 
     def keep(self, events: Sequence[Checked], now: float) -> None:
@@ -172,12 +180,13 @@ class Yard:
         plan = self.definitions.plan(JOB, ())
         self.driver.receive(Submit(token=1, job=JOB, registered=registration(self.sketch), plan=plan))
         moments = 0
-        job = None
-        while job is None or job.counts[Standing.DONE] < self.packages:
-            if not self.schedule.step():
-                raise SystemExit("nothing more will happen, and the job is not done")
-            moments += 1
-            job = self.engine.jobs.get(JOB)
+        step, jobs = self.schedule.step, self.engine.jobs
+        while JOB not in jobs or jobs[JOB].counts[Standing.DONE] < self.packages:
+            steps = self.driver.steps
+            while steps == self.driver.steps:  # until the core took another one, nothing of the job has changed
+                if not step():
+                    raise SystemExit("nothing more will happen, and the job is not done")
+                moments += 1
         self.journal.sync()
         return moments
 

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 import pilotage.engine.engine as engine_module
+from pilotage.book.codec import Checked
 from pilotage.book.streams import Heard
 from pilotage.engine import (
     dispatch,
@@ -83,6 +84,12 @@ def graft(patch: Patch, original: Any, mutated: Any) -> None:
     patch.setattr(handlers, "DECISIONS", decisions)
     patch.setattr(engine_module, "DECISIONS", decisions)
     assert found, f"{original} is nowhere to be found"
+
+
+def whoever_it_is(engine: Engine, _: str, one: Checked) -> int | None:
+    """The package that something is said of, whoever says it."""
+    job = engine.jobs.get(one.event.job or "")
+    return job.number(one.place) if job is not None and one.place is not None else None
 
 
 # --- who is believed --------------------------------------------------------------------------------------------------
@@ -162,7 +169,7 @@ def a_duplicate_counts_twice(patch: Patch) -> None:
             engine.failed[job, number] = None
 
     patch.setattr(core_module, "Heard", Forgetful)
-    graft(patch, exchanges.may_say, lambda *_: True)  # else an end that is told again is noted, and no more
+    graft(patch, exchanges.may_say, whoever_it_is)  # else an end that is told again is noted, and no more
     graft(patch, folded, on_attempt_finished)
 
 

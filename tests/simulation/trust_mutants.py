@@ -10,7 +10,7 @@ from pilotage.engine.parts import SiteState
 from pilotage.model import payloads, texts
 from pilotage.model.reports import Gone
 from pilotage.simulator.scene import Scene
-from tests.simulation.mutants import Patch, a_late_success_is_forgotten, graft, mutant
+from tests.simulation.mutants import Patch, a_late_success_is_forgotten, graft, mutant, whoever_it_is
 
 
 @mutant(first_seed=1, by="creations successes")
@@ -53,7 +53,7 @@ def a_batch_system_is_believed_before_its_pilots(patch: Patch) -> None:
 @mutant(first_seed=1, by="rogues")
 def whatever_an_agent_says_of_attempts_is_believed(patch: Patch) -> None:
     """An agent may end what another runs, and what it has ended itself, as often as it likes."""
-    graft(patch, exchanges.may_say, lambda *_: True)
+    graft(patch, exchanges.may_say, whoever_it_is)
 
 
 @mutant(first_seed=12, by="journal")

@@ -7,7 +7,6 @@ it into the next, until it is today's.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -233,15 +232,13 @@ class Codec:
             _remember(self._names, name, NAME, f"{kind} name")
         if event.attempt is not None and not (1 <= event.attempt <= 999_999_999):
             raise _Refused("malformed", f"attempt {event.attempt}: attempts count from 1")
-        if event.package is None:
+        text = event.package
+        if text is None:
             return kind, None
-        return kind, self._place(event.package)
-
-    def _place(self, text: str) -> Place:
         place = self._places.get(text) or self._place_of(text)
         if place is None:
             raise _Refused("malformed", f"package {_short(text)!r} is not stage.line.n, each from 1")
-        return place
+        return kind, place
 
     def _place_of(self, text: str) -> Place | None:
         found = DOTTED.fullmatch(text)
@@ -261,7 +258,7 @@ class Codec:
         if not (1 <= event.epoch <= COUNTER_MAX) or not (0 <= event.seen <= COUNTER_MAX):
             said = f"clock ({event.epoch}, {event.seen})"
             raise _Refused("malformed", f"{said}: an epoch counts from 1, a position from 0")
-        if not (0 <= event.time < TIME_MAX) or math.isnan(event.time):
+        if not (0 <= event.time < TIME_MAX):  # which is so of no number too
             raise _Refused("malformed", f"time {event.time} is not in seconds since 1970")
 
     def _payload(self, event: Event, kind: SubjectKind) -> Payload:

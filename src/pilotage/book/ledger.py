@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -19,13 +20,16 @@ USUAL: dict[str, int | None] = {"version": 1, "skewed": 0, "epoch": 1, "pilot": 
 """What most events about packages have in these columns, which need not be said of each."""
 PLAIN_COLUMNS = tuple(column for column in rows.EventRow.__struct_fields__ if column not in USUAL)
 """The columns of such an event that are its own."""
+_USUAL_VALUES = tuple(USUAL.values())
+_in_order: Callable[[tuple[Any, ...]], tuple[Any, ...]] = itemgetter(
+    *((*PLAIN_COLUMNS, *USUAL).index(column) for column in rows.EventRow.__struct_fields__)
+)
 _TYPE = PLAIN_COLUMNS.index("type")  # the same as in a whole row: no usual column comes before it
 
 
 def whole_event(plain: tuple[Any, ...]) -> tuple[Any, ...]:
     """The row of an event that has the usual values, in the order of the columns of EventRow."""
-    values = {**USUAL, **dict(zip(PLAIN_COLUMNS, plain, strict=True))}
-    return tuple(values[column] for column in rows.EventRow.__struct_fields__)
+    return _in_order(plain + _USUAL_VALUES)
 
 
 class Sought(NamedTuple):

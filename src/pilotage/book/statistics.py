@@ -44,6 +44,9 @@ class Sketch(msgspec.Struct, array_like=True):
 
 _decoder = msgspec.msgpack.Decoder(Sketch)
 _encode = msgspec.msgpack.Encoder().encode
+_AT_HAND_MAX = 512
+_at_hand: dict[bytes, Sketch] = {}
+"""Sketches that were packed lately, by what they were packed to: the slices of the present are wanted with each batch."""
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,7 +233,7 @@ class Observations:
         if not wanted:
             return []
         stored = {
-            (row.width_seconds, row.slice, row.site, row.activity): _decoder.decode(row.sketch)
+            (row.width_seconds, row.slice, row.site, row.activity): _unpacked(row.sketch)
             for row in ledger.statistics(wanted.keys())
         }
         return [
@@ -239,7 +242,7 @@ class Observations:
                 slice=key[1],
                 site=key[2],
                 activity=key[3],
-                sketch=_packed(_added(stored.get(key), sketches)),
+                sketch=_stored(stored.get(key), sketches),
             )
             for key, sketches in wanted.items()
         ]
@@ -265,14 +268,37 @@ def observe_job(observations: Observations, job: JobRow, *, before: Sequence[obj
                 observations.enter(State.WAITING, at=accepted, activity=activity, count=count, since=since)
 
 
+def _unpacked(packed: bytes) -> Sketch:
+    """A stored sketch, for one who may change it."""
+    return _at_hand.pop(packed, None) or _decoder.decode(packed)
+
+
 def _packed(sketch: Sketch) -> bytes:
-    """As it is stored; what was taken back to nothing is left out, and equal sketches are equal bytes."""
+    """A sketch in order as it is stored."""
+    packed = _encode(sketch)
+    if len(_at_hand) >= _AT_HAND_MAX:
+        _at_hand.clear()
+    _at_hand[packed] = sketch
+    return packed
+
+
+def _ordered(sketch: Sketch) -> Sketch:
+    """What was taken back to nothing is left out, and equal sketches are in the same order: they are equal bytes."""
     counts, sums = sketch.counts, sketch.sums
     if 0 in counts.values():
         counts = {code: count for code, count in counts.items() if count}
         counted = {code // BINS for code in counts}
         sums = {pair: total for pair, total in sums.items() if pair in counted}
-    return _encode(Sketch({code: counts[code] for code in sorted(counts)}, {pair: sums[pair] for pair in sorted(sums)}))
+    return Sketch({code: counts[code] for code in sorted(counts)}, {pair: sums[pair] for pair in sorted(sums)})
+
+
+def _stored(before: Sketch | None, sketches: Iterable[Sketch]) -> bytes:
+    """Sketches added to what was stored before, which is changed; as it is stored."""
+    codes, pairs = (len(before.counts), len(before.sums)) if before is not None else (0, 0)
+    total = _added(before, sketches)
+    # What was stored is in order, and stays so where nothing came to it and nothing was taken back.
+    in_order = codes == len(total.counts) and pairs == len(total.sums) and 0 not in total.counts.values()
+    return _packed(total if in_order else _ordered(total))
 
 
 def _added(total: Sketch | None, sketches: Iterable[Sketch]) -> Sketch:

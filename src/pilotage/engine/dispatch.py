@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
 
+_READY = Standing.READY  # an attribute of a class is slow to look up
+
+
 def bind(engine: Engine) -> None:
     """Reserve ready packages for sites as long as there is room."""
     if not engine.active:
@@ -30,9 +33,10 @@ def bind(engine: Engine) -> None:
     queues = list(engine.active)
     if len(queues) > 1:
         queues.sort(key=_rank)
+    first = engine.openings.first
     for queue in queues:
         while queue.ready and may_start(engine, queue):
-            site = engine.openings.first(queue) or displace(engine, queue)
+            site = first(queue) or displace(engine, queue)
             if site is None:
                 if engine.openings.is_impossible(queue):
                     _give_up(engine, queue)
@@ -76,7 +80,7 @@ def _take(engine: Engine, queue: QueueClass) -> int | None:
     job = queue.job
     while queue.queue:
         number = queue.queue.pop()
-        if job.standing[number] == Standing.READY and queue_of(engine, job, number) is queue:
+        if job.standing[number] == _READY and queue_of(engine, job, number) is queue:
             return number
     return None
 
@@ -95,14 +99,14 @@ def _bind(engine: Engine, queue: QueueClass, number: int, site: SiteState) -> No
             return
     if queue not in site.reserved and not could_take(site, queue, engine.now):
         engine.timers.at(engine.now + engine.settings.unfit_seconds, Due.UNFIT, site.name)
-    reserve(engine, job, number, site)
+    reserve(engine, queue, number, site)
     engine.pulled[site] = None
 
 
 def displace(engine: Engine, queue: QueueClass) -> SiteState | None:
     """Make room by giving back a reservation of lower rank that nobody pulled."""
-    levels = engine.reserved_levels
-    if not any(count and shape == queue.shape and level > queue.level for (shape, level), count in levels.items()):
+    reserved = engine.reservations.items()
+    if not any(each.count and shape == queue.shape and level > queue.level for (shape, level), each in reserved):
         return None
     for site in engine.openings.open_sites(queue):
         if not site.known:
@@ -136,10 +140,7 @@ def pull(engine: Engine) -> None:
 def _serve(engine: Engine, site: SiteState, pilot: PilotState) -> None:
     served = False
     while site.reserved:
-        queues = list(site.reserved)
-        if len(queues) > 1:
-            queues.sort(key=_rank)
-        queue = next((each for each in queues if takes(pilot, each, engine.now)), None)
+        queue = _first_taken(engine, site, pilot)
         if queue is None:
             break
         create(engine, queue.job, site.reserved[queue][0], queue.demand, site, pilot=pilot)
@@ -149,9 +150,20 @@ def _serve(engine: Engine, site: SiteState, pilot: PilotState) -> None:
         bind(engine)  # what was pulled leaves room behind it where a pilot has a backlog
 
 
+def _first_taken(engine: Engine, site: SiteState, pilot: PilotState) -> QueueClass | None:
+    """The class of the highest rank among those reserved at a site of which a pilot can take one."""
+    queues = list(site.reserved)
+    if len(queues) > 1:
+        queues.sort(key=_rank)
+    for queue in queues:
+        if takes(pilot, queue, engine.now):
+            return queue
+    return None
+
+
 def leave_if_full(site: SiteState, pilot: PilotState) -> None:
     """A pilot that can take nothing more asks in vain: nobody looks at it until it has something free again."""
-    if pilot.free[0] <= 0 and pilot.in_backlog() >= pilot.backlog:
+    if pilot.free[0] <= 0 and (not pilot.backlog or pilot.in_backlog() >= pilot.backlog):
         site.waiting.pop(pilot.name, None)
 
 
@@ -187,10 +199,12 @@ def create(
 ) -> None:
     """Write an attempt down: with a lease for a pilot, or for the batch system of the site."""
     work = job.work.get(number)
-    declared = job.plan.templates[job.plan.template_of[number]].demand
-    attempts = work.attempts if work is not None else {}
-    over = [n for n, attempt in attempts.items() if attempt.lost]
-    replica = work is not None and work.replicas > work.replicated and any(each.trusted for each in attempts.values())
+    declared = job.plan.templates[job.kinds[number]].demand
+    over: list[int] = []
+    replica = False
+    if work is not None and work.attempts:
+        over = [n for n, attempt in work.attempts.items() if attempt.lost]
+        replica = work.replicas > work.replicated and any(each.trusted for each in work.attempts.values())
     created = payloads.AttemptCreated(
         site=site.name,
         pilot=pilot.name if pilot is not None else None,

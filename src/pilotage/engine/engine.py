@@ -9,7 +9,7 @@ that know how are functions in modules of their own, each over the engine: `on_j
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +22,7 @@ from pilotage.engine.handlers import DECISIONS, JOB_FOLDS, OTHER_FOLDS, PACKAGE_
 from pilotage.engine.jobs import JobState, Place
 from pilotage.engine.leaving import let_go_of_cleared
 from pilotage.engine.openings import Openings
-from pilotage.engine.parts import AttemptState, PilotRequest, PilotState, QueueClass, SiteState
+from pilotage.engine.parts import AttemptState, PilotRequest, PilotState, QueueClass, Reservations, SiteState
 from pilotage.engine.sanity import durable_state, sanity_check
 from pilotage.engine.settings import EngineSettings
 from pilotage.engine.timers import Timers
@@ -69,7 +69,7 @@ class Engine:
         self.sites: dict[str, SiteState] = {}
         self.openings = Openings(self)
         self.effects: list[Effect] = []
-        self.reserved_levels: Counter[tuple[int, tuple[int, int, int]]] = Counter()  # reservations by shape and level
+        self.reservations: dict[tuple[int, tuple[int, int, int]], Reservations] = {}  # by shape and level
         self.active: dict[QueueClass, None] = {}  # classes with ready packages
         self.stuck: dict[QueueClass, None] = {}  # those that no site has room for, and that wait for one to say so
         self.grants: deque[tuple[JobState, int]] = deque()
@@ -126,6 +126,12 @@ class Engine:
                 return
         self._fold(event, one.data, job, number)
 
+    def apply_to(self, number: int, one: Checked) -> None:
+        """As `apply`, for an event that an agent says of a package of which the number was found."""
+        event = one.event
+        if event.job is not None:
+            self._fold(event, one.data, self.jobs.get(event.job), number)
+
     def _fold(self, event: Event, data: Payload, job: JobState | None, number: int | None) -> None:
         if number is not None:
             if (fold := PACKAGE_FOLDS.get(type(data))) is not None:
@@ -153,9 +159,7 @@ class Engine:
         dotted: str | None = None
         if number is not None:
             assert job is not None
-            dotted = job.dotted(number)
-            stage, line, position = dotted.split(".")
-            place = (int(stage), int(line), int(position))
+            dotted, place = job.named(number)
             kind = "package" if attempt is None else "attempt"
         else:
             kind = "pilot" if pilot is not None else "job"
@@ -175,7 +179,10 @@ class Engine:
         )
         self.next_n += 1
         self._decided.append(Checked(0, event, kind, place, data))
-        self._fold(event, data, job, number)
+        if number is None:
+            self._fold(event, data, job, None)
+        elif (fold := PACKAGE_FOLDS.get(type(data))) is not None:
+            fold(self, job, number, event, data)
 
     def decide(self, now: float) -> list[Checked]:
         """Everything that can be decided now, as events that have been applied; their effects wait in `effects`."""

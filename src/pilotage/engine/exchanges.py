@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pilotage.book.codec import Checked
 from pilotage.engine.on_attempts import attempt_key
 from pilotage.engine.parts import AttemptState, PilotState
 from pilotage.engine.slots import stop_all_but
 from pilotage.model import payloads
-from pilotage.model.events import Event, parse_dotted
+from pilotage.model.events import parse_dotted
 from pilotage.model.exchange import AttemptRef, Exchange
 from pilotage.model.texts import NAME_MAX, amount, clipped
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
+_OF_THE_ENGINE = (payloads.AttemptStarted, payloads.AttemptSuspected)  # what no agent says of an attempt
 _OWED_MAX = 64  # ends that a pilot may owe beyond what it holds until somebody looks
 
 
@@ -31,9 +33,8 @@ def hear(engine: Engine, exchange: Exchange) -> None:
     pilot.heard_at = engine.now
     pilot.leaving = exchange.leaving
     if pilot.backlog != exchange.backlog:
-        pilot.site.backlog += exchange.backlog - pilot.backlog
+        engine.openings.backlog_changed(pilot.site, exchange.backlog - pilot.backlog)
         pilot.backlog = exchange.backlog
-        engine.openings.tell_all(pilot.site)
     remaining = amount(exchange.remaining_seconds)
     pilot.ends_at = None if remaining is None else engine.now + remaining
     if pilot.capacity != exchange.capacity:
@@ -80,26 +81,34 @@ def find_attempt(engine: Engine, ref: AttemptRef) -> AttemptState | None:
     return work.attempts.get(ref.attempt) if work is not None else None
 
 
-def may_say(engine: Engine, pilot: str, event: Event, data: payloads.Payload) -> bool:
-    """Whether an agent may say something of an attempt: one that it has, or was given and has not told the end of.
+def may_say(engine: Engine, pilot: str, one: Checked) -> int | None:
+    """Of which package an agent says something; None where it may not: of an attempt that it neither has nor owes the end of.
 
     Whatever it says of another would be in the book, and an engine that starts from the book would believe it.
     """
-    job, place = engine.jobs.get(event.job or ""), parse_dotted(event.package or "")
-    number = job.number((place.stage, place.line, place.number)) if job is not None and place is not None else None
-    if job is None or number is None or isinstance(data, payloads.AttemptStarted | payloads.AttemptSuspected):
-        return False
-    attempt = event.attempt or 0
-    work = job.work.get(number)
-    found = work.attempts.get(attempt) if work is not None else None
-    if found is not None:
-        return found.pilot == pilot and found.epoch == event.epoch
-    ref = AttemptRef(job.id, event.package or "", attempt)
+    event, place = one.event, one.place
+    if type(one.data) in _OF_THE_ENGINE:
+        return None
+    ref = AttemptRef(event.job or "", event.package or "", event.attempt or 0)
     speaker = engine.pilots.get(pilot)
+    if speaker is not None:
+        held = speaker.assigned.get(ref)
+        if held is not None and held.epoch == event.epoch:
+            return held.number  # what it was given and did not lose is its own
+    job = engine.jobs.get(ref.job)
+    number = job.number(place) if job is not None and place is not None else None
+    if job is None or number is None:
+        return None
+    work = job.work.get(number)
+    found = work.attempts.get(ref.attempt) if work is not None else None
+    if found is not None:
+        return number if found.pilot == pilot and found.epoch == event.epoch else None
     epoch = (speaker.owed if speaker is not None else engine.owed.get(pilot, {})).get(ref)
     if epoch is None and ref in engine.acting.get(pilot, ()):
         epoch = 0
-    return epoch is not None and (event.epoch == epoch if epoch else event.epoch <= job.epoch_of(number))
+    if epoch is None:
+        return None
+    return number if (event.epoch == epoch if epoch else event.epoch <= job.epoch_of(number)) else None
 
 
 def _lease(engine: Engine, pilot: PilotState, ref: AttemptRef, node: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pilotage.engine.parts import FINAL, STANDINGS, AttemptState, PackageWork, QueueClass, Standing
-from pilotage.model.graph import EdgeKind, Kinds, Rows
+from pilotage.model.graph import EdgeKind, Segment
 from pilotage.model.layout import StageLayout
 from pilotage.model.plan import JobPlan
 
@@ -67,6 +67,7 @@ class JobState:
         "granted",
         "held",
         "id",
+        "kinds",
         "last_attempt",
         "late",
         "order",
@@ -126,6 +127,7 @@ class JobState:
         """Take a plan with more packages than the one before; the new ones are blocked, nothing waits for them yet."""
         new = plan.count - len(self.standing)
         self.plan = plan
+        self.kinds = plan.template_of.data  # by package, the number of its template; a view gives plain numbers
         self.standing.extend(bytes(new))
         self.satisfied.extend(bytes(new))
         self.feeds_late.extend(bytes(new))
@@ -156,25 +158,28 @@ class JobState:
 
     def dotted(self, number: int) -> str:
         """The place of a package as events have it."""
-        work = self.work.get(number)
-        if work is None:
-            return self._dotted(number)
-        if not work.dotted:
-            work.dotted = self._dotted(number)
-        return work.dotted
+        return self.named(number)[0]
 
-    def _dotted(self, number: int) -> str:
-        layout = self._layouts[bisect.bisect_right(self._firsts, number) - 1]
-        template, item, line, position = layout.locate(number)
-        return f"{layout.stage}.{layout.line_number(item=item, template=template, line=line)}.{position + 1}"
+    def named(self, number: int) -> tuple[str, Place]:
+        """The place of a package as events have it, and as plain numbers."""
+        work = self.work.get(number)
+        if work is not None and work.named is not None:
+            return work.named
+        stage, line, position = place = self._layouts[bisect.bisect_right(self._firsts, number) - 1].place(number)
+        named = f"{stage}.{line}.{position}", place
+        if work is not None:
+            work.named = named
+        return named
 
     def number(self, place: Place) -> int | None:
         """The number of the package at a place."""
-        return self.plan.number(*place)
+        stage, line, number = place
+        layout = self.plan.layouts.get(stage)
+        return layout.number_at(line=line, number=number) if layout is not None else None
 
     def epoch_of(self, number: int) -> int:
         """The epoch a package is in."""
-        return self.epochs.get(number, 1)
+        return self.epochs.get(number, 1) if self.epochs else 1
 
     def work_of(self, number: int) -> PackageWork:
         """The work on a package, begun if need be."""
@@ -186,7 +191,7 @@ class JobState:
     def forget_idle(self, number: int) -> None:
         """Let go of the work on a package if there is nothing to remember."""
         work = self.work.get(number)
-        if work is not None and work.idle:
+        if work is not None and not work.bound and not work.attempts and not work.candidates and work.idle:
             del self.work[number]
 
     def count_for_good(self, number: int, sign: int) -> None:
@@ -195,7 +200,7 @@ class JobState:
             self.failed_for_good.add(number)
         else:
             self.failed_for_good.discard(number)
-        activity = self.plan.templates[int(self.plan.template_of[number])].activity
+        activity = self.plan.templates[self.kinds[number]].activity
         self.failed_alike[activity] = self.failed_alike.get(activity, 0) + sign
         if not self.failed_alike[activity]:
             del self.failed_alike[activity]
@@ -211,13 +216,11 @@ class JobState:
     def awaiting(self, number: int) -> Iterator[int]:
         """The packages that must not start before one is there."""
         for segment in self.plan.graph.segments:
-            rows = segment.successors
-            start, end = rows.span(number)
-            if start == end:
-                continue
-            for other in rows.others[start:end].tolist():
-                if _awaited(segment.predecessors, segment.kinds, other, number):
-                    yield other
+            start, end = segment.successors.span(number)
+            if start != end:
+                for other in segment.successors.numbers[start:end]:
+                    if _awaited(segment, other, number):
+                        yield other
 
     def consumers(self, number: int) -> list[int]:
         """The packages that take what one makes, or wait for it."""
@@ -228,19 +231,17 @@ class JobState:
         """The packages that one must not start before."""
         for segment in self.plan.graph.segments:
             start, end = segment.predecessors.span(number)
-            if start != end:
-                others = segment.predecessors.others[start:end].tolist()
-                yield from (o for o, k in zip(others, segment.kinds[start:end].tolist(), strict=True) if k & _AWAITED)
+            for at in range(start, end):
+                if segment.kind_numbers[at] & _AWAITED:
+                    yield segment.predecessors.numbers[at]
 
     def producers(self, number: int) -> Iterator[int]:
         """The packages whose files one takes."""
         for segment in self.plan.graph.segments:
             start, end = segment.predecessors.span(number)
-            if start != end:
-                others = segment.predecessors.others[start:end].tolist()
-                yield from (
-                    o for o, k in zip(others, segment.kinds[start:end].tolist(), strict=True) if k & _BRINGS_FILES
-                )
+            for at in range(start, end):
+                if segment.kind_numbers[at] & _BRINGS_FILES:
+                    yield segment.predecessors.numbers[at]
 
     def attempts(self) -> Iterator[tuple[int, AttemptState]]:
         """Every attempt that is not over, with its package."""
@@ -249,10 +250,9 @@ class JobState:
                 yield number, attempt
 
 
-def _awaited(rows: Rows, kinds: Kinds, consumer: int, producer: int) -> bool:
+def _awaited(segment: Segment, consumer: int, producer: int) -> bool:
     """Whether the edge between two packages is one that must be waited for."""
+    rows = segment.predecessors
     start, end = rows.span(consumer)
-    if end - start == 1:
-        return bool(kinds[start] & _AWAITED)
-    at = start + int(np.searchsorted(rows.others[start:end], producer))
-    return bool(kinds[at] & _AWAITED)
+    at = start if end - start == 1 else bisect.bisect_left(rows.numbers, producer, start, end)
+    return bool(segment.kind_numbers[at] & _AWAITED)

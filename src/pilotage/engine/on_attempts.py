@@ -24,6 +24,8 @@ from pilotage.model.outcomes import ExitCodeGasw
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
+_SUCCESS = ExitCodeGasw.SUCCESS  # a member of an enumeration is slow to look up
+
 
 def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptCreated) -> None:
     """A try begins; with a lease it is under way at once, without one it goes to the batch system of its site."""
@@ -46,7 +48,8 @@ def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event,
     occupy(engine, attempt)
     reconsider(engine, job, number)
     # Only now: as long as it was in a queue, it was in that of its number before.
-    job.last_attempt[number] = max(job.last_attempt[number], event.attempt)
+    if event.attempt > job.last_attempt[number]:
+        job.last_attempt[number] = event.attempt
 
 
 class Created(Protocol):
@@ -201,7 +204,8 @@ def _succeed(engine: Engine, job: JobState, work: PackageWork, attempt: AttemptS
     vacate(engine, attempt)
     work.candidates.append(attempt.ref.attempt)
     engine.grants.append((job, attempt.number))
-    reconsider(engine, job, attempt.number)
+    if job.standing[attempt.number] != Standing.LIVE:  # where it is, it stays
+        reconsider(engine, job, attempt.number)
 
 
 def on_attempt_finished(
@@ -214,7 +218,7 @@ def on_attempt_finished(
     if found is None:
         return
     work, attempt = found
-    if data.exit_code == ExitCodeGasw.SUCCESS:
+    if data.exit_code == _SUCCESS:
         _succeed(engine, job, work, attempt)
         return
     del work.attempts[attempt.ref.attempt]

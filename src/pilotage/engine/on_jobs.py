@@ -146,10 +146,12 @@ def forget_epoch(engine: Engine, job: JobState, number: int) -> None:
     work = job.work.get(number)
     if work is None:
         return
-    for attempt in list(work.attempts.values()):
-        let_go(engine, attempt)
-    work.attempts.clear()
-    work.failures.clear()
+    if work.attempts:
+        for attempt in list(work.attempts.values()):
+            let_go(engine, attempt)
+        work.attempts.clear()
+    if work.failures:
+        work.failures.clear()
     work.candidates.clear()
     work.verdict = work.queue = None
     work.delayed_until = 0.0

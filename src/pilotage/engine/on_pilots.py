@@ -84,7 +84,7 @@ def on_pilot_ended(engine: Engine, event: Event, data: payloads.PilotEnded) -> N
     pilot.waiting = False
     engine.asking.pop(pilot, None)
     engine.openings.slots_changed(site, pilot, -1)
-    site.backlog -= pilot.backlog
+    engine.openings.backlog_changed(site, -pilot.backlog)
     if site.reserved:
         engine.timers.at(engine.now + engine.settings.unfit_seconds, Due.UNFIT, site.name)
     engine.bereft[name] = (data.reason, list(pilot.assigned.values()))

@@ -45,6 +45,7 @@ class Openings:
         self._open.append([])
         self._listed.append(set())
         for site in self._sites:
+            site.rooms.pop(shape, None)
             site.slots[shape] = sum(slots_for(demand, pilot.capacity) for pilot in site.pilots.values())
             site.used.setdefault(shape, 0)
             self.tell(site, shape)
@@ -85,6 +86,7 @@ class Openings:
             slots = slots_for(demand, pilot.capacity)
             if slots:
                 site.slots[shape] += sign * slots
+                site.rooms.pop(shape, None)
                 if sign > 0:
                     self.tell(site, shape)
         if sign > 0 and site.unfit:
@@ -92,6 +94,13 @@ class Openings:
                 queue.unfit.discard(site.index)
                 self.tell(site, queue.shape)
             site.unfit.clear()
+
+    def backlog_changed(self, site: SiteState, by: int) -> None:
+        """Its pilots let more, or fewer, attempts wait beyond what they run."""
+        site.backlog += by
+        site.rooms.clear()
+        if by > 0:
+            self.tell_all(site)
 
     def close(self, site: SiteState, queue: QueueClass) -> None:
         """Nothing more of a class is reserved there until another pilot comes."""
@@ -105,7 +114,8 @@ class Openings:
     def free(self, site: SiteState, shape: int) -> None:
         """One less."""
         site.used[shape] -= 1
-        self.tell(site, shape)
+        if site.stuck or site.index not in self._listed[shape]:
+            self.tell(site, shape)
 
     def room(self, site: SiteState, shape: int) -> int:
         """How many of a shape may be reserved or under way at a site at once."""
@@ -116,7 +126,10 @@ class Openings:
 
     def has_room(self, site: SiteState, shape: int) -> bool:
         """Whether one more may be reserved."""
-        return site.used[shape] < self.room(site, shape) and site.known
+        room = site.rooms.get(shape)
+        if room is None:
+            room = site.rooms[shape] = self.room(site, shape)
+        return site.used[shape] < room and (site.answers or bool(site.pilots))
 
     def rounded_wall(self, seconds: float) -> float:
         """A wall time a little longer, so that packages that ran for about as long are one class; exact where none gives more."""

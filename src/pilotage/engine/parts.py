@@ -100,10 +100,10 @@ class PackageWork:
         "bound_at",
         "candidates",
         "delayed_until",
-        "dotted",
         "dropped",
         "failures",
         "held",
+        "named",
         "number",
         "queue",
         "replicas",
@@ -114,7 +114,7 @@ class PackageWork:
     def __init__(self, number: int) -> None:
         """Begin with nothing."""
         self.number = number
-        self.dotted = ""  # its place as events have it, once somebody asked
+        self.named: tuple[str, tuple[int, int, int]] | None = None  # its place, as text and numbers, once asked for
         self.attempts: dict[int, AttemptState] = {}  # of the current epoch, not over
         self.failures: dict[int, Failure] = {}  # of the current epoch, by attempt
         self.candidates: list[int] = []  # attempts of the current epoch that succeeded and wait for a grant
@@ -139,6 +139,16 @@ class PackageWork:
         return bool(self.attempts or self.failures or self.candidates or self.held or self.dropped or self.replicas)
 
 
+class Reservations:
+    """How many reservations there are of one shape and level; the classes with that shape and level share it."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.count = 0
+
+
 class QueueClass:
     """Ready packages of a job that are alike to whoever looks for work: what they take, where they may run, their rank."""
 
@@ -156,6 +166,7 @@ class QueueClass:
         "priority",
         "queue",
         "ready",
+        "reservations",
         "restarts",
         "run_seconds",
         "shape",
@@ -197,6 +208,7 @@ class QueueClass:
         self.prefer = prefer  # the site to be tried first
         self.queue = ReadyQueue()
         self.ready = 0  # how many in the queue still count
+        self.reservations = Reservations()
         self.watched = False  # a timer looks at how long they wait
         self.sites_looked_at = 0
         self.impossible = False  # of so many sites none could ever run it
@@ -275,9 +287,10 @@ class PilotState:
             del self.shapes[demand]
         free = self.free
         free[0] += sign * demand.cores_hundredths
-        free[1] += sign * demand.memory_bytes
-        free[2] += sign * demand.gpus
-        free[3] += sign * demand.scratch_bytes
+        if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
+            free[1] += sign * demand.memory_bytes
+            free[2] += sign * demand.gpus
+            free[3] += sign * demand.scratch_bytes
 
     def offers(self, capacity: Capacity) -> None:
         """Note what it has; what is left follows from what it was given."""
@@ -335,10 +348,12 @@ class SiteState:
         "dead_starts",
         "expected",
         "index",
+        "name",
         "pilots",
         "quiet_until",
         "requests",
         "reserved",
+        "rooms",
         "site",
         "slots",
         "stuck",
@@ -350,6 +365,7 @@ class SiteState:
     def __init__(self, site: Site, index: int) -> None:
         """A site that answers, as far as anybody knows."""
         self.site = site
+        self.name = site.name
         self.index = index
         self.answers = True
         self.pilots: dict[str, PilotState] = {}
@@ -362,6 +378,7 @@ class SiteState:
         self.backlog = 0  # how many attempts the live pilots let wait beyond what they run
         self.slots: dict[int, int] = {}  # shape → how many of it the live pilots hold at once
         self.used: dict[int, int] = {}  # shape → reservations and attempts under way
+        self.rooms: dict[int, int] = {}  # shape → how many there may be, where it was asked since the slots changed
         self.expected = 0  # pilots that were asked for and have not spoken
         self.dead_starts = 0
         self.quiet_until = 0.0
@@ -379,11 +396,6 @@ class SiteState:
             del alike[pilot.name]
             if not alike:
                 del self.by_request[pilot.request]
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self.site.name
 
     @property
     def known(self) -> bool:

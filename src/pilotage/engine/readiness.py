@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 
 _STALE_MAX = 64  # so many entries of a queue that no longer count are nobody's business
+# As names of this module: an attribute of a class is slow to look up, and this is where the engine spends its time.
+_BLOCKED, _READY, _RESERVED, _LIVE = Standing.BLOCKED, Standing.READY, Standing.RESERVED, Standing.LIVE
+_BUSY = (_RESERVED, _LIVE)
 
 
 def reconsider(engine: Engine, job: JobState, number: int) -> None:
@@ -42,18 +45,18 @@ def reconsider(engine: Engine, job: JobState, number: int) -> None:
 def _standing(job: JobState, number: int) -> int:
     work = job.work.get(number)
     if work is None:
-        return Standing.BLOCKED if job.waits[number] or number in job.acting else Standing.READY
+        return _BLOCKED if job.waits[number] or number in job.acting else _READY
     if work.dropped:
         return Standing.DROPPED
     if is_under_way(work):
-        return Standing.LIVE
+        return _LIVE
     if work.held:
         return Standing.HELD
     if job.waits[number] or ((job.acting or work.attempts) and may_act(job, work)):
-        return Standing.BLOCKED
+        return _BLOCKED
     if work.delayed_until:
         return Standing.DELAYED
-    return Standing.RESERVED if work.bound is not None else Standing.READY
+    return _RESERVED if work.bound is not None else _READY
 
 
 def may_act(job: JobState, work: PackageWork) -> bool:
@@ -76,25 +79,20 @@ def is_under_way(work: PackageWork) -> bool:
         return False
     if work.replicas > work.replicated:
         return False
-    return any(attempt.trusted for attempt in work.attempts.values())
+    return bool([1 for attempt in work.attempts.values() if not (attempt.suspect or attempt.lost)])
 
 
 def move(engine: Engine, job: JobState, number: int, after: int) -> None:
     """Change the standing of a package, with the queues and counters that follow it."""
-    before = job.standing[number]
-    if before == Standing.READY:
-        queue = queue_of(engine, job, number)
-        queue.ready -= 1
-        job.ready_since.pop(number, None)
-        if not queue.ready:
-            engine.active.pop(queue, None)
-            engine.stuck.pop(queue, None)
-            queue.queue.clear()  # nothing in it counts any more
-    elif before == Standing.RESERVED and job.work[number].bound is not None:
+    standing, counts = job.standing, job.counts
+    before = standing[number]
+    if before == _READY:
+        _dequeue(engine, queue_of(engine, job, number), number)
+    elif before == _RESERVED and job.work[number].bound is not None:
         release(engine, job, number)
-    job.standing[number] = after
-    job.counts[before] -= 1
-    job.counts[after] += 1
+    standing[number] = after
+    counts[before] -= 1
+    counts[after] += 1
     if after >= FINAL:
         if after > FINAL and job.feeds_late[number] and not job.satisfied[number]:
             job.dead_feeders.add(number)
@@ -104,15 +102,27 @@ def move(engine: Engine, job: JobState, number: int, after: int) -> None:
     elif job.dead_feeders:
         job.dead_feeders.discard(number)
     count_busy(engine, job, number)
-    if after == Standing.READY:
+    if after == _READY:
         _enqueue(engine, job, number)
-    job.forget_idle(number)
+    if after not in _BUSY:  # of these there is something to remember
+        job.forget_idle(number)
+
+
+def _dequeue(engine: Engine, queue: QueueClass, number: int) -> None:
+    """A package is ready no longer; its number stays in the queue until somebody comes across it."""
+    queue.ready -= 1
+    if queue.job.ready_since:
+        queue.job.ready_since.pop(number, None)
+    if not queue.ready:
+        engine.active.pop(queue, None)
+        engine.stuck.pop(queue, None)
+        queue.queue.clear()  # nothing in it counts any more
 
 
 def count_busy(engine: Engine, job: JobState, number: int) -> None:
     """Count a package against the limits of its category and its owner: reserved, under way, or silent and not yet lost."""
     standing = job.standing[number]
-    busy = standing in (Standing.RESERVED, Standing.LIVE)
+    busy = standing in _BUSY
     if not busy and standing < FINAL and (work := job.work.get(number)) is not None and work.attempts:
         busy = any(not attempt.lost for attempt in work.attempts.values())
     if busy == job.busy[number]:
@@ -120,8 +130,7 @@ def count_busy(engine: Engine, job: JobState, number: int) -> None:
     job.busy[number] = busy
     sign = 1 if busy else -1
     engine.owners[job.owner] = engine.owners.get(job.owner, 0) + sign
-    category = template_of(job, number).category
-    if category in job.plan.limits:
+    if job.plan.limits and (category := template_of(job, number).category) in job.plan.limits:
         job.running_in[category] = job.running_in.get(category, 0) + sign
 
 
@@ -163,27 +172,35 @@ def release(engine: Engine, job: JobState, number: int) -> None:
     assert site is not None
     queue = queue_of(engine, job, number)
     numbers = site.reserved[queue]
-    numbers.remove(number)
+    if numbers[0] == number:
+        numbers.popleft()
+    else:
+        numbers.remove(number)
     if not numbers:
         del site.reserved[queue]
     work.bound = None
     engine.openings.free(site, queue.shape)
-    engine.reserved_levels[queue.shape, queue.level] -= 1
+    queue.reservations.count -= 1
 
 
-def reserve(engine: Engine, job: JobState, number: int, site: SiteState) -> None:
-    """Bind a ready package to a site."""
+def reserve(engine: Engine, queue: QueueClass, number: int, site: SiteState) -> None:
+    """Bind a ready package of a class to a site."""
+    job = queue.job
     work = job.work_of(number)
-    queue = queue_of(engine, job, number)
     work.bound = site
     work.bound_at = engine.now
     engine.openings.use(site, queue.shape)
-    engine.reserved_levels[queue.shape, queue.level] += 1
+    queue.reservations.count += 1
     numbers = site.reserved.get(queue)
     if numbers is None:
         numbers = site.reserved[queue] = deque()
     numbers.append(number)
-    move(engine, job, number, Standing.RESERVED)
+    _dequeue(engine, queue, number)
+    job.standing[number] = _RESERVED
+    job.counts[_READY] -= 1
+    job.counts[_RESERVED] += 1
+    if not job.busy[number]:
+        count_busy(engine, job, number)
 
 
 # --- classes --------------------------------------------------------------------------------------------------------
@@ -191,7 +208,7 @@ def reserve(engine: Engine, job: JobState, number: int, site: SiteState) -> None
 
 def template_of(job: JobState, number: int) -> Template:
     """The kind of a package."""
-    return job.plan.templates[int(job.plan.template_of[number])]
+    return job.plan.templates[job.kinds[number]]
 
 
 def queue_of(engine: Engine, job: JobState, number: int) -> QueueClass:
@@ -199,7 +216,7 @@ def queue_of(engine: Engine, job: JobState, number: int) -> QueueClass:
     work = job.work.get(number)
     if work is not None and work.queue is not None:
         return work.queue
-    template = int(job.plan.template_of[number])
+    template = job.kinds[number]
     restarts = job.last_attempt[number] > 0
     known = job.template_classes[restarts]
     queue = known[template]
@@ -211,7 +228,7 @@ def queue_of(engine: Engine, job: JobState, number: int) -> QueueClass:
 
 def class_for(engine: Engine, job: JobState, work: PackageWork) -> QueueClass | None:
     """The class of a package with a history: what its failures ask for, and the sites it had better avoid."""
-    template = int(job.plan.template_of[work.number])
+    template = job.kinds[work.number]
     verdict = work.verdict
     avoid = tuple(
         sorted({attempt.site.name for attempt in work.attempts.values()} | set(verdict.avoid if verdict else ()))
@@ -269,11 +286,12 @@ def _class(
     )
     queue = job.classes.get(key)
     if queue is None:
+        shape = engine.shape_of(demand)
         queue = job.classes[key] = QueueClass(
             job,
             index=len(job.classes),
             demand=demand,
-            shape=engine.shape_of(demand),
+            shape=shape,
             priority=about.priority,
             run_seconds=about.run_seconds,
             executor=about.executor,
@@ -283,6 +301,7 @@ def _class(
             prefer=prefer,
             restarts=restarts,
         )
+        queue.reservations = engine.reservations.setdefault((shape, queue.level), queue.reservations)
     return queue
 
 

@@ -18,6 +18,8 @@ from pilotage.model import payloads
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
+_GRANTED = payloads.CommitGranted()  # it says nothing but that it is so
+
 
 def grant_what_succeeded(engine: Engine) -> None:
     """One grant for each package and epoch: the only commit point."""
@@ -29,7 +31,7 @@ def grant_what_succeeded(engine: Engine) -> None:
         if job.cancelled or job.aborted:
             continue
         epoch = job.epoch_of(number)
-        engine.write(payloads.CommitGranted(), job=job, number=number, attempt=min(work.candidates), epoch=epoch)
+        engine.write(_GRANTED, job=job, number=number, attempt=min(work.candidates), epoch=epoch)
 
 
 def answer_failures(engine: Engine) -> None:

@@ -60,16 +60,13 @@ def subject_kind(event: Event) -> SubjectKind | None:
         if event.pilot is not None and event.site is not None:
             return None
         return "pilot" if event.pilot is not None else "site"
-    match event.job is not None, event.package is not None, event.attempt is not None:
-        case True, True, True:
-            return "attempt"
-        case True, True, False:
-            return "package"
-        case True, False, False:
-            return "job"
-        case False, False, False:
-            return "service"
-    return None
+    if event.package is not None:
+        if event.job is None:
+            return None
+        return "package" if event.attempt is None else "attempt"
+    if event.attempt is not None:
+        return None
+    return "service" if event.job is None else "job"
 
 
 def parse_dotted(text: str) -> PackageId | None:

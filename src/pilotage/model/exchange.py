@@ -14,7 +14,7 @@ from pilotage.model.demand import Capacity, Demand
 from pilotage.model.events import Event
 
 
-class AttemptRef(msgspec.Struct, frozen=True, order=True):
+class AttemptRef(msgspec.Struct, frozen=True, order=True, gc=False):
     """Which attempt: the id of the job, the dotted place of the package, and the number of the attempt."""
 
     job: str
@@ -22,14 +22,14 @@ class AttemptRef(msgspec.Struct, frozen=True, order=True):
     attempt: int
 
 
-class InputSource(msgspec.Struct, frozen=True):
+class InputSource(msgspec.Struct, frozen=True, gc=False):
     """Where inputs come from: the granted attempt of a package of the same job."""
 
     package: str
     attempt: int
 
 
-class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An attempt that an agent shall run: it holds a lease from the moment the service wrote it down."""
 
     ref: AttemptRef
@@ -39,7 +39,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     drop_revision: int = 0  # what was dropped when it was created: it sees its inputs so, whatever happens later
 
 
-class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What an agent says. Its name is its own: a batch system that starts one request twice makes two agents.
 
     `held` names every attempt it was given of which it has not told the end; `events` are those of its stream, whose
@@ -59,7 +59,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     events: tuple[Event, ...] = ()
 
 
-class ExchangeReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ExchangeReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What the service answers, once everything it says is durable."""
 
     pilot: str

@@ -32,7 +32,7 @@ class EdgeKind(IntFlag):
 class Rows:
     """Compressed rows: for each package of a stretch, the packages on the other end of its edges."""
 
-    __slots__ = ("first", "indptr", "others")
+    __slots__ = ("_starts", "first", "indptr", "numbers", "others")
 
     def __init__(self, keys: Indices, others: Indices) -> None:
         """Build from edges sorted by key; only the stretch between the least and the greatest key takes room."""
@@ -42,12 +42,16 @@ class Rows:
         self.indptr: Indices = np.zeros(count + 1, np.int32)
         np.cumsum(counts, out=self.indptr[1:])
         self.others = others
+        # The same memory once more: one number out of a view is a plain one, and comes faster than out of an array.
+        self._starts = self.indptr.data
+        self.numbers = others.data
 
     def span(self, package: int) -> tuple[int, int]:
         """The positions of a package's edges."""
         row = package - self.first
-        if 0 <= row < len(self.indptr) - 1:
-            return int(self.indptr[row]), int(self.indptr[row + 1])
+        starts = self._starts
+        if 0 <= row < len(starts) - 1:
+            return starts[row], starts[row + 1]
         return 0, 0
 
     def of(self, package: int) -> Indices:
@@ -59,7 +63,7 @@ class Rows:
 class Segment:
     """The packages that came at one time, and the edges they brought, as rows in both directions."""
 
-    __slots__ = ("count", "first", "kinds", "predecessors", "successors")
+    __slots__ = ("count", "first", "kind_numbers", "kinds", "predecessors", "successors")
 
     def __init__(self, first: int, count: int, *, sources: Indices, targets: Indices, kinds: Kinds) -> None:
         """Take edges in any order; those between the same two packages become one with all their kinds."""
@@ -76,6 +80,7 @@ class Segment:
                 sources, targets = (keys % stride).astype(np.int32), (keys // stride).astype(np.int32)
             del keys
         self.kinds: Kinds = kinds
+        self.kind_numbers = kinds.data
         self.predecessors = Rows(targets, sources)
         by_source = np.argsort(sources, kind="stable")
         self.successors = Rows(sources[by_source], targets[by_source])

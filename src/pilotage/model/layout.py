@@ -95,8 +95,14 @@ class StageLayout:
 
     def id(self, package: int) -> PackageId:
         """The place of a package."""
-        template, item, line, number = self.locate(package)
-        return PackageId(self.stage, self.line_number(item=item, template=template, line=line), number + 1)
+        return PackageId(*self.place(package))
+
+    def place(self, package: int) -> tuple[int, int, int]:
+        """The place of a package as plain numbers: the stage, the line and the number, each from 1."""
+        item, rest = divmod(package - self.first, self.package_period)
+        template = bisect.bisect_right(self._package_starts, rest) - 1
+        line, number = divmod(rest - self._package_starts[template], self.templates[template].packages)
+        return self.stage, item * self.line_period + self._line_starts[template] + line + 1, number + 1
 
     def line_number(self, *, item: int, template: int, line: int) -> int:
         """Which line of the stage it is, from 1, for an item of the stage, a template, and the line's own item."""
@@ -104,14 +110,19 @@ class StageLayout:
 
     def number(self, place: PackageId) -> int | None:
         """The number in the job of a place, or None where the stage has no such package."""
-        item, rest = divmod(place.line - 1, self.line_period) if self.line_period else (self.items, 0)
-        if place.line < 1 or item >= self.items:
+        return self.number_at(line=place.line, number=place.number)
+
+    def number_at(self, *, line: int, number: int) -> int | None:
+        """As `number`, for a place of this stage as plain numbers."""
+        item, rest = divmod(line - 1, self.line_period) if self.line_period else (self.items, 0)
+        if line < 1 or item >= self.items:
             return None
         template = bisect.bisect_right(self._line_starts, rest) - 1
-        if not 1 <= place.number <= self.templates[template].packages:
+        packages = self.templates[template].packages
+        if not 1 <= number <= packages:
             return None
-        line = rest - self._line_starts[template]
-        return self.package(template=template, item=item, line=line, number=place.number - 1)
+        offset = (rest - self._line_starts[template]) * packages + number - 1
+        return self.first + item * self.package_period + self._package_starts[template] + offset
 
 
 def _starts(counts: Iterable[int]) -> list[int]:

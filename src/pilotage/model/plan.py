@@ -61,7 +61,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
     def number(self, stage: int, line: int, number: int) -> int | None:
         """The number of the package at a place, or None."""
         layout = self.layouts.get(stage)
-        return layout.number(PackageId(stage, line, number)) if layout is not None else None
+        return layout.number_at(line=line, number=number) if layout is not None else None
 
     def place(self, package: int) -> PackageId:
         """The place of a package."""

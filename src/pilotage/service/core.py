@@ -112,10 +112,11 @@ class Core:
         engine.now, engine.stamp = self._time.now, self._time.stamp
         outbox = Outbox()
         exchanges: dict[str, Exchange] = {}
+        hear = self._hear
         for item in inbox:
             match item:
                 case Exchange():
-                    if self._hear(item, outbox):
+                    if hear(item, outbox):
                         exchanges[item.pilot] = item
                 case Asked():
                     outbox.answers.append(Answer(token=item.token, outcome=operate(engine, item.operation)))
@@ -174,9 +175,13 @@ class Core:
             outbox.refused.append(one)
             one = self._note(event, pilot, f"refused: {one.message}")
         elif type(one.data) in _OF_ATTEMPTS:
-            if not may_say(self.engine, pilot, event, one.data):
-                said = f"{event.type} of {event.job} {event.package} {event.attempt}, epoch {event.epoch}"
-                one = self._note(event, pilot, f"not heard: {said}")
+            number = may_say(self.engine, pilot, one)
+            if number is not None:
+                outbox.events.append(one)
+                self.engine.apply_to(number, one)
+                return
+            said = f"{event.type} of {event.job} {event.package} {event.attempt}, epoch {event.epoch}"
+            one = self._note(event, pilot, f"not heard: {said}")
         elif type(one.data) not in _OF_AGENTS or event.pilot not in (None, pilot):
             one = self._note(event, pilot, f"not heard: {event.type}")
         if isinstance(one, Checked):
@@ -224,9 +229,12 @@ class Core:
         assignments: list[Assignment] = []
         cancelled: list[AttemptRef] = []
         if pilot is not None:
-            held = set(exchange.held) if exchange.held else ()
-            assignments = [self._assignment(attempt) for ref, attempt in pilot.assigned.items() if ref not in held]
-            cancelled = unwanted(pilot, exchange)
+            if exchange.held:
+                held = set(exchange.held)
+                assignments = [self._assignment(attempt) for ref, attempt in pilot.assigned.items() if ref not in held]
+                cancelled = unwanted(pilot, exchange)
+            elif pilot.assigned:
+                assignments = [self._assignment(attempt) for attempt in pilot.assigned.values()]
             if exchange.serves is not None and exchange.serves not in pilot.assigned:
                 leave = "the attempt it serves is over, or another agent has it"
         if patient and not (assignments or cancelled or leave or exchange.leaving or exchange.events):

@@ -151,9 +151,9 @@ class Agent:
 
     def _wake_at(self, time: float) -> None:
         """Look again at a time, or earlier where its end comes earlier."""
-        self._due_at = min(time, self._limit_at)
-        if self._due_at < self._armed_at:
-            self._arm(self._due_at)
+        self._due_at = due_at = min(time, self._limit_at)
+        if due_at < self._armed_at:
+            self._arm(due_at)
 
     def _arm(self, time: float) -> None:
         self._armed_at = time
@@ -176,12 +176,13 @@ class Agent:
     def _exchange(self) -> None:
         world = self._world
         now = world.schedule.now
-        for run in self.bench.held.values():
+        bench, spool = self.bench, self._spool
+        for run in bench.held.values():
             if now >= run.quiet_until:
                 self._tell_long_phase(run, now)
         self._sequence += 1
         self._opened_at = now
-        self._news = bool(self._spool.events)
+        self._news = bool(spool.events)
         self._unsaid = False
         message = Exchange(
             pilot=self.name,
@@ -189,12 +190,12 @@ class Agent:
             sequence=self._sequence,
             serves=self.serves,
             node=self.name,
-            capacity=self.bench.capacity,
+            capacity=bench.capacity,
             backlog=self.backlog,
             remaining_seconds=None if self._limit_at == math.inf else max(0.0, self._limit_at - now),
             leaving=self.leaving,
-            held=tuple(self.bench.held),
-            events=self._spool.take_all() if self._spool.smuggled else tuple(self._spool.events),
+            held=tuple(bench.held),
+            events=spool.take_all() if spool.smuggled else tuple(spool.events),
         )
         world.network.send(message, world.uplink)
         if self._armed_at > now + self._interval_seconds:
@@ -254,23 +255,24 @@ class Agent:
 
     def receive(self, reply: ExchangeReply) -> None:
         """Take a reply, if it answers the open exchange."""
-        now = self._world.schedule.now
+        world, spool = self._world, self._spool
+        now = world.schedule.now
         if not self.alive:
             return
         if now < self._paused_until:
-            self._world.schedule.post(self._paused_until, self.receive, reply)
+            world.schedule.post(self._paused_until, self.receive, reply)
             return
         if self._opened_at < 0.0 or reply.sequence != self._sequence:
             return
         opened_at, self._opened_at = self._opened_at, -1.0
         self._heard_at = now
         self._interval_seconds = reply.interval_seconds
-        self._patience_seconds = self._world.settings.patience_intervals * reply.interval_seconds
-        self._spool.seen = max(self._spool.seen, reply.position)
-        self._spool.acknowledge(reply.acknowledged)
+        self._patience_seconds = world.settings.patience_intervals * reply.interval_seconds
+        spool.seen = max(spool.seen, reply.position)
+        spool.acknowledge(reply.acknowledged)
         if self.leaving:
-            if self._spool.events:
-                self._wake_at(now + self._world.settings.rush_seconds)
+            if spool.events:
+                self._wake_at(now + world.settings.rush_seconds)
             else:
                 self.kill()
             return
@@ -281,8 +283,10 @@ class Agent:
             return
         for assignment in reply.assignments:
             self._accept(assignment)
-        self.bench.start_waiting()
-        if not self._end_if_idle(now):
+        bench = self.bench
+        if bench.waiting:
+            bench.start_waiting()
+        if bench.held or not self._end_if_idle(now):
             self._listen(reply, opened_at)
 
     def _listen(self, reply: ExchangeReply, opened_at: float) -> None:
@@ -299,8 +303,6 @@ class Agent:
 
     def _end_if_idle(self, now: float) -> bool:
         # Only while no exchange is open: nothing is on its way here then that the service would wait for in vain.
-        if self.bench.held:
-            return False
         if self.serves is not None and self._given:
             self._depart("finished", stopping=CANCELLED)
         elif now - self._idle_since >= self._world.settings.idle_seconds:
@@ -343,7 +345,8 @@ class Agent:
             self.kill("killed")
             return
         self._tell_end(run)
-        self.bench.start_waiting()
+        if self.bench.waiting:
+            self.bench.start_waiting()
         if self.serves is not None and not self.bench.held:
             self._depart("finished", stopping=CANCELLED)
         elif self._world.settings.hold_seconds > 0.0:
@@ -353,9 +356,9 @@ class Agent:
             self._flush()
 
     def _tell_end(self, run: Run) -> None:
-        now = self._world.schedule.now
-        payload = run.finish(now=now, skew_seconds=self._spool.skew_seconds, node=self.name)
-        self._spool.ends[run.assignment.ref] = self._spool.tell_of(run.assignment, payload, time=now)
+        now, spool = self._world.schedule.now, self._spool
+        payload = run.finish(now=now, skew_seconds=spool.skew_seconds, node=self.name)
+        spool.ends[run.assignment.ref] = spool.tell_of(run.assignment, payload, time=now)
         self._idle_since = now
 
     def _tell_long_phase(self, run: Run, now: float) -> None:

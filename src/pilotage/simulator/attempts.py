@@ -7,7 +7,6 @@ disturbs it later (a cancel, the end of its pilot, a pause) moves or cuts its ti
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import msgspec
 
@@ -17,6 +16,7 @@ from pilotage.model.payloads import AttemptFinished, OutputFile, PhaseTimes
 from pilotage.simulator.nature import Fate
 
 OUTPUT_NAMES = ("out",)
+_SUCCESS = ExitCodeGasw.SUCCESS  # a member of an enumeration is slow to look up
 BLACK_HOLE_SECONDS = 0.5  # how soon an attempt fails on a node that fails everything
 
 
@@ -146,10 +146,10 @@ class Run:
 
     def finish(self, *, now: float, skew_seconds: float, node: str) -> AttemptFinished:
         """What is told of it when it is over, by the clock of the agent."""
-        phases = tuple(self._phases(now, skew_seconds)) if self.running else ()
+        phases = self._phases(now, skew_seconds) if self.started_at >= 0.0 else ()
         if self.reason is None:
             return AttemptFinished(
-                exit_code=ExitCodeGasw.SUCCESS,
+                exit_code=_SUCCESS,
                 exit_status=0,
                 node=node,
                 phases=phases,
@@ -169,17 +169,20 @@ class Run:
             peak_memory_bytes=self.memory_bytes,
         )
 
-    def _phases(self, now: float, skew_seconds: float) -> Iterator[PhaseTimes]:
+    def _phases(self, now: float, skew_seconds: float) -> tuple[PhaseTimes, ...]:
         """The phases that took any time."""
         bounds: tuple[tuple[Phase, float, float], ...] = (
-            ("inputs", self.started_at, min(self.application_at, now)),
-            ("application", self.application_at, min(self.outputs_at, now)),
+            ("inputs", self.started_at, self.application_at),
+            ("application", self.application_at, self.outputs_at),
             ("outputs", self.outputs_at, now),
         )
-        for phase, begins_at, ends_at in bounds:
+        phases = []
+        for phase, begins_at, until in bounds:
+            ends_at = min(until, now)
             if ends_at > begins_at:
                 told_at = max(0.0, begins_at + skew_seconds)
-                yield PhaseTimes(phase=phase, started_at=told_at, seconds=ends_at - begins_at)
+                phases.append(PhaseTimes(phase=phase, started_at=told_at, seconds=ends_at - begins_at))
+        return tuple(phases)
 
 
 def manifest_of(ref: AttemptRef) -> tuple[OutputFile, ...]:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 Action = Callable[..., object]
 
+_push, _pop = heapq.heappush, heapq.heappop
+
 _SWEEP_MIN = 1024  # fewer entries that were called off are not worth a sweep
 
 
@@ -56,13 +58,13 @@ class Schedule:
     def post(self, time: float, action: Action, *arguments: object) -> None:
         """As `at`, for what nobody will call off: it costs half as much."""
         self._count = count = self._count + 1
-        heapq.heappush(self._heap, (max(self.now, time), count, action, arguments))
+        _push(self._heap, (max(self.now, time), count, action, arguments))
 
     def step(self) -> bool:
         """Let the earliest thing happen; False when there is nothing left."""
         heap = self._heap
         while heap:
-            time, _, action, arguments = heapq.heappop(heap)
+            time, _, action, arguments = _pop(heap)
             if isinstance(action, Handle):
                 planned, action.action = action.action, None
                 if planned is None:

@@ -292,7 +292,7 @@ class Driver:
     def _note_growth(self, inbox: Sequence[Input], events: Sequence[Checked]) -> None:
         """A stage has grown when the core wrote so; a growth that it did not want is forgotten."""
         for checked in events:
-            if isinstance(checked.data, payloads.StageExpanded) and checked.event.job is not None:
+            if type(checked.data) is payloads.StageExpanded and checked.event.job is not None:
                 self.growth[checked.event.job] = (*self.growth.get(checked.event.job, ()), _grown_over(checked.data))
         for message in inbox:
             if isinstance(message, Grown):

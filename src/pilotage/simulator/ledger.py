@@ -185,7 +185,7 @@ class MemoryLedger:
 
     def write(self, changes: Changes) -> None:
         """Put all rows in place of those with the same keys."""
-        self._write_events(changes.all_events())
+        self._write_events(changes)
         for package in changes.packages:
             key = (package.job_id, package.stage, package.line, package.number)
             over = package.facts.state in FINAL_NAMES
@@ -200,7 +200,7 @@ class MemoryLedger:
             changes.streams, changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags,
             changes.statistics,
         ):  # fmt: skip
-            self.put_rows(group)
+            self._keep(group)
         for name in changes.unparked:
             for gone in self._parked.pop(name, ()):
                 del self.tables["parked"][gone]
@@ -211,9 +211,9 @@ class MemoryLedger:
         if changes.statistics:
             self._forget_statistics(changes.statistics, now=changes.received)
 
-    def _write_events(self, events: Sequence[tuple[Any, ...]]) -> None:
+    def _write_events(self, changes: Changes) -> None:
         table = self.tables["events"]
-        for values in events:
+        for values in changes.all_events():
             position, stream_id, n = values[:3]
             assert position == self._position + 1, "positions count on by one"
             assert (stream_id, n) not in self._positions, "an event is stored once"
@@ -244,11 +244,15 @@ class MemoryLedger:
 
     def put_rows(self, changed: Sequence[rows.Row]) -> None:
         """Put rows of one table in place of those with the same keys."""
+        self._keep([_copy(one) for one in changed])
+
+    def _keep(self, changed: Sequence[rows.Row]) -> None:
+        """As `put_rows`, for rows that nobody will change any more."""
         if changed:
             kind = type(changed[0])
             table, key_of = self.tables[TABLE_BY_ROW[kind].name], _KEYS[kind]
             for one in changed:
-                table[key_of(one)] = _copy(one)
+                table[key_of(one)] = one
 
     def remove_rows(
         self, row: type[rows.Row], *, having: Mapping[str, str | int], through: tuple[str | int, ...] = ()

@@ -9,7 +9,7 @@ import msgspec
 
 from pilotage.simulator.clock import Handle, Schedule
 from pilotage.simulator.faults import FaultBox
-from pilotage.simulator.randomness import Dice, Distribution
+from pilotage.simulator.randomness import Dice, Distribution, Fixed
 
 Message = TypeVar("Message", bound=msgspec.Struct)
 _Held = tuple[Any, Callable[[Any], None], Handle]
@@ -28,6 +28,7 @@ class Network:
         self._schedule = schedule
         self._box = box
         self._latency = latency
+        self._fixed_seconds = latency.value if isinstance(latency, Fixed) else None
         self._numbers = dice.stream("network")
         self._plain = plain
         self._encode = msgspec.json.Encoder().encode
@@ -44,7 +45,10 @@ class Network:
         """
         arrived = message if self._plain else self._carried(message)
         if self._box.quiet and not self._held:
-            self._schedule.post(self._schedule.now + self._latency.draw(self._numbers), deliver, arrived)
+            seconds = self._fixed_seconds
+            if seconds is None:
+                seconds = self._latency.draw(self._numbers)
+            self._schedule.post(self._schedule.now + seconds, deliver, arrived)
         else:
             self._send_badly(arrived, deliver, loses=loses, doubles=doubles)
 

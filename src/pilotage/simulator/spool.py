@@ -125,7 +125,7 @@ class Spool:
 
     def local(self, time: float) -> float:
         """A time by the clock of the agent."""
-        return max(0.0, time + self.skew_seconds)
+        return max(0.0, time + self.skew_seconds) if self.skew_seconds else time
 
     def _add(self, event: Event) -> None:
         self.events.append(event)
