@@ -24,10 +24,18 @@ PIP_INSTALL := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-c
 help:  ## say what can be made
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 16
 
+# In a copy, so that the example stays as it is; afresh, so that it can be run any number of times.
+DEMO := build/demo
+
 .PHONY: demo
-demo: $(RUNTIME)  ## check the example job and draw its graph
-	pilotage check examples/reconstruction/pilotage.yaml
-	pilotage graph examples/reconstruction/pilotage.yaml
+demo: $(RUNTIME)  ## run the example job in build/demo, from raw files to histograms
+	@mkdir -p $(DEMO)
+	@cp -R examples/reconstruction/pilotage.yaml examples/reconstruction/raw examples/reconstruction/scripts $(DEMO)
+	pilotage graph $(DEMO)/pilotage.yaml
+	pilotage run $(DEMO)/pilotage.yaml --fresh
+	cat $(DEMO)/all-run001.root
+	pilotage run $(DEMO)/pilotage.yaml
+	@pilotage serve --stop --journal sqlite:$(DEMO)/.pilotage 2>/dev/null || true
 
 # Looking for every planted bug from the first seed on takes long: `make test` begins where each was found before.
 WITHOUT_HINTS := tests/simulation/test_mutants.py::test_a_planted_bug_is_found_without_a_hint

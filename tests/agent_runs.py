@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,7 +65,8 @@ class Place:
         self.folder.mkdir()
         self.staged = folder / "staged"
         self.fetch = FolderFetch(folder / "server")
-        defaults: dict[str, Any] = {"grace_seconds": 0.2, "look_seconds": 0.02, "node": "here", "pilot": "p.1"}
+        pilot = f"p.{os.getpid()}"  # marks of its own: another process of the tests ends what carries the same
+        defaults: dict[str, Any] = {"grace_seconds": 0.2, "look_seconds": 0.02, "node": "here", "pilot": pilot}
         self.workplace = Workplace(scratch=str(folder / "scratch"), **{**defaults, **settings})
         self.runner = AttemptRunner(self.workplace, 1)
         self.phases: list[str] = []

@@ -79,6 +79,7 @@ class FakeJobs:
         self.cleared: list[str] = []
         self.put_away: list[str] = []
         self.waits_to_publish = 0
+        self.cannot_publish = ("", "")
         self.alive = False
 
     @property
@@ -130,6 +131,9 @@ class FakeJobs:
 
     def unpublished(self, job: str) -> int:
         return self.waits_to_publish
+
+    def publishing_fault(self, job: str) -> tuple[str, str]:
+        return self.cannot_publish
 
 
 def _done(told: Told, fault: Exception | None = None) -> Future[Told]:

@@ -94,11 +94,21 @@ class Agent:
         self.unacknowledged.append(event)
         return event
 
-    def end(self, ref: AttemptRef, *, reason: str | None = None, message: str = "", epoch: int | None = None) -> None:
+    def end(
+        self,
+        ref: AttemptRef,
+        *,
+        reason: str | None = None,
+        message: str = "",
+        status: int | None = None,
+        epoch: int | None = None,
+    ) -> None:
         """Spool that an attempt is over: with success, or for a reason."""
         code = ExitCodeGasw.SUCCESS if reason is None else ExitCodeGasw.EXECUTION_FAILED
         manifest = () if reason is None else None
-        data = payloads.AttemptFinished(exit_code=code, reason=reason, exit_message=message, manifest=manifest)
+        data = payloads.AttemptFinished(
+            exit_code=code, reason=reason, exit_message=message, exit_status=status, manifest=manifest
+        )
         self.say(data, ref, epoch=epoch)
         self.held.pop(ref, None)
 

@@ -23,6 +23,8 @@ from tests.served_book import TOKEN, event, listening, registered
 _CONFIG = SchemathesisConfig.from_dict(
     {
         "checks": {"positive_data_acceptance": {"expected-statuses": ["2xx", 400, 404, 409, 410, 422]}},
+        # The session always sends its token, so a request that is wrong only for want of one would be right.
+        "generation": {"with-security-parameters": False},
     }
 )
 

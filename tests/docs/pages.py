@@ -12,9 +12,8 @@ bottom, in a temporary folder; comments in the page, invisible to its readers, s
 - `<!-- file: NAME -->` before a block of any language: it is written to that file.
 - `<!-- run -->` before a ```` ```python ```` block: it is executed as a script; `<!-- output -->` before the next
   ```` ```text ```` block says that this is what it printed. Without one it must print nothing.
-- `make demo` shows what the demo prints: its recipe is asked from the Makefile and its commands are run as shown there.
-  Other targets of make and the words of `ELSEWHERE` are for the reader's own machine and are not run, but the targets
-  must exist.
+- `make demo` shows what the demo prints: it is made in a copy of the Makefile and the examples. Other targets of make and
+  the words of `ELSEWHERE` are for the reader's own machine and are not run, but the targets must exist.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from tests.docs.pages import Command, Enter, Script, Step, Write
 # What a reader does on another machine, or once in a lifetime: it is shown, and not run.
 ELSEWHERE = ("git clone ", "cd pilotage", "pip install ", "pipx install ", "source <(pilotage completion")
 SECONDS_MAX = 120
-NEVER_COPIED = shutil.ignore_patterns("__pycache__", ".git", ".venv")
+NEVER_COPIED = shutil.ignore_patterns("__pycache__", ".git", ".venv", ".pilotage", ".pilotage-staged")
 
 
 class Surprise(AssertionError):
@@ -72,23 +72,19 @@ class Reader:
     def _command(self, command: Command) -> None:
         what = f"line {command.line}: {command.text}"
         if command.text.startswith("make ") and len(words := command.text.split()) == 2:
-            recipe = demo_recipe(self.root, target=words[1])
+            recipe_of(self.root, target=words[1])
             if words[1] == "demo":
-                self._demo(command, recipe)
+                self._demo(command)
         elif not command.text.startswith(ELSEWHERE):
             printed, code = self._shell(command.text)
             compare(what, expected=command.output, printed=printed, codes=(command.exit_code, code))
 
-    def _demo(self, command: Command, recipe: list[str]) -> None:
-        """What make prints: each command of the recipe and below it what it prints."""
+    def _demo(self, command: Command) -> None:
+        """Run the demo as make does, in a copy of what it needs, with the environment that the tests run in."""
         stood, self.cwd = self.cwd, self.copies / str(len(list(self.copies.iterdir())))
         shutil.copytree(self.root / "examples", self.cwd / "examples", ignore=NEVER_COPIED)
-        printed, code = "", 0
-        for line in recipe:
-            shown, code = self._shell(line)
-            printed += f"{line}\n{shown}"
-            if code:
-                break
+        shutil.copy(self.root / "Makefile", self.cwd)
+        printed, code = self._run(["make", "--no-print-directory", *_as_installed(self.root), "demo"])
         self.cwd = stood
         compare(f"line {command.line}: make demo", expected=command.output, printed=printed, codes=(0, code))
 
@@ -102,7 +98,10 @@ class Reader:
 
     def _run(self, arguments: list[str]) -> tuple[str, int]:
         kept = {
-            name: value for name, value in os.environ.items() if not name.startswith(("PILOTAGE_", "PYTEST_", "XDG_"))
+            name: value
+            for name, value in os.environ.items()
+            # Under make, its own flags and job server would leak into the one of the demo.
+            if not name.startswith(("PILOTAGE_", "PYTEST_", "XDG_", "MAKE", "MFLAGS"))
         }
         environment = kept | {
             "HOME": str(self.home),
@@ -124,17 +123,20 @@ class Reader:
         return done.stdout.decode("utf-8", errors="replace"), done.returncode
 
 
-def demo_recipe(root: Path, *, target: str) -> list[str]:
+def recipe_of(root: Path, *, target: str) -> list[str]:
     """The commands that a target of the Makefile would run, leaving out the making of the environment."""
-    stamps = re.findall(r"^\w+ := \$\(VENV\)/(\.installed-\w+)$", (root / "Makefile").read_text(), re.MULTILINE)
-    old = [argument for stamp in stamps for argument in ("--old-file", f".venv/{stamp}")]
-    # Under make, its own flags and job server would leak into this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    command = ["make", "--dry-run", "--no-print-directory", *old, target]
+    command = ["make", "--dry-run", "--no-print-directory", *_as_installed(root), target]
     asked = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     if asked.returncode:
         raise Surprise(f"make {target}: {asked.stderr.strip()}")
     return asked.stdout.splitlines()
+
+
+def _as_installed(root: Path) -> list[str]:
+    """Flags by which make takes the environment to be there."""
+    stamps = re.findall(r"^\w+ := \$\(VENV\)/(\.installed-\w+)$", (root / "Makefile").read_text(), re.MULTILINE)
+    return [argument for stamp in stamps for argument in ("--old-file", f".venv/{stamp}")]
 
 
 def compare(what: str, *, expected: tuple[str, ...], printed: str, codes: tuple[int, int]) -> None:

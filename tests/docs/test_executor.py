@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import BadPage, Command, Enter, Script, Write, steps
-from tests.docs.reader import Reader, Surprise, compare, demo_recipe
+from tests.docs.reader import Reader, Surprise, compare, recipe_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -145,7 +145,18 @@ def test_a_wildcard_does_not_match_everything(shown: tuple[str, ...], printed: s
         compare("x", expected=shown, printed=printed, codes=(0, 0))
 
 
-def test_the_demo_is_known_from_the_makefile() -> None:
-    recipe = demo_recipe(ROOT, target="demo")
-    assert recipe
-    assert [line for line in recipe if not line.startswith("pilotage ")] == []
+def test_the_recipe_of_a_target_leaves_out_the_making_of_the_environment() -> None:
+    recipe = recipe_of(ROOT, target="demo")
+    assert [line for line in recipe if line.startswith("pilotage run ")]
+    assert [line for line in recipe if "pip install" in line] == []
+
+
+def test_a_demo_that_prints_something_else_is_found_out(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "examples").mkdir(parents=True)
+    (root / "Makefile").write_text("demo:\n\t@true\n\techo one\n", encoding="utf-8")
+    reader = Reader(root, tmp_path / "reader")
+    honest, lying = (steps(f"```console\n$ make demo\necho one\n{told}\n```") for told in ("one", "two"))
+    reader.follow(honest[0])
+    with pytest.raises(Surprise, match="make demo"):
+        reader.follow(lying[0])

@@ -1,1 +1,1 @@
-"""Real servers that tests start for themselves: PostgreSQL and a mail server, on loopback, gone when the tests are."""
+"""Real servers and engines that tests start for themselves, on loopback, gone when the tests are."""

@@ -1,4 +1,4 @@
-"""The engines as fixtures: one PostgreSQL for each worker, started by the first test that asks; a mail server for each test."""
+"""The engines as fixtures: PostgreSQL, an SSH server and podman for each worker that asks; a mail server for each test."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.engines.errors import EngineError
+from tests.engines.podman import CannotRun, Podman
 from tests.engines.postgres import PostgresServer
 from tests.engines.smtp import MailServer
+from tests.engines.sshd import SshServer
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +40,27 @@ def mail_server() -> Iterator[MailServer]:
     with MailServer() as server:
         yield server
     assert server.planned == (), "answers that no message asked for"
+
+
+@pytest.fixture(scope="session")
+def ssh_server() -> Iterator[SshServer]:
+    """A real SSH server on loopback, whose folders can be mounted."""
+    try:
+        server = SshServer()
+    except EngineError as error:
+        pytest.fail(str(error), pytrace=False)
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def podman() -> Iterator[Podman]:
+    """A real podman with an image of busybox; skips where the system does not let it run anything."""
+    try:
+        engine = Podman()
+    except CannotRun as error:
+        pytest.skip(f"privilege: {error}")
+    except EngineError as error:
+        pytest.fail(str(error), pytrace=False)
+    with engine:
+        yield engine

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import re
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
+from tests.engines.debian import apt_get, one_at_a_time
 from tests.engines.errors import EngineError
 
 VERSION_MIN = 15
@@ -19,14 +16,13 @@ DEBIAN_FOLDER = Path("/usr/lib/postgresql")
 # Debian's packages make and start a server when they are installed, unless told not to.
 NO_CLUSTER = Path("/etc/postgresql-common/createcluster.d/pilotage-tests.conf")
 NO_CLUSTER_TEXT = "create_main_cluster = false\nstart_conf = 'manual'\n"
-INSTALL_SECONDS_MAX = 240
 
 
 def postgres_programs() -> Path:
     """The folder of `initdb`, `pg_ctl` and `postgres`, installed first when they are missing and we are root."""
     found = find_programs()
     if found is None:
-        with _one_at_a_time():
+        with one_at_a_time():
             # Another worker may have installed it while this one waited.
             found = find_programs()
             if found is None:
@@ -61,13 +57,6 @@ def _version(programs: Path) -> int:
     return int(found[1]) if found else 0
 
 
-@contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    with (Path(tempfile.gettempdir()) / f"pilotage-tests-install-{os.geteuid()}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _install() -> None:
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         raise EngineError(
@@ -78,24 +67,8 @@ def _install() -> None:
     NO_CLUSTER.parent.mkdir(parents=True, exist_ok=True)
     NO_CLUSTER.write_text(NO_CLUSTER_TEXT)
     try:
-        _apt_get("update", "-qq")
-        _apt_get("install", "-qq", "-y", "--no-install-recommends", "postgresql")
+        apt_get("update", "-qq")
+        apt_get("install", "-qq", "-y", "--no-install-recommends", "postgresql")
     finally:
         if made:
             NO_CLUSTER.unlink(missing_ok=True)
-
-
-def _apt_get(*arguments: str) -> None:
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    command = ["apt-get", "-o", f"DPkg::Lock::Timeout={INSTALL_SECONDS_MAX}", *arguments]
-    done = subprocess.run(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=INSTALL_SECONDS_MAX,
-        check=False,
-    )
-    if done.returncode:
-        raise EngineError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")

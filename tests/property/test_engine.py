@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from pilotage.engine.restart import RestartSettings
 from pilotage.engine.restore import JobSnapshot, surely_gone
 from pilotage.model import payloads
+from pilotage.model.definition import AbortOn
 from pilotage.model.demand import Capacity
 from pilotage.model.effects import CancelSubmitted, ExpandStage, SubmitAttempt, SubmitPilot
 from pilotage.model.exchange import AttemptRef
@@ -44,6 +45,14 @@ PLANS: list[Callable[[], JobPlan]] = [
     lambda: bag(3, kind("mail", side_effects=True)),
     lambda: bag(4, kind(memory_bytes=GIB, category="licence"), limits={"licence": 1}),
     lambda: plan(stage(2), stage(2), early=[("1.1.1", "2.1.1")], edges=[("1.2.1", "2.2.1")], hold=True),
+    lambda: plan(stage(3, kind("check", abort_on=AbortOn(exit_code=3))), stage(2, kind("last", final=True))),
+    lambda: plan(
+        stage(3, kind("check", abort_on=AbortOn(exit_code=3))),
+        None,
+        stage(1, kind("last", final=True)),
+        late={2: ["1.1.1", "1.2.1", "1.3.1"]},
+    ),
+    lambda: plan(stage(2), stage(1, kind("check", abort_on=AbortOn(exit_code=0))), stage(1, kind("last", final=True))),
 ]
 REASONS = [
     "application-error",
@@ -163,7 +172,7 @@ class Service(RuleBasedStateMachine):
     @rule(number=which, reason=st.sampled_from([None, None, *REASONS]), message=st.sampled_from(["no", "never"]))
     def finish(self, number: int, reason: str | None, message: str) -> None:
         agent, ref = self._busy[number % len(self._busy)]
-        agent.end(ref, reason=reason, message=message)
+        agent.end(ref, reason=reason, message=message, status=3 if reason == REASONS[0] and number % 2 else None)
         if number % 3:
             agent.exchange()
         self._tidy()

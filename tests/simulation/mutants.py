@@ -33,7 +33,8 @@ from pilotage.engine import (
 )
 from pilotage.engine.engine import Engine
 from pilotage.engine.jobs import JobState, LateState
-from pilotage.engine.parts import AttemptState, PackageWork, PilotState
+from pilotage.engine.parts import AttemptState, PackageWork
+from pilotage.engine.places import PilotState
 from pilotage.model import payloads
 from pilotage.model.events import Event
 from pilotage.model.exchange import Exchange
@@ -129,7 +130,7 @@ def a_success_of_an_old_epoch_is_granted(patch: Patch) -> None:
     graft(patch, folded, on_attempt_finished)
 
 
-@mutant(first_seed=6, by="grants")
+@mutant(first_seed=18, by="grants")
 def two_attempts_of_one_epoch_are_granted(patch: Patch) -> None:
     """What succeeds after another attempt was granted is granted as well."""
     folded, granted = on_attempts.on_attempt_finished, settling.grant_what_succeeded
@@ -173,7 +174,7 @@ def a_duplicate_counts_twice(patch: Patch) -> None:
     graft(patch, folded, on_attempt_finished)
 
 
-@mutant(first_seed=8, by="restoring successes")
+@mutant(first_seed=21, by="restoring successes")
 def a_late_success_is_forgotten(patch: Patch) -> None:
     """What was suspected or lost and succeeds all the same counts as nothing."""
     folded = on_attempts._succeed
@@ -306,13 +307,13 @@ def a_held_job_is_worked_on(patch: Patch) -> None:
     patch.setattr(JobState, "open", property(lambda self: self.accepted and not (self.cancelled or self.aborted)))
 
 
-@mutant(first_seed=12, by="creations")
+@mutant(first_seed=30, by="creations")
 def a_cancelled_job_is_worked_on(patch: Patch) -> None:
     """A kill ends what runs, and the rest is started."""
     patch.setattr(JobState, "open", property(lambda self: self.accepted and not (self.held or self.aborted)))
 
 
-@mutant(first_seed=62, by="grants")
+@mutant(first_seed=74, by="grants")
 def a_cancel_and_a_grant_both_stand(patch: Patch) -> None:
     """A kill of a job stops what is not started yet, and what succeeds afterwards is granted."""
     killed, granted = operations._kill, settling.grant_what_succeeded
@@ -338,7 +339,7 @@ def a_cancel_and_a_grant_both_stand(patch: Patch) -> None:
 # --- inputs -----------------------------------------------------------------------------------------------------------
 
 
-@mutant(first_seed=12, by="sanity reads")
+@mutant(first_seed=17, by="sanity reads")
 def a_success_is_enough_for_consumers(patch: Patch) -> None:
     """Readiness by the end of an attempt, whichever it was, instead of by the grant."""
     folded = on_attempts.on_attempt_finished
@@ -363,7 +364,7 @@ def what_is_dropped_is_waited_for(patch: Patch) -> None:
     graft(patch, on_jobs.on_dropped, on_dropped)
 
 
-@mutant(first_seed=46, by="reads")
+@mutant(first_seed=6, by="reads")
 def what_is_dropped_is_read(patch: Patch) -> None:
     """An assignment lists the files of a line that was left out when its attempt was created."""
     assigned = Core._assignment
@@ -390,7 +391,7 @@ def an_attempt_pins_no_drop_revision(patch: Patch) -> None:
     patch.setattr(Engine, "write", write)
 
 
-@mutant(first_seed=1, by="restores")
+@mutant(first_seed=21, by="restores")
 def a_line_comes_back_under_its_consumers(patch: Patch) -> None:
     """A restore is accepted after a consumer started without what is restored."""
 
@@ -410,7 +411,7 @@ def a_late_stage_is_laid_out_too_early(patch: Patch) -> None:
     graft(patch, counted, late)
 
 
-@mutant(first_seed=1, by="finishing")
+@mutant(first_seed=2, by="finishing")
 def consumers_of_what_failed_wait_for_ever(patch: Patch) -> None:
     """Nobody gives up what waits for a package that will make nothing."""
     graft(patch, settling.give_up_consumers, lambda engine: engine.dead.clear())

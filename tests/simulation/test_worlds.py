@@ -22,6 +22,7 @@ FIRED_MIN = 20  # over all worlds, and something came of it: so each chunk has i
 SEEDS_THAT_FOUND_BUGS: dict[int, str] = {
     17: "a late stage was laid out although a dropped producer had been restored in between",
     37: "a package restarted by hand waited for ever for a producer that had been given up",
+    81: "packages that wait for a late stage were not given up when its producer began anew and died again",
     127: "a line was restored after a consumer had begun without it",
     135: "a package with side effects was rescheduled beside its running attempt",
     165: "the cap on failures was forgotten when a line was dropped and restored",

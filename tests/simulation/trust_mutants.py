@@ -6,7 +6,7 @@ from typing import Any
 
 from pilotage.engine import exchanges, leases, reports
 from pilotage.engine.engine import Engine
-from pilotage.engine.parts import SiteState
+from pilotage.engine.places import SiteState
 from pilotage.model import payloads, texts
 from pilotage.model.reports import Gone
 from pilotage.simulator.scene import Scene

@@ -184,6 +184,28 @@ def test_where_nothing_was_made_nothing_is_looked_at(here: Place, monkeypatch: p
     assert adopt(prepared.expansion, prepared.origin, store=here.store, index=here.index) == []
 
 
+def test_what_makes_no_file_is_looked_for_only_where_its_document_was_run(
+    here: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.run(CHAIN)  # the folder is known now
+    text = "pilotage: 1\njob: j\nstages: [{each: {n: 1..3}, run: 'send {n}'}]\n"
+    mixed = text.replace("stages: [", "stages: [{run: make, outputs: [made]}, ")
+    asked: list[int] = []
+    real = type(here.index).find
+
+    def counted(index: WorkIndex, folder: str, keys: list[str]) -> object:
+        asked.append(len(keys))
+        return real(here.index, folder, keys)
+
+    monkeypatch.setattr(type(here.index), "find", counted)
+    assert here.prepare(text).adopted == ()
+    assert asked == []
+    assert here.prepare(mixed).adopted == ()
+    assert asked == [1]
+    assert len(here.run(text)) == 3
+    assert len(here.prepare(text).adopted) == 3
+
+
 def test_many_packages_are_looked_for_together(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "pilotage: 1\njob: j\nstages: [{each: {n: 1..250}, run: 'work {n}', outputs: ['out/{n}']}]\n"
     assert len(here.run(text)) == 250

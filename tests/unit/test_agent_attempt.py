@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -82,7 +83,7 @@ def test_an_application_is_told_who_it_is(tmp_path: Path) -> None:
     first, second, folder, scratch = log_of(outcome).splitlines()
     assert first == (
         "JOB=j1 PACKAGE=1.1.1 PATH=r/001/001/001 ATTEMPT=1 EPOCH=1 INDEX=0 CORES=2 MEMORY_BYTES=1073741824 GPUS=0 "
-        "SITE=cluster NODE=here SERVER=http://s MARK=p.1"
+        f"SITE=cluster NODE=here SERVER=http://s MARK=p.{os.getpid()}"
     )
     assert second == "2|/home/x|blue||/t"
     assert folder == scratch

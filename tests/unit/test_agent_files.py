@@ -103,9 +103,9 @@ def test_a_file_is_read_once_for_its_checksum(place: Place, monkeypatch: pytest.
     read: list[str] = []
     real = hashing.sha256_of
 
-    def noted(path: str) -> str:
+    def noted(path: str, size_bytes: int) -> str:
         read.append(path)
-        return real(path)
+        return real(path, size_bytes)
 
     monkeypatch.setattr(hashing, "sha256_of", noted)
     file = _write(place, "a")

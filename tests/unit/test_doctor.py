@@ -20,7 +20,7 @@ from pilotage.adapters.local_token import ensure_token
 from pilotage.app.doctor import Finding, World, diagnose
 from pilotage.model.configuration import JournalSettings, ServiceSettings, Settings
 from pilotage.service.announcement import Announcement, announced
-from pilotage.service.http.app import make_door
+from pilotage.service.http.door import make_door
 from pilotage.service.http.listener import Listener, bind, bind_local, url_of
 from tests.command_line import in_an_empty_folder, run
 from tests.running_jobs import running_services

@@ -259,6 +259,22 @@ def test_a_job_that_no_site_could_run_is_refused_with_the_nearest_site() -> None
         small.take(SubmitPilot)
 
 
+def test_what_asks_for_all_the_time_that_a_site_gives_fits_into_no_pilot_and_is_refused() -> None:
+    with Small(site("lyon", wall_seconds=3600.0)) as small:
+        answer = small.submit(bag(1, kind("reconstruct", wall_seconds=3600.0)))
+        assert isinstance(answer, Refused)
+        assert (answer.code, answer.subject) == ("unsatisfiable", "reconstruct")
+        assert "it asks for 3600 s and lyon gives 3540 s" in answer.message
+        assert isinstance(small.submit(bag(1, kind(wall_seconds=3540.0))), Accepted)
+        assert small.pilot("lyon", remaining_seconds=3541.0).packages == ["1.1.1"]
+
+
+def test_a_batch_job_is_given_all_the_time_of_its_site() -> None:
+    with Small(site("lyon", wall_seconds=3600.0, mode="bound")) as small:
+        assert isinstance(small.submit(bag(1, kind(wall_seconds=3600.0))), Accepted)
+        small.take(SubmitAttempt)
+
+
 def test_an_unknown_executor_a_known_job_and_a_quota_are_refused() -> None:
     with Small(site(), owner_packages_max=3) as small:
         answers = [small.submit(bag(1, kind(executor="moon"))), small.submit(bag(4)), small.submit(bag(2))]

@@ -152,6 +152,15 @@ def test_after_a_wall_time_kill_a_site_that_never_gives_more_is_not_tried() -> N
         assert other.packages == ["1.1.1"]
 
 
+def test_what_a_fresh_pilot_had_no_time_for_is_given_up_where_no_site_gives_more() -> None:
+    with Small(site("a", wall_seconds=3600.0)) as small:
+        small.submit(bag(1))
+        pilot = small.pilot("a", remaining_seconds=3569.0)
+        pilot.fail("1.1.1", "wall-time", after=3569.0)
+        [aborted] = small.told(payloads.Aborted, "1.1.1")
+        assert "more than 3569 s, which no site gives" in msgspec.json.decode(aborted.data)["message"]
+
+
 def test_a_missing_input_is_tried_later_and_later() -> None:
     with Small(site()) as small:
         small.submit(bag(1))
@@ -188,6 +197,24 @@ def test_a_package_under_which_two_pilots_died_is_parked_and_may_be_released() -
         small.ask(Release(job=JOB, package="1.1.1"))
         small.wait(100)
         assert small.standing("1.1.1") != "held"
+        small.take(SubmitPilot)
+
+
+def test_what_only_waited_in_a_pilot_that_died_did_not_kill_it() -> None:
+    with Small(site(cores=2)) as small:
+        small.submit(bag(5))
+        pilot = small.pilot(backlog=3)
+        assert len(pilot.held) == 5
+        small.step(Gone(site="a", key=pilot.request, reason="killed", stderr="Killed"))
+        small.wait(61)
+        pilot.unread.clear()
+        lost = [one for one in small.book if isinstance(one.data, payloads.AttemptLost)]
+        reasons = {one.event.package: one.data.reason for one in lost if isinstance(one.data, payloads.AttemptLost)}
+        assert reasons == {
+            "1.1.1": "pilot-killed",
+            "1.2.1": "pilot-killed",
+            **dict.fromkeys(("1.3.1", "1.4.1", "1.5.1"), "platform-failure"),
+        }
         small.take(SubmitPilot)
 
 

@@ -288,6 +288,20 @@ def test_packages_that_wait_for_a_late_stage_wait_for_its_packages_once_it_is_kn
         assert pilot.packages == ["3.1.1"]
 
 
+def test_who_waits_for_a_late_stage_is_given_up_again_when_its_producer_dies_again() -> None:
+    made = plan(stage(2), None, stage(1, kind("merge")), late={2: ["1.1.1", "1.2.1"]}, waits={3: (2,)})
+    with Small(site(cores=2)) as small:
+        small.submit(made)
+        pilot = small.pilot()
+        for _ in range(2):
+            small.ask(Kill(job=JOB, package="1.1.1"))
+            pilot.exchange()
+            assert small.standing("3.1.1") == "upstream"
+            small.ask(Restart(job=JOB, package="1.1.1"))
+            pilot.exchange()
+            assert small.standing("3.1.1") == "blocked"
+
+
 def test_a_late_stage_with_a_dead_producer_takes_those_who_wait_for_it_and_the_job_along() -> None:
     made = plan(stage(2), None, stage(1, kind("merge")), late={2: ["1.1.1", "1.2.1"]}, waits={3: (2,)})
     with Small(site(cores=2)) as small:

@@ -19,7 +19,7 @@ from pilotage.model.exchange import AttemptRef, Exchange
 from pilotage.model.work import AgentHears, AgentSays
 from pilotage.service.access import EXCHANGE, READ, Principal, local_principal
 from pilotage.service.http.agents import PIECE_BYTES, range_of
-from pilotage.service.http.app import make_door
+from pilotage.service.http.door import make_door
 from pilotage.service.http.errors import NotARange
 from pilotage.service.http.listener import Listener, bind, bind_local
 from pilotage.service.http.services import Services

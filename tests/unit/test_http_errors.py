@@ -8,7 +8,8 @@ import pytest
 
 from pilotage.model.errors import PilotageError
 from pilotage.ports import JournalBusy, JournalError, JournalFull, JournalUnavailable
-from pilotage.service.http.errors import STATUSES, on_pilotage_error
+from pilotage.service.http.error_responses import on_pilotage_error
+from pilotage.service.http.errors import STATUSES
 from pilotage.service.unknown import UnknownJob
 
 

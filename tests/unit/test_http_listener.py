@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -17,7 +18,7 @@ from pilotage.service.announcement import (
     last_port,
     refuse_second,
 )
-from pilotage.service.http.listener import CannotListen, bind, url_of
+from pilotage.service.http.listener import CannotListen, NoSocketsHere, bind, bind_local, url_of
 
 HERE = Announcement(url="http://127.0.0.1:8642", pid=4711, token_file="/somewhere/token", version="1", started_at=1.0)
 
@@ -32,6 +33,20 @@ def test_a_port_that_is_taken_is_named() -> None:
         port = bound.getsockname()[1]
         with pytest.raises(CannotListen, match=f"127.0.0.1:{port}.*\n.*--port"):
             bind("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("number, kind", [(errno.EPERM, NoSocketsHere), (errno.EACCES, CannotListen)])
+def test_a_file_system_without_sockets_is_told_from_one_that_is_not_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[CannotListen]
+) -> None:
+    class Refusing(socket.socket):
+        def bind(self, address: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket, "socket", Refusing)
+    with pytest.raises(CannotListen, match="sqlite:DIR") as fault:
+        bind_local(tmp_path / "agent.sock")
+    assert type(fault.value) is kind
 
 
 def test_an_address_of_another_computer_is_no_matter_of_ports() -> None:

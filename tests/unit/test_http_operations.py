@@ -308,6 +308,16 @@ def test_progress_says_what_is_done_and_not_under_its_name_yet(desk: Desk) -> No
     assert desk.get("/v1/jobs/j/progress")[1]["unpublished"] == 2
 
 
+def test_progress_says_why_files_get_no_names_and_that_a_release_goes_on(desk: Desk) -> None:
+    desk.register(1, "j")
+    desk.jobs.cannot_publish = ("what 1.1.1 made cannot be published: no room", "make room")
+    assert "stuck" not in desk.get("/v1/jobs/j/progress")[1]  # others of it can move
+    desk.log(event(3, "CancelAccepted", job="j"))
+    told = desk.get("/v1/jobs/j/progress")[1]
+    assert told["stuck"] == "what 1.1.1 made cannot be published: no room"
+    assert told["next_step"] == "make room; then: pilotage release j"
+
+
 def test_a_pilot_that_cannot_start_is_told_with_its_last_words(desk: Desk) -> None:
     desk.register(1, "j")
     desk.log(

@@ -15,6 +15,7 @@ import pytest
 
 from pilotage.adapters.sites.local import LocalSettings, LocalSite
 from pilotage.adapters.sites.zipapp import archive, build
+from pilotage.agent.sweeping import descendants
 from pilotage.model.demand import Capacity, Demand
 from pilotage.model.version import VERSION
 from pilotage.ports import SubmissionRefused
@@ -207,6 +208,28 @@ def test_a_supervisor_that_does_not_heed_is_killed_by_the_site_with_everything_b
     wait_for_end(site)
     assert not lives(pid)
     wait_until(lambda: not lives(int((tmp_path / "pid").read_text())))
+    site.close()
+
+
+def test_the_end_of_a_pilot_is_told_although_its_record_was_removed_by_a_service_that_died(
+    settings: LocalSettings, service: AgentService
+) -> None:
+    site = LocalSite(settings)
+    site.submit_pilot("here-1")
+    record = settings.state / "pilots" / "here-1.json"
+    wait_until(lambda: "pilot" in json.loads(record.read_text() or "{}"))
+    said = json.loads(record.read_text())
+    service.wait_for(lambda: service.types(said["pilot"]))
+    both = (said["pid"], *descendants(said["pid"]))
+    for pid in both:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(lives, both)))
+    record.unlink()
+    service.stop()
+    assert site.listing() == {}  # nobody can be told yet; who is to tell it waits
+    service.listen(settings.state.parent / "agent.sock")
+    service.wait_for(lambda: service.types(said["pilot"])[-1] == "PilotEnded")
+    wait_until(lambda: not site.listing() and not list((settings.state / "spool").iterdir()))
     site.close()
 
 

@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -125,11 +126,24 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
 
 def test_a_draft_is_not_left_behind_when_it_cannot_be_placed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_links(source: Path, target: Path) -> None:
+    def refuse(*_: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(os, "link", no_links)
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(Path, "rename", refuse)
     with pytest.raises(TokenError, match="Operation not permitted"):
         ensure_token(folder)
     assert list(folder.iterdir()) == []
     assert local_token.TOKEN_BYTES >= 32
+
+
+def test_a_file_system_without_hard_links_has_one_token_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with ThreadPoolExecutor(8) as pool:
+        tokens = set(pool.map(lambda _: ensure_token(tmp_path), range(16)))
+    assert len(tokens) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["token"]
+    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600

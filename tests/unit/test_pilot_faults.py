@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from pilotage.agent import pilot_spool
-from pilotage.agent.bequest import deliver, find_dead, let_go
+from pilotage.agent.bequest import Bequest, deliver, find_dead, let_go, settle
 from pilotage.agent.link import Address, Link, connect
 from pilotage.agent.pilot_spool import Owner, PilotSpool, claim
 from tests.agent_service import AgentService, agent_service
@@ -205,6 +208,69 @@ def test_a_living_pilot_is_not_taken_for_dead(tmp_path: Path) -> None:
     os.close(descriptor)
     (dead,) = find_dead(tmp_path / "spool")
     let_go(dead)
+
+
+def test_who_settles_waits_for_a_service_that_is_about_to_come_back(service: AgentService, tmp_path: Path) -> None:
+    os.close(_dead_pilot(tmp_path / "spool"))
+    service.stop()
+    with ThreadPoolExecutor(max_workers=1) as other:
+        settled = other.submit(settle, tmp_path, connect=lambda: connect(service.address))
+        with pytest.raises(TimeoutError):
+            settled.result(timeout=0.2)
+        service.listen(tmp_path / "agent.sock")
+        assert settled.result(timeout=20)
+    assert service.types("dead.1") == ["PilotStarted", "PilotEnded"]
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_who_settles_does_not_wait_for_ever_and_leaves_the_rest_to_the_next(tmp_path: Path) -> None:
+    os.close(_dead_pilot(tmp_path / "spool"))
+    nowhere = f"unix:{tmp_path}/agent.sock"
+    assert not settle(tmp_path, connect=lambda: connect(nowhere), patience_seconds=0.1)
+    (dead,) = find_dead(tmp_path / "spool")
+    let_go(dead)
+
+
+def test_a_lock_that_somebody_died_over_before_it_had_its_name_is_removed_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / ".dead.1.new").touch()
+    held = os.open(tmp_path / ".living.1.new", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    assert find_dead(tmp_path) == []
+    assert [path.name for path in tmp_path.iterdir()] == [".living.1.new"]
+    os.close(held)
+
+
+def test_a_pilot_whose_lock_is_taken_for_a_dead_one_s_claims_its_name_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[list[Bequest]] = []
+    flock = fcntl.flock
+
+    def late(descriptor: int, operation: int) -> None:
+        if not looked:  # between the making of the file and its lock
+            looked.append([])
+            looked.append(find_dead(tmp_path))
+        flock(descriptor, operation)
+
+    monkeypatch.setattr("pilotage.agent.pilot_spool.fcntl.flock", late)
+    descriptor = claim(tmp_path, Owner("late.1", "here", "late"))
+    assert looked == [[], []]
+    assert [path.name for path in tmp_path.iterdir()] == ["late.1.lock"]
+    assert find_dead(tmp_path) == []
+    os.close(descriptor)
+
+
+def test_a_pilot_whose_state_folder_is_gone_ends_with_everything_that_it_runs(tmp_path: Path) -> None:
+    service = AgentService(interval_seconds=0.1)
+    service.listen(tmp_path / "agent.sock")
+    service.give(1, ("wait",), folder=tmp_path)
+    state = tmp_path / "state"
+    with flying(service, state) as flight:
+        flight.stage.wait_for(lambda: flight.stage.running)
+        shutil.rmtree(state)
+        flight.land()
+        assert not flight.stage.running
+    service.stop()
 
 
 # --- the connection --------------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -65,13 +67,30 @@ def test_an_output_is_staged_in_pieces(size: int, service: AgentService, fetch: 
     assert service.staged == {"job/1.1.1/2/3": bytearray(CONTENT[:size])}
 
 
-def test_a_service_that_was_away_in_between_is_asked_again(
+def test_a_service_that_was_away_in_between_is_asked_again_until_it_is_back(
     service: AgentService, fetch: ServerFetch, tmp_path: Path
 ) -> None:
     service.contents["files/job?name=a"] = b"a"
     assert fetch.file("job", "a")
     service.stop()
-    with pytest.raises(OSError, match=r"refused|closed"):
-        fetch.file("job", "a")
-    service.listen(tmp_path / "agent.sock")
-    assert fetch.file("job", "a")
+    with ThreadPoolExecutor(max_workers=1) as slot:
+        asked = slot.submit(fetch.file, "job", "a")
+        with pytest.raises(TimeoutError):
+            asked.result(timeout=0.2)
+        service.listen(tmp_path / "agent.sock")
+        assert asked.result(timeout=10)
+
+
+def test_nobody_waits_for_a_service_that_is_gone_when_the_pilot_ends_or_patience_is_over(tmp_path: Path) -> None:
+    over = Event()
+    fetch = ServerFetch(tmp_path / "content", lambda: connect(f"unix:{tmp_path}/agent.sock"), is_over=over.is_set)
+    with ThreadPoolExecutor(max_workers=1) as slot:
+        asked = slot.submit(fetch.file, "job", "a")
+        with pytest.raises(TimeoutError):
+            asked.result(timeout=0.2)
+        over.set()
+        with pytest.raises(FileNotFoundError):
+            asked.result(timeout=10)
+    hasty = ServerFetch(tmp_path / "content", lambda: connect(f"unix:{tmp_path}/agent.sock"), patience_seconds=0.0)
+    with pytest.raises(FileNotFoundError):
+        hasty.file("job", "a")

@@ -54,6 +54,15 @@ def test_an_unknown_reason_is_treated_as_an_application_error() -> None:
     assert judge(fail(1, "sunspots")).rule == "application-error"
 
 
+def test_a_package_that_says_how_often_is_tried_so_often() -> None:
+    failures = [fail(number, "application-error") for number in range(1, 7)]
+    six = Retry(attempts_max=6)
+    assert judge(*failures[:5], retry=six).action == "restart"
+    assert judge(*failures, retry=six).rule == "application-error"
+    assert judge(*failures[:2]).action == "restart"
+    assert judge(*failures[:3]).action == "give-up"
+
+
 @pytest.mark.parametrize("reason", ["platform-failure", "disk-full"])
 def test_a_failure_of_the_platform_goes_elsewhere_outside_the_cap(reason: str) -> None:
     found = judge(*(fail(number, reason, f"s{number}") for number in range(1, 8)))

@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from rich.pretty import pretty_repr
 
 from pilotage.adapters.settings_files import load_settings, settings_files, state_folder
+from pilotage.agent.environment import OWN_NAMES
+from pilotage.app.serving import engine_settings
+from pilotage.engine.settings import EngineSettings
 from pilotage.model import configuration
 from pilotage.model.configuration import SETTINGS, Settings, settings_tables
 from pilotage.model.configuration_layers import OTHER_VARIABLES, SHORT_VARIABLES, SettingsError
@@ -131,7 +134,7 @@ def test_variables_of_agents_and_tests_are_left_alone(machine: Machine) -> None:
     [
         ("[service]\nprot = 1", "service.prot: there is no such setting; did you mean 'service.port'?"),
         ("[servce]\nport = 1", "servce: there is no such section; did you mean 'service'?"),
-        ("port = 1", "port: there is no such section; known here: book, journal, notifications, query, "),
+        ("port = 1", "port: there is no such section; known here: book, engine, journal, notifications, "),
         ("service = 1", "service: this is a section, not a setting; write [service] and its keys below"),
         ("[service]\nport = '1'", "service.port: expected a whole number, got '1'"),
         ("[service]\nport = true", "service.port: expected a whole number, got true"),
@@ -290,3 +293,14 @@ def test_every_default_is_a_value_its_own_check_would_take(machine: Machine) -> 
     assert machine.load(**given_all) == machine.load()
     assert all(row.description.endswith(".") for row in SETTINGS.values())
     assert set(configuration.SECTIONS) == {row.section for row in SETTINGS.values()}
+
+
+def test_what_nobody_sets_is_as_the_engine_thinks_best() -> None:
+    assert engine_settings(Settings().engine) == EngineSettings()
+    patient = msgspec.structs.replace(Settings().engine, interval_seconds=3.0, attempts_max=9, delay_seconds=0.5)
+    made = engine_settings(patient)
+    assert (made.lease_seconds, made.restart.attempts_max, made.restart.delay_seconds) == (18.0, 9, 0.5)
+
+
+def test_what_a_package_is_told_is_no_setting_so_that_it_may_use_this_program() -> None:
+    assert set(OWN_NAMES) <= OTHER_VARIABLES

@@ -66,3 +66,17 @@ def test_without_a_site_nothing_can_move() -> None:
         found = stand(small)
         assert found.stuck == "no site can run 3 packages, 1.1.1 first, (there is no site)"
         assert found.next_step
+
+
+def test_what_can_only_be_tried_later_is_named_with_its_failure() -> None:
+    with Small(site()) as small:
+        small.submit(bag(1))
+        pilot = small.pilot()
+        pilot.fail("1.1.1", "disk-full")
+        assert stand(small).trouble == ""  # it is tried again at once
+        pilot.exchange()
+        pilot.fail("1.1.1", "disk-full")
+        found = stand(small)
+        assert "1.1.1 is tried later: attempt 2: disk-full at a" in found.trouble
+        assert not found.is_of_pilots
+        small.take(SubmitPilot)

@@ -169,6 +169,7 @@ REFUSED = [
     ("role: service", "role: service"),
     ("role: provisioner", "role: provisioner"),
     ("scripts: {hold: tell}", "scripts.hold"),
+    ("role: final, abort_on: 3", "abort_on of a package that runs last"),
 ]
 
 
@@ -205,6 +206,20 @@ def test_what_a_folder_can_honour_is_taken(field: str) -> None:
 def test_a_submission_with_such_a_field_is_refused(here: Place) -> None:
     with pytest.raises(DocumentError, match="nodes: 2"):
         here.prepare("pilotage: 1\njob: j\nstages: [{run: go, nodes: 2}]\n")
+
+
+@pytest.mark.parametrize(
+    "stages, told",
+    [
+        ("{run: go, outputs: [a], role: final}, {run: read, inputs: [a]}", "1.1.1 has the role `final`, and others"),
+        ("{run: go, outputs: ['*.a'], role: final}, {each: {f: '*.a'}, run: go}", "and stage 2 wait for it"),
+        ("{run: go, outputs: ['*.a'], abort_on: 0}, {each: {f: '*.a'}, run: go}", "abort_on: 0"),
+    ],
+)
+def test_an_end_that_cannot_be_is_refused(here: Place, stages: str, told: str) -> None:
+    with pytest.raises(DocumentError) as refused:
+        here.prepare(f"pilotage: 1\njob: j\nstages: [{stages}]\n")
+    assert told in refused.value.problems[0].message
 
 
 # --- recall and grow ---

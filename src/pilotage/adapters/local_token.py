@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import secrets
@@ -110,5 +111,18 @@ def _make(file: Path) -> None:
             os.link(draft, file)
         except FileExistsError:
             return  # another process was first: its token is ours
+        except OSError:
+            _rename_once(draft, file)
     finally:
-        draft.unlink()
+        draft.unlink(missing_ok=True)
+
+
+def _rename_once(draft: Path, file: Path) -> None:
+    """The same where the file system knows no hard links: whoever has the folder's lock looks, and renames."""
+    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        if not file.exists():
+            draft.rename(file)
+    finally:
+        os.close(folder)  # and the lock with it

@@ -165,13 +165,14 @@ class SqliteWorkIndex:
             )
             book.executemany(_OURS, files)
 
-    def knows(self, folder: str) -> bool:
-        """Whether anything was made in a folder."""
+    def knows(self, folder: str, *, document: str | None = None) -> bool:
+        """Whether anything was made in a folder, by a document where one is named."""
         with self._reading() as book:
-            number = self._number(folder)
-            if number is None:
+            numbers = [self._number(name) for name in (folder, document) if name is not None]
+            if None in numbers:
                 return False
-            return book.execute("SELECT 1 FROM made WHERE folder = ? LIMIT 1", (number,)).fetchone() is not None
+            which = "folder = ?" if document is None else "folder = ? AND document = ?"
+            return book.execute(f"SELECT 1 FROM made WHERE {which} LIMIT 1", numbers).fetchone() is not None
 
     def find(self, folder: str, keys: Collection[str]) -> dict[str, MadeWork]:
         """What was made in a folder under these keys."""

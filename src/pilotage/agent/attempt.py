@@ -43,17 +43,17 @@ class _Phases:
 
     def enter(self, phase: str) -> None:
         """A phase begins."""
-        self.end()
+        if self.times:
+            self.end()
         started_at = self._clock_began + self._began
         self.times.append({"phase": phase, "started_at": started_at, "seconds": 0.0})
         self._on_phase(phase, started_at)
 
     def end(self) -> None:
         """The last one is over."""
-        if self.times:
-            now = time.monotonic()
-            self.times[-1]["seconds"] = round(now - self._began, 6)
-            self._began = now
+        now = time.monotonic()
+        self.times[-1]["seconds"] = now - self._began
+        self._began = now
 
 
 class AttemptRunner:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pilotage.agent.pilot_spool import EVENTS_SUFFIX, LOCK_SUFFIX, encode, release
+from pilotage.agent.pilot_spool import DRAFT_SUFFIX, EVENTS_SUFFIX, LOCK_SUFFIX, encode, release
 from pilotage.agent.records import counters_of, text_of
 from pilotage.agent.sweeping import sweep
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pilotage.agent.link import Link
 
 ANSWER_SECONDS = 30.0
+SETTLE_SECONDS = 10.0  # how long who settles waits for a service that starts just now; a later one asks again
+AGAIN_SECONDS = (0.05, 1.0)
 BATCH_EVENTS = 1000
 SEQUENCE = 1 << 40  # greater than that of any exchange of the pilot itself
 
@@ -36,7 +38,9 @@ class Bequest(NamedTuple):
 def find_dead(spool: Path) -> list[Bequest]:
     """The pilots of a spool folder whose lock is free; it is held from now on, so that one alone tells their end."""
     found = []
-    for file in sorted(spool.glob(f"*{LOCK_SUFFIX}")) if spool.is_dir() else ():
+    for draft in spool.glob(f".*{DRAFT_SUFFIX}"):
+        _remove_if_free(draft)
+    for file in sorted(spool.glob(f"*{LOCK_SUFFIX}")):
         try:
             descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
@@ -47,6 +51,18 @@ def find_dead(spool: Path) -> list[Bequest]:
         else:
             os.close(descriptor)
     return found
+
+
+def _remove_if_free(draft: Path) -> None:
+    """Remove a lock that somebody died over before it had its name; who is about to take it begins anew."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(draft, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.stat(draft)):
+                draft.unlink()
+        finally:
+            os.close(descriptor)
 
 
 def _of_dead(descriptor: int) -> Bequest | None:
@@ -90,14 +106,27 @@ def deliver(bequest: Bequest, *, spool: Path, connect: Callable[[], Link], reaso
     return True
 
 
-def settle(state: Path, *, connect: Callable[[], Link]) -> bool:
-    """End and remove what the dead pilots of a state folder left, and tell what they could not; whether all is told."""
-    told = True
-    for each in find_dead(state / "spool"):
+def settle(state: Path, *, connect: Callable[[], Link], patience_seconds: float = SETTLE_SECONDS) -> bool:
+    """End and remove what the dead pilots of a state folder left, and tell what they could not; whether all is told.
+
+    A service that does not answer is asked again for a while: it may have died with the pilots, and be about to return.
+    """
+    spool = state / "spool"
+    left = find_dead(spool)
+    for each in left:
         clean_up(each, scratch=state / "scratch")
-        told = deliver(each, spool=state / "spool", connect=connect) and told
+    until, again_seconds = time.monotonic() + patience_seconds, AGAIN_SECONDS[0]
+    while True:
+        for each in [each for each in left if deliver(each, spool=spool, connect=connect)]:
+            left.remove(each)
+            let_go(each)
+        if not left or time.monotonic() >= until or not spool.is_dir():
+            break
+        time.sleep(again_seconds)
+        again_seconds = min(2.0 * again_seconds, AGAIN_SECONDS[1])
+    for each in left:
         let_go(each)
-    return told
+    return not left
 
 
 def let_go(bequest: Bequest) -> None:

@@ -47,9 +47,8 @@ class Engines:
             if found is not None:
                 return name, found
         raise Failure(
-            "platform-failure",
+            "command-not-found",
             f"the package runs in a container, and this node has no engine for it: looked for {', '.join(names)} in {self._path}",
-            code="EXECUTION_FAILED",
         )
 
     def wrap(
@@ -70,9 +69,8 @@ class Engines:
             return Contained([*_apptainer(program, image, scratch=scratch, folder=folder, gpus=gpus), *argv], ())
         if _is_file(image, folder):
             raise Failure(
-                "platform-failure",
+                "command-not-found",
                 f"the image {image!r} is a file, which {name} does not run: apptainer does, and is not here",
-                code="EXECUTION_FAILED",
             )
         words = [
             program, "run", "--rm", "--name", key, "--network", "host", "--entrypoint", "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,10 +31,18 @@ def own_entries(assignment: Mapping[str, Any], work: Mapping[str, Any], *, scrat
     demand = assignment.get("demand") or {}
     text = (
         f"PILOTAGE_JOB={ref['job']}\0PILOTAGE_PACKAGE={ref['package']}\0PILOTAGE_ATTEMPT={ref['attempt']}\0"
-        f"PILOTAGE_PATH={work['path']}\0PILOTAGE_EPOCH={assignment.get('epoch', 1)}\0PILOTAGE_INDEX={work['index']}\0"
-        f"PILOTAGE_CORES={demand.get('cores_hundredths', 100) / 100:g}\0"
-        f"PILOTAGE_MEMORY_BYTES={demand.get('memory_bytes', 0)}\0PILOTAGE_GPUS={demand.get('gpus', 0)}\0"
-        f"PILOTAGE_SCRATCH={scratch}\0PILOTAGE_FOLDER={work['folder']}"
+        f"PILOTAGE_PATH={work['path']}\0PILOTAGE_EPOCH={assignment.get('epoch', 1)}\0PILOTAGE_INDEX={work['index']}"
+    )
+    given = (demand.get("cores_hundredths", 100), demand.get("memory_bytes", 0), demand.get("gpus", 0))
+    return [*os.fsencode(text).split(b"\0"), *_common_entries(*given, scratch, work["folder"])]
+
+
+@lru_cache(maxsize=256)
+def _common_entries(cores_hundredths: int, memory_bytes: int, gpus: int, scratch: str, folder: str) -> list[bytes]:
+    """The part that is the same for most attempts of a slot."""
+    text = (
+        f"PILOTAGE_CORES={cores_hundredths / 100:g}\0PILOTAGE_MEMORY_BYTES={memory_bytes}\0PILOTAGE_GPUS={gpus}\0"
+        f"PILOTAGE_SCRATCH={scratch}\0PILOTAGE_FOLDER={folder}"
     )
     return os.fsencode(text).split(b"\0")
 

@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pilotage.agent.backlog import ref_of
+from pilotage.agent.files import is_gone
 from pilotage.agent.link import connect
 from pilotage.agent.pilot import CANCELLED, Pilot, PilotSettings, say
 from pilotage.agent.pilot_spool import Told, encode
@@ -144,6 +145,9 @@ class Exchanger:
             self._look_after()
             with self._pilot.guard:
                 self._pilot.remind()
+            if not self._leaving and is_gone(self._settings.state):
+                self._depart("homeless", "preempted", DESERTED_FAREWELL_SECONDS)
+                return
         if now >= self._flush_at:
             self._flush(now)
         elif now >= self._due_at:

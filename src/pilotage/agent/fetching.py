@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import os
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -19,16 +20,28 @@ if TYPE_CHECKING:
     from pilotage.agent.link import Answer
 
 ANSWER_SECONDS = 60.0
+PATIENCE_SECONDS = 300.0  # how long a slot waits for a service that is gone: without it the attempt can only fail
+AGAIN_SECONDS = (0.05, 1.0)
+_AWAY = 503
 PIECE_BYTES = 4 << 20
 
 
 class ServerFetch:
     """Asks the service of a pilot. Every slot may, from its own thread; each has a connection of its own."""
 
-    def __init__(self, folder: Path, connect: Callable[[], Link]) -> None:
-        """Keep captured files in a folder, and connect when somebody asks."""
+    def __init__(
+        self,
+        folder: Path,
+        connect: Callable[[], Link],
+        *,
+        is_over: Callable[[], bool] = lambda: False,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        """Keep captured files in a folder, and connect when somebody asks; `is_over` ends the waiting for a service."""
         self._folder = folder
         self._connect = connect
+        self._is_over = is_over
+        self._patience_seconds = patience_seconds
         self._local = threading.local()
         self._guard = threading.Lock()
         self._known: dict[str, str] = {}
@@ -74,7 +87,7 @@ class ServerFetch:
 
     def close(self) -> None:
         """Hang up; no slot asks any more."""
-        for link in self._links:
+        for link in list(self._links):
             link.close()
 
     def _fetch(self, target: str, *, checksum: str) -> Path | None:
@@ -108,20 +121,38 @@ class ServerFetch:
         return draft
 
     def _ask(self, method: str, target: str, body: bytes, fields: str) -> Answer:
+        """Ask, and ask again while the service is gone: what runs elsewhere goes on meanwhile, and so will this."""
+        until, again_seconds = time.monotonic() + self._patience_seconds, AGAIN_SECONDS[0]
+        while True:
+            try:
+                answer = self._ask_once(method, target, body, fields)
+                if answer.status != _AWAY or time.monotonic() >= until or self._is_over():
+                    return answer
+            except OSError:
+                if time.monotonic() >= until or self._is_over():
+                    raise
+            time.sleep(again_seconds)
+            again_seconds = min(2.0 * again_seconds, AGAIN_SECONDS[1])
+
+    def _ask_once(self, method: str, target: str, body: bytes, fields: str) -> Answer:
         link: Link | None = getattr(self._local, "link", None)
         if link is not None:
             try:
                 return self._say(link, method, target, body, fields)
             except OSError:
-                link.close()  # a service closes connections that rest: try once afresh
+                self._drop(link)  # a service closes connections that rest: try once afresh
         link = self._local.link = self._connect()
         self._links.append(link)
         try:
             return self._say(link, method, target, body, fields)
         except OSError:
-            link.close()
-            self._local.link = None
+            self._drop(link)
             raise
+
+    def _drop(self, link: Link) -> None:
+        link.close()
+        self._links.remove(link)
+        self._local.link = None
 
     def _say(self, link: Link, method: str, target: str, body: bytes, fields: str) -> Answer:
         link.send(method, target, body, fields=fields)

@@ -140,3 +140,14 @@ def locked_if_free(file: Path) -> Iterator[bool]:
             yield True
     finally:
         close_lock(descriptor)
+
+
+def is_gone(path: str) -> bool:
+    """Whether there is nothing under a path; one that cannot be looked at may be there."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -45,11 +45,13 @@ class LogFile:
 
     def written_bytes(self) -> int:
         """How much was written since `begin`."""
-        return self._dropped_bytes + os.fstat(self.descriptor).st_size
+        with self._lock:
+            return self._dropped_bytes + (os.fstat(self.descriptor).st_size if self.descriptor >= 0 else 0)
 
     def must_be_cut(self, size_bytes_max: int) -> bool:
-        """Whether the file is larger than this."""
-        return os.fstat(self.descriptor).st_size > max(size_bytes_max, HEAD_BYTES)
+        """Whether the file is larger than this; one that was closed meanwhile is not looked at."""
+        with self._lock:
+            return self.descriptor >= 0 and os.fstat(self.descriptor).st_size > max(size_bytes_max, HEAD_BYTES)
 
     def is_shown(self) -> bool:
         """Whether somebody is shown what is cut away: then the writer should rest meanwhile."""
@@ -62,6 +64,8 @@ class LogFile:
     def cut(self) -> None:
         """Cut the file back to its beginning."""
         with self._lock:
+            if self.descriptor < 0:
+                return  # closed meanwhile: the number may be another file's by now
             self._show_all()
             self._tail = (self._tail + self._end_of_file())[-TAIL_BYTES:]
             size = os.fstat(self.descriptor).st_size
@@ -103,7 +107,9 @@ class LogFile:
 
     def close(self) -> None:
         """Close and remove the file."""
-        os.close(self.descriptor)
+        with self._lock:
+            descriptor, self.descriptor = self.descriptor, -1
+        os.close(descriptor)
         try:
             os.unlink(self.path)
         except OSError:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.attempt import AttemptRunner, Outcome
 from pilotage.agent.backlog import Bench, Held, Room
-from pilotage.agent.pilot_spool import PilotSpool, encode, log_text
+from pilotage.agent.pilot_spool import PilotSpool, encode, encode_end, log_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ class PilotSettings(NamedTuple):
     patience_intervals: float = 1.5  # without a reply for so long, an exchange is repeated
     patience_growth: float = 2.0
     patience_seconds_max: float = 120.0
-    hold_seconds: float = 0.01  # how long a first event waits for others to go with it
+    hold_seconds: float = 0.06  # how long a first event waits for others to go with it
     idle_seconds: float = 300.0  # a pilot that holds nothing for so long ends
     outlive_seconds: float = 21_600.0  # without any reply for so long, it ends too
     deserted_seconds: float = 21_600.0  # the same where it holds nothing, and has nothing to tell
@@ -252,7 +252,7 @@ class Pilot:
         payload = outcome.payload
         if held.stopping and payload.get("exit_code") == "EXECUTION_CANCELED":
             payload = _stopped(payload, held.stopping)
-        text = encode(payload).encode()
+        text = encode_end(payload)
         with self.guard:
             held.slot = None
             self.bench.remove(held)

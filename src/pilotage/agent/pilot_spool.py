@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 from collections import deque
+from json.encoder import encode_basestring_ascii as _quoted
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,11 +26,38 @@ if TYPE_CHECKING:
 
 LOCK_SUFFIX = ".lock"
 EVENTS_SUFFIX = ".events"
+DRAFT_SUFFIX = ".new"  # of a lock that has not its name yet
 REWRITE_BYTES = 4 << 20
 EVENTS_MAX = 2000  # in one exchange
 LOGS_MAX_BYTES = 8 << 20
 
 encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+def encode_end(payload: dict[str, Any]) -> bytes:
+    """What an AttemptFinished says, as JSON: put together by hand, since every attempt says it, in a third of the time.
+
+    The names are those of the payload's fields, and so plain; a time has six digits behind the point.
+    """
+    parts = []
+    for name, value in payload.items():
+        kind = type(value)
+        if kind is str:
+            text = _quoted(value)
+        elif name == "phases":
+            phases = [
+                f'{{"phase":"{each["phase"]}","started_at":{each["started_at"]:.6f},"seconds":{each["seconds"]:.6f}}}'
+                for each in value
+            ]
+            text = f"[{','.join(phases)}]"
+        elif kind is float:
+            text = f"{value:.6f}"
+        elif kind is int:
+            text = f"{value:d}"
+        else:
+            text = encode(value) if value or kind is not list else "[]"
+        parts.append(f'"{name}":{text}')
+    return f"{{{','.join(parts)}}}".encode()
 
 
 class Told(NamedTuple):
@@ -54,18 +82,22 @@ def claim(folder: Path, owner: Owner) -> int:
     The file appears locked: nobody ever sees the lock of a living pilot free.
     """
     folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-    draft = folder / f".{owner.pilot}.new"
-    descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        write_all(descriptor, encode(owner._asdict()).encode())
-        draft.rename(folder / f"{owner.pilot}{LOCK_SUFFIX}")
-    except OSError:
-        os.close(descriptor)
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise
-    return descriptor
+    draft = folder / f".{owner.pilot}{DRAFT_SUFFIX}"
+    while True:
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink == 0:  # it was taken for one that a dead pilot left
+                os.close(descriptor)
+                continue
+            write_all(descriptor, encode(owner._asdict()).encode())
+            draft.rename(folder / f"{owner.pilot}{LOCK_SUFFIX}")
+        except OSError:
+            os.close(descriptor)
+            with contextlib.suppress(OSError):
+                draft.unlink()
+            raise
+        return descriptor
 
 
 def release(folder: Path, pilot: str) -> None:

@@ -73,7 +73,16 @@ def own_share_bytes(pids: Iterable[int]) -> int:
 
 def own_peak_bytes() -> int:
     """The most memory that this process had: no child's peak is told to be less, since it began as this process."""
-    for line in _read("/proc/self/status").splitlines():
+    return _peak_bytes("self")
+
+
+def largest_peak_bytes(pids: Iterable[int]) -> int:
+    """The most memory that any of these processes had at once, since it became the program that it is."""
+    return max((_peak_bytes(str(pid)) for pid in pids), default=0)
+
+
+def _peak_bytes(pid: str) -> int:
+    for line in _read(f"/proc/{pid}/status").splitlines():
         if line.startswith(b"VmHWM:"):
             return int(line.split()[1]) * 1024
     return 0

@@ -6,6 +6,8 @@ import contextlib
 import os
 import stat
 
+_MARK_NS = 1_234_567_891_234_567_000  # to the microsecond: some file systems keep no more
+
 
 class Scratch:
     """A slot's folder. Another one takes its place where it cannot be emptied, or somebody may still be in it."""
@@ -16,6 +18,7 @@ class Scratch:
         self._slot_number = slot_number
         self._generation = 0
         self._is_ready = False
+        self._is_marked = False  # its time is ours, and stays so until something is made in it
         self.path = os.path.join(root, f"slot-{slot_number}")
 
     def prepare(self) -> None:
@@ -26,15 +29,28 @@ class Scratch:
         try:
             os.mkdir(self.path, 0o700)
         except FileExistsError:
-            if not os.path.isdir(self.path) or os.path.islink(self.path) or not _empty(self.path):
+            if not os.path.isdir(self.path) or os.path.islink(self.path) or _empty(self.path) is None:
                 self.abandon()
                 os.mkdir(self.path, 0o700)
         self._is_ready = True
+        self._mark()
 
     def empty(self) -> None:
         """Remove everything in it, so that it can be used again."""
-        if self._is_ready and _is_not_empty(self.path) and not _empty(self.path):
+        if not self._is_ready or (self._is_marked and _has_mark(self.path)):
+            return
+        self._is_marked = False
+        removed = _empty(self.path)
+        if removed is None:
             self.abandon()
+        elif not removed:
+            self._mark()  # who leaves nothing once will often do so
+
+    def _mark(self) -> None:
+        """Give the empty folder a time that no other has: the system sets another as soon as something is made in it."""
+        with contextlib.suppress(OSError):
+            os.utime(self.path, ns=(_MARK_NS, _MARK_NS))
+            self._is_marked = _has_mark(self.path)
 
     def abandon(self) -> None:
         """Leave the folder as it is and use another from now on; it goes with the pilot's folder."""
@@ -56,7 +72,7 @@ def remove_tree(path: str) -> bool:
     """Remove a folder and what is in it; whether it is gone."""
     if not os.path.lexists(path):
         return True
-    if os.path.islink(path) or not os.path.isdir(path) or not _empty(path):
+    if os.path.islink(path) or not os.path.isdir(path) or _empty(path) is None:
         return False
     try:
         os.rmdir(path)
@@ -65,26 +81,42 @@ def remove_tree(path: str) -> bool:
     return True
 
 
-def _empty(path: str) -> bool:
-    """Remove what is in a folder, whatever modes it was given, and follow no link out of it; whether it is empty."""
+def _empty(path: str) -> int | None:
+    """Remove what is in a folder, whatever modes it was given, and follow no link out of it.
+
+    How many things were removed; None where not everything could be.
+    """
     found = [path]
+    removed = 0
+    whole = True
     for folder in found:  # which grows: the folders within come after it
         try:
             entries = list(os.scandir(folder))
         except PermissionError:
+            entries = []
             with contextlib.suppress(OSError):
                 os.chmod(folder, stat.S_IRWXU)
                 entries = list(os.scandir(folder))
         except OSError:
-            return False
+            return None
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 found.append(entry.path)
+            elif _unlink(entry.path, folder):
+                removed += 1
             else:
-                _unlink(entry.path, folder)
+                whole = False
     for folder in reversed(found[1:]):
-        _remove_folder(folder)
-    return not _is_not_empty(path)
+        removed += 1
+        whole = _remove_folder(folder) and whole
+    return removed if whole or not _is_not_empty(path) else None
+
+
+def _has_mark(path: str) -> bool:
+    try:
+        return os.stat(path).st_mtime_ns == _MARK_NS
+    except OSError:
+        return False
 
 
 def _is_not_empty(path: str) -> bool:
@@ -94,23 +126,29 @@ def _is_not_empty(path: str) -> bool:
         return True
 
 
-def _unlink(path: str, folder: str) -> None:
+def _unlink(path: str, folder: str) -> bool:
     try:
         os.unlink(path)
     except PermissionError:
-        with contextlib.suppress(OSError):
+        try:
             os.chmod(folder, stat.S_IRWXU)
             os.unlink(path)
+        except OSError:
+            return False
     except OSError:
-        return  # what is left is seen at the end
+        return False
+    return True
 
 
-def _remove_folder(folder: str) -> None:
+def _remove_folder(folder: str) -> bool:
     try:
         os.rmdir(folder)
     except PermissionError:
-        with contextlib.suppress(OSError):
+        try:
             os.chmod(os.path.dirname(folder), stat.S_IRWXU)
             os.rmdir(folder)
+        except OSError:
+            return False
     except OSError:
-        return
+        return False
+    return True

@@ -154,7 +154,7 @@ def _pilot(settings: PilotSettings, record: Record, *, supervisor: int) -> int:
         sole=True,
         grace_seconds=min(5.0, 0.5 * settings.grace_seconds),  # what does not heed is killed, and that is told, in time
     )
-    fetch = ServerFetch(scratch / "content", connecting)
+    fetch = ServerFetch(scratch / "content", connecting, is_over=lambda: pilot.closing)
     pilot = Pilot(settings, workplace=workplace, fetch=fetch, on_news=exchanger.on_news)
     _settle_dead(settings, connecting)
     told = exchanger.run(pilot)

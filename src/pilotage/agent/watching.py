@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pilotage.agent.outputs import names_below
 from pilotage.agent.patterns import is_pattern, matches
-from pilotage.agent.processes import family, look_at, memory_bytes, own_share_bytes, signal_group
+from pilotage.agent.processes import (
+    family,
+    largest_peak_bytes,
+    look_at,
+    memory_bytes,
+    own_share_bytes,
+    signal_group,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
     from pilotage.agent.processes import Remains
 
 _PEAK_LOOK_SECONDS_MAX = 5.0
+_FIRST_LOOK_SECONDS = 0.2  # so that the memory of whatever lasts half a second is known
 _PARKED_AFTER_SECONDS = 5.0
 _HURRY_SECONDS = 0.02
 _CPU_SHARE_MIN = 0.001  # of a core: less than this is a program that waits, not one that works
@@ -62,6 +70,7 @@ class Watch:
         self._kill_at = 0.0
         self._began = 0.0
         self._look_at = 0.0
+        self._was_seen = False
         self._progressed = 0.0
         self._progress: tuple[int, float] = (-1, 0.0)
         self.is_busy = False
@@ -102,7 +111,8 @@ class Watch:
         with self._lock:
             self._session = session
             self._began = time.monotonic()
-            self._look_at = self._began + self._watcher.look_seconds
+            self._look_at = self._began + min(self._watcher.look_seconds, _FIRST_LOOK_SECONDS)
+            self._was_seen = False
             self._kill_at = 0.0
             if self.stopped is not None:
                 self._signal(at_once=False)
@@ -148,7 +158,10 @@ class Watch:
     def next_moment(self) -> float:
         """When something is to be done next, whatever happens; 0: nothing."""
         with self._lock:
-            moments = [each for each in (self._kill_at, self._deadline) if each] if self._session else []
+            if not self._session:
+                return 0.0
+            first_look = 0.0 if self._was_seen or self._kill_at else self._look_at
+            moments = [each for each in (self._kill_at, self._deadline, first_look) if each]
         return min(moments, default=0.0)
 
     def _cut(self, log: LogFile) -> None:
@@ -170,7 +183,9 @@ class Watch:
         pids = family(session)
         pids += [each for each in self._watcher.adopted_by_session(session) if each not in pids]
         used = memory_bytes(pids)
-        self.peak_bytes = max(self.peak_bytes, used)
+        # All of them now, or one of them at its worst: what several had together between two looks is not known.
+        self.peak_bytes = max(self.peak_bytes, used, largest_peak_bytes(pids))
+        self._was_seen = True
         if limits.memory_bytes and used > limits.memory_bytes:
             shared_once = own_share_bytes(pids)
             if shared_once > limits.memory_bytes:

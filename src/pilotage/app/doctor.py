@@ -67,7 +67,7 @@ def diagnose(settings: Settings, *, folder: Path, world: World | None = None) ->
         findings += _writes("results", folder.absolute(), world)
     findings += [_token(state), *_service(settings, found)]
     if found is not None and found.socket:
-        findings += [_socket(found), *_agents(state)]
+        findings += [*_socket(found), *_agents(state)]
     return findings
 
 
@@ -254,18 +254,27 @@ def _port(settings: Settings) -> Finding:
     return Finding(hop="port", verdict="ok", message=f"{host}:{port} is free")
 
 
-def _socket(found: Announcement) -> Finding:
+def _socket(found: Announcement) -> Iterator[Finding]:
+    if found.socket == found.url:
+        yield Finding(
+            hop="socket",
+            verdict="warn",
+            message="the state folder takes no sockets: agents come over TCP, as everybody else",
+            next_step="keep the state on a local disk: --journal sqlite:DIR",
+        )
+        return
     path = Path(found.socket)
     try:
         _speak(path)
     except (OSError, HTTPException, ValueError) as error:
-        return Finding(
+        yield Finding(
             hop="socket",
             verdict="bad",
             message=f"agents cannot reach {path}: {(getattr(error, 'strerror', None) or str(error)).lower()}",
             next_step="start the service again: pilotage serve --stop, then pilotage serve",
         )
-    return Finding(hop="socket", verdict="ok", message=f"agents are answered at {path}")
+    else:
+        yield Finding(hop="socket", verdict="ok", message=f"agents are answered at {path}")
 
 
 def _speak(path: Path) -> None:

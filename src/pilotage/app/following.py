@@ -23,6 +23,7 @@ GONE_SECONDS_MAX = 60.0
 """A service that does not answer for this long is given up; the job may go on without anybody who watches."""
 _PAUSE_GROWTH = 0.02  # a job that has run for long may be looked at less often
 _STUCK_LOOKS = 3
+_EXIT_CODE_MAX = 255  # of a process
 _WAIT_SECONDS = 10.0
 _ENDINGS = "type in (CommitGranted, Aborted, CancelAccepted)"
 
@@ -126,10 +127,12 @@ def is_over(progress: Progress) -> bool:
     return progress.state in FINAL_NAMES and not progress.running and not progress.unpublished
 
 
-def exit_code_of(progress: Progress) -> ExitCode:
-    """How a command ends that followed a job to here."""
+def exit_code_of(progress: Progress) -> int:
+    """How a command ends that followed a job to here; a package that has ended the job may have its own say."""
     if progress.held and not is_over(progress):
         return ExitCode.STOPPED
+    if is_over(progress) and progress.result is not None and 0 <= progress.result <= _EXIT_CODE_MAX:
+        return progress.result
     if is_over(progress) and not progress.failed and not progress.cancelled and progress.state in ("DONE", "CLEARED"):
         return ExitCode.COMPLETE
     return ExitCode.FAILED

@@ -97,7 +97,7 @@ class Result:
         return self.exit_code == ExitCode.COMPLETE
 
     @property
-    def exit_code(self) -> ExitCode:
+    def exit_code(self) -> int:
         """What `pilotage run` would end with."""
         return exit_code_of(self.progress)
 

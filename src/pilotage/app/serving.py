@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from pilotage.adapters.settings_files import state_folder
 from pilotage.app.book import serve_settings
-from pilotage.model.configuration import Settings
+from pilotage.model.configuration import EngineSection, Settings
 from pilotage.model.demand import Capacity
 from pilotage.model.site import Site
 from pilotage.model.version import VERSION
 
 if TYPE_CHECKING:
     from pilotage.book.codec import Codec
+    from pilotage.engine.settings import EngineSettings
     from pilotage.model.submission import RunPlan, Submission
     from pilotage.ports import Clock, Journal
     from pilotage.service.announcement import Announcement
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from pilotage.service.http.services import MakeRunning
     from pilotage.service.writer import Writer
 
+LOOK_SECONDS = 0.5
+"""How often the service looks which agents of this computer live: it costs next to nothing."""
+PATIENCE = EngineSection()
 LOCAL = "local"
 """What the computer that the service runs on is called among the sites."""
 
@@ -41,10 +45,11 @@ def serve_jobs(
     """
     folder = state_folder(settings, folder=Path.cwd()).absolute()
     site = local_site(slots if slots is not None else cores_here(), folder)
-    return serve_settings(settings, started=started, make_running=running_over(folder, site), idle_seconds=idle_seconds)
+    make_running = running_over(folder, site, patience=settings.engine)
+    return serve_settings(settings, started=started, make_running=make_running, idle_seconds=idle_seconds)
 
 
-def running_over(folder: Path, site: Site) -> MakeRunning:
+def running_over(folder: Path, site: Site, *, patience: EngineSection = PATIENCE) -> MakeRunning:
     """What makes the running part of a service whose state is in a folder, with this computer as its one site."""
 
     def make(journal: Journal, *, writer: Writer, codec: Codec, clock: Clock) -> Running:
@@ -53,7 +58,6 @@ def running_over(folder: Path, site: Site) -> MakeRunning:
         from pilotage.adapters.sites.zipapp import build
         from pilotage.adapters.stores.folder import FolderStore
         from pilotage.adapters.work_index import SqliteWorkIndex
-        from pilotage.engine.settings import EngineSettings
         from pilotage.service.announcement import SERVICE_FILE
         from pilotage.service.http.running import Running
         from pilotage.service.running.planning import plan
@@ -71,6 +75,7 @@ def running_over(folder: Path, site: Site) -> MakeRunning:
                 announcement=folder / SERVICE_FILE,
                 token_file=token_file(folder),
                 capacity=site.capacity,
+                idle_seconds=patience.agent_idle_seconds,
             )
         )
         runner = Runner(
@@ -82,7 +87,8 @@ def running_over(folder: Path, site: Site) -> MakeRunning:
             accesses={site.name: access},
             store=store,
             index=index,
-            settings=EngineSettings(),
+            settings=engine_settings(patience),
+            poll_seconds=LOOK_SECONDS,
         )
 
         def planned(submission: Submission) -> RunPlan:
@@ -92,6 +98,24 @@ def running_over(folder: Path, site: Site) -> MakeRunning:
         return Running(runner, journal=journal, plan=planned)
 
     return make
+
+
+def engine_settings(patience: EngineSection) -> EngineSettings:
+    """What the engine is told of the settings; all the rest is as it thinks best."""
+    from pilotage.engine.restart import RestartSettings
+    from pilotage.engine.settings import EngineSettings
+
+    restart = RestartSettings(
+        attempts_max=patience.attempts_max,
+        pilot_kills_max=patience.pilot_kills_max,
+        delay_seconds=patience.delay_seconds,
+    )
+    return EngineSettings(
+        interval_seconds=patience.interval_seconds,
+        lease_intervals=patience.lease_intervals,
+        dead_start_seconds=patience.dead_start_seconds,
+        restart=restart,
+    )
 
 
 def local_site(slots: int, folder: Path) -> Site:

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from pilotage.adapters.journals.network_folders import network_kind
 from pilotage.adapters.settings_files import STATE_FOLDER, load_settings, state_folder
 from pilotage.agent.sweeping import started_at
 from pilotage.app.background import START_SECONDS, start_in_background, stop_service
@@ -86,6 +87,12 @@ class Session:
     def was_there(self) -> bool:
         """Whether the service was there before, with its own slots."""
         return not self.started
+
+    @property
+    def network(self) -> str:
+        """The kind of the network file system that the state folder is on; nothing where it is on none."""
+        assert self.state is not None
+        return network_kind(self.state)
 
     def server(self) -> Server:
         """A connection, once the service answers; one that has died is started again. Raises what kept it from it."""

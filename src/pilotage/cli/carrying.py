@@ -110,6 +110,11 @@ def _say_beginning(brought: Submitted, session: Session, how: HowToRun) -> None:
     elif answer.adopted:
         told += f", {answer.adopted:,} of them made by an earlier run"
     say_to_reader(told)
+    if session.started and session.network:
+        say_to_reader(
+            f"warning: {session.state} is on {session.network}, a network file system: slower, and only as safe as its"
+            " locks\n  keep the state on a local disk with: PILOTAGE_JOURNAL_URL=sqlite:DIR"
+        )
     if session.was_there and how.slots is not None:
         say_to_reader("a service was here already: its own slots count, and not --slots")
 
@@ -222,6 +227,7 @@ def summary_lines(progress: Progress) -> Iterator[str]:
             yield f"  {one_line(progress.next_step)}\n"
     elif progress.failed or progress.cancelled:
         yield f"try what failed again with: pilotage retry --failed {one_line(progress.job)}\n"
+        yield "  that takes programs and inputs as they were; if you have changed them since, run it anew instead\n"
 
 
 def _json(value: object) -> str:

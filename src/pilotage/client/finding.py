@@ -72,7 +72,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     def _start_command(self) -> str:
         """What starts the service of this folder, and not a second one below it."""
-        command = "pilotage serve --book-only"
+        command = "pilotage serve"
         folder = Path(self.origin)
         if not self.origin:
             return command
@@ -151,7 +151,7 @@ def _in_named_folder(folder: Path) -> Address:
         expected=f"a URL, or a folder with {SERVICE_FILE}",
         next_step=f"name it with its scheme: --server http://{folder}"
         if not folder.exists() and _HOST_AND_PORT.fullmatch(str(folder))
-        else "start one there with `pilotage serve --book-only`",
+        else "start one there with `pilotage serve`",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pilotage.engine.parts import SiteState
+from pilotage.engine.places import SiteState
 from pilotage.model.demand import Demand, lacking
 from pilotage.model.events import JOB_ID
 from pilotage.model.operations import Refused
@@ -70,8 +70,12 @@ def unmet(site: SiteState, demand: Demand) -> list[str]:
     ]
     if demand.nodes > about.nodes:
         told.append(f"it asks for {demand.nodes} nodes and {site.name} gives {about.nodes}")
-    if about.wall_seconds and demand.wall_seconds > about.wall_seconds:
-        told.append(f"it asks for {demand.wall_seconds:.0f} s and {site.name} gives {about.wall_seconds:.0f} s")
+    longest = about.package_seconds_max
+    if longest and demand.wall_seconds > longest:
+        why = (
+            f", {about.wall_seconds:.0f} s less what its pilots need themselves" if longest < about.wall_seconds else ""
+        )
+        told.append(f"it asks for {demand.wall_seconds:.0f} s and {site.name} gives {longest:.0f} s{why}")
     return told
 
 

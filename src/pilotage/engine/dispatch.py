@@ -10,9 +10,11 @@ import math
 from typing import TYPE_CHECKING
 
 from pilotage.engine.admission import unmet
+from pilotage.engine.classes import queue_of
 from pilotage.engine.jobs import JobState
-from pilotage.engine.parts import PilotState, QueueClass, SiteState, Standing
-from pilotage.engine.readiness import move, queue_of, reserve
+from pilotage.engine.parts import QueueClass, Standing
+from pilotage.engine.places import PilotState, SiteState
+from pilotage.engine.readiness import move, reserve
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
 from pilotage.model.demand import Demand, slots_for

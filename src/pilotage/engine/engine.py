@@ -17,12 +17,14 @@ import msgspec
 
 from pilotage.book.codec import Checked
 from pilotage.book.rows import PackageFacts
+from pilotage.engine.ending import look_at_end
 from pilotage.engine.explain import explain
 from pilotage.engine.handlers import DECISIONS, JOB_FOLDS, OTHER_FOLDS, PACKAGE_FOLDS
 from pilotage.engine.jobs import JobState, Place
 from pilotage.engine.leaving import let_go_of_cleared
 from pilotage.engine.openings import Openings
-from pilotage.engine.parts import AttemptState, PilotRequest, PilotState, QueueClass, Reservations, SiteState
+from pilotage.engine.parts import AttemptState, QueueClass, Reservations
+from pilotage.engine.places import PilotRequest, PilotState, SiteState
 from pilotage.engine.sanity import durable_state, sanity_check
 from pilotage.engine.settings import EngineSettings
 from pilotage.engine.timers import Timers
@@ -55,7 +57,8 @@ class Engine:
         self.pilots: dict[str, PilotState] = {}
         self.requests: dict[str, PilotRequest] = {}
         self.confirmed: dict[str, str] = {}  # pilots that said themselves that they ended, and why
-        self.bereft: dict[str, tuple[str, list[AttemptState]]] = {}  # what pilots held that are gone
+        # By pilot that is gone: why, what it held, and how many of that, the first ones, it was running.
+        self.bereft: dict[str, tuple[str, list[AttemptState], int]] = {}
         self.acting: dict[str, dict[AttemptRef, int]] = {}  # by pilot: what may still act, though nobody waits for it
         self.acting_under: dict[str, dict[str, str]] = {}  # by request: the pilots of these, and where they are
         self.haunted: dict[str, None] = {}  # those of them that were given up: a timer has them asked to end
@@ -76,6 +79,7 @@ class Engine:
         self.failed: dict[tuple[JobState, int], None] = {}
         self.dead: deque[tuple[JobState, int]] = deque()  # whose consumers must be given up
         self.revived: dict[tuple[JobState, int], None] = {}  # consumers that may have a future again
+        self.ended: dict[JobState, None] = {}  # jobs at whose end something is to be decided
         self.grown: dict[JobState, None] = {}  # jobs whose late stages want a look
         self.pulled: dict[SiteState, None] = {}  # sites where a new reservation may meet a slot
         self.asking: dict[PilotState, None] = {}  # pilots with something newly free
@@ -136,9 +140,13 @@ class Engine:
         if number is not None:
             if (fold := PACKAGE_FOLDS.get(type(data))) is not None:
                 fold(self, job, number, event, data)
+                if job is not None and job.special:
+                    look_at_end(self, job)
         elif event.job is not None:
             if (fold := JOB_FOLDS.get(type(data))) is not None:
                 fold(self, job, event, data)
+                if job is not None and job.special:
+                    look_at_end(self, job)
         elif (fold := OTHER_FOLDS.get(type(data))) is not None:
             fold(self, event, data)
 
@@ -183,6 +191,8 @@ class Engine:
             self._fold(event, data, job, None)
         elif (fold := PACKAGE_FOLDS.get(type(data))) is not None:
             fold(self, job, number, event, data)
+            if job is not None and job.special:
+                look_at_end(self, job)
 
     def decide(self, now: float) -> list[Checked]:
         """Everything that can be decided now, as events that have been applied; their effects wait in `effects`."""
@@ -192,7 +202,14 @@ class Engine:
             for decision in DECISIONS:
                 decision(self)
             going = bool(
-                self.grants or self.failed or self.dead or self.revived or self.grown or self.bereft or self.confirmed
+                self.grants
+                or self.failed
+                or self.dead
+                or self.revived
+                or self.grown
+                or self.ended
+                or self.bereft
+                or self.confirmed
             )
         if self.closing:
             let_go_of_cleared(self)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from pilotage.book.codec import Checked
 from pilotage.engine.on_attempts import attempt_key
-from pilotage.engine.parts import AttemptState, PilotState
+from pilotage.engine.parts import AttemptState
+from pilotage.engine.places import PilotState
 from pilotage.engine.slots import stop_all_but
 from pilotage.model import payloads
 from pilotage.model.events import parse_dotted

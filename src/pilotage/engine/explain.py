@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 from pilotage.book.rows import PackageFacts
 from pilotage.engine.admission import unmet
+from pilotage.engine.classes import queue_of
+from pilotage.engine.ending import why_it_ended
 from pilotage.engine.jobs import JobState
 from pilotage.engine.openings import allowed
-from pilotage.engine.parts import STANDINGS, AttemptState, PackageWork, QueueClass, SiteState, Standing
-from pilotage.engine.readiness import lacked_input, may_act, queue_of
+from pilotage.engine.parts import STANDINGS, AttemptState, PackageWork, QueueClass, Standing
+from pilotage.engine.places import SiteState
+from pilotage.engine.readiness import lacked_input, may_act
 from pilotage.model.explanations import Explanation, Why
 
 if TYPE_CHECKING:
@@ -47,7 +50,20 @@ def _outer(job: JobState) -> Iterator[Why]:
         yield Why(code="job-held", message="its job is held", subject=job.id, next_step="release the job")
 
 
+def _last(job: JobState, number: int) -> Iterator[Why]:
+    """What a package waits for that runs last."""
+    if job.ending or not job.plan.templates[job.kinds[number]].final:
+        return
+    if others := job.others:
+        message = f"it runs last: {others} other {'package is' if others == 1 else 'packages are'} not over"
+        yield Why(code="runs-last", message=message, count=others)
+    else:
+        stages = ", ".join(map(str, sorted(job.late)))
+        yield Why(code="runs-last", message=f"it runs last: what stage {stages} has to do is not known yet")
+
+
 def _blocked(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
+    yield from _last(job, number)
     missing = [other for other in job.awaited(number) if not job.satisfied[other]]
     lacked = (tried := job.work.get(number)) is not None and lacked_input(tried)
     for other in missing[:_SHOWN_MAX]:
@@ -222,7 +238,10 @@ def _upstream(engine: Engine, job: JobState, number: int, facts: PackageFacts | 
 
 def _cancelled(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
     since = facts.cancelled_at if facts is not None else None
-    yield Why(code="cancelled", message="it was cancelled on request", since=since, next_step="restart it")
+    message, next_step = "it was cancelled on request", "restart it"
+    if job.enders:
+        message, next_step = f"it was cancelled: {why_it_ended(job)}", "restart the job"
+    yield Why(code="cancelled", message=message, since=since, next_step=next_step)
 
 
 def _history(job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:

@@ -19,7 +19,7 @@ def grow_jobs(engine: Engine) -> None:
     while engine.grown:
         job = next(iter(engine.grown))
         del engine.grown[job]
-        if not job.late or job.cancelled or job.aborted:
+        if not job.late or job.cancelled or job.aborted or job.enders:
             continue
         for late in list(job.late.values()):
             if not late.pending and not any(stage in job.late for stage in late.stages):
@@ -50,6 +50,16 @@ def lost_stages(job: JobState) -> dict[int, int]:
         for each in further:
             lost[each.stage] = next(lost[stage] for stage in each.stages if stage in lost)
     return lost
+
+
+def ends(job: JobState) -> bool:
+    """Whether everything is over but what runs last: every other package, and no stage is still to come."""
+    if job.others:
+        return False
+    if not job.late or job.enders:  # what a package has ended grows no more
+        return True
+    lost = lost_stages(job) if job.dead_feeders else {}
+    return all(stage in lost for stage in job.late)
 
 
 def _give_up(engine: Engine, job: JobState) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pilotage.engine import on_attempts, on_jobs, on_pilots
 from pilotage.engine.dispatch import bind, pull
+from pilotage.engine.ending import see_to_ends
 from pilotage.engine.growth import grow_jobs
 from pilotage.engine.provisioning import request_pilots
 from pilotage.engine.settling import answer_failures, give_up_consumers, grant_what_succeeded, revive_consumers
@@ -62,6 +63,7 @@ DECISIONS: tuple[Callable[[Engine], None], ...] = (
     on_pilots.bury,
     grant_what_succeeded,
     answer_failures,
+    see_to_ends,
     give_up_consumers,
     revive_consumers,
     grow_jobs,

@@ -19,6 +19,7 @@ Place = tuple[int, int, int]
 # As plain numbers: flags of an enumeration are slow to join.
 _AWAITED = int(EdgeKind.AWAITED)
 _BRINGS_FILES = int(EdgeKind.FILE | EdgeKind.PATTERN)
+_MADE = (Standing.DONE, Standing.ABORTED)
 
 
 class LateState:
@@ -58,11 +59,16 @@ class JobState:
         "counts",
         "dead_feeders",
         "drop_revision",
+        "enders",
+        "ending",
         "epoch",
         "epochs",
         "failed_alike",
         "failed_for_good",
         "feeds_late",
+        "finals",
+        "finals_left",
+        "finals_made",
         "given_up",
         "granted",
         "held",
@@ -77,6 +83,7 @@ class JobState:
         "released_at",
         "running_in",
         "satisfied",
+        "special",
         "standing",
         "template_classes",
         "waits",
@@ -118,6 +125,12 @@ class JobState:
         self.running_in: dict[str, int] = {}  # category → packages that are reserved or live
         self.failed_alike: dict[str, int] = {}  # activity → packages given up as permanent failures
         self.failed_for_good: set[int] = set()  # those packages
+        self.special = False  # it has packages that run last, or that may end it
+        self.finals: tuple[int, ...] = ()  # packages that run last
+        self.finals_left = 0  # those of them that are not over
+        self.finals_made = 0  # those of them that are done or given up
+        self.ending = False  # everything but them is over
+        self.enders: dict[int, None] = {}  # packages that ended the job by how they ended, and stand so
         self.plan = plan
         self._firsts: list[int] = []
         self._layouts: list[StageLayout] = []
@@ -138,6 +151,10 @@ class JobState:
         self.counts[Standing.BLOCKED] += new
         for known in self.template_classes:
             known.extend([None] * (len(plan.templates) - len(known)))
+        aborting = any(each.abort_on is not None for each in plan.templates)
+        self.finals = _finals(plan)
+        self.finals_left = sum(self.standing[number] < Standing.DROPPED for number in self.finals)
+        self.special = bool(self.finals) or aborting
         self._layouts = sorted((each for each in plan.layouts.values() if each.count), key=lambda each: each.first)
         self._firsts = [each.first for each in self._layouts]
 
@@ -155,6 +172,16 @@ class JobState:
     def unfinished(self) -> int:
         """How many packages are not final; of a job that is over as a whole, those with attempts under way only."""
         return sum(self.counts[: Standing.DROPPED])
+
+    @property
+    def others(self) -> int:
+        """How many packages are not over, without those that run last."""
+        return self.unfinished - self.finals_left
+
+    def count_final(self, before: int, after: int) -> None:
+        """A package that runs last changes its standing."""
+        self.finals_left += (after < Standing.DROPPED) - (before < Standing.DROPPED)
+        self.finals_made += (after in _MADE) - (before in _MADE)
 
     def dotted(self, number: int) -> str:
         """The place of a package as events have it."""
@@ -193,6 +220,13 @@ class JobState:
         work = self.work.get(number)
         if work is not None and not work.bound and not work.attempts and not work.candidates and work.idle:
             del self.work[number]
+
+    def note_cause(self, number: int, cause: str | None) -> None:
+        """A package was given up for a cause, which some others depend on."""
+        if cause == "permanent-failure":
+            self.count_for_good(number, 1)
+        elif cause == "abort-on":
+            self.enders[number] = None
 
     def count_for_good(self, number: int, sign: int) -> None:
         """A package was given up as a permanent failure (1), or begins anew (-1)."""
@@ -248,6 +282,12 @@ class JobState:
         for number, work in self.work.items():
             for attempt in work.attempts.values():
                 yield number, attempt
+
+
+def _finals(plan: JobPlan) -> tuple[int, ...]:
+    """The packages that run last."""
+    kinds = [number for number, template in enumerate(plan.templates) if template.final]
+    return tuple(np.flatnonzero(np.isin(plan.template_of, kinds)).tolist()) if kinds else ()
 
 
 def _awaited(segment: Segment, consumer: int, producer: int) -> bool:

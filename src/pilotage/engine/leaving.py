@@ -61,6 +61,7 @@ def let_go_of(engine: Engine, job: JobState) -> None:
             site.stuck.pop(queue, None)
             site.unfit.pop(queue, None)
     engine.grown.pop(job, None)
+    engine.ended.pop(job, None)
     engine.grants = deque(each for each in engine.grants if each[0] is not job)
     engine.dead = deque(each for each in engine.dead if each[0] is not job)
     for waiting in (engine.failed, engine.revived):

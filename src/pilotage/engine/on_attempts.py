@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from pilotage.engine.classes import template_of
 from pilotage.engine.histories import failure_of
 from pilotage.engine.jobs import JobState
 from pilotage.engine.on_jobs import forget_epoch
-from pilotage.engine.parts import AttemptState, PackageWork, SiteState, Standing
-from pilotage.engine.readiness import count_busy, move, reconsider, release, satisfy, template_of
+from pilotage.engine.parts import AttemptState, PackageWork, Standing
+from pilotage.engine.places import SiteState
+from pilotage.engine.readiness import count_busy, move, reconsider, release, satisfy
 from pilotage.engine.slots import let_go, occupy, stop_acting, vacate
 from pilotage.model import payloads
 from pilotage.model.demand import Demand

@@ -110,8 +110,8 @@ def on_package_cancelled(
 def on_package_aborted(engine: Engine, job: JobState, number: int, event: Event, data: payloads.Aborted) -> None:
     """The package was given up in this epoch."""
     standing = Standing.UPSTREAM if data.cause == "upstream" else Standing.ABORTED
-    if end_package(engine, job, number, event, standing) and data.cause == "permanent-failure":
-        job.count_for_good(number, 1)
+    if end_package(engine, job, number, event, standing):
+        job.note_cause(number, data.cause)
 
 
 def on_job_cleared(engine: Engine, job: JobState | None, event: Event, data: payloads.Cleared) -> None:
@@ -170,6 +170,9 @@ def on_package_restarted(engine: Engine, job: JobState, number: int, event: Even
     job.epochs[number] = event.epoch
     job.granted[number] = 0
     job.cleared_packages.discard(number)
+    if number in job.enders:
+        del job.enders[number]
+        engine.grown[job] = None
     if number in job.failed_for_good:
         job.count_for_good(number, -1)
     move(engine, job, number, Standing.BLOCKED)
@@ -189,6 +192,7 @@ def _revive(engine: Engine, job: JobState, number: int, *, fed_late: bool) -> No
         if job.standing[other] == Standing.UPSTREAM:
             engine.revived[job, other] = None
     if fed_late:
+        job.given_up = {}  # those who wait for its stages have hope again, and may lose it again
         revive_waiting(engine, job)
         engine.grown[job] = None
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pilotage.engine.histories import PILOT_KILLED, UNHEARD
-from pilotage.engine.parts import AttemptState, PilotRequest, PilotState
+from pilotage.engine.parts import AttemptState
+from pilotage.engine.places import PilotRequest, PilotState
 from pilotage.engine.slots import haunt, owe, stop_all_but
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
@@ -87,7 +88,7 @@ def on_pilot_ended(engine: Engine, event: Event, data: payloads.PilotEnded) -> N
     engine.openings.backlog_changed(site, -pilot.backlog)
     if site.reserved:
         engine.timers.at(engine.now + engine.settings.unfit_seconds, Due.UNFIT, site.name)
-    engine.bereft[name] = (data.reason, list(pilot.assigned.values()))
+    engine.bereft[name] = (data.reason, list(pilot.assigned.values()), pilot.count_running())
 
 
 def bury(engine: Engine) -> None:
@@ -97,14 +98,12 @@ def bury(engine: Engine) -> None:
         engine.write(payloads.PilotEnded(reason=engine.confirmed.pop(name)), pilot=name)
     while engine.bereft:
         name = next(iter(engine.bereft))
-        reason, attempts = engine.bereft.pop(name)
-        for attempt in attempts:
-            lose(
-                engine,
-                attempt,
-                reason=LOSSES.get(reason, "platform-failure"),
-                message=f"its pilot {name} ended: {reason}",
-            )
+        reason, attempts, running = engine.bereft.pop(name)
+        for position, attempt in enumerate(attempts):
+            why = LOSSES.get(reason, "platform-failure")
+            if why == PILOT_KILLED and position >= running:
+                why = "platform-failure"  # it only waited there: whatever killed the pilot, it was another
+            lose(engine, attempt, reason=why, message=f"its pilot {name} ended: {reason}")
 
 
 def lose(engine: Engine, attempt: AttemptState, *, reason: LossReason, message: str) -> None:

@@ -11,7 +11,8 @@ import heapq
 import math
 from typing import TYPE_CHECKING
 
-from pilotage.engine.parts import PilotState, QueueClass, SiteState
+from pilotage.engine.parts import QueueClass
+from pilotage.engine.places import PilotState, SiteState
 from pilotage.model.demand import Demand, lacking, slots_for
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class Openings:
             return 0.0
         step = 60.0 if seconds < 3600.0 else 600.0
         rounded = math.ceil(seconds / step) * step
-        given = (site.site.wall_seconds for site in self._sites)
+        given = (site.site.package_seconds_max for site in self._sites)
         return rounded if any(not wall or wall > rounded for wall in given) else seconds
 
     def able(self, site: SiteState, shape: int) -> bool:
@@ -189,7 +190,7 @@ def is_able(site: SiteState, demand: Demand) -> bool:
     about = site.site
     if demand.nodes > about.nodes or lacking(demand, about.capacity):
         return False
-    return not about.wall_seconds or demand.wall_seconds <= about.wall_seconds
+    return not about.wall_seconds or demand.wall_seconds <= about.package_seconds_max
 
 
 def allowed(site: SiteState, queue: QueueClass) -> bool:
@@ -197,4 +198,4 @@ def allowed(site: SiteState, queue: QueueClass) -> bool:
     about = site.site
     if queue.executor not in ("", about.name, about.kind):
         return False
-    return not about.wall_seconds or about.wall_seconds > queue.more_wall_than
+    return not about.wall_seconds or about.package_seconds_max > queue.more_wall_than

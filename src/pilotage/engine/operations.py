@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pilotage.engine.classes import template_of
 from pilotage.engine.growth import lost_stages
 from pilotage.engine.histories import DROPPED, RESCHEDULED
 from pilotage.engine.jobs import JobState
 from pilotage.engine.leaving import is_over
 from pilotage.engine.on_pilots import lose
 from pilotage.engine.parts import STANDINGS, Standing
-from pilotage.engine.readiness import template_of
 from pilotage.model import payloads
 from pilotage.model.errors import did_you_mean
 from pilotage.model.events import parse_dotted

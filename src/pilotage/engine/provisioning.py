@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pilotage.engine.dispatch import may_start
 from pilotage.engine.openings import allowed
-from pilotage.engine.parts import SiteState
+from pilotage.engine.places import SiteState
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
 from pilotage.model.demand import slots_for

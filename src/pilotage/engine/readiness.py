@@ -9,16 +9,17 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from pilotage.engine.classes import class_for, queue_of, template_of
+from pilotage.engine.growth import ends
 from pilotage.engine.histories import INPUT_REASONS
 from pilotage.engine.jobs import JobState, LateState
-from pilotage.engine.parts import FINAL, PackageWork, QueueClass, SiteState, Standing
-from pilotage.model.demand import Demand
+from pilotage.engine.parts import FINAL, PackageWork, QueueClass, Standing
+from pilotage.engine.places import SiteState
 from pilotage.model.graph import EdgeKind
-from pilotage.model.plan import LatePlan, Template
+from pilotage.model.plan import LatePlan
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
@@ -93,6 +94,8 @@ def move(engine: Engine, job: JobState, number: int, after: int) -> None:
     standing[number] = after
     counts[before] -= 1
     counts[after] += 1
+    if job.finals and template_of(job, number).final:
+        job.count_final(before, after)
     if after >= FINAL:
         if after > FINAL and job.feeds_late[number] and not job.satisfied[number]:
             job.dead_feeders.add(number)
@@ -203,108 +206,6 @@ def reserve(engine: Engine, queue: QueueClass, number: int, site: SiteState) -> 
         count_busy(engine, job, number)
 
 
-# --- classes --------------------------------------------------------------------------------------------------------
-
-
-def template_of(job: JobState, number: int) -> Template:
-    """The kind of a package."""
-    return job.plan.templates[job.kinds[number]]
-
-
-def queue_of(engine: Engine, job: JobState, number: int) -> QueueClass:
-    """The class a ready or reserved package is in."""
-    work = job.work.get(number)
-    if work is not None and work.queue is not None:
-        return work.queue
-    template = job.kinds[number]
-    restarts = job.last_attempt[number] > 0
-    known = job.template_classes[restarts]
-    queue = known[template]
-    if queue is None:
-        demand = job.plan.templates[template].demand
-        queue = known[template] = _class(engine, job, template, demand=demand, restarts=restarts)
-    return queue
-
-
-def class_for(engine: Engine, job: JobState, work: PackageWork) -> QueueClass | None:
-    """The class of a package with a history: what its failures ask for, and the sites it had better avoid."""
-    template = job.kinds[work.number]
-    verdict = work.verdict
-    avoid = tuple(
-        sorted({attempt.site.name for attempt in work.attempts.values()} | set(verdict.avoid if verdict else ()))
-    )
-    if verdict is None and not avoid:
-        return None
-    demand = job.plan.templates[template].demand
-    more_wall_than = 0.0
-    prefer = ""
-    if verdict is not None:
-        more_wall_than = engine.openings.rounded_wall(verdict.more_wall_than)
-        if verdict.prefer == "here":
-            prefer = _latest_site(work)
-            avoid = tuple(name for name in avoid if name != prefer)
-        if verdict.memory_bytes or verdict.wall_seconds:
-            demand = msgspec.structs.replace(
-                demand,
-                memory_bytes=verdict.memory_bytes or demand.memory_bytes,
-                wall_seconds=verdict.wall_seconds or demand.wall_seconds,
-            )
-    return _class(
-        engine, job, template, demand=demand, avoid=avoid, more_wall_than=more_wall_than, prefer=prefer, restarts=True
-    )
-
-
-def _latest_site(work: PackageWork) -> str:
-    """Where the latest attempt was that failed or was lost."""
-    sites = {number: failure.site for number, failure in work.failures.items()}
-    sites |= {number: attempt.site.name for number, attempt in work.attempts.items() if attempt.lost}
-    return sites[max(sites)] if sites else ""
-
-
-def _class(
-    engine: Engine,
-    job: JobState,
-    template: int,
-    *,
-    demand: Demand,
-    avoid: tuple[str, ...] = (),
-    more_wall_than: float = 0.0,
-    prefer: str = "",
-    restarts: bool,
-) -> QueueClass:
-    about = job.plan.templates[template]
-    key = (
-        demand,
-        about.priority,
-        about.run_seconds,
-        about.executor,
-        about.category,
-        avoid,
-        more_wall_than,
-        prefer,
-        restarts,
-    )
-    queue = job.classes.get(key)
-    if queue is None:
-        shape = engine.shape_of(demand)
-        queue = job.classes[key] = QueueClass(
-            job,
-            index=len(job.classes),
-            demand=demand,
-            shape=shape,
-            priority=about.priority,
-            run_seconds=about.run_seconds,
-            executor=about.executor,
-            category=about.category,
-            avoid=avoid,
-            more_wall_than=more_wall_than,
-            prefer=prefer,
-            restarts=restarts,
-        )
-        queue.reservations = engine.reservations.setdefault((shape, queue.level), queue.reservations)
-    return queue
-
-
 # --- what is waited for ---------------------------------------------------------------------------------------------
 
 
@@ -361,9 +262,12 @@ def lay_out(engine: Engine, job: JobState) -> None:
         waits[rows.first : rows.first + len(rows.indptr) - 1] += np.diff(counted[rows.indptr]).astype(np.int32)
     for template, stages in plan.late_waits.items():
         waits[plan.template_of == template] += len(stages)
-    job.waits = array("i", waits.tobytes())
     job.given_up = {}
     before, job.late = job.late, {each.stage: _late(job, each) for each in plan.late}
+    job.ending = ends(job)
+    if job.finals and not job.ending:
+        waits[list(job.finals)] += 1
+    job.waits = array("i", waits.tobytes())
     for each in job.late.values():
         if (known := before.get(each.stage)) is not None:
             each.revision, each.asked_at = known.revision, known.asked_at
@@ -372,7 +276,7 @@ def lay_out(engine: Engine, job: JobState) -> None:
     if job.acting:  # what may still act keeps its package where it is
         ready = ready[~np.isin(ready, np.fromiter(job.acting, np.int64, len(job.acting)))]
     _queue_all(engine, job, ready)
-    for number in list(job.work):
+    for number in (*job.work, *job.finals):
         reconsider(engine, job, number)
     engine.grown[job] = None
 

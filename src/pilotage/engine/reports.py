@@ -9,7 +9,8 @@ from pilotage.engine.dispatch import release_site
 from pilotage.engine.exchanges import find_attempt
 from pilotage.engine.histories import PILOT_KILLED
 from pilotage.engine.on_pilots import LOSSES, lose
-from pilotage.engine.parts import AttemptState, SiteState
+from pilotage.engine.parts import AttemptState
+from pilotage.engine.places import SiteState
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
 from pilotage.model.exchange import AttemptRef

@@ -240,6 +240,9 @@ class _History:
         if not row.budget or row.doubles:
             return None
         used, allowed = self._used[row.budget], int(getattr(self._settings, row.budget))
+        if row.budget == "application_errors_max":
+            # Who says how often to try means it of what the program does, above all.
+            allowed = max(allowed, self._retry.attempts_max or 0)
         if used < allowed:
             return None
         return self._give_up(name, row.cause, f"{_told(failure)}, number {used} of its kind of at most {allowed}")

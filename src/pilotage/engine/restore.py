@@ -14,12 +14,14 @@ from pilotage.book.finals import FinalPackage
 from pilotage.book.registers import Register
 from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts, PackageRow, PilotRow
 from pilotage.engine.dispatch import submit
+from pilotage.engine.ending import look_at_end
 from pilotage.engine.engine import Engine
 from pilotage.engine.histories import UNHEARD, failure_of
 from pilotage.engine.jobs import JobState
 from pilotage.engine.leaving import let_go_of_cleared
 from pilotage.engine.on_attempts import begun, demand_of
-from pilotage.engine.parts import PackageWork, PilotRequest, PilotState, Standing
+from pilotage.engine.parts import PackageWork, Standing
+from pilotage.engine.places import PilotRequest, PilotState
 from pilotage.engine.provisioning import submit_pilot
 from pilotage.engine.readiness import lay_out, move
 from pilotage.engine.settings import EngineSettings
@@ -137,6 +139,8 @@ def restore_job(engine: Engine, snapshot: JobSnapshot, *, gone: Collection[str])
             engine.dead.append((job, number))
             if job.feeds_late[number]:
                 job.dead_feeders.add(number)
+    if job.special:
+        look_at_end(engine, job)
 
 
 def _restore_final(engine: Engine, job: JobState, final: FinalPackage, gone: Collection[str]) -> int | None:
@@ -163,8 +167,7 @@ def _restore_final(engine: Engine, job: JobState, final: FinalPackage, gone: Col
         job.cleared_packages.add(number)
     if final.held:
         job.work_of(number).held = True
-    if final.cause == "permanent-failure":
-        job.count_for_good(number, 1)
+    job.note_cause(number, final.cause)
     move(engine, job, number, standing)
     for attempt, site, pilot, why in final.unended:
         ref = AttemptRef(job.id, job.dotted(number), attempt)

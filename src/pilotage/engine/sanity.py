@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pilotage.engine.classes import queue_of
+from pilotage.engine.growth import ends
 from pilotage.engine.jobs import JobState
 from pilotage.engine.leaving import closes
-from pilotage.engine.parts import FINAL, STANDINGS, SiteState, Standing
-from pilotage.engine.readiness import is_under_way, queue_of
+from pilotage.engine.parts import FINAL, STANDINGS, Standing
+from pilotage.engine.places import SiteState
+from pilotage.engine.readiness import is_under_way
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
@@ -60,6 +63,13 @@ def _check_job(
         job.id,
         job.counts,
     )
+    finals = set(job.finals)
+    looked = job.special and job.accepted
+    _must(not looked or job.ending == ends(job), "whether everything but what runs last is over", job.id)
+    left = sum(job.standing[number] < Standing.DROPPED for number in finals)
+    _must(job.finals_left == left, "what runs last and is not over", job.id, job.finals_left)
+    made = sum(job.standing[number] in (Standing.DONE, Standing.ABORTED) for number in finals)
+    _must(job.finals_made == made, "what runs last and has run", job.id, job.finals_made)
     for number in range(job.count):
         standing = job.standing[number]
         work = job.work.get(number)
@@ -69,6 +79,7 @@ def _check_job(
         if job.accepted:
             waits = sum(not job.satisfied[other] for other in job.awaited(number))
             waits += len(job.plan.late_waits.get(int(job.plan.template_of[number]), ()))
+            waits += number in finals and not job.ending
             _must(waits == job.waits[number], "what a package waits for", job.id, number, waits, job.waits[number])
         if standing == Standing.READY:
             queue = queue_of(engine, job, number)
@@ -142,6 +153,7 @@ def _durable_job(job: JobState) -> dict[str, Any]:
         "flags": flags,
         "packages": job.count,
         "late": sorted(job.late),
+        "enders": sorted(job.enders),
         "over": [(n, s, job.granted[n]) for n, s in enumerate(job.standing) if s >= FINAL],
         "waits": job.waits.tolist() if job.accepted else [],
         "attempts": job.last_attempt.tolist(),

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pilotage.engine.classes import class_for, template_of
+from pilotage.engine.ending import end_by_failure, end_others, ends_the_job
 from pilotage.engine.growth import lost_stages
 from pilotage.engine.histories import UNHEARD, failure_of
 from pilotage.engine.jobs import JobState
 from pilotage.engine.parts import AttemptState, PackageWork, Standing
-from pilotage.engine.readiness import class_for, is_under_way, move, reconsider, template_of
+from pilotage.engine.readiness import is_under_way, move, reconsider
 from pilotage.engine.restart import Failure, Verdict, verdict
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
@@ -32,6 +34,8 @@ def grant_what_succeeded(engine: Engine) -> None:
             continue
         epoch = job.epoch_of(number)
         engine.write(_GRANTED, job=job, number=number, attempt=min(work.candidates), epoch=epoch)
+        if job.special and ends_the_job(job, number, 0):
+            end_others(engine, job, number, 0)
 
 
 def answer_failures(engine: Engine) -> None:
@@ -41,6 +45,8 @@ def answer_failures(engine: Engine) -> None:
         del engine.failed[job, number]
         work = job.work.get(number)
         if work is None or job.is_final(number):
+            continue
+        if job.special and end_by_failure(engine, job, work):
             continue
         answer = work.verdict = judge(engine, job, work)
         if answer is None or work.dropped or job.cancelled or job.aborted or is_under_way(work):

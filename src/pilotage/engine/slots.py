@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from pilotage.engine.classes import template_of
 from pilotage.engine.parts import AttemptState
-from pilotage.engine.readiness import reconsider, template_of
+from pilotage.engine.readiness import reconsider
 from pilotage.engine.timers import Due
 from pilotage.model.effects import CancelSubmitted
 from pilotage.model.exchange import AttemptRef

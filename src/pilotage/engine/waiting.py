@@ -48,6 +48,7 @@ def go_on_waiting(
             number: min(now, max(begun, own.get(number, 0.0), _latest(job, job.awaited(number), done_at, now)))
             for number in queue.queue
         }
+        since |= {number: now for number in job.finals if number in since}  # nobody noted when the others were over
         _put_back(queue, since)
         if since:
             queue.watched = True

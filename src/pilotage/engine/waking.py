@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pilotage.engine.classes import queue_of
 from pilotage.engine.dispatch import release_unfit, submit
 from pilotage.engine.jobs import JobState
 from pilotage.engine.leases import check_lease
 from pilotage.engine.parts import QueueClass, Standing
 from pilotage.engine.provisioning import submit_pilot
-from pilotage.engine.readiness import queue_of, reconsider
+from pilotage.engine.readiness import reconsider
 from pilotage.engine.reports import bound_attempt
 from pilotage.engine.slots import exorcise
 from pilotage.engine.timers import Due

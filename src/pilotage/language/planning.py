@@ -95,6 +95,8 @@ def _template(definition: Definition, block: Block) -> Template:
         category=package.category,
         side_effects=package.side_effects,
         retry=retry,
+        final=package.role == "final",
+        abort_on=package.abort_on,
     )
 
 

@@ -18,6 +18,7 @@ Kind = Literal["text", "whole number", "number", "list of texts"]
 Limit = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Duration = Annotated[float, Meta(ge=0)]
+Interval = Annotated[float, Meta(ge=0.1)]
 
 KIBIBYTE = 1024
 MEBIBYTE = 1024 * KIBIBYTE
@@ -58,6 +59,25 @@ class ServiceSettings(Section, frozen=True, kw_only=True):
     batch_bytes_max: Annotated[Limit, _doc("Bytes of one batch; a larger one is refused with 413.")] = 8 * MEBIBYTE
     event_bytes_max: Annotated[Limit, _doc("Bytes of one event; the rest of its batch is kept.")] = 4 * MEBIBYTE
     tag_bytes_max: Annotated[Limit, _doc("Bytes of the value of one tag.")] = 64 * KIBIBYTE
+
+
+class EngineSection(Section, frozen=True, kw_only=True):
+    """How patient a service that runs jobs is: with its agents, with failures, and with sites."""
+
+    interval_seconds: Annotated[Interval, _doc("How often an agent is heard that has nothing to say.")] = 10.0
+    lease_intervals: Annotated[Limit, _doc("An agent that is not heard for so many intervals is suspect.")] = 6
+    attempts_max: Annotated[Limit, _doc("Attempts of a package that count, where its document does not say.")] = 5
+    pilot_kills_max: Annotated[
+        Limit, _doc("A package under which so many pilots died waits until somebody releases it.")
+    ] = 2
+    delay_seconds: Annotated[
+        Duration, _doc("The pause before something is tried at the same place again; it doubles each time.")
+    ] = 10.0
+    dead_start_seconds: Annotated[
+        Duration,
+        _doc("How long a site is left alone after a pilot that never spoke; it doubles with each that follows."),
+    ] = 60.0
+    agent_idle_seconds: Annotated[Interval, _doc("An agent on this computer ends after so long without work.")] = 300.0
 
 
 class BookSettings(Section, frozen=True, kw_only=True):
@@ -118,6 +138,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     journal: JournalSettings = JournalSettings()
     service: ServiceSettings = ServiceSettings()
+    engine: EngineSection = EngineSection()
     book: BookSettings = BookSettings()
     retention: RetentionSettings = RetentionSettings()
     query: QuerySettings = QuerySettings()

@@ -17,6 +17,7 @@ WhyCode = Literal[
     "waits-for-time",
     "waits-for-input",
     "waits-for-grant",
+    "runs-last",
     "no-site",
     "site-unable",
     "site-unknown",

@@ -9,7 +9,7 @@ from pilotage.model.errors import PilotageError
 
 EXTRAS: Mapping[str, frozenset[str]] = {
     "postgres": frozenset({"psycopg"}),
-    "server": frozenset({"litestar", "uvicorn"}),
+    "server": frozenset({"httptools", "litestar", "uvicorn"}),
 }
 """The modules that each extra of the distribution brings."""
 

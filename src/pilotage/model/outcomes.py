@@ -22,7 +22,7 @@ class ExitCodeGasw(StrEnum):
 
 
 AbortCause = Literal[
-    "waited-too-long", "quota", "credential-expired", "retries-exhausted", "upstream", "permanent-failure"
+    "waited-too-long", "quota", "credential-expired", "retries-exhausted", "upstream", "permanent-failure", "abort-on"
 ]
 """Why a package or a job was given up."""
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from pilotage.model.definition import Retry
+from pilotage.model.definition import AbortOn, Retry
 from pilotage.model.demand import Demand
 from pilotage.model.graph import Graph
 from pilotage.model.layout import PackageId, StageLayout
@@ -29,6 +29,8 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     category: str = ""
     side_effects: bool = False  # never run twice at once
     retry: Retry = Retry()
+    final: bool = False  # runs last, whatever came of the others
+    abort_on: AbortOn | None = None  # an exit status that ends the job
 
 
 class LatePlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -82,6 +82,7 @@ class Progress(Told, frozen=True, kw_only=True):
     now: float = 0.0  # of the service
     position: int = 0  # of the book, when this was told
     slots: int = 0  # that live pilots offer
-    stuck: str = ""  # why nothing can move any more; empty while something can, and when all is over
+    result: int | None = None  # the exit code of a job that a package has ended, by its `abort_on`
+    stuck: str = ""  # why nothing can move any more, or files get no names; empty while it can, and when all is over
     next_step: str = ""
     trouble: str = ""  # what keeps things from moving now, though they may later

@@ -10,6 +10,11 @@ from pilotage.model.demand import Capacity
 
 SiteMode = Literal["pilots", "bound"]
 
+PILOT_MARGIN_SECONDS = 30.0
+"""So long before the end of its wall time, or at half of it, a pilot stops everything."""
+PILOT_START_SECONDS = 30.0
+"""So much of its wall time may be over, or a tenth of it, before a pilot is given its first package."""
+
 
 class Site(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A site: how work gets there, and the largest thing it can run."""
@@ -22,3 +27,11 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     wall_seconds: float = 0.0  # the longest that a pilot or a bound job may last; 0: no limit
     pilots_max: int = 1  # pilots that are asked for or live at once
     job_throttle: float = 2.0  # swift-site-selection: room in bound mode is 1 + jobThrottle · TScore
+
+    @property
+    def package_seconds_max(self) -> float:
+        """The longest that one package may ask for; 0: no limit. A pilot has never all the time left that its site gives."""
+        wall = self.wall_seconds
+        if self.mode == "bound":
+            return wall
+        return wall - min(PILOT_MARGIN_SECONDS, 0.5 * wall) - min(PILOT_START_SECONDS, 0.1 * wall)

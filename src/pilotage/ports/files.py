@@ -136,8 +136,8 @@ class WorkIndex(Protocol):
         """Which of these files are ours, with every content that was made under the name: an earlier one may be there."""
         ...
 
-    def knows(self, folder: str) -> bool:
-        """Whether anything was made in a folder; where nothing was, nothing need be looked for."""
+    def knows(self, folder: str, *, document: str | None = None) -> bool:
+        """Whether anything was made in a folder, by a document where one is named; else nothing need be looked for."""
         ...
 
     def saw(self, folder: str, files: Collection[SeenFile], *, made: bool) -> None:

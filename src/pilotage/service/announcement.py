@@ -24,7 +24,9 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     token_file: str
     version: str
     started_at: float
-    socket: str = ""  # where agents of the same computer reach it; empty: it runs nothing
+    socket: str = (
+        ""  # where agents of this computer reach it; its URL where the folder has no sockets; empty: runs nothing
+    )
 
 
 def find_service(folder: Path) -> Announcement | None:

@@ -324,7 +324,7 @@ class Core:
         engine = self.engine
         job = engine.jobs.get(item.job)
         late = job.late.get(item.stage) if job is not None else None
-        if job is None or late is None or job.cancelled or job.aborted:
+        if job is None or late is None or job.cancelled or job.aborted or job.enders:
             return  # it was laid out before, or nobody wants it any more
         if item.expanded.stage != item.stage or item.plan.count < job.count:
             return  # it is no answer to what was asked

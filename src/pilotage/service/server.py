@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ from pilotage.service.notifications import MakeNotifications
 
 if TYPE_CHECKING:
     from pilotage.service.http.services import MakeRunning
+
+log = logging.getLogger(__name__)
 
 SOCKET_FILE = "agent.sock"
 SETTLE_SECONDS = 2.0
@@ -52,9 +55,9 @@ def serve(
     Raises `JournalBusy` where another service has the folder or the journal, `CannotListen` where the port is taken.
     """
     with extra("server", purpose="to serve the book over HTTP"):
-        from pilotage.service.http.app import make_door
+        from pilotage.service.http.door import make_door
         from pilotage.service.http.idling import end_when_idle
-        from pilotage.service.http.listener import Listener, bind, bind_local, url_of
+        from pilotage.service.http.listener import Listener, NoSocketsHere, bind, bind_local, url_of
         from pilotage.service.http.services import Services
 
     state_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -75,14 +78,21 @@ def serve(
         )
         # Agents of this computer come in by a file of the state folder: nobody else can reach that.
         local = state_folder / SOCKET_FILE
-        beside = [stack.enter_context(bind_local(local))] if make_running is not None else []
+        beside = []
+        agents_at = str(local.absolute()) if make_running is not None else ""
+        if make_running is not None:
+            try:
+                beside.append(stack.enter_context(bind_local(local)))
+            except NoSocketsHere as fault:
+                agents_at = url_of(bound)
+                log.warning("agents come over TCP, to %s: %s", agents_at, fault)
         announcement = Announcement(
             url=url_of(bound),
             pid=os.getpid(),
             token_file=str(token_file),
             version=VERSION,
             started_at=clock.now(),
-            socket=str(local.absolute()) if beside else "",
+            socket=agents_at,
         )
 
         def announce() -> None:

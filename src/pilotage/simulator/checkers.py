@@ -14,6 +14,7 @@ one of the checks. The promises, by the name that a violation carries:
 | `rooms` | what runs in a pilot fits, also into its time; it is given what fits and its backlog; sites and categories hold what they may |
 | `leases` | an attempt is durable and leased before one pilot gets it; no two live attempts of a package unasked; nobody is suspected or given up within a lease |
 | `creations` | no attempt for what has ended, is held, dropped, cleared or not accepted |
+| `finals` | what runs last begins after all the others are over; after a status that ends a job nothing else of it begins |
 | `restores` | nothing is restored after a consumer held a lease without it |
 | `retries` | no attempt after as many counted failures as the cap, nor under the limit that one looped with, nor of what killed two pilots unless it was held |
 | `aborts` | nothing is given up for a cause that its events do not show |

@@ -12,6 +12,7 @@ from pilotage.book.codec import Checked
 from pilotage.model import payloads
 from pilotage.model.events import Event
 from pilotage.simulator.checkers_attempts import LEASES, Attempts
+from pilotage.simulator.checkers_finals import Finals
 from pilotage.simulator.checkers_inputs import Inputs
 from pilotage.simulator.checkers_times import Times
 from pilotage.simulator.checkers_traces import (
@@ -44,6 +45,7 @@ class Decisions:
         self._times = times
         self._rules = rules
         self._attempts = Attempts(record, inputs=inputs, rules=rules)
+        self._finals = Finals(record)
         self._handlers: dict[str, Callable[[Checked], None]] = {
             "JobRegistered": self._on_job_registered,
             "JobAccepted": self._on_job_accepted,
@@ -215,6 +217,7 @@ class Decisions:
         self._end(package, event, DONE)
         package.granted = attempt.number
         package.grants.append((self._record.position, attempt.number))
+        self._finals.on_granted(package)
 
     def _end(self, package: PackageTrace, event: Event, state: str) -> None:
         before = package.state
@@ -267,6 +270,7 @@ class Decisions:
         package.upstream = False
         package.granted = package.counted = package.success = package.wanted = 0
         self.successes.pop((package.job.name, package.place), None)
+        self._finals.on_opened(package)
 
     def _at_epoch(self, package: PackageTrace, event: Event) -> None:
         """A decision is of the epoch its package is in, or of one that its job has opened."""
@@ -300,6 +304,7 @@ class Decisions:
         number = event.attempt or 0
         if number <= package.last_attempt:
             raise self._broken(EPOCHS, f"attempt {number} was created after attempt {package.last_attempt}", package)
+        self._finals.on_created(package, number)
         self._attempts.on_created(package, number, data)
         self._times.on_created(
             package, package.attempts[number], remaining_seconds=data.remaining_seconds, at=event.time
@@ -317,6 +322,8 @@ class Decisions:
             self._times.on_suspected(package, attempt, event.time)
         elif isinstance(checked.data, payloads.AttemptLost):
             self._times.on_lost(package, attempt, reason=checked.data.reason)
+        elif isinstance(checked.data, payloads.AttemptFinished):
+            self._finals.on_finished(package, attempt, checked.data)
         if self._attempts.on_event(package, attempt, checked.data):
             self._note_success(package, attempt)
 

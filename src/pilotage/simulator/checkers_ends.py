@@ -142,11 +142,32 @@ class Ends:
         if job.held or (package is not None and (package.held or package.dropped)):
             return True
         plan = job.plan
+        if self._runs_later(job, number, states):
+            return True
         if plan is not None and any(
             self._may_grow(job, stage, states) for stage in plan.late_waits.get(int(plan.template_of[number]), ())
         ):
             return True
         return any(kinds & _AWAITED and not self._is_over(job, other, states) for other, kinds in job.producers(number))
+
+    def _runs_later(self, job: JobTrace, number: int, states: States) -> bool:
+        """Whether a package runs last, and something else is not over or is still to come."""
+        plan = job.plan
+        if plan is None or not plan.templates[int(plan.template_of[number])].final:
+            return False
+        others = (each for each in range(plan.count) if not plan.templates[int(plan.template_of[each])].final)
+        if any(not self._is_over(job, each, states) for each in others):
+            return True
+        return any(stage not in job.expanded and not self._is_hopeless(job, stage, states) for stage in job.late)
+
+    def _is_hopeless(self, job: JobTrace, stage: int, states: States) -> bool:
+        """Whether a late stage will never be laid out, as things stand."""
+        late = job.late.get(stage)
+        if late is None or stage in job.expanded:
+            return False
+        return any(self._failed(job, each, states) for each in late.packages) or any(
+            self._is_hopeless(job, other, states) for other in late.stages
+        )
 
     def _may_grow(self, job: JobTrace, stage: int, states: States) -> bool:
         """Whether a late stage still waits for something that is not over."""

@@ -10,6 +10,7 @@ import msgspec
 from pilotage.model.demand import Capacity
 from pilotage.model.events import Event
 from pilotage.model.exchange import Assignment, AttemptRef, Exchange, ExchangeReply
+from pilotage.model.site import PILOT_MARGIN_SECONDS
 from pilotage.simulator.clock import Schedule
 from pilotage.simulator.faults import FaultBox
 from pilotage.simulator.nature import Nature
@@ -30,7 +31,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     idle_seconds: float = 300.0  # a pilot that holds nothing for so long ends
     outlive_seconds: float = 21_600.0  # without any reply for so long, it ends too
     farewell_seconds: float = 300.0  # how long it tries to tell its last events
-    wall_margin_seconds: float = 30.0  # so long before its wall time is over it stops everything
+    wall_margin_seconds: float = PILOT_MARGIN_SECONDS  # so long before its wall time is over it stops everything
     backlog: int = 0
     remembered_max: int = 16  # how many attempts that it has finished it can still answer for
 

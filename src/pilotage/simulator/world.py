@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from pilotage.engine.restart import RestartSettings
 from pilotage.engine.settings import EngineSettings
-from pilotage.model.definition import Retry, RetryRule
+from pilotage.model.definition import AbortOn, Retry, RetryRule
 from pilotage.model.demand import Capacity, Demand
 from pilotage.model.plan import Template
 from pilotage.model.site import Site
@@ -25,6 +25,7 @@ from pilotage.simulator.surroundings import AgentSettings
 from pilotage.simulator.users import UserHabits
 
 _GIB = 2**30
+_END_PROBABILITY = 0.08  # of a job with something that runs last, and of one that a status ends
 _TROUBLES = ("platform-failure", "application-error", "preempted", "signal", "segmentation-fault", "command-not-found")
 
 _HEAT: dict[str, dict[str, float]] = {
@@ -37,14 +38,14 @@ _HEAT: dict[str, dict[str, float]] = {
     },
     "agents": {"agent_killed": 0.02, "agent_paused": 0.02, "clock_skewed": 0.5},
     "service": {"service_crashed": 0.01, "tail_torn": 1.0},
-    "disks": {"disk_full": 0.02, "input_vanishes": 0.1},
+    "disks": {"disk_full": 0.05, "input_vanishes": 0.1},
     "batch": {
         "batch_unreachable": 0.05,
         "batch_forgets": 0.15,
         "batch_reuses_id": 0.2,
         "batch_starts_twice": 0.2,
     },
-    "sites": {"site_down": 0.01, "black_hole": 0.01},
+    "sites": {"site_down": 0.01, "black_hole": 0.02},
     "user": {
         "user_kills": 0.02,
         "user_holds": 0.02,
@@ -61,8 +62,11 @@ _LATER_HEAT: dict[str, dict[str, float]] = {
     "agents": {"agent_rogue": 0.05},
     "disks": {"journal_full": 0.02},
     "packages": {"package_loops": 0.1, "package_kills": 0.05},
-    "user": {"user_clears": 0.2, "user_revives": 1.0, "user_rambles": 0.5},
+    "user": {"user_clears": 0.5, "user_revives": 1.0, "user_rambles": 1.0},
 }
+
+_OF_FEW = ("tail_torn", "user_revives")
+"""Of few crashes many may tear the tail, and of few cleared jobs many come back: not a matter of how bad the rest is."""
 
 
 class SiteSketch(Sketch, frozen=True, kw_only=True):
@@ -110,7 +114,7 @@ def make_world(seed: int, *, packages_min: int = 50, sites_min: int = 3) -> Worl
     return World(
         seed=seed,
         sites=sites,
-        jobs=tuple(jobs),
+        jobs=tuple(_with_end(random.Random(f"end/{seed}/{job.job}"), job) for job in jobs),
         packages=_packages(dice),
         faults=Faults(**_faults(dice, _HEAT), **_faults(random.Random(f"faults/{seed}"), _LATER_HEAT)),
         user=UserHabits(
@@ -146,11 +150,8 @@ def _faults(dice: random.Random, groups: dict[str, dict[str, float]]) -> dict[st
         heat = dice.choice([0.0, 0.0, 0.1, 0.3, 1.0])
         for kind, most in kinds.items():
             share = most * dice.uniform(0.1, 1.0)
-            if kind == "tail_torn":
-                # Of few crashes many may tear the tail: how often is not a matter of how bad the service is.
-                share, heat = (0.5 + 0.5 * share), float(bool(heat))
-            probability = round(share * heat, 5)
-            if probability:
+            often = (0.5 + 0.5 * share) * bool(heat) if kind in _OF_FEW else share * heat
+            if probability := round(often, 5):
                 chosen[kind] = probability
     return chosen
 
@@ -210,8 +211,7 @@ def _site(dice: random.Random, number: int) -> SiteSketch:
             scratch_bytes=dice.choice([10, 100]) * _GIB,
         ),
         nodes=nodes,
-        # None is what a package is ever given by doubling: a pilot has always a little less left than its site gives.
-        wall_seconds=dice.choice([0.0, 3700.0, 14500.0]),
+        wall_seconds=dice.choice([0.0, 3600.0, 14400.0]),
         pilots_max=dice.choice([1, 2, 4]),
         job_throttle=dice.choice([0.5, 2.0, 10.0]),
     )
@@ -250,6 +250,20 @@ def _job(dice: random.Random, number: int, *, sites: tuple[SiteSketch, ...], pac
         hold=dice.random() < 0.1,
         submit_seconds=round(dice.uniform(0.0, 600.0), 3) if number > 1 else 0.0,
     )
+
+
+def _with_end(dice: random.Random, job: JobSketch) -> JobSketch:
+    """Some jobs have a package that runs last, and some a status that ends them; chance of their own decides that."""
+    if dice.random() < _END_PROBABILITY:
+        last = Template(activity=f"last-{job.job}", final=True, retry=Retry(attempts_max=dice.choice([None, 2])))
+        lines = (LineSketch(count=dice.choice([1, 1, 2]), templates=(len(job.templates),)),)
+        job = replace(job, templates=(*job.templates, last), stages=(*job.stages, StageSketch(lines=lines)))
+    if dice.random() < _END_PROBABILITY:
+        # A success ends only what is known: whoever asks for it with a late stage is refused.
+        statuses = [1, 2, 3] if any(each.late for each in job.stages) else [0, 1, 2, 3]
+        ending = replace(job.templates[0], abort_on=AbortOn(exit_code=dice.choice(statuses)))
+        job = replace(job, templates=(ending, *job.templates[1:]))
+    return job
 
 
 def _stage(dice: random.Random, number: int, *, templates: int, packages: int) -> StageSketch:

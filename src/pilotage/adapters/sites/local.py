@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from pilotage.agent.pilot_spool import LOCK_SUFFIX
+from pilotage.agent.pilot_spool import DRAFT_SUFFIX, LOCK_SUFFIX
 from pilotage.agent.sweeping import end_descendants, started_at, sweep
 from pilotage.model.demand import Capacity, Demand
 from pilotage.model.exchange import AttemptRef
@@ -44,10 +44,10 @@ class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
     announcement: Path | None = None
     token_file: Path | None = None
     capacity: Capacity = Capacity()
-    backlog: int = 64
+    backlog: int = 256
     idle_seconds: float = 300.0
     outlive_seconds: float = 21_600.0  # how long a pilot waits for a service that is gone, with something to tell it
-    deserted_seconds: float = 60.0  # the same with nothing: another is started here in no time
+    deserted_seconds: float = 10.0  # the same with nothing: another is started here in no time
     grace_seconds: float = GRACE_SECONDS
     wall_seconds: float = 0.0
     interpreter: str = sys.executable
@@ -62,6 +62,7 @@ class LocalSite:
         self._folder = settings.state / "pilots"
         self._guard = threading.Lock()
         self._children: set[int] = set()  # started by this process, so their ends are ours to take
+        self._settling = 0  # the process that tells what dead pilots left
         self._cancelled: dict[str, float] = {}  # when, by key
 
     def submit_pilot(self, key: str) -> str:
@@ -183,6 +184,7 @@ class LocalSite:
                     seen = self._look(key, self._folder / name)
                     if seen is not None:
                         found[key] = seen
+            self._settle()
         return found
 
     def _look(self, key: str, record: Path) -> SeenAtSite | None:
@@ -200,8 +202,6 @@ class LocalSite:
                 self._kill(known)
             return SeenAtSite(native_id=native_id)
         self._cancelled.pop(key, None)
-        if "pilot" in known and (self._settings.state / "spool" / f"{known['pilot']}{LOCK_SUFFIX}").exists():
-            self._settle()
         errors = record.with_suffix(".err")
         seen = SeenAtSite(
             native_id=native_id,
@@ -214,10 +214,18 @@ class LocalSite:
         return seen
 
     def _settle(self) -> None:
-        """A pilot could not tell all, or died without a word: have somebody end what it left, and tell its end."""
+        """Where a pilot could not tell all, or died without a word: have somebody end what it left, and tell its end.
+
+        Its record may be gone: a service that saw its end, and died before it could say so, has removed it.
+        """
+        spool = self._settings.state / "spool"
+        locks = (*spool.glob(f"*{LOCK_SUFFIX}"), *spool.glob(f".*{DRAFT_SUFFIX}"))
+        if self._settling in self._children or not any(map(_is_free, locks)):
+            return
         words = self._agent("settle")
-        with contextlib.suppress(OSError):  # the next pilot does the same
-            self._children.add(os.posix_spawn(words[0], words, _environment(), setsid=True))
+        with contextlib.suppress(OSError):  # it is tried again at the next listing
+            self._settling = os.posix_spawn(words[0], words, _environment(), setsid=True)
+            self._children.add(self._settling)
 
     def _kill(self, known: dict[str, Any]) -> None:
         """End a pilot that did not heed: its agent first, so that its supervisor clears up, then whatever is left."""

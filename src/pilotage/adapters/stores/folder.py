@@ -304,7 +304,7 @@ def _told(fault: OSError, path: str | Path, what: str) -> StoreError:
             "let this user write there, or run a copy of the document in a folder of your own; `ls -ld` shows who may"
         )
     elif fault.errno in (errno.ENOSPC, errno.EDQUOT):
-        next_step = "make room; it is tried again"
+        next_step = "make room on that disk"
     elif fault.errno in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
         next_step = "move away what is in its place"
     error = StoreError(f"{what}: {os.strerror(fault.errno or 0)}", subject=str(path), next_step=next_step)

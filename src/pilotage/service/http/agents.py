@@ -10,11 +10,10 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 import msgspec
-from litestar.types import ASGIApp, Receive, Send
 
 from pilotage.model.errors import PilotageError
 from pilotage.model.events import COUNTER_MAX, DOTTED, JOB_ID
@@ -22,7 +21,6 @@ from pilotage.model.exchange import AttemptRef
 from pilotage.model.work import AgentSays
 from pilotage.service.access import EXCHANGE, require_scope
 from pilotage.service.http.errors import (
-    RETRY_AFTER_SECONDS,
     ErrorBody,
     ErrorView,
     Malformed,
@@ -30,11 +28,15 @@ from pilotage.service.http.errors import (
     TooLarge,
     UnknownContent,
     error_of,
+    headers_of,
 )
 from pilotage.service.http.running import Running
 from pilotage.service.http.services import Services
 from pilotage.service.running.driver import NotRunning
 from pilotage.service.unknown import UnknownJob, UnknownPackage
+
+if TYPE_CHECKING:
+    from litestar.types import ASGIApp, Receive, Send
 
 log = logging.getLogger(__name__)
 
@@ -83,18 +85,17 @@ class AgentDoor:
         try:
             if scope["path"] == "/agent/exchange" and scope["method"] == "POST":
                 self._let_in(scope)
-                await _send(send, 200, await self._exchange(receive), [_JSON])
+                await send_whole(send, 200, await self._exchange(receive), [_JSON])
             else:
                 await self._bring(scope, receive, send)
         except Exception as fault:  # noqa: BLE001 # whatever it is, the agent is told, and the log
-            await _refuse(scope, send, fault)
+            await refuse(scope, send, fault)
 
     def _let_in(self, scope: Any) -> None:
-        shown = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        require_scope(self._services.access.principal(shown.decode("latin-1")), EXCHANGE)
+        require_scope(self._services.access.principal(header_of(scope, b"authorization")), EXCHANGE)
 
     async def _exchange(self, receive: Receive) -> bytes:
-        body = await _body(receive, EXCHANGE_BYTES_MAX)
+        body = await read_body(receive, EXCHANGE_BYTES_MAX)
         try:
             says = _decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
@@ -118,15 +119,15 @@ class AgentDoor:
         kind, _, rest = scope["path"].removeprefix(PREFIX).partition("/")
         match scope["method"], kind:
             case "GET", "content":
-                await _send(send, 200, await self._content(rest), [_BYTES])
+                await send_whole(send, 200, await self._content(rest), [_BYTES])
             case "GET", "files":
                 await self._file(rest, scope, send)
             case "PUT", "staged":
                 await self._take(scope, receive)
-                await _send(send, 204, b"", [])
+                await send_whole(send, 204, b"", [])
             case _:
                 body = ErrorBody(code="not_found", message="agents find nothing here")
-                await _send(send, 404, _encode(ErrorView(error=body)), [_JSON])
+                await send_whole(send, 404, _encode(ErrorView(error=body)), [_JSON])
 
     async def _content(self, sha256: str) -> bytes:
         content = None
@@ -149,7 +150,7 @@ class AgentDoor:
         found = (await self._services.ask(store.look_up, folder, [name])).get(name)
         if found is None:
             raise UnknownContent("no such file is there", subject=name[:256])
-        asked = next((value for key, value in scope["headers"] if key == b"range"), b"").decode("latin-1")
+        asked = header_of(scope, b"range")
         start, end = range_of(asked, size_bytes=found.size_bytes)
         headers: Headers = [_BYTES, (b"content-length", b"%d" % (end - start)), (b"accept-ranges", b"bytes")]
         if asked:
@@ -225,6 +226,12 @@ def _stopping() -> NotRunning:
     return NotRunning("the service is stopping", next_step="ask again when it is back")
 
 
+def header_of(scope: Any, name: bytes) -> str:
+    """A header of a request; empty where it is not there."""
+    found: bytes = next((value for key, value in scope["headers"] if key == name), b"")
+    return found.decode("latin-1")
+
+
 def _parameters(scope: Any) -> dict[str, str]:
     return dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
 
@@ -236,7 +243,8 @@ async def _piece(receive: Receive) -> tuple[bytes, bool]:
     return message.get("body", b""), message.get("more_body", False)
 
 
-async def _body(receive: Receive, bytes_max: int) -> bytes:
+async def read_body(receive: Receive, bytes_max: int) -> bytes:
+    """The body of a request; raises `TooLarge`."""
     body, more = await _piece(receive)
     if not more:
         return body
@@ -249,19 +257,20 @@ async def _body(receive: Receive, bytes_max: int) -> bytes:
     return bytes(whole)
 
 
-async def _send(send: Send, status: int, body: bytes, headers: Headers) -> None:
+async def send_whole(send: Send, status: int, body: bytes, headers: Headers) -> None:
+    """Answer a request."""
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def _refuse(scope: Any, send: Send, fault: Exception) -> None:
+async def refuse(scope: Any, send: Send, fault: Exception) -> None:
+    """Answer a request with what went wrong."""
     if isinstance(fault, ConnectionResetError):
         return  # nobody is there to be told
     status, body = error_of(fault)
     if status == 500:
         log.error("%s %s failed", scope["method"], scope["path"], exc_info=fault)
-    headers: Headers = [_JSON]
-    if status in (503, 507):
-        headers.append((b"retry-after", b"%d" % RETRY_AFTER_SECONDS))
-    await _send(send, status, _encode(ErrorView(error=body)), headers)
+    more = [(name.lower().encode(), value.encode()) for name, value in headers_of(status).items()]
+    headers: Headers = [_JSON, *more]
+    await send_whole(send, status, _encode(ErrorView(error=body)), headers)

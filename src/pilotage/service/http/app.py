@@ -13,19 +13,18 @@ from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.handlers import BaseRouteHandler
 from litestar.params import QueryParameter
-from litestar.types import ASGIApp
 
 from pilotage.book.codec import MalformedBatch
 from pilotage.model.errors import PilotageError, did_you_mean
-from pilotage.service.http.agents import AgentDoor
-from pilotage.service.http.errors import BadParameter, on_http_error, on_pilotage_error, on_surprise
+from pilotage.service.http.error_responses import on_http_error, on_pilotage_error, on_surprise
+from pilotage.service.http.errors import BadParameter
 from pilotage.service.http.events import EVENT_ROUTES
 from pilotage.service.http.jobs import JOB_ROUTES
 from pilotage.service.http.openapi import openapi_config
 from pilotage.service.http.operations import OPERATION_ROUTES
 from pilotage.service.http.outputs import OUTPUT_ROUTES
 from pilotage.service.http.progress import PROGRESS_ROUTES
-from pilotage.service.http.running import RUNNING_ROUTES
+from pilotage.service.http.running_routes import RUNNING_ROUTES
 from pilotage.service.http.services import Services
 from pilotage.service.http.subscriptions import SUBSCRIPTION_ROUTES
 from pilotage.service.http.surroundings import SURROUNDING_ROUTES, health
@@ -76,20 +75,6 @@ def make_app(services: Services) -> Litestar:
         lifespan=[running],
         logging_config=None,
     )
-
-
-def make_door(services: Services) -> tuple[ASGIApp, Callable[[], None]]:
-    """The application with the door for agents before it, where jobs are run; and what lets go of all who wait."""
-    app = make_app(services)
-    if services.running is None:
-        return app, services.bell.stop
-    door = AgentDoor(app, services, services.running)
-
-    def let_go() -> None:
-        services.bell.stop()
-        door.stop()
-
-    return door, let_go
 
 
 def _lets_in(services: Services) -> Callable[[AnyConnection, BaseRouteHandler], Awaitable[None]]:

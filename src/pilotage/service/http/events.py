@@ -19,7 +19,9 @@ from pilotage.model.errors import PilotageError
 from pilotage.model.layout import PackageId
 from pilotage.ports import FoundEvent, Page
 from pilotage.service.access import READ, WRITE, allowed_events, left_to_engine, may_log_anything, require_scope
-from pilotage.service.http.errors import BadParameter, BatchTooLarge, faults
+from pilotage.service.http.asking import Ask, Book
+from pilotage.service.http.error_responses import faults
+from pilotage.service.http.errors import BadParameter, BatchTooLarge
 from pilotage.service.http.openapi import BatchOperation
 from pilotage.service.http.parameters import (
     WAIT_SECONDS_MAX,
@@ -32,7 +34,7 @@ from pilotage.service.http.parameters import (
     QueryText,
     WaitSeconds,
 )
-from pilotage.service.http.services import Ask, Book, Services
+from pilotage.service.http.services import Services
 from pilotage.service.http.viewing import event_view
 from pilotage.service.http.views import EventsAfter, EventsPage
 from pilotage.service.keeper import Batch

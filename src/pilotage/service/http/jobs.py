@@ -9,9 +9,10 @@ from litestar.params import HeaderParameter, QueryParameter
 
 from pilotage.book.rows import JobRow
 from pilotage.model.layout import PackageId
-from pilotage.service.http.errors import faults
+from pilotage.service.http.asking import Ask, Book
+from pilotage.service.http.error_responses import faults
 from pilotage.service.http.parameters import AfterStage, CursorText, JobPath, Limit, LinePath, PackagePath, QueryText
-from pilotage.service.http.services import Ask, Book, Services
+from pilotage.service.http.services import Services
 from pilotage.service.http.viewing import (
     attempt_views,
     job_view,

@@ -30,10 +30,15 @@ FILES_MAX = 16_384
 SOCKET_NAME_BYTES_MAX = 100  # of the 108 that the system has room for
 OWN_FILES = 128  # the book, its readers, logs, and what is sent to subscribers
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_NO_SOCKETS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
 
 
 class CannotListen(PilotageError):
     """The address cannot be listened on: another program has the port, or the host is not this one."""
+
+
+class NoSocketsHere(CannotListen):
+    """The file system of the state folder has no sockets, as many network file systems: agents come over TCP instead."""
 
 
 def _connections_max() -> int:
@@ -159,7 +164,8 @@ def bind_local(file: Path) -> socket.socket:
         return bound
     except OSError as fault:
         bound.close()
-        raise CannotListen(
+        kind = NoSocketsHere if fault.errno in _NO_SOCKETS else CannotListen
+        raise kind(
             "cannot listen here",
             subject=str(file),
             got=fault.strerror or str(fault),

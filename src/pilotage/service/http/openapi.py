@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Any, get_args
 
-from litestar import MediaType
+from litestar import MediaType, Request
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import (
@@ -95,6 +95,25 @@ class BatchOperation(Operation):
         self.request_body = _batch()
 
 
+class _JsonDocument(JsonRenderPlugin):
+    """The document as JSON, in which a parameter that may be left out is not said to be null: no query could say so."""
+
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
+        """Write the document out."""
+        for operations in openapi_schema["paths"].values():
+            for operation in operations.values():
+                for parameter in operation.get("parameters", ()):
+                    parameter["schema"] = _without_null(parameter["schema"])
+        return super().render(request, openapi_schema)
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    kinds = [kind for kind in schema.get("oneOf", ()) if kind != {"type": "null"}]
+    if len(kinds) != 1:
+        return schema
+    return {**{name: value for name, value in schema.items() if name != "oneOf"}, **kinds[0]}
+
+
 def openapi_config() -> OpenAPIConfig:
     """The document at `/schema`, as JSON; no page that would fetch programs from elsewhere."""
     return OpenAPIConfig(
@@ -102,7 +121,7 @@ def openapi_config() -> OpenAPIConfig:
         version=VERSION,
         summary="The book: every event kept, one state whatever the order.",
         path="/schema",
-        render_plugins=[JsonRenderPlugin(path=["/", "/openapi.json"], media_type=MediaType.JSON)],
+        render_plugins=[_JsonDocument(path=["/", "/openapi.json"], media_type=MediaType.JSON)],
         components=Components(
             security_schemes={
                 _BEARER: SecurityScheme(type="http", scheme="bearer", description="The token of a principal.")

@@ -28,10 +28,13 @@ from pilotage.model.operations import (
     Restore,
 )
 from pilotage.service.access import OPERATE, Right, may, require, require_scope
-from pilotage.service.http.errors import Malformed, faults
+from pilotage.service.http.asking import Ask, Book
+from pilotage.service.http.error_responses import faults
+from pilotage.service.http.errors import Malformed
 from pilotage.service.http.parameters import JobPath
-from pilotage.service.http.running import OnceKey, Running, running_of
-from pilotage.service.http.services import Ask, Book, Services
+from pilotage.service.http.running import Running, running_of
+from pilotage.service.http.running_routes import OnceKey
+from pilotage.service.http.services import Services
 from pilotage.service.packages import ShownPackage
 from pilotage.service.running.driver import OperationRefused
 

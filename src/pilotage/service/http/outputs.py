@@ -13,10 +13,12 @@ from pilotage.model.layout import PackageId
 from pilotage.model.outputs import LogPlace, OutputsPage, PackageOutput, PublishedFile
 from pilotage.model.payloads import OutputFile
 from pilotage.model.work import LogText
-from pilotage.service.http.errors import UnknownContent, faults
+from pilotage.service.http.asking import Ask, Book
+from pilotage.service.http.error_responses import faults
+from pilotage.service.http.errors import UnknownContent
 from pilotage.service.http.parameters import CursorText, JobPath, Limit, PackagePath
 from pilotage.service.http.running import Running, running_of
-from pilotage.service.http.services import Ask, Book, Services
+from pilotage.service.http.services import Services
 from pilotage.service.http.views import View
 from pilotage.service.reading import package_place
 

@@ -15,9 +15,10 @@ from pilotage.model.explanations import Explanation, Why, WhyCode
 from pilotage.model.layout import PackageId
 from pilotage.model.progress import CARDS_MAX, FailureCard, FailureGroup, Progress, StageProgress
 from pilotage.model.states import FINAL_NAMES
-from pilotage.service.http.errors import faults
+from pilotage.service.http.asking import Ask, Book
+from pilotage.service.http.error_responses import faults
 from pilotage.service.http.parameters import JobPath, PackagePath
-from pilotage.service.http.services import Ask, Book, Services
+from pilotage.service.http.services import Services
 from pilotage.service.messages import ADOPTED
 from pilotage.service.packages import ShownPackage
 from pilotage.service.reading import package_place
@@ -53,21 +54,25 @@ async def progress(request: Ask, services: Book, job: JobPath) -> Progress:
     if running is None or not running.jobs.alive:
         return progress
 
-    def stand(engine: Engine) -> tuple[Stand, int]:
-        return stand_of(engine, job), running.jobs.unpublished(job)
+    def stand(engine: Engine) -> tuple[Stand, int, tuple[str, str]]:
+        return stand_of(engine, job), running.jobs.unpublished(job), running.jobs.publishing_fault(job)
 
     # Asked after the book was: of a job that is over there, the engine knows whether its files are under their names.
-    stands, unpublished = await asyncio.wrap_future(running.jobs.ask(stand))
+    stands, unpublished, (fault, cure) = await asyncio.wrap_future(running.jobs.ask(stand))
     over = progress.state in FINAL_NAMES
+    stuck, next_step = ("", "") if over else (stands.stuck, stands.next_step)
+    if fault and (over or stuck):  # it is held for this, and not over before its files have their names
+        stuck, next_step = fault, f"{cure or 'mend that'}; then: pilotage release {job}"
     trouble = stands.trouble
-    if trouble and not over and (said := await services.ask(_last_words, services)):
+    if stands.is_of_pilots and not over and (said := await services.ask(_last_words, services)):
         trouble += f"; the last one said: {said}"
     return msgspec.structs.replace(
         progress,
         slots=stands.slots,
+        result=stands.result if over else None,
         unpublished=unpublished,
-        stuck="" if over else stands.stuck,
-        next_step="" if over else stands.next_step,
+        stuck=stuck,
+        next_step=next_step,
         trouble="" if over else trouble,
     )
 
@@ -141,7 +146,7 @@ def _counted(services: Services, request: Ask, row: JobRow) -> dict[str, int]:
         counted = services.reading.count_packages
         return {name: counted(request.user, text, job=row) for name, text in _COUNTS.items()}
 
-    return services.pace.paced(f"counts {row.job}", (row.heard_at, row.done, row.running), count)
+    return services.pace.paced(_asked("counts", row), (row.heard_at, row.done, row.running), count)
 
 
 def _failures(services: Services, row: JobRow) -> tuple[FailureGroup, ...]:
@@ -161,7 +166,12 @@ def _failures(services: Services, row: JobRow) -> tuple[FailureGroup, ...]:
             ordered[0] = (kind, (count + row.aborted - looked, first))
         return tuple(FailureGroup(count=count, card=card_of(row, first)) for _, (count, first) in ordered[:CARDS_MAX])
 
-    return services.pace.paced(f"failures {row.job}", (row.epoch, row.aborted, row.state), group)
+    return services.pace.paced(_asked("failures", row), (row.epoch, row.aborted, row.state), group)
+
+
+def _asked(what: str, row: JobRow) -> str:
+    """The name of an answer that is given for a while: what was told of a job that ran is not told of its end."""
+    return f"{what} {row.job} {row.finished_at if row.state in FINAL_NAMES else ''}"
 
 
 def _aborted(services: Services, row: JobRow) -> Iterator[ShownPackage]:

@@ -1,4 +1,4 @@
-"""Jobs that are run here, over HTTP: submitted with what they bring along, planned, and cleared."""
+"""What runs jobs, as requests see it, and how a job comes in; no route, so that it is there before the application is."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
-from litestar import Response, post
-from litestar.openapi.spec import OpenAPIFormat, OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
-from litestar.params import HeaderParameter
 
 from pilotage.book.rows import JobRow
 from pilotage.engine.engine import Engine
@@ -23,27 +19,18 @@ from pilotage.model.outcomes import ClearedBy
 from pilotage.model.submission import Origin, RunPlan, Submission, SubmissionAnswer
 from pilotage.model.work import AgentSays
 from pilotage.ports import FileStore, Journal, WorkIndex
-from pilotage.service.access import ANY_OWNER, SUBMIT, Forbidden, Principal, require, require_scope
-from pilotage.service.http.errors import BookOnly, Malformed, faults
-from pilotage.service.http.parameters import JobPath
-from pilotage.service.http.services import Ask, Book, Services
+from pilotage.service.access import ANY_OWNER, SUBMIT, Forbidden, Principal, require_scope
+from pilotage.service.http.errors import BookOnly, Malformed
+from pilotage.service.http.services import Services
 from pilotage.service.http.views import View
 from pilotage.service.retention import Action
 
 SUBMISSION_BYTES_MAX = 2**30
 CONTENT_BYTES_MAX = 256 * 2**20
 KEYS_REMEMBERED = 10_000
+ONCE_KEY_LENGTH_MAX = 128
 
 Told = TypeVar("Told")
-OnceKey = Annotated[
-    str | None,
-    HeaderParameter(
-        name="Idempotency-Key",
-        max_length=128,
-        description="A text of the client's own: a request that is repeated with it is done once.",
-    ),
-]
-
 _submission = msgspec.json.Decoder(Submission)
 _origin = msgspec.json.Decoder(Origin)
 _lists = msgspec.json.Decoder(dict[str, str])
@@ -85,6 +72,10 @@ class RunsJobs(Protocol):
 
     def unpublished(self, job: str) -> int:
         """How many grants of a job have not led to files under their names; to be asked within a question only."""
+        ...
+
+    def publishing_fault(self, job: str) -> tuple[str, str]:
+        """Why files of a job have not got their names, and what to do about it; to be asked within a question only."""
         ...
 
     def seen_to(self, action: Action) -> None:
@@ -191,72 +182,16 @@ class ClearedView(View, frozen=True, kw_only=True):
     job: str
 
 
-def _any_json(description: str) -> RequestBody:
-    schema = Schema(type=OpenAPIType.OBJECT)
-    return RequestBody(
-        content={"application/json": OpenAPIMediaType(schema=schema)}, required=True, description=description
-    )
-
-
-def _any_bytes() -> RequestBody:
-    schema = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
-    return RequestBody(content={"application/octet-stream": OpenAPIMediaType(schema=schema)}, required=True)
-
-
-@dataclass
-class SubmissionOperation(Operation):
-    """The operation whose body is a submission, which the handler reads by itself."""
-
-    def __post_init__(self) -> None:
-        """Say what the body is: no signature does."""
-        self.request_body = _any_json("A checked definition with its resolved lists, the folder, and what it captured.")
-
-
-@dataclass
-class ContentOperation(Operation):
-    """The operation whose body is bytes."""
-
-    def __post_init__(self) -> None:
-        """Say what the body is: no signature does."""
-        self.request_body = _any_bytes()
-
-
-@post(
-    "/v1/jobs",
-    operation_id="submit_job",
-    operation_class=SubmissionOperation,
-    summary="Submit a job",
-    tags=["running"],
-    responses=faults(400, 401, 403, 409, 413, 422, 503, 507),
-    request_max_body_size=SUBMISSION_BYTES_MAX,
-)
-async def submit_job(request: Ask, services: Book, key: OnceKey = None) -> SubmissionAnswer:
-    """Have a job run. It is in the book when the answer comes; what it needs was sent to `/v1/content` before."""
+async def submit(services: Services, principal: Principal, body: bytes, *, key: str | None) -> SubmissionAnswer:
+    """Have a job run; done once under one key."""
     running = running_of(services)
-    submission = await _submitted(request, services)
-    return await running.once(request.user, key, lambda: asyncio.wrap_future(running.jobs.submit(submission)))
+    submission = await read_submission(services, principal, body)
+    return await running.once(principal, key, lambda: asyncio.wrap_future(running.jobs.submit(submission)))
 
 
-@post(
-    "/v1/plan",
-    status_code=200,
-    operation_id="plan_job",
-    operation_class=SubmissionOperation,
-    summary="What running a job would come to",
-    tags=["running"],
-    responses=faults(400, 401, 403, 409, 413, 422, 503),
-    request_max_body_size=SUBMISSION_BYTES_MAX,
-)
-async def plan_job(request: Ask, services: Book) -> RunPlan:
-    """What would run, what is there already, and why; nothing is kept and nothing is spent."""
-    running = running_of(services)
-    submission = await _submitted(request, services)
-    return await services.ask(running.plan, submission)
-
-
-async def _submitted(request: Ask, services: Services) -> Submission:
-    require_scope(request.user, SUBMIT)
-    body = await request.body()
+async def read_submission(services: Services, principal: Principal, body: bytes) -> Submission:
+    """The submission in a body, with its owner; raises `Malformed` and `Forbidden`."""
+    require_scope(principal, SUBMIT)
 
     def read() -> Submission:
         try:
@@ -265,50 +200,19 @@ async def _submitted(request: Ask, services: Services) -> Submission:
             raise Malformed(f"the body is no submission: {fault}") from None
 
     submission = await services.ask(read)
-    owner = submission.owner or request.user.user
-    if owner != request.user.user and ANY_OWNER not in request.user.scopes:
+    owner = submission.owner or principal.user
+    if owner != principal.user and ANY_OWNER not in principal.scopes:
         raise Forbidden(
             "jobs are submitted for oneself",
             subject=f"owner {owner[:64]}",
-            expected=request.user.user,
+            expected=principal.user,
             next_step=f"leave the owner out, or show a token with {ANY_OWNER}",
         )
     return msgspec.structs.replace(submission, owner=owner)
 
 
-@post(
-    "/v1/content",
-    operation_id="put_content",
-    operation_class=ContentOperation,
-    summary="Keep bytes that a job brings along",
-    tags=["running"],
-    responses=faults(400, 401, 403, 409, 413, 503, 507),
-    request_max_body_size=CONTENT_BYTES_MAX,
-)
-async def put_content(request: Ask, services: Book) -> ContentView:
-    """Keep bytes by their sha256; the same ones are kept once."""
+async def keep_content(services: Services, principal: Principal, body: bytes) -> ContentView:
+    """Keep bytes that a job brings along."""
     running_of(services)
-    require_scope(request.user, SUBMIT)
-    body = await request.body()
+    require_scope(principal, SUBMIT)
     return ContentView(sha256=await services.ask(services.journal.put_content, body))
-
-
-@post(
-    "/v1/jobs/{job:str}/clear",
-    status_code=200,
-    operation_id="clear_job",
-    summary="Say that the outputs of a job were taken over",
-    tags=["running"],
-    responses=faults(400, 401, 403, 404, 409, 410, 503),
-)
-async def clear_job(request: Ask, services: Book, job: JobPath) -> Response[ClearedView]:
-    """Record that its owner has the outputs; done again, it changes nothing."""
-    running = running_of(services)
-    row = await services.ask(services.reading.job, request.user, job)
-    require(request.user, "modify", row)
-    if row.cleared_at is None:
-        await asyncio.wrap_future(running.jobs.clear(job, by="user"))
-    return Response(ClearedView(job=job))
-
-
-RUNNING_ROUTES = (submit_job, plan_job, put_content, clear_job)

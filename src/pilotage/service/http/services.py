@@ -8,14 +8,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from litestar import Request
-from litestar.datastructures import State
-from litestar.di import NamedDependency
-
 from pilotage.book.codec import Codec, Limits
 from pilotage.model.configuration import Settings
 from pilotage.ports import Clock, Journal
-from pilotage.service.access import Access, Principal
+from pilotage.service.access import Access
 from pilotage.service.housekeeping import Housekeeping
 from pilotage.service.http.following import Bell
 from pilotage.service.http.pace import Pace
@@ -32,8 +28,6 @@ READERS = 4
 """Threads that ask the journal: each holds a connection, and two cores are kept busy by few."""
 
 Answer = TypeVar("Answer")
-Ask = Request[Principal, None, State]
-"""A request of somebody who is known."""
 
 
 class MakeRunning(Protocol):
@@ -119,7 +113,3 @@ class Services:
         if self.notifications is not None:
             self.notifications.stop()
         self._readers.shutdown(wait=True)
-
-
-Book = NamedDependency[Services]
-"""The services, as a handler asks for them."""

@@ -19,9 +19,11 @@ from pilotage.book.notice_rows import NoticeRow, SubscriptionRow
 from pilotage.book.notices import START, Number, cloud_event, notice_of, number_of, number_text, read_number
 from pilotage.book.query import STATES
 from pilotage.model.errors import PilotageError
-from pilotage.service.http.errors import BadParameter, faults
+from pilotage.service.http.asking import Ask, Book
+from pilotage.service.http.error_responses import faults
+from pilotage.service.http.errors import BadParameter
 from pilotage.service.http.parameters import WAIT_SECONDS_MAX, LastEventId, WaitSeconds
-from pilotage.service.http.services import Ask, Book, Services
+from pilotage.service.http.services import Services
 from pilotage.service.http.views import View
 from pilotage.service.notifications import Notifications, bell_name
 from pilotage.service.subscriptions import Asked

@@ -8,9 +8,9 @@ from litestar import get
 from litestar.params import QueryParameter
 
 from pilotage.model.version import VERSION
-from pilotage.service.http.errors import faults
+from pilotage.service.http.asking import Ask, Book
+from pilotage.service.http.error_responses import faults
 from pilotage.service.http.parameters import AfterName, Limit
-from pilotage.service.http.services import Ask, Book
 from pilotage.service.http.viewing import node_view, pilot_view, site_view
 from pilotage.service.http.views import FlowsView, HealthView, NodesPage, PilotsPage, PositionView, SitesView
 from pilotage.service.writer import WriterStopped

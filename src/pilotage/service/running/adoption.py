@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 import msgspec
 
 from pilotage.language import Expansion
+from pilotage.language.expansion.blocks import Block
 from pilotage.model.errors import PilotageError
 from pilotage.model.exchange import Assignment, AttemptRef, InputSource
 from pilotage.model.graph import EdgeKind
@@ -68,8 +69,35 @@ def adopt(
     said_done = any(block.package.done for block in expansion.blocks)
     if not said_done and not index.knows(origin.folder):
         return []
+    without = _surely_new(expansion, origin, index)
+    if len(without) == len(expansion.blocks):
+        return []
     earlier = Earlier(expansion, origin, store=store, index=index, granted=granted)
-    return [verdict.adopted for verdict in earlier.verdicts(numbers) if verdict.adopted is not None]
+    found = [each.adopted for each in earlier.verdicts(numbers, without=without) if each.adopted is not None]
+    again = run_again_last(expansion, [*(each.number for each in found), *(granted or ())])
+    return [each for each in found if each.number not in again] if again else found
+
+
+def run_again_last(expansion: Expansion, adopted: Collection[int]) -> set[int]:
+    """What runs last, of which nothing is adopted where anything else has to run."""
+    last = {number for block in expansion.blocks if block.package.role == "final" for number in block.packages()}
+    if not last or (not expansion.late and len(last.union(adopted)) == expansion.count):
+        return set()
+    return last
+
+
+def _surely_new(expansion: Expansion, origin: Origin, index: WorkIndex) -> frozenset[int]:
+    """The blocks, by their `id`, of which nothing can have been made before.
+
+    What makes no file has the name of its document in its key: it is looked for only where that document was run.
+    """
+    if index.knows(origin.folder, document=expansion.definition.job):
+        return frozenset()
+    return frozenset(id(block) for block in expansion.blocks if not block.package.done and not _makes_files(block))
+
+
+def _makes_files(block: Block) -> bool:
+    return any(binary.outputs or binary.stdout or binary.stderr for binary in block.package.binaries)
 
 
 def said_to_be_done(expansion: Expansion) -> list[Adopted]:
@@ -101,13 +129,18 @@ class Earlier:
         self._waiting: dict[int, _Asked] = {}
         self._behind_late = {id(expansion.blocks[position]) for position in expansion.late_waits}
 
-    def verdicts(self, numbers: Collection[int] | None = None) -> Iterator[Verdict]:
-        """What is found out about every package, or about some; each follows those whose files it takes."""
+    def verdicts(self, numbers: Collection[int] | None = None, *, without: Collection[int] = ()) -> Iterator[Verdict]:
+        """What is found out about every package, or about some; each follows those whose files it takes.
+
+        Nothing is said of the packages of blocks that are left out by their `id`.
+        """
         order = self._expansion.graph.order()
         for number in order.tolist() if order is not None else ():
             if numbers is not None and number not in numbers:
                 continue
             block = self._expansion.block(number)
+            if without and id(block) in without:
+                continue
             if block.package.done:
                 self._manifests[number] = ()
                 yield Verdict(number=number, adopted=_done(self._expansion, number))

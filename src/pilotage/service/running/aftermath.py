@@ -6,6 +6,7 @@ be in the way of the next run.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar
 
@@ -15,13 +16,15 @@ from pilotage.engine.jobs import JobState
 from pilotage.model import payloads
 from pilotage.model.exchange import Assignment, AttemptRef, InputSource
 from pilotage.model.outcomes import ExitCodeGasw
-from pilotage.ports import FileStore, MadeWork, WorkIndex
+from pilotage.ports import FileStore, MadeWork, StoreError, WorkIndex
 from pilotage.service.messages import ADOPTED
 from pilotage.service.running.at_work import JobAtWork, JobsAtWork
 from pilotage.service.running.completing import Completer
 from pilotage.service.running.keys import is_complete
 from pilotage.service.running.manifests import Manifests
 from pilotage.service.running.publishing import Hold, Publisher
+
+log = logging.getLogger(__name__)
 
 
 class Aftermath:
@@ -46,6 +49,10 @@ class Aftermath:
     def unpublished(self, job: str) -> int:
         """How many packages of a job are done and could not be published."""
         return self._publisher.waiting(job)
+
+    def fault(self, job: str) -> tuple[str, str]:
+        """Why something of a job could not be published, and what to do about it; nothing where all could."""
+        return self._publisher.fault(job)
 
     def follow(self, engine: Engine, events: Sequence[Checked]) -> None:
         """Do what follows from the events of a step."""
@@ -89,8 +96,15 @@ class Aftermath:
     def _grant(self, engine: Engine, granted: Sequence[AttemptRef], *, known: Collection[AttemptRef] = ()) -> None:
         """Remember what was made, then give it its name."""
         made = [found for ref in granted if ref not in known and (found := self._made(engine, ref)) is not None]
-        if made:
-            self._index.keep(made)
+        try:
+            if made:
+                self._index.keep(made)
+        except StoreError as fault:
+            for ref in granted:
+                at_work = self._jobs.get(ref.job)
+                if at_work is not None:
+                    self._publisher.postpone(at_work.folder, ref, fault)
+            return
         for ref in granted:
             at_work = self._jobs.get(ref.job)
             if at_work is not None:
@@ -99,7 +113,7 @@ class Aftermath:
 
     def _made(self, engine: Engine, ref: AttemptRef) -> MadeWork | None:
         at_work, state = self._jobs.get(ref.job), engine.jobs.get(ref.job)
-        number = at_work.number(ref.package) if at_work is not None else None
+        number = at_work.number_of(ref) if at_work is not None else None
         if at_work is None or state is None or number is None:
             return None
         if not at_work.knows(ref):  # it was asked for by a service that is gone
@@ -118,7 +132,10 @@ class Aftermath:
             spent = self._spent.pop(job, {})
             if spent:
                 times = {activity: (int(count), seconds) for activity, (count, seconds) in spent.items()}
-                self._index.note_times(at_work.folder, at_work.expansion.definition.job, times)
+                try:
+                    self._index.note_times(at_work.folder, at_work.expansion.definition.job, times)
+                except StoreError as fault:
+                    log.warning("how long %s took is not remembered: %s", job, fault)
             self._store.forget(at_work.folder, job)
             self._jobs.let_go(job)
 
@@ -134,7 +151,7 @@ class Aftermath:
             at_work.forget(ref)
             return
         self._manifests.note(ref, data.manifest)
-        state, number = engine.jobs.get(ref.job), at_work.number(ref.package)
+        state, number = engine.jobs.get(ref.job), at_work.number_of(ref)
         if state is None or number is None:
             return
         if isinstance(data, payloads.AttemptFinished):
@@ -155,8 +172,12 @@ class Aftermath:
         self._jobs.take_growth(one.event.job or "", one.data.stage)
 
     def _on_released(self, engine: Engine, one: Checked) -> None:
-        if one.event.package is None:
-            self._publisher.again(one.event.job or "")
+        job = one.event.job or ""
+        if one.event.package is None and self._publisher.waiting(job):
+            self._grant(engine, self._publisher.take_waiting(job))
+            state = engine.jobs.get(job)
+            if state is not None and _is_over(state):
+                self._let_go(job)
 
     _HANDLERS: ClassVar[dict[type, Callable[[Aftermath, Engine, Checked], None]]] = {
         payloads.AttemptFinished: _on_finished,

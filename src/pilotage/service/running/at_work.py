@@ -37,12 +37,17 @@ class JobAtWork:
         self.has_earlier = False  # something was made in its folder before it
         self._staged = staged
         self._kept = kept
-        self._asked: dict[AttemptRef, WorkFields] = {}  # of attempts that are under way
+        self._asked: dict[AttemptRef, tuple[int, WorkFields]] = {}  # of attempts that are under way, with the number
 
     def number(self, package: str) -> int | None:
         """The number of the package at a dotted place."""
         place = parse_dotted(package)
         return None if place is None else self.plan.number(place.stage, place.line, place.number)
+
+    def number_of(self, ref: AttemptRef) -> int | None:
+        """The number of the package of an attempt: of one that is under way it is remembered."""
+        asked = self._asked.get(ref)
+        return asked[0] if asked is not None else self.number(ref.package)
 
     def activity(self, number: int) -> str:
         """The activity of a package."""
@@ -67,7 +72,7 @@ class JobAtWork:
             kept=self._kept,
             manifest_of=lambda producer: manifests.of(granted[producer]) if producer in granted else None,
         )
-        self._asked[assignment.ref] = fields_of(work)
+        self._asked[assignment.ref] = (number, fields_of(work))
         return work
 
     def knows(self, ref: AttemptRef) -> bool:
@@ -76,12 +81,12 @@ class JobAtWork:
 
     def earlier_key(self, ref: AttemptRef) -> tuple[str, str] | None:
         """The folder and the key under which an earlier run may have made what an attempt is asked for."""
-        fields = self._asked.get(ref) if self.has_earlier else None
-        return (self.folder, key_of(fields)) if fields is not None and is_complete(fields) else None
+        asked = self._asked.get(ref) if self.has_earlier else None
+        return (self.folder, key_of(asked[1])) if asked is not None and is_complete(asked[1]) else None
 
     def made(self, ref: AttemptRef, manifest: Manifest) -> MadeWork:
         """What a granted attempt made, for those who ask for the same later."""
-        fields = self._asked.pop(ref)
+        _, fields = self._asked.pop(ref)
         return MadeWork(
             key=key_of(fields),
             fields=fields,
@@ -120,6 +125,9 @@ class JobsAtWork:
 
     def get(self, job: str) -> JobAtWork | None:
         """A job; recalled from the book where it is not here. None where the book has no definition of it."""
+        found = self._jobs.get(job)
+        if found is not None:
+            return found
         with self._guard:
             return self._jobs.get(job) or self._recall(job)
 

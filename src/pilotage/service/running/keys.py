@@ -29,10 +29,11 @@ def fields_of(work: Work) -> WorkFields:
     makes = any(each.outputs or each.stdout or each.stderr for each in work.binaries)
     programs = {each.name: each.sha256 for each in work.inputs if each.executable}
     container = (work.container.image, work.container.engine) if work.container is not None else ()
+    environment = [each.environment for each in work.binaries]
     return WorkFields(
         argv=_digest((commands, work.startup, _argv(work.pre), _argv(work.post))),
-        software=_digest((work.software, container, programs)),
-        environment=_digest([each.environment for each in work.binaries]),
+        software=_digest((work.software, container, programs)) if work.software or container or programs else _NONE,
+        environment=_digest(environment) if len(environment) != 1 or environment[0] else _USUAL,
         # What makes no file is asked for as often as it is written: two equal commands are two.
         outputs=_digest([_outputs(each) for each in work.binaries] if makes else work.path),
         inputs=_joined({each.name: each.sha256 for each in work.inputs if not each.executable}),
@@ -93,3 +94,7 @@ def _argv(script: WorkScript | None) -> tuple[str, ...]:
 
 def _digest(value: object) -> str:
     return hashlib.sha256(_canonical(value)).hexdigest()[:_DIGITS]
+
+
+_NONE = _digest(("", (), {}))
+_USUAL = _digest([{}])

@@ -26,17 +26,33 @@ class PlainWork(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     binaries: tuple[WorkBinary, ...]
 
 
+class _Gaps:
+    """A text with its gaps, each filled with one value as it is: nothing of a name is cut off, and nothing is a list."""
+
+    __slots__ = ("_form", "_names")
+
+    def __init__(self, template: Template) -> None:
+        self._form = "".join(part.replace("%", "%%") if isinstance(part, str) else "%s" for part in template.parts)
+        self._names = tuple(gap.name for gap in template.placeholders)
+
+    def fill(self, values: Values) -> str:
+        return self._form % tuple([values[name] for name in self._names])
+
+
 class _Text:
     """A name with its gaps; where it has none, it is tidied once."""
 
-    __slots__ = ("_constant", "_template")
+    __slots__ = ("_constant", "_gaps", "_template")
 
     def __init__(self, template: Template) -> None:
         self._template = template
         self._constant = None if template.placeholders else tidy_name(literal_text(template))
+        self._gaps = _Gaps(template) if all(not gap.attribute for gap in template.placeholders) else None
 
     def write(self, values: Values) -> str:
-        return tidy_name(render(self._template, values)) if self._constant is None else self._constant
+        if self._constant is not None:
+            return self._constant
+        return tidy_name(render(self._template, values) if self._gaps is None else self._gaps.fill(values))
 
 
 class PlainBlock:
@@ -45,12 +61,14 @@ class PlainBlock:
     __slots__ = (
         "_binary",
         "_block",
+        "_command",
         "_constants",
         "_definition",
         "_environment",
         "_inputs",
         "_needs_places",
         "_outputs",
+        "_same",
         "_staged",
         "_streams",
     )
@@ -68,31 +86,46 @@ class PlainBlock:
             _Text(block.bound(stream)) if stream else None for stream in (binary.stdin, binary.stdout, binary.stderr)
         )
         self._environment = environment_levels(definition, block.package, binary, {}).exported
-        self._needs_places = _speaks_of_places(binary)
+        self._command = _plain_command(binary, block)
+        gaps = _gaps(binary)
+        self._needs_places = not gaps.isdisjoint(("tag", "package"))
+        # Where nothing is to be filled in, all packages are given one and the same.
+        self._same = self._fill(0) if not gaps else None
 
     def write(self, number: int) -> PlainWork:
         """One package of the block."""
-        block, binary = self._block, self._binary
+        block = self._block
         position = block.position(number)
-        item, line = divmod(position, block.line_items.count)
+        inputs, command = self._same or self._fill(position)
         tag = block.tag(position)
+        name = f"{block.name}-{tag}" if tag else block.name
+        return PlainWork(name=name, inputs=inputs, binaries=(command,))
+
+    def _fill(self, position: int) -> tuple[tuple[str, ...], WorkBinary]:
+        """The inputs and the command of the package at a position of the block."""
+        block, binary = self._block, self._binary
+        item, line = divmod(position, block.line_items.count)
         values: dict[str, str | tuple[str, ...]] = {
             **self._constants,
             **block.items.values(item),
             **block.line_items.values(line),
         }
         if self._needs_places:
-            values["tag"] = tag
+            values["tag"] = block.tag(position)
             values["package"] = block.dotted(position)
         inputs = tuple([text.write(values) for text in self._inputs])
         outputs = tuple([text.write(values) for text in self._outputs])
         stdin, stdout, stderr = [text.write(values) if text is not None else "" for text in self._streams]
-        named = values.copy()
-        named["inputs"] = inputs
-        named["outputs"] = outputs
-        named["arguments"] = render_arguments(binary.arguments, named) if binary.arguments else ()
+        if self._command is not None:
+            argv = tuple([word if isinstance(word, str) else word.fill(values) for word in self._command])
+        else:
+            named = values.copy()
+            named["inputs"] = inputs
+            named["outputs"] = outputs
+            named["arguments"] = render_arguments(binary.arguments, named) if binary.arguments else ()
+            argv = command_of(binary, block.package, named, self._definition)
         command = WorkBinary(
-            argv=command_of(binary, block.package, named, self._definition),
+            argv=argv,
             environment=self._environment,
             stdin=stdin,
             stdout=stdout,
@@ -100,8 +133,7 @@ class PlainBlock:
             outputs=tuple([WorkOutput(name=name) for name in outputs]),
         )
         staged = inputs if all(self._staged) else tuple(n for n, s in zip(inputs, self._staged, strict=True) if s)
-        name = f"{block.name}-{tag}" if tag else block.name
-        return PlainWork(name=name, inputs=(*staged, stdin) if stdin else staged, binaries=(command,))
+        return (*staged, stdin) if stdin else staged, command
 
 
 def plain_block(block: Block, definition: Definition) -> PlainBlock | None:
@@ -125,13 +157,30 @@ def plain_block(block: Block, definition: Definition) -> PlainBlock | None:
     return PlainBlock(block, definition, binary)
 
 
-def _speaks_of_places(binary: Binary) -> bool:
-    """Whether a text asks for the tag or the place of its package."""
+def _plain_command(binary: Binary, block: Block) -> tuple[str | _Gaps, ...] | None:
+    """The words of a command that is written out as it stands, word by word; None where there is more to it."""
+    if binary.shell or binary.invoking_script or binary.arguments:
+        return None
+    words: list[str | _Gaps] = []
+    for text in binary.run:
+        template = parse_template(text)
+        gaps = template.placeholders
+        if any(gap.attribute or gap.name in _LISTS or block.is_list(gap.name) for gap in gaps):
+            return None
+        words.append(_Gaps(template) if gaps else literal_text(template))
+    return tuple(words)
+
+
+_LISTS = ("inputs", "outputs", "arguments")
+
+
+def _gaps(binary: Binary) -> set[str]:
+    """The names of everything that is filled in somewhere."""
     streams = (binary.stdin, binary.stdout, binary.stderr)
     texts = [*binary.run, binary.invoking_script, *binary.arguments, *_file_names(binary), *streams]
     gaps = [gap for text in texts for gap in parse_template(text).placeholders]
     gaps += parse_template(binary.shell, "shell").placeholders
-    return any(gap.name in ("tag", "package") for gap in gaps)
+    return {gap.name for gap in gaps}
 
 
 def _file_names(binary: Binary) -> list[str]:

@@ -12,10 +12,11 @@ from pilotage.language.expansion.blocks import Block
 from pilotage.model.plan import JobPlan
 from pilotage.model.submission import PLANNED_MAX, Origin, PlannedPackage, RunPlan, StagePlan, Submission
 from pilotage.ports import FileStore, WorkIndex
-from pilotage.service.running.adoption import NEVER, Earlier
+from pilotage.service.running.adoption import NEVER, Earlier, run_again_last
 from pilotage.service.running.submission import lay_out
 
 FRESH = "everything is run anew"
+LAST = "runs last, after what is run anew"
 
 
 def plan(submission: Submission, *, store: FileStore, index: WorkIndex, slots: int = 1) -> RunPlan:
@@ -70,6 +71,11 @@ def _examine(
         reasons[_kind(verdict.changed)] += 1
         if len(found) < PLANNED_MAX:
             found[verdict.number] = verdict.changed
+    for number in sorted(run_again_last(expansion, set(np.flatnonzero(~would_run).tolist()))):
+        if not would_run[number]:
+            would_run[number] = True
+            reasons[LAST] += 1
+            found[number] = LAST
     return would_run, [_planned(expansion, number, why) for number, why in sorted(found.items())], reasons
 
 

@@ -28,6 +28,7 @@ class Publisher:
         self._manifests = manifests
         self._hold = hold
         self._waiting: dict[str, dict[AttemptRef, str]] = {}  # by job: what could not be published, and its folder
+        self._faults: dict[str, tuple[str, str]] = {}  # by job: why not, and what to do
 
     def publish(self, folder: str, ref: AttemptRef) -> None:
         """Publish what a granted attempt made; where that cannot be, its job is held until somebody releases it."""
@@ -35,9 +36,15 @@ class Publisher:
         try:
             self._store.publish(folder, ref, manifest)
         except StoreError as fault:
-            log.warning("%s: %s", ref, fault)
-            self._waiting.setdefault(ref.job, {})[ref] = folder
-            self._hold(ref.job, f"what {ref.package} made cannot be published: {fault}")
+            self.postpone(folder, ref, fault)
+
+    def postpone(self, folder: str, ref: AttemptRef, fault: StoreError) -> None:
+        """What an attempt made cannot be published now: its job is held until somebody releases it."""
+        log.warning("%s: %s", ref, fault)
+        self._waiting.setdefault(ref.job, {})[ref] = folder
+        told = f"what {ref.package} made cannot be published: {fault.subject}: {fault.what}"
+        self._faults[ref.job] = (told, fault.next_step)
+        self._hold(ref.job, told)
 
     def discard(self, folder: str, ref: AttemptRef) -> None:
         """Throw away what an attempt staged that nobody wants."""
@@ -51,7 +58,11 @@ class Publisher:
         """How many packages of a job are done and could not be published."""
         return len(self._waiting.get(job, ()))
 
-    def again(self, job: str) -> None:
-        """Publish what waits of a job, now that it was released."""
-        for ref, folder in self._waiting.pop(job, {}).items():
-            self.publish(folder, ref)
+    def fault(self, job: str) -> tuple[str, str]:
+        """Why something of a job could not be published, and what to do about it; nothing where all could."""
+        return self._faults.get(job, ("", ""))
+
+    def take_waiting(self, job: str) -> list[AttemptRef]:
+        """What waits of a job, now that it was released: it is tried again, and waits here no more."""
+        self._faults.pop(job, None)
+        return list(self._waiting.pop(job, {}))

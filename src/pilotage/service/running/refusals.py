@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pilotage.model.definition import Binary, Definition, InputFile, OutputFile, Package
 from pilotage.model.errors import Problem
+from pilotage.model.graph import EdgeKind
+from pilotage.model.plan import JobPlan
 
 _STORES = "so far every file is in the folder of the document"
 
@@ -23,6 +28,38 @@ def refusals(definition: Definition, *, file: str) -> list[Problem]:
     return list(dict.fromkeys(found))
 
 
+def endings_refused(plan: JobPlan, *, file: str) -> list[Problem]:
+    """What cannot be the end of a job: what others wait for cannot run last, and a success ends only what is known."""
+    found = []
+    final = np.array([each.final for each in plan.templates], np.bool_)[plan.template_of]
+    for producer in np.flatnonzero(final).tolist():
+        name = plan.place(producer).dotted
+        late = next((each.stage for each in plan.late if producer in each.packages), None)
+        if late is not None or _feeds_others(plan, producer, final):
+            message = (
+                f"{name} has the role `final`, and {f'stage {late}' if late is not None else 'others'} wait for it"
+            )
+            hint = "what others need cannot run last: give it the role `work`"
+            found.append(Problem(file=file, code="not-supported", message=message, hint=hint))
+    if plan.late and any(each.abort_on is not None and each.abort_on.exit_code == 0 for each in plan.templates):
+        message = "this version does not know how to honour abort_on: 0 in a job with stages that are not known yet"
+        found.append(Problem(file=file, code="not-supported", message=message, hint="end with another exit code"))
+    return found
+
+
+def _feeds_others(plan: JobPlan, producer: int, final: NDArray[np.bool_]) -> bool:
+    """Whether a package that does not run last waits for one that does."""
+    for segment in plan.graph.segments:
+        rows = segment.predecessors
+        start, end = segment.successors.span(producer)
+        for consumer in segment.successors.others[start:end].tolist():
+            first, last = rows.span(consumer)
+            at = first + int(np.searchsorted(rows.others[first:last], producer))
+            if segment.kinds[at] & EdgeKind.AWAITED and not final[consumer]:
+                return True
+    return False
+
+
 def _of_package(package: Package) -> Iterator[tuple[str, str]]:
     if package.resources.nodes > 1:
         yield f"nodes: {package.resources.nodes}", "so far a package runs on one node"
@@ -30,6 +67,8 @@ def _of_package(package: Package) -> Iterator[tuple[str, str]]:
         yield f"subjob: {package.subjob}", "run that document by itself first, and take its files as inputs"
     if package.role in ("service", "provisioner"):
         yield f"role: {package.role}", "start it beside the job, by hand"
+    if package.role == "final" and package.abort_on is not None:
+        yield "abort_on of a package that runs last", "nothing is left that it could end"
     if package.node_restriction:
         yield f"node_restriction: {', '.join(package.node_restriction)}", "name a site with `executor` instead"
     if package.scripts.hold is not None:

@@ -27,7 +27,7 @@ from pilotage.model.operations import Accepted, AnyOperation, Clear, Hold, Kill,
 from pilotage.model.outcomes import ClearedBy
 from pilotage.model.site import Site
 from pilotage.model.work import AgentHears, AgentSays, LogText, Work
-from pilotage.ports import Clock, FileStore, Journal, SiteAccess, WorkIndex
+from pilotage.ports import Clock, FileStore, Journal, SiteAccess, StoreError, WorkIndex
 from pilotage.service.core import Core
 from pilotage.service.messages import Adopted, Asked, Outbox, PutAway, Reload, Submit
 from pilotage.service.retention import Action
@@ -40,7 +40,7 @@ from pilotage.service.running.driver import Driver, OperationRefused
 from pilotage.service.running.expanding import Expanded, Expander
 from pilotage.service.running.manifests import Manifest, Manifests
 from pilotage.service.running.resuming import earlier_runs, superseded_by
-from pilotage.service.running.site_worker import SiteWorker
+from pilotage.service.running.site_worker import POLL_SECONDS, SiteWorker
 from pilotage.service.running.starting import snapshot_of, start_from
 from pilotage.service.running.submission import Prepared, Submission, SubmissionAnswer, prepare
 from pilotage.service.writer import Writer
@@ -67,8 +67,12 @@ class Runner:
         store: FileStore,
         index: WorkIndex,
         settings: EngineSettings,
+        poll_seconds: float = POLL_SECONDS,
     ) -> None:
-        """Put the parts together; nothing runs before `start`. `accesses` has a way to each of the sites, by name."""
+        """Put the parts together; nothing runs before `start`.
+
+        `accesses` has a way to each of the sites, by name; they are looked at every `poll_seconds`.
+        """
         self._journal = journal
         self._writer = writer
         self._clock = clock
@@ -82,7 +86,13 @@ class Runner:
         self._aftermath = Aftermath(self._jobs, self._manifests, store=store, index=index, hold=self._hold)
         self._driver = Driver(writer=writer, clock=clock, outside=self)
         self._workers = {
-            name: SiteWorker(name, access, report=self._driver.receive, expected=partial(self._expected, name))
+            name: SiteWorker(
+                name,
+                access,
+                report=self._driver.receive,
+                expected=partial(self._expected, name),
+                poll_seconds=poll_seconds,
+            )
             for name, access in accesses.items()
         }
         self._expander = Expander(self, journal, ask=self._driver.ask, tell=self._driver.receive)
@@ -146,6 +156,10 @@ class Runner:
     def unpublished(self, job: str) -> int:
         """How many grants of a job have not led to files under their names; to be asked within a question only."""
         return self._aftermath.unpublished(job) + int(self._driver.on_its_way(job))
+
+    def publishing_fault(self, job: str) -> tuple[str, str]:
+        """Why files of a job have not got their names, and what to do about it; to be asked within a question only."""
+        return self._aftermath.fault(job)
 
     def submit(self, submission: Submission) -> Future[SubmissionAnswer]:
         """Take a job in; fails with `DocumentError` or `OperationRefused`."""
@@ -232,7 +246,10 @@ class Runner:
         assert self._core is not None
         self._aftermath.follow(self._core.engine, outbox.events)
         if logs:
-            self._index.put_logs(logs)
+            try:
+                self._index.put_logs(logs)
+            except StoreError as fault:
+                log.warning("the logs of %d attempts are lost: %s", len(logs), fault)
 
     def reply(self, reply: ExchangeReply) -> bytes:
         """What goes over the wire to an agent: the reply, with how to run what it is given."""

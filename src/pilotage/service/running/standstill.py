@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from pilotage.engine.ending import result_of
 from pilotage.engine.engine import Engine
 from pilotage.engine.explain import explain
 from pilotage.engine.jobs import JobState
@@ -19,6 +20,8 @@ class Stand(msgspec.Struct, frozen=True, kw_only=True):
     stuck: str = ""
     next_step: str = ""
     trouble: str = ""
+    is_of_pilots: bool = False  # the trouble: none can start
+    result: int | None = None  # the exit code of a job that a package has ended
 
 
 def stand_of(engine: Engine, job: str) -> Stand:
@@ -26,13 +29,15 @@ def stand_of(engine: Engine, job: str) -> Stand:
     slots = sum(pilot.capacity.cores_hundredths // 100 for pilot in engine.pilots.values())
     known = engine.jobs.get(job)
     if known is None or not known.accepted or known.cancelled or known.aborted:
-        return Stand(slots=slots)
+        return Stand(slots=slots, result=result_of(known) if known is not None else None)
     if not known.unfinished and not known.late:
-        return Stand(slots=slots)
+        return Stand(slots=slots, result=result_of(known))
     if any(known.counts[each] for each in _MOVING):
-        return Stand(slots=slots, trouble=_trouble(engine))
+        trouble = _trouble(engine)
+        return Stand(slots=slots, trouble=trouble or _waits_again(engine, known), is_of_pilots=bool(trouble))
     stuck, next_step = _stuck(engine, known)
-    return Stand(slots=slots, stuck=stuck, next_step=next_step, trouble="" if stuck else _trouble(engine))
+    trouble = "" if stuck else _trouble(engine)
+    return Stand(slots=slots, stuck=stuck, next_step=next_step, trouble=trouble, is_of_pilots=bool(trouble))
 
 
 def _stuck(engine: Engine, job: JobState) -> tuple[str, str]:
@@ -67,6 +72,17 @@ def _nowhere(engine: Engine, job: JobState) -> tuple[str, str]:
     what = job.dotted(number) if ready == 1 else f"{ready} packages, {job.dotted(number)} first,"
     next_step = f"ask for less in the document, add a site that has it, or pilotage kill {job.id}"
     return f"no site can run {what} ({why})", next_step
+
+
+def _waits_again(engine: Engine, job: JobState) -> str:
+    """Why the next attempts wait, where everything that could run now does."""
+    waiting = job.counts[Standing.DELAYED]
+    if not waiting or any(job.counts[each] for each in (Standing.READY, Standing.RESERVED, Standing.LIVE)):
+        return ""
+    number = job.standing.index(Standing.DELAYED)
+    why = next((each.message for each in explain(engine, job, number).reasons if each.code == "waits-for-time"), "")
+    what = job.dotted(number) if waiting == 1 else f"{waiting} packages, {job.dotted(number)} first,"
+    return f"{what} is tried later: {why}" if waiting == 1 else f"{what} are tried later: {why}"
 
 
 def _trouble(engine: Engine) -> str:

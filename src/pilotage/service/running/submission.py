@@ -40,7 +40,8 @@ from pilotage.model.submission import Captured, Origin, Submission, SubmissionAn
 from pilotage.ports import FileStore, Journal, NotOurs, WorkIndex
 from pilotage.service.running.adoption import Adopted, adopt, said_to_be_done
 from pilotage.service.running.capturing import output_column
-from pilotage.service.running.refusals import refusals
+from pilotage.service.running.refusals import endings_refused, refusals
+from pilotage.service.running.writable import refuse_unwritable
 
 __all__ = [
     "Adopted",
@@ -120,7 +121,8 @@ def prepare(
     """Check a submission, keep its definition and lists, and say what of it was made before.
 
     Raises `DocumentError` for faults of the document and fields that this version cannot honour, `NotOurs` where a file
-    is in the way, and `SubmissionError` for the rest. `suffix` makes ids different.
+    is in the way, `StoreError` where results cannot be written, and `SubmissionError` for the rest. `suffix` makes ids
+    different.
     """
     owner = owner or submission.owner
     if not owner:
@@ -177,8 +179,12 @@ def lay_out(submission: Submission, *, store: FileStore) -> LaidOut:
         keep_failed=submission.keep_failed,
         captured=submission.captured,
     )
+    refuse_unwritable(expansion, submission.folder)
+    plan = plan_of(expansion)
+    if faults := endings_refused(plan, file=file):
+        raise DocumentError(faults)
     _refuse_foreign(expansion, submission.folder, store)
-    return LaidOut(definition=definition, expansion=expansion, plan=plan_of(expansion), origin=origin)
+    return LaidOut(definition=definition, expansion=expansion, plan=plan, origin=origin)
 
 
 def recall(journal: Journal, row: JobRow) -> Recalled:

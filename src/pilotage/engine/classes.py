@@ -1,0 +1,114 @@
+"""Classes of packages: what waits for the same place in the same way waits in one queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pilotage.engine.jobs import JobState
+from pilotage.engine.parts import PackageWork, QueueClass
+from pilotage.model.demand import Demand
+from pilotage.model.plan import Template
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+
+def template_of(job: JobState, number: int) -> Template:
+    """The kind of a package."""
+    return job.plan.templates[job.kinds[number]]
+
+
+def queue_of(engine: Engine, job: JobState, number: int) -> QueueClass:
+    """The class a ready or reserved package is in."""
+    work = job.work.get(number)
+    if work is not None and work.queue is not None:
+        return work.queue
+    template = job.kinds[number]
+    restarts = job.last_attempt[number] > 0
+    known = job.template_classes[restarts]
+    queue = known[template]
+    if queue is None:
+        demand = job.plan.templates[template].demand
+        queue = known[template] = _class(engine, job, template, demand=demand, restarts=restarts)
+    return queue
+
+
+def class_for(engine: Engine, job: JobState, work: PackageWork) -> QueueClass | None:
+    """The class of a package with a history: what its failures ask for, and the sites it had better avoid."""
+    template = job.kinds[work.number]
+    verdict = work.verdict
+    avoid = tuple(
+        sorted({attempt.site.name for attempt in work.attempts.values()} | set(verdict.avoid if verdict else ()))
+    )
+    if verdict is None and not avoid:
+        return None
+    demand = job.plan.templates[template].demand
+    more_wall_than = 0.0
+    prefer = ""
+    if verdict is not None:
+        more_wall_than = engine.openings.rounded_wall(verdict.more_wall_than)
+        if verdict.prefer == "here":
+            prefer = _latest_site(work)
+            avoid = tuple(name for name in avoid if name != prefer)
+        if verdict.memory_bytes or verdict.wall_seconds:
+            demand = msgspec.structs.replace(
+                demand,
+                memory_bytes=verdict.memory_bytes or demand.memory_bytes,
+                wall_seconds=verdict.wall_seconds or demand.wall_seconds,
+            )
+    return _class(
+        engine, job, template, demand=demand, avoid=avoid, more_wall_than=more_wall_than, prefer=prefer, restarts=True
+    )
+
+
+def _latest_site(work: PackageWork) -> str:
+    """Where the latest attempt was that failed or was lost."""
+    sites = {number: failure.site for number, failure in work.failures.items()}
+    sites |= {number: attempt.site.name for number, attempt in work.attempts.items() if attempt.lost}
+    return sites[max(sites)] if sites else ""
+
+
+def _class(
+    engine: Engine,
+    job: JobState,
+    template: int,
+    *,
+    demand: Demand,
+    avoid: tuple[str, ...] = (),
+    more_wall_than: float = 0.0,
+    prefer: str = "",
+    restarts: bool,
+) -> QueueClass:
+    about = job.plan.templates[template]
+    key = (
+        demand,
+        about.priority,
+        about.run_seconds,
+        about.executor,
+        about.category,
+        avoid,
+        more_wall_than,
+        prefer,
+        restarts,
+    )
+    queue = job.classes.get(key)
+    if queue is None:
+        shape = engine.shape_of(demand)
+        queue = job.classes[key] = QueueClass(
+            job,
+            index=len(job.classes),
+            demand=demand,
+            shape=shape,
+            priority=about.priority,
+            run_seconds=about.run_seconds,
+            executor=about.executor,
+            category=about.category,
+            avoid=avoid,
+            more_wall_than=more_wall_than,
+            prefer=prefer,
+            restarts=restarts,
+        )
+        queue.reservations = engine.reservations.setdefault((shape, queue.level), queue.reservations)
+    return queue

@@ -1,0 +1,217 @@
+"""Sites and the pilots there, as the engine sees them: what they have, what they were given, what is reserved."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from pilotage.engine.parts import AttemptState, QueueClass
+from pilotage.model.demand import Capacity, Demand, slots_for
+from pilotage.model.exchange import AttemptRef
+from pilotage.model.site import Site
+
+
+class PilotRequest:
+    """A pilot that was asked for, until its batch system is done with it."""
+
+    __slots__ = ("key", "native_id", "site", "spoke")
+
+    def __init__(self, key: str, site: SiteState) -> None:
+        """Asked for under a key."""
+        self.key = key
+        self.site = site
+        self.native_id = ""
+        self.spoke = False
+
+
+class PilotState:
+    """An agent at a site, as long as it may speak."""
+
+    __slots__ = (
+        "assigned",
+        "backlog",
+        "capacity",
+        "ends_at",
+        "free",
+        "gone",
+        "heard_at",
+        "leaving",
+        "name",
+        "owed",
+        "request",
+        "sequence",
+        "shapes",
+        "site",
+        "suspect",
+        "waiting",
+    )
+
+    def __init__(self, name: str, site: SiteState, *, request: str, heard_at: float) -> None:
+        """A pilot that spoke."""
+        self.name = name
+        self.site = site
+        self.request = request
+        self.heard_at = heard_at
+        self.capacity = Capacity(cores_hundredths=0)
+        self.free = [0, 0, 0, 0]  # cores in hundredths, memory, gpus, scratch: below nothing where a backlog waits
+        self.backlog = 0
+        self.shapes: dict[Demand, int] = {}  # what it was given, by what it takes
+        self.ends_at: float | None = None
+        self.leaving = ""
+        self.sequence = 0
+        self.suspect = False
+        self.gone = ""  # why its batch system does not know it any more, which a lease overrules
+        self.waiting = False  # its exchange is open and it could take more
+        self.assigned: dict[AttemptRef, AttemptState] = {}
+        self.owed: dict[AttemptRef, int] = {}  # what it was given and has not told the end of → epoch; 0: not known
+
+    def take(self, attempt: AttemptState) -> None:
+        """Give it an attempt."""
+        self.assigned[attempt.ref] = attempt
+        self.owed[attempt.ref] = attempt.epoch
+        self._use(attempt.demand, -1)
+
+    def give_back(self, ref: AttemptRef) -> AttemptState | None:
+        """Take an attempt off it."""
+        attempt = self.assigned.pop(ref, None)
+        if attempt is not None:
+            self._use(attempt.demand, 1)
+        return attempt
+
+    def _use(self, demand: Demand, sign: int) -> None:
+        count = self.shapes.get(demand, 0) - sign
+        if count:
+            self.shapes[demand] = count
+        else:
+            del self.shapes[demand]
+        free = self.free
+        free[0] += sign * demand.cores_hundredths
+        if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
+            free[1] += sign * demand.memory_bytes
+            free[2] += sign * demand.gpus
+            free[3] += sign * demand.scratch_bytes
+
+    def offers(self, capacity: Capacity) -> None:
+        """Note what it has; what is left follows from what it was given."""
+        self.capacity = capacity
+        self.free = [capacity.cores_hundredths, capacity.memory_bytes, capacity.gpus, capacity.scratch_bytes]
+        self.shapes.clear()
+        for attempt in self.assigned.values():
+            self._use(attempt.demand, -1)
+
+    def in_backlog(self) -> int:
+        """How many of the attempts it was given cannot run beside those before them."""
+        if len(self.shapes) == 1:
+            return max(0, len(self.assigned) - slots_for(next(iter(self.shapes)), self.capacity))
+        cores, memory, gpus, scratch = (
+            self.capacity.cores_hundredths,
+            self.capacity.memory_bytes,
+            self.capacity.gpus,
+            self.capacity.scratch_bytes,
+        )
+        waiting = 0
+        for attempt in self.assigned.values():
+            demand = attempt.demand
+            if (
+                demand.cores_hundredths <= cores
+                and demand.memory_bytes <= memory
+                and demand.gpus <= gpus
+                and demand.scratch_bytes <= scratch
+            ):
+                cores -= demand.cores_hundredths
+                memory -= demand.memory_bytes
+                gpus -= demand.gpus
+                scratch -= demand.scratch_bytes
+            else:
+                waiting += 1
+        return waiting
+
+    def count_running(self) -> int:
+        """How many of the attempts it was given it runs: the first ones, as far as they fit side by side."""
+        left = [
+            self.capacity.cores_hundredths,
+            self.capacity.memory_bytes,
+            self.capacity.gpus,
+            self.capacity.scratch_bytes,
+        ]
+        for position, attempt in enumerate(self.assigned.values()):
+            demand = attempt.demand
+            taken = (demand.cores_hundredths, demand.memory_bytes, demand.gpus, demand.scratch_bytes)
+            left = [had - takes for had, takes in zip(left, taken, strict=True)]
+            if min(left) < 0:
+                return position
+        return len(self.assigned)
+
+    def fits(self, demand: Demand) -> bool:
+        """Whether an attempt fits beside what it runs."""
+        free = self.free
+        return (
+            demand.cores_hundredths <= free[0]
+            and demand.memory_bytes <= free[1]
+            and demand.gpus <= free[2]
+            and demand.scratch_bytes <= free[3]
+        )
+
+
+class SiteState:
+    """A site: its pilots, what is reserved for it, and how much of it is used, by shape."""
+
+    __slots__ = (
+        "answers",
+        "backlog",
+        "by_request",
+        "dead_starts",
+        "expected",
+        "index",
+        "name",
+        "pilots",
+        "quiet_until",
+        "requests",
+        "reserved",
+        "rooms",
+        "site",
+        "slots",
+        "stuck",
+        "unfit",
+        "used",
+        "waiting",
+    )
+
+    def __init__(self, site: Site, index: int) -> None:
+        """A site that answers, as far as anybody knows."""
+        self.site = site
+        self.name = site.name
+        self.index = index
+        self.answers = True
+        self.pilots: dict[str, PilotState] = {}
+        self.by_request: dict[str, dict[str, PilotState]] = {}  # the same, by what they were asked for by
+        self.requests: dict[str, PilotRequest] = {}
+        self.waiting: dict[str, PilotState] = {}
+        self.reserved: dict[QueueClass, deque[int]] = {}
+        self.stuck: dict[QueueClass, None] = {}  # classes that wait for room here
+        self.unfit: dict[QueueClass, None] = {}  # classes that were reserved here in vain
+        self.backlog = 0  # how many attempts the live pilots let wait beyond what they run
+        self.slots: dict[int, int] = {}  # shape → how many of it the live pilots hold at once
+        self.used: dict[int, int] = {}  # shape → reservations and attempts under way
+        self.rooms: dict[int, int] = {}  # shape → how many there may be, where it was asked since the slots changed
+        self.expected = 0  # pilots that were asked for and have not spoken
+        self.dead_starts = 0
+        self.quiet_until = 0.0
+
+    def add_pilot(self, pilot: PilotState) -> None:
+        """A pilot speaks here."""
+        self.pilots[pilot.name] = pilot
+        self.by_request.setdefault(pilot.request, {})[pilot.name] = pilot
+
+    def remove_pilot(self, pilot: PilotState) -> None:
+        """It is gone."""
+        self.waiting.pop(pilot.name, None)
+        if self.pilots.pop(pilot.name, None) is not None:
+            alike = self.by_request[pilot.request]
+            del alike[pilot.name]
+            if not alike:
+                del self.by_request[pilot.request]
+
+    @property
+    def known(self) -> bool:
+        """Whether anything there can be reached."""
+        return self.answers or bool(self.pilots)

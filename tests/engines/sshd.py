@@ -1,0 +1,125 @@
+"""A real OpenSSH server on loopback, with keys of its own, and folders of it mounted by sshfs."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from tests.engines.debian import ensure_programs
+from tests.engines.errors import EngineError
+from tests.engines.postgres import free_port
+
+START_SECONDS_MAX = 20.0
+_LOOK_SECONDS = 0.02
+_PAUSE = threading.Event()  # never set
+
+_CONFIGURATION = """\
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/host
+PidFile none
+AuthorizedKeysFile {folder}/user.pub
+StrictModes no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+UsePAM no
+PermitRootLogin prohibit-password
+Subsystem sftp internal-sftp
+"""
+
+
+class SshServer:
+    """A server that lets this user in with a key; it ends with `close`."""
+
+    def __init__(self) -> None:
+        """Make keys and start the server."""
+        programs = ensure_programs(
+            ["sshd", "ssh-keygen", "sshfs"], packages=["openssh-server", "openssh-client", "sshfs"]
+        )
+        self._sshfs = programs["sshfs"]
+        self.folder = Path(tempfile.mkdtemp(prefix="pilotage-sshd-"))
+        self.port = free_port()
+        for name in ("host", "user"):
+            words = [programs["ssh-keygen"], "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)]
+            subprocess.run(words, check=True, capture_output=True)
+        (self.folder / "sshd_config").write_text(_CONFIGURATION.format(port=self.port, folder=self.folder))
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+        with (self.folder / "log").open("wb") as said:
+            # In the foreground: it is our child, and ends when it is told to.
+            self._process = subprocess.Popen(
+                [programs["sshd"], "-D", "-e", "-f", str(self.folder / "sshd_config")],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+            )
+        try:
+            self._wait()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> SshServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the server and remove its folder."""
+        self._process.terminate()
+        self._process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @contextmanager
+    def mounted(self, source: Path, target: Path, *, within: Sequence[str] = (), options: str = "") -> Iterator[None]:
+        """A folder of the server mounted on another as long as the block runs; `within` goes before the command."""
+        told = {
+            "port": str(self.port),
+            "IdentityFile": str(self.folder / "user"),
+            "UserKnownHostsFile": "/dev/null",
+            "StrictHostKeyChecking": "no",
+            "GlobalKnownHostsFile": "/dev/null",
+            "LogLevel": "ERROR",
+        }
+        written = ",".join([*(f"{name}={value}" for name, value in told.items()), *([options] if options else [])])
+        where = f"{getpass.getuser()}@127.0.0.1:{source}"
+        with (self.folder / "sshfs.log").open("wb") as said:
+            process = subprocess.Popen(
+                [*within, self._sshfs, "-f", "-o", written, where, str(target)],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+            )
+        try:
+            until = time.monotonic() + START_SECONDS_MAX
+            while subprocess.run([*within, "mountpoint", "-q", str(target)], check=False).returncode:
+                if process.poll() is not None or time.monotonic() > until:
+                    raise EngineError(f"sshfs did not mount: {(self.folder / 'sshfs.log').read_text()}")
+                _PAUSE.wait(_LOOK_SECONDS)
+            yield
+        finally:
+            process.terminate()  # it unmounts what it mounted
+            process.wait()
+
+    def _wait(self) -> None:
+        until = time.monotonic() + START_SECONDS_MAX
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            if self._process.poll() is not None or time.monotonic() > until:
+                raise EngineError(f"sshd did not start: {(self.folder / 'log').read_text()}")
+            _PAUSE.wait(_LOOK_SECONDS)

@@ -1,0 +1,130 @@
+"""The folder of a slot: empty for every attempt, however it was left."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilotage.agent import scratch as scratch_module
+from pilotage.agent.logs import HEAD_BYTES, LogFile
+from pilotage.agent.pilot_spool import encode_end
+from pilotage.agent.scratch import Scratch
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Scratch:
+    made = Scratch(str(tmp_path / "scratch"), 1)
+    made.prepare()
+    return made
+
+
+def leave_file(folder: Path) -> None:
+    (folder / "left").write_text("x")
+
+
+def leave_folders(folder: Path) -> None:
+    (folder / "a" / "b").mkdir(parents=True)
+    (folder / "a" / "b" / "left").write_text("x")
+
+
+def leave_and_date_back(folder: Path) -> None:
+    """As an archive does that was unpacked here."""
+    leave_file(folder)
+    os.utime(folder, (0, 0))
+
+
+def leave_locked(folder: Path) -> None:
+    leave_folders(folder)
+    (folder / "a").chmod(0)
+
+
+@pytest.mark.parametrize("leave", [leave_file, leave_folders, leave_and_date_back, leave_locked])
+def test_whatever_was_left_is_gone_for_the_next_and_for_the_one_after_it(scratch: Scratch, leave: Any) -> None:
+    for _ in range(3):
+        leave(Path(scratch.path))
+        scratch.empty()
+        assert list(Path(scratch.path).iterdir()) == []
+
+
+def test_a_folder_that_nobody_touched_is_not_looked_into(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch_module, "_is_not_empty", lambda _: pytest.fail("it was looked into"))
+    scratch.empty()
+
+
+def test_what_is_made_and_removed_again_leaves_a_folder_that_can_be_used(scratch: Scratch) -> None:
+    path = scratch.path
+    leave_file(Path(path))
+    (Path(path) / "left").unlink()
+    scratch.empty()
+    assert scratch.path == path
+    leave_file(Path(path))
+    scratch.empty()
+    assert list(Path(path).iterdir()) == []
+
+
+def test_where_the_system_keeps_no_time_of_ours_every_folder_is_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "utime", lambda *_, **__: None)
+    scratch = Scratch(str(tmp_path / "scratch"), 1)
+    scratch.prepare()
+    leave_file(Path(scratch.path))
+    scratch.empty()
+    assert list(Path(scratch.path).iterdir()) == []
+
+
+def test_a_log_that_was_closed_is_neither_looked_at_nor_cut(tmp_path: Path) -> None:
+    log = LogFile(str(tmp_path / "log"), "stdout")
+    log.close()
+    other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)  # it gets the number of the log
+    try:
+        os.write(other, b"x" * (HEAD_BYTES + 1))
+        assert not log.must_be_cut(0)
+        assert log.written_bytes() == 0
+        log.cut()
+        assert os.fstat(other).st_size == HEAD_BYTES + 1
+    finally:
+        os.close(other)
+
+
+TEXTS = st.text(max_size=20)
+SECONDS = st.floats(0, 2e9, allow_nan=False).map(lambda value: round(value, 6))
+PHASES = st.lists(
+    st.fixed_dictionaries({"phase": st.sampled_from(["setup", "inputs"]), "started_at": SECONDS, "seconds": SECONDS})
+)
+FILES = st.lists(st.fixed_dictionaries({"name": TEXTS, "size_bytes": st.integers(0, 2**60), "sha256": TEXTS}))
+
+
+@given(
+    payload=st.fixed_dictionaries(
+        {"exit_code": TEXTS, "phases": PHASES, "cpu_seconds": SECONDS},
+        optional={
+            "manifest": FILES,
+            "exit_message": TEXTS,
+            "exit_status": st.integers(-300, 300),
+            "signal": st.integers(1, 64),
+            "node": TEXTS,
+            "reason": st.none() | TEXTS,
+            "more": st.booleans(),
+        },
+    )
+)
+def test_the_end_of_an_attempt_is_written_as_json_would_be(payload: dict[str, Any]) -> None:
+    told = json.loads(encode_end(payload))
+    assert list(told) == list(payload)
+    for name, value in payload.items():
+        if name == "phases":
+            assert [each["phase"] for each in told[name]] == [each["phase"] for each in value]
+            for one, other in zip(told[name], value, strict=True):
+                assert one["started_at"] == pytest.approx(other["started_at"], abs=1e-6)
+                assert one["seconds"] == pytest.approx(other["seconds"], abs=1e-6)
+        elif isinstance(value, float):
+            assert told[name] == pytest.approx(value, abs=1e-6)
+        else:
+            assert told[name] == value

@@ -1,0 +1,182 @@
+"""What is answered before the application is there: as the application would, and everything else when it is."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pilotage.service.access import READ, Principal, local_principal
+from pilotage.service.http.app import make_app
+from pilotage.service.http.door import LateApp
+from pilotage.service.http.services import Services
+from tests.running_jobs import FakeJobs, running_services
+from tests.served_book import TOKEN
+
+PRINCIPALS = {TOKEN: local_principal("ann"), "reads-only": Principal(user="bob", scopes=frozenset({READ}))}
+WAIT_SECONDS = 20.0
+SUBMISSION = msgspec.json.encode({"definition": {}, "lists": {}, "folder": "/f"})
+
+Answer = tuple[int, dict[bytes, bytes], bytes]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[tuple[Services, FakeJobs]]:
+    with running_services(tmp_path, principals=PRINCIPALS) as made:
+        yield made
+
+
+async def ask(
+    app: Any, path: str, body: bytes = b"", *, method: str = "POST", query: str = "", **headers: str
+) -> Answer:
+    shown = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"} | {
+        name.replace("_", "-"): value for name, value in headers.items()
+    }
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
+        "path": path, "raw_path": path.encode(), "root_path": "", "query_string": query.encode(),
+        "headers": [(name.encode(), value.encode()) for name, value in shown.items()],
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2), "state": {},
+    }  # fmt: skip
+    sent: list[dict[str, Any]] = []
+    pieces = [body[: len(body) // 2], body[len(body) // 2 :]]
+
+    async def receive() -> dict[str, Any]:
+        if pieces:
+            return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    content = b"".join(each.get("body", b"") for each in sent[1:])
+    return sent[0]["status"], dict(sent[0]["headers"]), content
+
+
+def under(late: LateApp, act: Callable[[], Awaitable[None]]) -> None:
+    """Have the services started as a server does, act, and have them stopped."""
+
+    async def live() -> None:
+        come: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+        told: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+        living = asyncio.ensure_future(late({"type": "lifespan"}, come.get, told.put))  # type: ignore[arg-type]
+        await come.put({"type": "lifespan.startup"})
+        assert (await told.get())["type"] == "lifespan.startup.complete"
+        await act()
+        await come.put({"type": "lifespan.shutdown"})
+        assert (await told.get())["type"] == "lifespan.shutdown.complete"
+        await living
+
+    asyncio.run(asyncio.wait_for(live(), WAIT_SECONDS))
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "a job": {"path": "/v1/jobs", "body": SUBMISSION},
+    "a job under a key": {"path": "/v1/jobs", "body": SUBMISSION, "idempotency_key": "k"},
+    "content": {"path": "/v1/content", "body": b"#!/bin/sh\n"},
+    "no submission": {"path": "/v1/jobs", "body": b"{"},
+    "nothing": {"path": "/v1/jobs", "body": b""},
+    "a job of somebody else's": {
+        "path": "/v1/jobs",
+        "body": msgspec.json.encode({"definition": {}, "lists": {}, "folder": "/f", "owner": "eve"}),
+        "authorization": "Bearer reads-only",
+    },
+    "no token": {"path": "/v1/jobs", "body": SUBMISSION, "authorization": ""},
+    "a token that is not known": {"path": "/v1/content", "body": b"x", "authorization": "Bearer other"},
+    "a token that may only read": {"path": "/v1/content", "body": b"x", "authorization": "Bearer reads-only"},
+}
+
+
+@pytest.mark.parametrize("which", REQUESTS)
+def test_what_comes_early_is_answered_as_the_application_does(here: tuple[Services, FakeJobs], which: str) -> None:
+    services, jobs = here
+
+    async def never() -> None:
+        early = await ask(late, **REQUESTS[which])
+        jobs.submitted.clear()
+        later = await ask(make_app(services), **REQUESTS[which])
+        assert early[0] == later[0]
+        if "key" not in which:  # under one key it is done once
+            assert msgspec.json.decode(early[2]) == msgspec.json.decode(later[2])
+        for name in (b"content-type", b"www-authenticate"):
+            assert early[1].get(name) == later[1].get(name)
+
+    late = LateApp(lambda: pytest.fail("it was asked for"), services, late_seconds=1000.0)
+    under(late, never)
+
+
+def test_a_key_is_remembered_over_the_making_of_the_application(here: tuple[Services, FakeJobs]) -> None:
+    services, jobs = here
+    late = LateApp(lambda: make_app(services), services, late_seconds=1000.0)
+
+    async def twice() -> None:
+        first = await ask(late, **REQUESTS["a job under a key"])
+        assert (await ask(late, "/v1/health", method="GET"))[0] in (200, 404)  # by the application
+        assert (await ask(late, **REQUESTS["a job under a key"]))[2] == first[2]
+
+    under(late, twice)
+    assert len(jobs.submitted) == 1
+
+
+@pytest.mark.parametrize(
+    "odd", [{"query": "more=1"}, {"method": "GET"}, {"idempotency_key": "k" * 129}, {"path": "/v1/plan"}]
+)
+def test_everything_else_waits_for_the_application(here: tuple[Services, FakeJobs], odd: dict[str, str]) -> None:
+    services, _ = here
+    made, may_be_made = threading.Event(), threading.Event()
+
+    def make() -> Any:
+        assert may_be_made.wait(WAIT_SECONDS)
+        made.set()
+        return make_app(services)
+
+    async def asked() -> None:
+        waiting = asyncio.ensure_future(ask(late, **{"path": "/v1/jobs", "body": SUBMISSION, **odd}))  # type: ignore[arg-type]
+        # Agents' side and early requests are answered meanwhile.
+        assert (await ask(late, **REQUESTS["content"]))[0] == 201
+        assert not waiting.done()
+        may_be_made.set()
+        assert (await waiting)[0] != 201
+        assert made.is_set()
+
+    late = LateApp(make, services, late_seconds=1000.0)
+    under(late, asked)
+
+
+def test_the_application_is_made_soon_also_if_nobody_asks(here: tuple[Services, FakeJobs]) -> None:
+    services, _ = here
+    made = threading.Event()
+
+    def make() -> Any:
+        made.set()
+        return make_app(services)
+
+    async def wait() -> None:
+        assert await asyncio.to_thread(made.wait, WAIT_SECONDS)
+
+    under(LateApp(make, services, late_seconds=0.0), wait)
+
+
+def test_an_application_that_cannot_be_made_is_tried_again(here: tuple[Services, FakeJobs]) -> None:
+    services, _ = here
+    faults = [OSError("not now")]
+
+    def make() -> Any:
+        if faults:
+            raise faults.pop()
+        return make_app(services)
+
+    async def twice() -> None:
+        with pytest.raises(OSError, match="not now"):
+            await ask(late, "/v1/jobs", method="GET")
+        assert (await ask(late, "/v1/jobs", method="GET"))[0] == 200
+
+    late = LateApp(make, services, late_seconds=1000.0)
+    under(late, twice)

@@ -1,0 +1,35 @@
+"""How far a job is may be told a moment late while it runs; of its end it is told what holds."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from pilotage.book.rows import JobRow
+from pilotage.service.http.pace import Pace
+from pilotage.service.http.progress import _counted
+
+
+class SlowBook:
+    """Counts packages, and takes a second for each question."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.retrying = 1
+
+    def count_packages(self, _user: object, _query: str, *, job: JobRow) -> int:
+        self.now += 1.0
+        return self.retrying
+
+
+def test_what_was_counted_while_a_job_ran_is_not_told_of_its_end() -> None:
+    book = SlowBook()
+    services: Any = SimpleNamespace(reading=book, pace=Pace(seconds=lambda: book.now))
+    request: Any = SimpleNamespace(user="anna")
+    running = JobRow(job_id=1, job="j", state="RUNNING", touched=1, heard_at=1.0)
+    assert _counted(services, request, running)["retrying"] == 1
+    book.retrying = 0
+    later = JobRow(job_id=1, job="j", state="RUNNING", touched=1, heard_at=2.0)
+    assert _counted(services, request, later)["retrying"] == 1
+    over = JobRow(job_id=1, job="j", state="DONE", touched=1, heard_at=2.0, finished_at=2.0)
+    assert _counted(services, request, over)["retrying"] == 0

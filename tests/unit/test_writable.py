@@ -1,0 +1,37 @@
+"""Whether results can be written is known before anything is spent."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pilotage.app import load
+from pilotage.ports import StoreError
+from pilotage.service.running.writable import refuse_unwritable
+
+OUTPUTS = "pilotage: 1\njob: j\nstages:\n  - run: 'true'\n    outputs: ['out.txt', 'deep/down/out.txt']\n"
+
+
+def refuse(folder: Path, text: str = OUTPUTS) -> None:
+    (folder / "pilotage.yaml").write_text(text)
+    refuse_unwritable(load(folder / "pilotage.yaml").expansion, str(folder))
+
+
+@pytest.mark.parametrize("closed, named", [("", "."), ("deep", "deep"), ("deep/down", "deep/down")])
+def test_the_nearest_folder_that_takes_no_files_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str, named: str
+) -> None:
+    (tmp_path / closed).mkdir(parents=True, exist_ok=True)
+    refuse(tmp_path)
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / closed and real(path, mode))
+    with pytest.raises(StoreError, match="results cannot be written here") as fault:
+        refuse(tmp_path)
+    assert Path(fault.value.subject) == tmp_path / named
+
+
+def test_a_job_that_makes_no_files_may_run_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    refuse(tmp_path, "pilotage: 1\njob: j\nstages:\n  - run: 'true'\n")
