@@ -58,21 +58,22 @@ simulate: $(RUNTIME)  ## run SEEDS made-up worlds with every fault there is (500
 	pilotage simulate --seeds $(SEEDS)
 
 .PHONY: soak
-soak: $(DEVELOPMENT)  ## ten thousand worlds, every planted bug without a hint, long fuzzing: for a quiet night
+soak: $(DEVELOPMENT)  ## ten thousand worlds, every planted bug without a hint, a long storm, long fuzzing: for a quiet night
 	seq 1 100 $(SOAK_SEEDS) | xargs --max-procs "$$(nproc)" --replace=FIRST pilotage simulate --from FIRST --seeds 100
 	pytest --numprocesses $(WORKERS) --dist worksteal $(WITHOUT_HINTS)
+	CHAOS_PACKAGES=1000 CHAOS_KILLS=100 pytest tests/acceptance/test_chaos.py
 	for seed in $$(seq $(SOAK_FUZZES)); do \
 	  pytest --quiet --numprocesses $(WORKERS) --dist worksteal --hypothesis-seed="$$seed" tests/property; \
 	done
 
 .PHONY: bench
 bench: $(DEVELOPMENT)  ## measure every figure the documentation gives, up to a hundred thousand
-	@failed=; for each in language book engine; do python -m bench.$$each || failed="$$failed $$each"; done; \
+	@failed=; for each in language book engine run; do python -m bench.$$each || failed="$$failed $$each"; done; \
 	if [ -n "$$failed" ]; then echo "make: figures were missed in$$failed" >&2; exit 1; fi
 
 .PHONY: bench-full
 bench-full: $(DEVELOPMENT)  ## the same with a million packages and ten million events: for a quiet night
-	@failed=; for each in book engine; do python -m bench.$$each --full || failed="$$failed $$each"; done; \
+	@failed=; for each in book engine run; do python -m bench.$$each --full || failed="$$failed $$each"; done; \
 	if [ -n "$$failed" ]; then echo "make: figures were missed in$$failed" >&2; exit 1; fi
 
 .PHONY: docs

@@ -234,7 +234,7 @@ def test_a_cancelled_attempt_ends_as_cancelled(place: Place) -> None:
     assert "reason" not in payload
 
 
-def test_a_cancel_stops_what_runs_and_nothing_that_comes_later(place: Place) -> None:
+def test_a_cancel_that_comes_too_early_or_too_late_stops_nothing(place: Place) -> None:
     place.runner.cancel("too early")
     assert place.run("/bin/true").payload["exit_code"] == "SUCCESS"
     place.runner.cancel("too late")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import pilotage.agent.inputs as inputs_module
 from pilotage.agent import hashing
 from tests.agent_runs import Place, log_of, place_in
 
@@ -30,10 +31,11 @@ def _write(place: Place, name: str, content: bytes = b"data") -> Path:
     return file
 
 
-def test_inputs_lie_under_their_names_as_second_names_of_the_files(place: Place) -> None:
+def test_what_packages_made_lies_under_its_name_as_a_second_name_of_the_file(place: Place) -> None:
     file = _write(place, "a/b/c.dat")
     (place.folder / "link").symlink_to("a/b/c.dat")
-    outcome = place.shell("cat a/b/c.dat link; stat -c %i a/b/c.dat", inputs=[{"name": "a/b/c.dat"}, {"name": "link"}])
+    inputs = [{"name": "a/b/c.dat", "made": True}, {"name": "link", "made": True}]
+    outcome = place.shell("cat a/b/c.dat link; stat -c %i a/b/c.dat", inputs=inputs)
     assert log_of(outcome) == f"datadata{file.stat().st_ino}\n"
     assert file.read_bytes() == b"data"
 
@@ -63,7 +65,8 @@ def test_captured_content_that_a_command_changed_is_not_used_again(place: Place)
         .payload["exit_message"]
         .startswith("it changed its input")
     )
-    assert place.run("cat", "a", inputs=inputs).payload["reason"] == "platform-failure"
+    failed = place.run("cat", "a", inputs=inputs).payload  # it is fetched anew, and this server has it no more
+    assert failed["reason"] == "platform-failure"
     place.fetch.put_content(b"captured")
     assert log_of(place.run("cat", "a", inputs=inputs)) == "captured"
 
@@ -119,11 +122,34 @@ def test_a_file_is_read_once_for_its_checksum(place: Place, monkeypatch: pytest.
 
 def test_an_input_that_a_command_writes_into_is_told(place: Place) -> None:
     _write(place, "a")
-    payload = place.shell("echo more >> a", inputs=[{"name": "a"}]).payload
+    payload = place.shell("echo more >> a", inputs=[{"name": "a", "made": True}]).payload
     assert payload["reason"] == "application-error"
     assert payload["exit_message"].startswith("it changed its input 'a'")
     for harmless in ("rm a", "rm a; echo new > a", "chmod 400 a", "touch b"):
-        assert place.shell(harmless, inputs=[{"name": "a"}]).payload["exit_code"] == "SUCCESS"
+        assert place.shell(harmless, inputs=[{"name": "a", "made": True}]).payload["exit_code"] == "SUCCESS"
+
+
+def test_a_file_of_the_user_is_never_written_into(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = _write(place, "a", b"mine")
+    assert place.shell("echo more >> a; cat a", inputs=[{"name": "a"}]).payload["exit_code"] == "SUCCESS"
+    assert file.read_bytes() == b"mine"
+    monkeypatch.setattr(inputs_module, "COPIED_BYTES_MAX", 3)  # a larger one is linked, and a change of it told
+    assert place.shell("echo more >> a", inputs=[{"name": "a"}]).payload["reason"] == "application-error"
+
+
+def test_the_checksum_of_an_output_is_that_of_its_content_whatever_its_inode_was_before(place: Place) -> None:
+    for word in ("one", "two", "six"):
+        outcome = place.shell(f"echo {word} > o; touch -d @0 o", binary=_outputs({"name": "o"}))
+        [file] = outcome.payload["manifest"]
+        assert file["sha256"] == _sha(f"{word}\n".encode())
+        for staged in place.staged.iterdir():
+            staged.unlink()
+
+
+def test_what_is_pilotages_own_is_no_output(place: Place) -> None:
+    outcome = place.shell("mkdir .pilotage; echo x > .pilotage/token", binary=_outputs({"expression": ".*"}))
+    assert outcome.payload["reason"] == "missing-output"
+    assert ".pilotage is pilotage's own" in outcome.payload["exit_message"]
 
 
 def test_an_agent_that_does_not_see_the_folder_is_served(place: Place, tmp_path: Path) -> None:

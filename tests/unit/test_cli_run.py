@@ -129,6 +129,7 @@ def test_with_json_there_is_one_object_and_no_progress(server: CannedServer) -> 
     found = json.loads(done.stdout)
     assert (found["job"], found["state"], found["failed"], found["exit_code"]) == (JOB, "DONE", 1, 1)
     assert found["stuck"] == ""
+    assert "packages done" not in done.stderr
 
 
 def test_a_job_that_cannot_move_ends_with_the_reason(server: CannedServer) -> None:

@@ -206,7 +206,7 @@ def test_a_token_of_the_environment_goes_before_that_of_any_folder(service_folde
 
 def test_a_book_that_is_not_in_the_usual_folder_is_started_by_its_name(tmp_path: Path) -> None:
     announce(tmp_path / "books", "http://127.0.0.1:7001")
-    with pytest.raises(ServerUnreachable, match=f"pilotage serve --journal sqlite:{tmp_path}/books`"):
+    with pytest.raises(ServerUnreachable, match=f"pilotage serve --background --journal sqlite:{tmp_path}/books`"):
         found(folders=(tmp_path / "books",))[0].server()
 
 
@@ -234,7 +234,7 @@ def test_a_service_that_died_is_known_and_not_spoken_to(tmp_path: Path) -> None:
     assert (address.url, address.runs) == ("http://127.0.0.1:7001", False)
     with pytest.raises(ServerUnreachable, match="does not run") as gone:
         address.server()
-    assert f"`cd {tmp_path} && pilotage serve`" in gone.value.next_step
+    assert f"`cd {tmp_path} && pilotage serve --background`" in gone.value.next_step
     assert gone.value.exit_code == 3
     with pytest.raises(BadSetting, match="does not run"):
         address.token_source()()

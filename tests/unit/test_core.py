@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from pilotage.model import payloads
-from pilotage.model.effects import SubmitPilot
+from pilotage.model.effects import ExpandStage, SubmitPilot
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.operations import Accepted, Hold, Kill, Refused
 from pilotage.model.reports import SiteSeen
-from pilotage.service.messages import Asked, Submit
+from pilotage.service.messages import Adopted, Asked, GrowthFailed, Submit
 from tests.small_engine import JOB, START, Small
-from tests.small_plans import bag, chain, registered_of, site
+from tests.small_plans import bag, chain, plan, registered_of, site, stage
 
 INTERVAL = 10.0
 
@@ -32,6 +32,36 @@ def test_each_question_of_a_step_is_answered_under_its_token() -> None:
         assert isinstance(refused, Refused)
         assert [one.event.type for one in outbox.events] == ["JobRegistered", "JobAccepted", "Held"]
         small.answers.clear()
+
+
+def test_what_was_made_before_is_granted_with_the_submission_and_its_consumers_go_on() -> None:
+    with Small(site(cores=2)) as small:
+        made = chain(lines=2)
+        manifest = (payloads.OutputFile(name="a", size_bytes=1, sha256="0" * 64),)
+        adopted = [Adopted(package=0, manifest=manifest, message="made before")]
+        small.step(Submit(token=1, job=JOB, registered=registered_of(made, owner="ada"), plan=made, adopted=adopted))
+        small.answers.clear()
+        assert small.standing("1.1.1") == "done"
+        [finished] = small.told(payloads.AttemptFinished, "1.1.1")
+        assert msgspec.json.decode(finished.data)["exit_message"] == "made before"
+        pilot = small.pilot()
+        assert "1.1.1" not in pilot.packages
+        while pilot.held:
+            pilot.succeed(*pilot.packages)
+        assert set(small.standings()) == {"done"}
+
+
+def test_a_stage_that_cannot_be_laid_out_ends_its_job() -> None:
+    with Small(site()) as small:
+        small.submit(plan(stage(1), None, late={2: ["1.1.1"]}))
+        pilot = small.pilot()
+        pilot.succeed("1.1.1")
+        [asked] = small.take(ExpandStage)
+        small.step(GrowthFailed(job=JOB, stage=2, revision=asked.revision + 1, message="out of date"))
+        assert not small.engine.jobs[JOB].aborted
+        small.step(GrowthFailed(job=JOB, stage=2, revision=asked.revision, message="two packages made x"))
+        [aborted] = small.told(payloads.Aborted)
+        assert "two packages made x" in msgspec.json.decode(aborted.data)["message"]
 
 
 def test_the_decisions_of_the_engine_are_one_stream_without_gaps() -> None:

@@ -140,6 +140,26 @@ def index(tmp_path: Path) -> SqliteWorkIndex:
     return SqliteWorkIndex(tmp_path / ".pilotage")
 
 
+def placed(store: FolderStore, folder: Path, number: int) -> MadeWork:
+    """What was made of an input as it is now."""
+    work = made(folder, number)
+    return msgspec.structs.replace(work, placed=store.look_up(str(folder), list(work.fields.inputs)))
+
+
+def test_what_was_made_of_an_input_that_is_another_by_now_is_not_kept(tmp_path: Path, index: SqliteWorkIndex) -> None:
+    store = FolderStore(tmp_path / ".pilotage", index)
+    (tmp_path / "in-1").write_bytes(b"one")
+    work = placed(store, tmp_path, 1)
+    (tmp_path / "new").write_bytes(b"two")
+    (tmp_path / "new").replace(tmp_path / "in-1")
+    completer = Completer(store, index)
+    completer.complete([work])
+    completer.settle()
+    completer.stop()
+    assert not index.find(str(tmp_path), [expected(1, b"one"), expected(1, b"two")])
+    index.close()
+
+
 def test_what_was_made_is_kept_once_the_checksums_of_its_inputs_are_known(
     tmp_path: Path, index: SqliteWorkIndex
 ) -> None:
@@ -147,8 +167,8 @@ def test_what_was_made_is_kept_once_the_checksums_of_its_inputs_are_known(
     (tmp_path / "in-1").write_bytes(b"one")
     (tmp_path / "in-3").write_bytes(b"three")
     completer = Completer(store, index)
-    completer.complete([made(tmp_path, 1), made(tmp_path, 2)])  # the second has lost its input
-    completer.complete([made(tmp_path, 3)])
+    completer.complete([placed(store, tmp_path, 1), made(tmp_path, 2)])  # the second has lost its input
+    completer.complete([placed(store, tmp_path, 3)])
     completer.settle()
     completer.stop()
     found = index.find(str(tmp_path), [expected(1, b"one"), expected(3, b"three")])
@@ -170,8 +190,9 @@ def test_a_checksum_that_cannot_be_had_ends_nothing(
 ) -> None:
     (tmp_path / "in-3").write_bytes(b"three")
     bad = msgspec.structs.replace(made(tmp_path, 1), fields=fields_of(replace(inputs=(WorkInput(name="../in"),))))
-    completer = Completer(FolderStore(tmp_path / ".pilotage", index), index)
-    completer.complete([bad, made(tmp_path, 3)])
+    store = FolderStore(tmp_path / ".pilotage", index)
+    completer = Completer(store, index)
+    completer.complete([bad, placed(store, tmp_path, 3)])
     completer.settle()
     completer.stop()
     assert index.find(str(tmp_path), [expected(3, b"three")])

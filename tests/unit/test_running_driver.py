@@ -69,16 +69,26 @@ class Outside:
 
 
 class FullDisk(Keeper):
-    """A keeper that finds no room for as long as it is told so."""
+    """A keeper that finds no room for as long as it is told so, and waits where it is told to."""
 
     full = False
     refused = 0
 
+    def __init__(self, journal: SqliteJournal) -> None:
+        super().__init__(journal, clock=WallClock())
+        self.came = threading.Semaphore(0)  # once for each write that begins
+        self.gate = threading.Event()
+        self.gate.set()
+        self.kept: list[str] = []  # jobs of what was written, in order
+
     def keep_together(self, batches: Sequence[Batch]) -> list[Receipt]:
+        self.came.release()
+        assert self.gate.wait(PATIENCE_SECONDS)
         if self.full:
             self.refused += 1
             self.full = self.refused < 2
             raise JournalFull("no room")
+        self.kept += [one.event.job or "" for batch in batches for one in batch.checked]
         return super().keep_together(batches)
 
 
@@ -87,7 +97,7 @@ class Set:
 
     def __init__(self, folder: Path) -> None:
         self.journal = SqliteJournal(folder)
-        self.keeper = FullDisk(self.journal, clock=WallClock())
+        self.keeper = FullDisk(self.journal)
         self.writer = Writer(self.keeper)
         self.outside = Outside(self.journal)
         self.driver = Driver(writer=self.writer, clock=WallClock(), outside=self.outside)
@@ -154,6 +164,26 @@ def test_a_full_disk_delays_everything_and_loses_nothing(tmp_path: Path) -> None
         assert parts.keeper.refused == 2
         row = parts.journal.job("j")
         assert row is not None
+
+
+def test_steps_are_written_and_let_out_in_their_order_also_when_the_first_finds_no_room(tmp_path: Path) -> None:
+    with running(tmp_path) as parts:
+        submit(parts, "j")
+        submit(parts, "k")
+        while parts.keeper.came.acquire(blocking=False):
+            pass
+        parts.keeper.kept.clear()
+        parts.keeper.full = True
+        parts.keeper.gate.clear()
+        first = parts.driver.operate(Hold(job="j"))
+        assert parts.keeper.came.acquire(timeout=PATIENCE_SECONDS)  # it is being written, and will find no room
+        second = parts.driver.operate(Hold(job="k"))
+        assert parts.driver.ask(lambda engine: engine.jobs["k"].held).result(PATIENCE_SECONDS) is not None
+        parts.keeper.gate.set()
+        second.result(PATIENCE_SECONDS)
+        assert first.done()
+        assert [job for job in parts.keeper.kept if job in "jk"] == ["j", "k"]
+        assert parts.outside.told[-2:] == ["Held", "Held"]
 
 
 def test_a_later_exchange_takes_the_place_of_the_one_before(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_pattern_stands_for_what_was_granted_in_order_and_with_checksums() -> 
     work = work_of(expansion, 3, granted={n: made(f"sim-{n + 1}.dat") for n in (2, 0, 1)})
     assert work.binaries[0].argv == ("./merge", "sim-1.dat", "sim-2.dat", "sim-3.dat", "--out", "result.dat")
     assert [given.name for given in work.inputs] == ["sim-1.dat", "sim-2.dat", "sim-3.dat"]
-    assert work.inputs[0] == WorkInput(name="sim-1.dat", sha256=SHA, size_bytes=7)
+    assert work.inputs[0] == WorkInput(name="sim-1.dat", sha256=SHA, size_bytes=7, made=True)
 
 
 def test_what_a_dropped_package_would_have_made_is_in_no_list() -> None:
@@ -152,7 +152,7 @@ def test_what_a_producer_made_goes_before_what_was_captured_under_the_same_name(
     text = "pilotage: 1\njob: j\nstages:\n  - {run: make, outputs: [a]}\n  - {run: use a, inputs: [a]}\n"
     origin = Origin(folder="/data", captured={"a": Captured(sha256="cd" * 32)})
     assert work_of(expanded(text), 1, granted={0: made("a")}, origin=origin).inputs == (
-        WorkInput(name="a", sha256=SHA, size_bytes=7),
+        WorkInput(name="a", sha256=SHA, size_bytes=7, made=True),
     )
 
 

@@ -40,6 +40,15 @@ class KnownFiles:
             self._keep(key, known)
         return known
 
+    def made(self, path: str, status: os.stat_result) -> str:
+        """The sha256 of a file that a command has just made, always read: its inode may have been another's.
+
+        A command can set the time of its file, and a name of the same size may get the inode of one that is gone.
+        """
+        sha256 = sha256_of(path, status.st_size)
+        self.keep(status, sha256)
+        return sha256
+
     def keep(self, status: os.stat_result, sha256: str) -> None:
         """Remember what is known of a file from elsewhere."""
         self._keep((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), sha256)

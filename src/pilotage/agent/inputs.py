@@ -25,6 +25,10 @@ _READ = "ERROR_READ_GRID"
 _EXECUTABLE = 0o755
 
 
+COPIED_BYTES_MAX = 64 << 20
+"""A file that pilotage did not make is copied, unless it is larger: then it is linked, and a command that changes it fails."""
+
+
 class Placed(NamedTuple):
     """An input that lies in the folder; `source` is empty where it is a copy, which the command may do with as it likes."""
 
@@ -66,6 +70,10 @@ class Inputs:
     def _place_content(self, each: Mapping[str, Any], target: str) -> Placed:
         try:
             source = self._fetch.content(each["sha256"])
+            if self._known.sha256(source, os.stat(source)) != each["sha256"]:
+                # A command wrote into it through its second name, and was told so: it is fetched anew.
+                os.unlink(source)
+                source = self._fetch.content(each["sha256"])
         except OSError as error:
             if error.errno in FULL:
                 raise
@@ -73,14 +81,6 @@ class Inputs:
                 "platform-failure", f"the captured file {each['name']!r} could not be had: {error}", code=_READ
             ) from error
         status = os.stat(source)
-        if self._known.sha256(source, status) != each["sha256"]:
-            # A command wrote into it through its second name, and was told so: it is fetched anew for the next attempt.
-            os.unlink(source)
-            raise Failure(
-                "platform-failure",
-                f"the captured file {each['name']!r} was changed here, and is fetched anew",
-                code=_READ,
-            )
         if each.get("executable") and not status.st_mode & stat.S_IXUSR:
             return _copied(source, target, each)
         return self._linked(each["name"], source, target, status)
@@ -108,6 +108,10 @@ class Inputs:
         _check_content(each, source, status, self._known)
         if each.get("executable") and not status.st_mode & stat.S_IXUSR:
             return _copied(source, target, each)
+        if not each.get("made") and status.st_size <= COPIED_BYTES_MAX:
+            # A command that writes into its input must not reach the user's own file.
+            copy(source, target)
+            return Placed(name, "", 0, 0, 0)
         return self._linked(name, source, target, status)
 
     def _fetched(self, name: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.copying import copy_whole, move
 from pilotage.agent.diagnosis import FULL, Failure, from_system
-from pilotage.agent.names import check_name
+from pilotage.agent.names import check_name, check_output
 from pilotage.agent.patterns import matches
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ def find_outputs(work: Mapping[str, Any], scratch: str, inputs: Collection[str])
                 taken = set(inputs)
                 below = [each for each in names_below(scratch) if each not in taken]
             found.update(_matching(output, name, expression, below, scratch))
+    for name in found:
+        check_output(name)
     if len(found) > FILES_MAX:
         raise Failure("missing-output", f"{len(found)} files match its outputs, and at most {FILES_MAX} can be taken")
     return sorted(found)
@@ -148,7 +150,7 @@ class Outputs:
     @staticmethod
     def _described(found: _Found, known: KnownFiles) -> dict[str, Any]:
         try:
-            sha256 = known.sha256(found.path, found.status)
+            sha256 = known.made(found.path, found.status)
         except OSError as error:
             raise Failure("missing-output", f"the output {found.name!r} cannot be read: {error}") from error
         return {"name": found.name, "size_bytes": found.status.st_size, "sha256": sha256}

@@ -76,7 +76,7 @@ def _told(log: Path, begin: int) -> str:
         return said.read(_TOLD_BYTES_MAX).decode("utf-8", "replace").strip().removeprefix("error: ")
 
 
-def stop_service(settings: Settings, *, upward: bool = False) -> Announcement:
+def stop_service(settings: Settings, *, upward: bool = False, patience_seconds: float = STOP_SECONDS) -> Announcement:
     """Stop the service of this folder in good order, or of the nearest above it; returns when it has ended."""
     folder = state_folder(settings, folder=Path.cwd())
     found = find_service(folder)
@@ -95,10 +95,10 @@ def stop_service(settings: Settings, *, upward: bool = False) -> Announcement:
         pass  # it ended by itself just now
     except PermissionError as error:
         raise NotStopped("the service belongs to another user", subject=f"process {found.pid}") from error
-    until = time.monotonic() + STOP_SECONDS
+    until = time.monotonic() + patience_seconds
     while find_service(folder) is not None:
         if time.monotonic() > until:
-            raise NotStopped(f"the service did not end within {STOP_SECONDS:g} s", subject=f"process {found.pid}")
+            raise NotStopped(f"the service did not end within {patience_seconds:g} s", subject=f"process {found.pid}")
         time.sleep(LOOK_SECONDS)
     return found
 

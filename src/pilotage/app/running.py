@@ -78,7 +78,7 @@ def submission(source: Source, loaded: LoadedJob, how: HowToRun, *, keep: Callab
     return submission_of(
         loaded.definition,
         loaded.expansion.resolved,
-        folder=str(source.folder),
+        folder=os.path.realpath(source.folder),  # one folder, whatever links lead to it
         document=source.document,
         captured=captured,
         format=loaded.format,

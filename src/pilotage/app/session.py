@@ -26,17 +26,18 @@ from pilotage.app.book import state_folders
 from pilotage.client import Server, ServerRefused, ServerUnreachable
 from pilotage.client.finding import Address, address_in
 from pilotage.client.jobs import Jobs
-from pilotage.client.server import Parameters, path_of
+from pilotage.client.server import ANSWER_SECONDS, Parameters, path_of
 from pilotage.model.configuration import Settings
 from pilotage.model.errors import PilotageError
 from pilotage.model.operations import Hold, Release
-from pilotage.model.states import FINAL_NAMES
-from pilotage.service.announcement import Announcement, find_service
+from pilotage.service.announcement import SERVICE_FILE, Announcement, find_service
 
 MARK_FILE = "embedded.json"
 """In the state folder: which service was started for a run, and not by hand."""
 STOPPED_FILE = "stopped.json"
 """In the state folder: which job is held because its run was stopped, and for no other reason."""
+STOP_SECONDS = 15.0
+"""How long a service that is to end is waited for; in good order it takes less than one."""
 STOPPED = "its run was stopped; the same command goes on with it"
 IDLE_SECONDS = 600
 """A service that was started for a run ends by itself after so long with nothing to do and nobody who asks."""
@@ -94,7 +95,7 @@ class Session:
         assert self.state is not None
         return network_kind(self.state)
 
-    def server(self) -> Server:
+    def server(self, *, answer_seconds: float = ANSWER_SECONDS) -> Server:
         """A connection, once the service answers; one that has died is started again. Raises what kept it from it."""
         self._await_start()
         address = self._address()
@@ -104,7 +105,12 @@ class Session:
         if address is None or not address.runs:
             raise ServerUnreachable("the service of this folder does not run", subject=str(self.state))
         self._refuse_book_only()
-        return Server(address.url, token=address.token_source(), start_hint="see its log: service.log")
+        return Server(
+            address.url,
+            token=address.token_source(),
+            start_hint="see its log: service.log",
+            answer_seconds=answer_seconds,
+        )
 
     def is_embedded(self) -> bool:
         """Whether the service was started for a run, this one or another, and may be ended with it."""
@@ -116,32 +122,46 @@ class Session:
             return False
         return found is not None and found.pid == mark.pid
 
-    def stop(self, job: str = "") -> None:
-        """End the service in good order, and the agents that it started; everything can go on later.
+    def _was_embedded(self) -> bool:
+        """Whether the service that was here last, by what it said of itself, was started for a run."""
+        assert self.state is not None
+        try:
+            mark = msgspec.json.decode((self.state / MARK_FILE).read_bytes(), type=_Mark)
+            last = msgspec.json.decode((self.state / SERVICE_FILE).read_bytes(), type=Announcement)
+        except (OSError, msgspec.DecodeError):
+            return False
+        return last.pid == mark.pid
+
+    def stop(self, job: str = "") -> bool:
+        """End the service in good order, and the agents that it started; everything can go on later. Whether all ended.
 
         A job is held first: then nothing of it is started while its agents end, and they can still say what became of
-        their work, so that it goes on at once when it is asked for again.
+        their work, so that it goes on at once when it is asked for again. A service that does not answer is not waited
+        for longer than this takes otherwise.
         """
         with suppress(PilotageError):
             self._await_start()
         assert self.state is not None
         if job:
-            with suppress(PilotageError), self.server() as server:
+            with suppress(PilotageError), self.server(answer_seconds=STOP_SECONDS) as server:
                 Jobs(server).operate(Hold(job=job, message=STOPPED))
                 _write_whole(self.state / STOPPED_FILE, msgspec.json.encode(_Stopped(job)))
             end_agents(self.state)
-        with suppress(PilotageError):
-            stop_service(self._load_settings(self.folder) if self.started else self._settings_of(self.state))
-        end_agents(self.state)
+        with suppress(PilotageError):  # it has ended by itself, or does not end, which is looked at below
+            settings = self._load_settings(self.folder) if self.started else self._settings_of(self.state)
+            stop_service(settings, patience_seconds=STOP_SECONDS)
+        return end_agents(self.state) and find_service(self.state) is None
 
     def has_other_work(self, job: str = "") -> bool:
         """Whether the service has jobs beside this one that are not over."""
-        asked: Parameters = {"query": f"state not in ({', '.join(sorted(FINAL_NAMES))})", "limit": 2}
+        asked: Parameters = {"query": "state in (SUBMITTED, WAITING, READY, SCHEDULED, RUNNING)", "limit": 2}
+        assert self.state is not None
         try:
-            with self.server() as server:
+            with self.server(answer_seconds=STOP_SECONDS) as server:
                 return any(each["id"] != job for each in server.get(path_of("jobs"), asked)["jobs"])
         except PilotageError:
-            return False
+            # Who lives and does not answer may have any work, unless it was started for this run alone.
+            return find_service(self.state) is not None and not self.started
 
     def give_up(self) -> None:
         """Nothing will be run: a service that was started for it ends, unless another command found it meanwhile."""
@@ -242,8 +262,8 @@ class Session:
         return False
 
     def _restart(self) -> None:
-        """Start the service again that was started for this run and is gone."""
-        if not self.started:
+        """Start the service again that was started for a run, this one or another, and is gone."""
+        if not self.started and not self._was_embedded():
             return
         self._failure = None
         self._start()
@@ -275,14 +295,17 @@ def _write_whole(file: Path, content: bytes) -> None:
     draft.replace(file)
 
 
-def end_agents(state: Path) -> None:
-    """End the agents of this computer that the service of a folder left behind; each ends what it runs."""
+def end_agents(state: Path) -> bool:
+    """End the agents of this computer that the service of a folder left behind; each ends what it runs. Whether all did."""
     left = sorted((state / "pilots").glob("*.json"))
     for record in left:
         _terminate(record)
     until = time.monotonic() + AGENTS_SECONDS
-    while any(map(_is_held, left)) and time.monotonic() < until:
+    while any(map(_is_held, left)):
+        if time.monotonic() > until:
+            return False
         time.sleep(LOOK_SECONDS)
+    return True
 
 
 def _terminate(record: Path) -> None:

@@ -171,8 +171,13 @@ def _interrupted(job: str, session: Session, following: Following) -> int:
             return ExitCode.STOPPED
         say_to_reader("\nstopping; Ctrl-C again ends this at once")
         following.close()
-        session.stop(job)
-        say_to_reader("stopped; the same command goes on where it was")
+        if session.stop(job):
+            say_to_reader("stopped; the same command goes on where it was")
+        else:
+            say_to_reader(
+                f"the service, or an agent, did not end; look for it with: pilotage doctor\n"
+                f"  what is done is kept, and the same command goes on where it was; its log: {session.state}/service.log"
+            )
     except (KeyboardInterrupt, Terminated):
         say_to_reader("interrupted")
         return ExitCode.INTERRUPTED

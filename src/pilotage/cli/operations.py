@@ -144,6 +144,11 @@ def retry(places: tuple[str, ...], query: str | None, target: str, message: str,
     for word in places:
         if place_of(word).package is None and query is None and not more["failed"]:
             raise click.UsageError(f"All that failed of {word}? Then say: pilotage retry --failed {word}")
+        if place_of(word).package is not None and more["failed"]:
+            raise click.UsageError(f"{word} is one package: say pilotage retry {word}, or --failed with its job.")
+    if query is not None and target == "packages":
+        failed = "state in (ABORTED, CANCELLED)"  # what is well, or under way, is not touched
+        query = failed if query.strip() == "all" else f"{query} and {failed}"
     return _operate("restart", places, Where(query, target, more["yes"]), _side(more), message=message)
 
 

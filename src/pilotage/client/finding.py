@@ -72,7 +72,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     def _start_command(self) -> str:
         """What starts the service of this folder, and not a second one below it."""
-        command = "pilotage serve"
+        command = "pilotage serve --background"
         folder = Path(self.origin)
         if not self.origin:
             return command

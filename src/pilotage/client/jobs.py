@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pilotage.client.errors import ServerRefused
 from pilotage.client.server import Parameters, Server, path_of
 from pilotage.model.explanations import Explanation
 from pilotage.model.operations import Accepted, AnyOperation, OperatedOn, OperationOn
@@ -110,21 +109,6 @@ class Jobs:
         """A job as the book has it."""
         found: Mapping[str, Any] = self._server.get(path_of("jobs", job))
         return found
-
-
-def submit_job(server: Server, submission: Submission) -> SubmissionAnswer:
-    """Have a job run at a server."""
-    return Jobs(server).submit(submission)
-
-
-def put_content(server: Server, content: bytes) -> str:
-    """Have a server keep bytes that a job brings along; their sha256."""
-    return Jobs(server).put_content(content)
-
-
-def runs_nothing(error: ServerRefused) -> bool:
-    """Whether a server refused because it keeps the book alone."""
-    return error.code == "book_only"
 
 
 def _read(told: Any, kind: type[Told]) -> Told:

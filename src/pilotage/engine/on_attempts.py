@@ -34,7 +34,13 @@ def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event,
     assert event.attempt is not None
     site = engine.sites.get(data.site)
     if event.epoch != job.epoch_of(number) or job.is_final(number) or site is None:
+        # What was tried is in another queue than what never was: it must leave the one before its number says so.
+        queued = job.standing[number] in (Standing.READY, Standing.RESERVED)
+        if queued:
+            move(engine, job, number, Standing.BLOCKED)
         job.last_attempt[number] = max(job.last_attempt[number], event.attempt)
+        if queued:
+            reconsider(engine, job, number)
         return
     work = job.work_of(number)
     if work.bound is not None:

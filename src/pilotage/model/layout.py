@@ -104,10 +104,6 @@ class StageLayout:
         line, number = divmod(rest - self._package_starts[template], self.templates[template].packages)
         return self.stage, item * self.line_period + self._line_starts[template] + line + 1, number + 1
 
-    def line_number(self, *, item: int, template: int, line: int) -> int:
-        """Which line of the stage it is, from 1, for an item of the stage, a template, and the line's own item."""
-        return item * self.line_period + self._line_starts[template] + line + 1
-
     def number(self, place: PackageId) -> int | None:
         """The number in the job of a place, or None where the stage has no such package."""
         return self.number_at(line=place.line, number=place.number)

@@ -23,6 +23,7 @@ class WorkInput(Wire, frozen=True, kw_only=True):
     name: str
     sha256: str = ""  # as it must be; empty: any content will do
     size_bytes: int | None = None
+    made: bool = False  # by a package of this job: what is linked is ours, and no user's file
     content: bool = False  # kept by its sha256 in the book's content, and not in the job's tree
     executable: bool = False
 

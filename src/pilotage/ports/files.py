@@ -108,6 +108,7 @@ class MadeWork(msgspec.Struct, frozen=True, kw_only=True):
     document: str  # the job's name, by which an earlier run of the same is found
     ref: AttemptRef
     manifest: tuple[OutputFile, ...]
+    placed: dict[str, StoredFile] = {}  # inputs without a checksum, as they were when it was asked for; never stored
 
 
 class SeenFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import stat
 import threading
 import time
 
-from pilotage.ports.files import SeenFile, StoredFile, WorkIndex
+from pilotage.ports.files import SeenFile, StoredFile, StoreError, WorkIndex
 
 _KEPT_MAX = 512  # so many are handed to the index at once
 _SETTLED_NS = 2_000_000_000  # a file changed this shortly ago may change again without another time
@@ -28,6 +28,8 @@ def stored(path: str, name: str) -> StoredFile | None:
             return None
     except (NotADirectoryError, ValueError):
         return None
+    except OSError as fault:  # a name that is too long, a link to itself, a folder that may not be looked into
+        raise StoreError(f"it cannot be looked at: {fault.strerror}", subject=name[:200]) from fault
     size_bytes = found.st_size if stat.S_ISREG(found.st_mode) else -1
     return StoredFile(name=name, size_bytes=size_bytes, modified_ns=found.st_mtime_ns, inode=found.st_ino)
 

@@ -87,10 +87,18 @@ class FolderStore:
             raise _told(fault, path, "an output cannot be staged") from fault
 
     def discard(self, folder: str, ref: AttemptRef, count: int) -> None:
-        """Remove the staged files of an attempt."""
-        for number in range(count):
-            with suppress(OSError):
-                os.unlink(self._staged_file(folder, ref, number))
+        """Remove the staged files of an attempt: as many as it told of, and what it staged before it could tell."""
+        number = 0
+        while True:
+            path = self._staged_file(folder, ref, number)
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                if number >= count:
+                    return
+            except OSError as fault:
+                raise _told(fault, path, "a staged output cannot be removed") from fault
+            number += 1
 
     def forget(self, folder: str, job: str) -> None:
         """Remove everything that is still staged for a job, or kept for its next attempts."""

@@ -51,12 +51,6 @@ _OF_LINES = ("drop", "restore")
 _WITH_MESSAGE = ("kill", "hold", "restart")
 
 
-class _Body(msgspec.Struct):
-    """What every operation has; the other fields follow from which it is."""
-
-    operation: str
-
-
 def _body_schema(required: Sequence[str], **more: Schema) -> RequestBody:
     schema = Schema(
         type=OpenAPIType.OBJECT,

@@ -40,7 +40,9 @@ class Aftermath:
         self._index = index
         self._publisher = Publisher(store, manifests, hold=hold)
         self._completer = Completer(store, index)
-        self._spent: dict[str, dict[str, list[float]]] = {}  # by job and activity: seconds of what was granted
+        self._spent: dict[
+            str, dict[str, list[float]]
+        ] = {}  # by job and activity: how many succeeded, and their seconds
 
     def stop(self) -> None:
         """Work out nothing more."""
@@ -122,7 +124,7 @@ class Aftermath:
                 for each in state.producers(number)
                 if state.granted[each]
             )
-            at_work.work(Assignment(ref=ref, inputs=inputs), self._manifests)
+            at_work.asked_again(Assignment(ref=ref, inputs=inputs), self._manifests)
         return at_work.made(ref, self._manifests.of(ref) or ())
 
     def _let_go(self, job: str) -> None:
@@ -160,12 +162,12 @@ class Aftermath:
             self._publisher.discard(at_work.folder, ref)
 
     def _note_time(self, at_work: JobAtWork, number: int, data: payloads.AttemptFinished) -> None:
-        seconds = sum(phase.seconds for phase in data.phases if phase.phase == "application")
-        if data.phases:
+        seconds = [phase.seconds for phase in data.phases if phase.phase == "application"]
+        if seconds:  # what was adopted was not run, and says nothing about how long it takes
             spent = self._spent.setdefault(at_work.job, {})
             times = spent.setdefault(at_work.activity(number), [0.0, 0.0])
             times[0] += 1
-            times[1] += seconds
+            times[1] += sum(seconds)
 
     def _on_expanded(self, engine: Engine, one: Checked) -> None:
         assert isinstance(one.data, payloads.StageExpanded)

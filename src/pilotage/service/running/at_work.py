@@ -12,7 +12,7 @@ from pilotage.model.exchange import Assignment, AttemptRef
 from pilotage.model.plan import JobPlan
 from pilotage.model.submission import Origin
 from pilotage.model.work import Work
-from pilotage.ports import FileStore, Journal, MadeWork, WorkFields, WorkIndex
+from pilotage.ports import FileStore, Journal, MadeWork, StoredFile, WorkFields, WorkIndex
 from pilotage.service.running.expanding import Expanded
 from pilotage.service.running.keys import fields_of, is_complete, key_of
 from pilotage.service.running.manifests import Manifest, Manifests
@@ -26,7 +26,15 @@ class JobAtWork:
     """One job, laid out."""
 
     def __init__(
-        self, job: str, *, expansion: Expansion, plan: JobPlan, origin: Origin, staged: str, kept: str
+        self,
+        job: str,
+        *,
+        expansion: Expansion,
+        plan: JobPlan,
+        origin: Origin,
+        staged: str,
+        kept: str,
+        store: FileStore,
     ) -> None:
         """Take what the definition and the lists give, where its outputs are staged, and where half of them are kept."""
         self.job = job
@@ -38,6 +46,8 @@ class JobAtWork:
         self._staged = staged
         self._kept = kept
         self._asked: dict[AttemptRef, tuple[int, WorkFields]] = {}  # of attempts that are under way, with the number
+        self._placed: dict[AttemptRef, dict[str, StoredFile]] = {}  # their inputs whose checksums are not known
+        self._store = store
 
     def number(self, package: str) -> int | None:
         """The number of the package at a dotted place."""
@@ -72,8 +82,20 @@ class JobAtWork:
             kept=self._kept,
             manifest_of=lambda producer: manifests.of(granted[producer]) if producer in granted else None,
         )
-        self._asked[assignment.ref] = (number, fields_of(work))
+        fields = fields_of(work)
+        self._asked[assignment.ref] = (number, fields)
+        if not is_complete(fields):
+            unknown = [name for name, sha256 in fields.inputs.items() if not sha256]
+            self._placed[assignment.ref] = self._store.look_up(self.folder, unknown)
         return work
+
+    def asked_again(self, assignment: Assignment, manifests: Manifests) -> None:
+        """Work out what an attempt was asked for that a service has given out which is gone.
+
+        Of inputs without a checksum nobody knows any more which files they were.
+        """
+        self.work(assignment, manifests)
+        self._placed.pop(assignment.ref, None)
 
     def knows(self, ref: AttemptRef) -> bool:
         """Whether it is remembered what an attempt was asked for."""
@@ -87,6 +109,7 @@ class JobAtWork:
     def made(self, ref: AttemptRef, manifest: Manifest) -> MadeWork:
         """What a granted attempt made, for those who ask for the same later."""
         _, fields = self._asked.pop(ref)
+        placed = self._placed.pop(ref, {})
         return MadeWork(
             key=key_of(fields),
             fields=fields,
@@ -94,11 +117,13 @@ class JobAtWork:
             document=self.expansion.definition.job,
             ref=ref,
             manifest=manifest,
+            placed=placed,
         )
 
     def forget(self, ref: AttemptRef) -> None:
         """An attempt is over without a grant."""
         self._asked.pop(ref, None)
+        self._placed.pop(ref, None)
 
 
 class JobsAtWork:
@@ -117,7 +142,9 @@ class JobsAtWork:
         """Take a job in that is about to be registered, or was recalled."""
         staged = self._store.staged_folder(origin.folder, job)
         kept = self._store.kept_folder(job)
-        at_work = JobAtWork(job, expansion=expansion, plan=plan, origin=origin, staged=staged, kept=kept)
+        at_work = JobAtWork(
+            job, expansion=expansion, plan=plan, origin=origin, staged=staged, kept=kept, store=self._store
+        )
         at_work.has_earlier = not origin.fresh and self._index.knows(origin.folder)
         with self._guard:
             self._jobs[job] = at_work

@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 
-from pilotage.ports import FileStore, MadeWork, StoreError, WorkIndex
+from pilotage.ports import FileStore, MadeWork, StoreError, WorkFields, WorkIndex
 from pilotage.service.running.keys import completed, key_of
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,14 @@ class Completer:
         if self._thread.ident is not None:
             self._thread.join()
 
+    def _completed(self, made: MadeWork) -> WorkFields | None:
+        """The fields with every checksum; None where an input is not the file any more that the package was given."""
+        names = [name for name, sha256 in made.fields.inputs.items() if not sha256]
+        if self._store.look_up(made.folder, names) != made.placed:
+            return None
+        fields = completed(made.fields, partial(self._store.checksum, made.folder))
+        return fields if self._store.look_up(made.folder, names) == made.placed else None
+
     def _run(self) -> None:
         while True:
             with self._change:
@@ -64,7 +72,7 @@ class Completer:
                 made = self._waiting.popleft()
                 self._busy = True
             try:
-                fields = completed(made.fields, partial(self._store.checksum, made.folder))
+                fields = self._completed(made)
                 if fields is not None:
                     self._index.keep([msgspec.structs.replace(made, key=key_of(fields), fields=fields)])
             except StoreError as fault:

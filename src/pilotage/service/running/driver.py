@@ -28,7 +28,7 @@ from pilotage.ports import Clock, JournalUnavailable
 from pilotage.service.core import Core
 from pilotage.service.keeper import Batch
 from pilotage.service.messages import Answer, Asked, Input, Outbox, Submit
-from pilotage.service.writer import Writer, WriterBusy, WriterStopped
+from pilotage.service.writer import Writer, WriterBusy
 
 log = logging.getLogger(__name__)
 
@@ -88,11 +88,11 @@ class Outside(Protocol):
 
 
 class _Stepped(msgspec.Struct):
-    """A step on its way to the disk."""
+    """A step on its way to the disk; its turn to be written comes when everything before it is durable."""
 
     outbox: Outbox
     logs: Sequence[LogText]
-    receipt: Future[Receipt] | None
+    receipt: Future[Receipt] | None = None  # once it was handed to the writer
 
 
 class Driver:
@@ -248,7 +248,10 @@ class Driver:
         return len(self._ahead) < AHEAD_MAX and bool(self._inbox)
 
     def _arrived(self, stepped: _Stepped) -> bool:
-        return stepped.receipt is None or (stepped.receipt.done() and self._again_at is None)
+        """Whether there is something to do about a step: it is durable, or its write failed."""
+        if self._again_at is not None:
+            return False
+        return not stepped.outbox.events or stepped.receipt is None or stepped.receipt.done()
 
     def _patience(self) -> float | None:
         """How long nothing needs to be done by itself."""
@@ -265,39 +268,41 @@ class Driver:
                     core.recall(heard)
         outbox = core.step(inbox, self._clock.now())
         self._wake_at = outbox.wake_at
-        receipt = self._write(outbox) if outbox.events else None
-        self._ahead.append(_Stepped(outbox=outbox, logs=logs, receipt=receipt))
+        self._ahead.append(_Stepped(outbox=outbox, logs=logs))
         self._release(core)
 
-    def _write(self, outbox: Outbox) -> Future[Receipt] | None:
-        """Hand the events of a step to the writer; None where it takes nothing now."""
+    def _write(self, stepped: _Stepped) -> None:
+        """Hand the events of a step to the writer; where it takes nothing now, it is asked again."""
         try:
-            receipt = self._writer.submit(Batch(outbox.events, outbox.refused))
+            stepped.receipt = self._writer.submit(Batch(stepped.outbox.events, stepped.outbox.refused))
         except WriterBusy:
             self._again_at = self._clock.now() + _AGAIN_SECONDS
-            failed: Future[Receipt] = Future()
-            failed.set_exception(JournalUnavailable("the writer is busy"))
-            return failed
-        receipt.add_done_callback(self._wake)
-        return receipt
+        else:
+            stepped.receipt.add_done_callback(self._wake)
 
     def _wake(self, _: object) -> None:
         with self._change:
             self._change.notify()
 
     def _release(self, core: Core) -> None:
-        """Let out what is durable, in order. A write that there was no room for is tried again, and all waits for it."""
+        """Have the first step written, and let out what is durable, one after the other.
+
+        No step is handed to the writer before the one before it is durable: a later decision must never be in the book
+        without what it rests on. A write that there was no room for is tried again, and everything waits for it.
+        """
         if self._again_at is not None and self._clock.now() >= self._again_at:
             self._again_at = None
-            for stepped in self._ahead:
-                if stepped.receipt is not None and stepped.receipt.done() and stepped.receipt.exception() is not None:
-                    stepped.receipt = self._write(stepped.outbox)
-        while self._ahead and self._arrived(self._ahead[0]):
+        while self._ahead and self._again_at is None:
             stepped = self._ahead[0]
-            if stepped.receipt is not None:
+            if stepped.outbox.events:
+                if stepped.receipt is None:
+                    self._write(stepped)
+                if stepped.receipt is None or not stepped.receipt.done():
+                    return
                 fault = stepped.receipt.exception()
                 if isinstance(fault, JournalUnavailable) and not self._stopping:
                     log.warning("the book cannot be written: %s", fault)
+                    stepped.receipt = None
                     self._again_at = self._clock.now() + _AGAIN_SECONDS
                     return
                 if fault is not None:
@@ -362,4 +367,4 @@ def _fail(future: Future[Any], fault: Exception) -> None:
         future.set_exception(fault)
 
 
-__all__ = ["Driver", "NotRunning", "OperationRefused", "Outside", "Superseded", "WriterStopped"]
+__all__ = ["Driver", "NotRunning", "OperationRefused", "Outside", "Superseded"]

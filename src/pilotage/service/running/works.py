@@ -115,11 +115,6 @@ def compose(
     return _work(package, block, origin, inputs=inputs, staged=staged, kept=kept_folder)
 
 
-def programs_of(expansion: Expansion, number: int, origin: Origin) -> Collection[str]:
-    """The names of the captured programs and scripts that the commands of a package speak of."""
-    return _works_of(expansion, origin).of(expansion.block(number), expansion).brought
-
-
 def concrete(
     expansion: Expansion,
     number: int,
@@ -203,7 +198,7 @@ def _inputs(
             made = {file.name: file for maker in granted for file in manifest_of(maker) or ()}
         file = made.get(name)
         if file is not None:
-            found[name] = WorkInput(name=name, sha256=file.sha256, size_bytes=file.size_bytes)
+            found[name] = WorkInput(name=name, sha256=file.sha256, size_bytes=file.size_bytes, made=True)
         elif name not in found:
             captured = origin.captured.get(name)
             found[name] = _brought(name, captured) if captured is not None else WorkInput(name=name)
