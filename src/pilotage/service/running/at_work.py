@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Collection
 
 from pilotage.language import Expansion
 from pilotage.model.errors import PilotageError
@@ -168,6 +169,11 @@ class JobsAtWork:
         except PilotageError as fault:
             log.warning("job %s cannot be laid out again: %s", job, fault)
             return None
+
+    def beside(self, folder: str, jobs: Collection[str]) -> list[tuple[str, Expansion]]:
+        """Which of some jobs are of a folder, laid out."""
+        found = ((job, self.get(job)) for job in sorted(jobs))
+        return [(job, each.expansion) for job, each in found if each is not None and each.folder == folder]
 
     def let_go(self, job: str) -> None:
         """A job is over, or was not taken: it is had from the book should anybody ask."""

@@ -40,6 +40,7 @@ from pilotage.service.running.driver import Driver, OperationRefused
 from pilotage.service.running.expanding import Expanded, Expander
 from pilotage.service.running.manifests import Manifest, Manifests
 from pilotage.service.running.resuming import earlier_runs, superseded_by
+from pilotage.service.running.rivals import refuse_rivals
 from pilotage.service.running.site_worker import POLL_SECONDS, SiteWorker
 from pilotage.service.running.starting import snapshot_of, start_from
 from pilotage.service.running.submission import Prepared, Submission, SubmissionAnswer, prepare
@@ -201,6 +202,8 @@ class Runner:
         count, adopted = prepared.plan.count, len(prepared.adopted)
         if submission.only_if_needed and adopted == count and not prepared.plan.late and not earlier.others:
             return SubmissionAnswer(job="", packages=count, adopted=adopted)
+        unfinished = self._driver.ask(_unfinished).result() - {*earlier.others}
+        refuse_rivals(prepared.expansion, prepared.origin.folder, self._jobs.beside(prepared.origin.folder, unfinished))
         self._jobs.bring(prepared.job, expansion=prepared.expansion, plan=prepared.plan, origin=prepared.origin)
         try:
             self._driver.submit(
@@ -336,6 +339,12 @@ class Runner:
         if at_work is None or at_work.origin.fresh:
             return ()
         return adopt(expansion, at_work.origin, store=self._store, index=self._index, granted=granted, numbers=numbers)
+
+
+def _unfinished(engine: Engine) -> set[str]:
+    """The jobs of which something will still be made."""
+    jobs = engine.jobs.values()
+    return {job.id for job in jobs if (job.unfinished or job.late) and not (job.cancelled or job.aborted)}
 
 
 def _submit_message(prepared: Prepared, token: int, *, taken: bool) -> Submit:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +245,14 @@ def _expanded_from(definition: Definition, lists: ResolvedLists, file: str) -> E
     if expansion is None:
         raise DocumentError(report.errors)
     return expansion
+
+
+def plain_outputs(expansion: Expansion) -> Iterator[str]:
+    """The names of every file that a job makes and that is known before it is made."""
+    for block in expansion.blocks:
+        for _, output in block.outputs():
+            if not block.makes_pattern(output) and not block.package.done:
+                yield from output_column(block, output)
 
 
 def _refuse_foreign(expansion: Expansion, folder: str, store: FileStore) -> None:

@@ -1,0 +1,30 @@
+"""Two jobs of one folder must not make the same file: whoever came last would take the place of the other's results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pilotage.language import Expansion
+from pilotage.ports import NotOurs
+from pilotage.service.running.submission import plain_outputs
+
+_SHOWN_MAX = 5
+
+
+def refuse_rivals(expansion: Expansion, folder: str, others: Iterable[tuple[str, Expansion]]) -> None:
+    """Refuse a job that makes a name which an unfinished job of the same folder makes, too; raises `NotOurs`.
+
+    Only plain names are compared: what a pattern will make is not known, and is found out when it is published.
+    """
+    made: set[str] | None = None
+    for job, other in others:
+        if made is None:
+            made = set(plain_outputs(expansion))
+        both = sorted(made.intersection(plain_outputs(other)))
+        if both:
+            more = f" and {len(both) - _SHOWN_MAX} more" if len(both) > _SHOWN_MAX else ""
+            raise NotOurs(
+                f"the job {job} is not over and makes the same: {', '.join(both[:_SHOWN_MAX])}{more}",
+                subject=folder,
+                next_step=f"wait for its end, or kill it: pilotage kill {job}",
+            )
