@@ -226,7 +226,12 @@ def test_a_hang_up_ends_nothing_and_attach_comes_back(folder: Path, gated: Gate)
     assert (code, "3 of 3 packages done" in told) == (0, True)
 
 
-def test_a_service_that_is_killed_is_started_again_and_no_package_is_run_twice(folder: Path, gated: Gate) -> None:
+@pytest.mark.parametrize("was_there", [False, True])
+def test_a_service_that_is_killed_is_started_again_and_no_package_is_run_twice(
+    folder: Path, gated: Gate, *, was_there: bool
+) -> None:
+    if was_there:
+        assert run(folder, "map", "--slots", "1", "true", "x").returncode == 0
     process = begin(folder, "run", "--slots", "1")
     gated.one_started()
     service = find_service(folder / ".pilotage")
@@ -234,8 +239,8 @@ def test_a_service_that_is_killed_is_started_again_and_no_package_is_run_twice(f
     os.kill(service.pid, signal.SIGKILL)
     gated.go.write_text("made\n")
     gated.open_for(process, count=2)
-    code, told, _ = ended(process)
-    assert (code, "3 of 3 packages done\n" in told) == (0, True)
+    code, told, said = ended(process)
+    assert (code, "3 of 3 packages done\n" in told) == (0, True), said
 
 
 def test_a_changed_document_takes_the_place_of_the_earlier_run(folder: Path, gated: Gate) -> None:

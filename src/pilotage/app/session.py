@@ -79,8 +79,7 @@ class Session:
         self.state = self._running_folder()
         self.started = self.state is None
         if self.state is None:
-            self._settings = self._load_settings(folder)
-            self.state = state_folder(self._settings, folder=folder).absolute()
+            self.state = state_folder(self._load_settings(folder), folder=folder).absolute()
             self._starting = threading.Thread(target=self._start, name="start-service", daemon=True)
             self._starting.start()
 
@@ -148,8 +147,7 @@ class Session:
                 _write_whole(self.state / STOPPED_FILE, msgspec.json.encode(_Stopped(job)))
             end_agents(self.state)
         with suppress(PilotageError):  # it has ended by itself, or does not end, which is looked at below
-            settings = self._load_settings(self.folder) if self.started else self._settings_of(self.state)
-            stop_service(settings, patience_seconds=STOP_SECONDS)
+            stop_service(self._settings(), patience_seconds=STOP_SECONDS)
         return end_agents(self.state) and find_service(self.state) is None
 
     def has_other_work(self, job: str = "") -> bool:
@@ -210,17 +208,21 @@ class Session:
     def _load_settings(self, folder: Path) -> Settings:
         return load_settings(environment=self._environment, folder=folder, flags={})
 
-    def _settings_of(self, state: Path) -> Settings:
-        """The settings by which the service of a state folder is found again."""
-        folder = state.parent if state.name == STATE_FOLDER else self.folder
-        return load_settings(environment=self._environment, folder=folder, flags={})
+    def _home(self) -> Path:
+        """The folder in which the service is, or would be, started: this one, or that of the service that was found."""
+        assert self.state is not None
+        return self.state.parent if not self.started and self.state.name == STATE_FOLDER else self.folder
+
+    def _settings(self) -> Settings:
+        """The settings by which the service is started, and found again."""
+        return self._load_settings(self._home())
 
     def _start(self) -> None:
         words = ["--port", "0", "--until-idle", str(IDLE_SECONDS)]
         if self._slots is not None:
             words += ["--slots", str(self._slots)]
         try:
-            self._mark(start_in_background(self._settings, words, folder=self.folder))
+            self._mark(start_in_background(self._settings(), words, folder=self._home()))
         except Exception as failure:  # noqa: BLE001 # raised again by who waits for it
             self._failure = failure
 
@@ -236,8 +238,7 @@ class Session:
         while thread.is_alive():
             thread.join(timeout=1.0)  # with a time, so that a signal is heard
         self._starting = None
-        if self._failure is not None and not self._somebody_else_started():
-            raise self._failure
+        self._raise_failure()
 
     def _make_agent(self) -> None:
         """Make the agent's archive, which the service would make: it has enough to do, and this process only waits."""
@@ -267,7 +268,11 @@ class Session:
             return
         self._failure = None
         self._start()
-        if self._failure is not None:
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        """Raise what kept the service from starting, unless it was another command that started one."""
+        if self._failure is not None and not self._somebody_else_started():
             raise self._failure
 
 
