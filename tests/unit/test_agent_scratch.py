@@ -93,6 +93,22 @@ def test_a_log_that_was_closed_is_neither_looked_at_nor_cut(tmp_path: Path) -> N
         os.close(other)
 
 
+def test_a_long_log_gives_its_space_back_when_its_attempt_is_over(tmp_path: Path) -> None:
+    log = LogFile(str(tmp_path / "log"), "stdout")
+    try:
+        log.begin()
+        os.write(log.descriptor, b"a" * HEAD_BYTES + b"b" * 3 * HEAD_BYTES)
+        last = log.last_lines(10)
+        told = log.text(final=True)
+        assert told is not None
+        assert (told["head"][-1], told["tail"][-1], last) == ("a", "b", "b" * 10)
+        assert os.fstat(log.descriptor).st_size == 0
+        log.begin()
+        assert log.text(final=True) is None
+    finally:
+        log.close()
+
+
 TEXTS = st.text(max_size=20)
 SECONDS = st.floats(0, 2e9, allow_nan=False).map(lambda value: round(value, 6))
 PHASES = st.lists(

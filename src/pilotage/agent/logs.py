@@ -73,7 +73,10 @@ class LogFile:
             self._dropped_bytes += size - HEAD_BYTES
 
     def text(self, *, final: bool) -> dict[str, Any] | None:
-        """The log as it goes over the wire, without its `ref`; None where nothing was written."""
+        """The log as it goes over the wire, without its `ref`; None where nothing was written.
+
+        The space of a long one is given back with its `final` text: nobody knows when the slot is next used.
+        """
         if not self._dropped_bytes and not os.fstat(self.descriptor).st_size:
             self._was_empty = final
             return None
@@ -82,6 +85,8 @@ class LogFile:
             size = os.fstat(self.descriptor).st_size
             tail = (self._tail + self._end_of_file())[-TAIL_BYTES:] if size > HEAD_BYTES or self._tail else b""
             written = self._dropped_bytes + size
+            if final and size > HEAD_BYTES:
+                os.ftruncate(self.descriptor, 0)
         told: dict[str, Any] = {"stream": self.stream, "head": head.decode("utf-8", "replace")}
         if tail:
             told["tail"] = tail.decode("utf-8", "replace")
