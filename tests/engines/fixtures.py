@@ -1,4 +1,4 @@
-"""The engines as fixtures: PostgreSQL, an SSH server and podman for each worker that asks; a mail server for each test."""
+"""The engines as fixtures: most for each worker that asks; a mail server for each test."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.engines.capsule import CannotIsolate
 from tests.engines.errors import EngineError
+from tests.engines.gridengine import GridEngine
 from tests.engines.podman import CannotRun, Podman
 from tests.engines.postgres import PostgresServer
+from tests.engines.slurm import SlurmCluster
 from tests.engines.smtp import MailServer
 from tests.engines.sshd import SshServer
 
@@ -64,3 +67,29 @@ def podman() -> Iterator[Podman]:
         pytest.fail(str(error), pytrace=False)
     with engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster() -> Iterator[SlurmCluster]:
+    """A real Slurm cluster of two nodes; skips where the system does not let us set processes apart."""
+    try:
+        cluster = SlurmCluster("t", nodes=2, cpus=8)
+    except CannotIsolate as error:
+        pytest.skip(f"privilege: {error}")
+    except EngineError as error:
+        pytest.fail(str(error), pytrace=False)
+    with cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def grid_engine() -> Iterator[GridEngine]:
+    """A real cell of Grid Engine with one host; skips where the system does not let us set processes apart."""
+    try:
+        cell = GridEngine(slots=8)
+    except CannotIsolate as error:
+        pytest.skip(f"privilege: {error}")
+    except EngineError as error:
+        pytest.fail(str(error), pytrace=False)
+    with cell:
+        yield cell

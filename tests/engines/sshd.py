@@ -35,6 +35,7 @@ KbdInteractiveAuthentication no
 UsePAM no
 PermitRootLogin prohibit-password
 Subsystem sftp internal-sftp
+AcceptEnv SLURM_CONF
 """
 
 
@@ -82,6 +83,21 @@ class SshServer:
         self._process.terminate()
         self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def address(self) -> str:
+        """Where it is, as a URL."""
+        return f"ssh://{getpass.getuser()}@127.0.0.1:{self.port}"
+
+    def configuration(self) -> Path:
+        """A configuration for `ssh -F` with which it is reached, and known again."""
+        known, file = self.folder / "known_hosts", self.folder / "ssh_config"
+        known.write_text(f"[127.0.0.1]:{self.port} {(self.folder / 'host.pub').read_text()}")
+        file.write_text(
+            f"IdentityFile {self.folder}/user\nIdentitiesOnly yes\nUserKnownHostsFile {known}\n"
+            "GlobalKnownHostsFile /dev/null\nStrictHostKeyChecking yes\n"
+        )
+        return file
 
     @contextmanager
     def mounted(self, source: Path, target: Path, *, within: Sequence[str] = (), options: str = "") -> Iterator[None]:

@@ -1,0 +1,40 @@
+"""The languages of batch systems: what to call, and what the answer means. Nothing in here calls anything.
+
+Each module of this package that has a class of `Dialect` adds one, found by looking: another is added by one more file.
+"""
+
+from __future__ import annotations
+
+from pilotage.agent.batch.dialect import Dialect
+from pilotage.agent.batch.finding import dialects
+from pilotage.agent.batch.script import CANNOT_WRITE_STATUS, element_key, output_of
+from pilotage.agent.batch.values import (
+    Answer,
+    BatchError,
+    Busy,
+    Call,
+    Limits,
+    Queue,
+    Refused,
+    Seen,
+    Unknown,
+    Wanted,
+)
+
+__all__ = [
+    "CANNOT_WRITE_STATUS",
+    "Answer",
+    "BatchError",
+    "Busy",
+    "Call",
+    "Dialect",
+    "Limits",
+    "Queue",
+    "Refused",
+    "Seen",
+    "Unknown",
+    "Wanted",
+    "dialects",
+    "element_key",
+    "output_of",
+]

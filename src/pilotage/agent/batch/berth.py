@@ -1,0 +1,131 @@
+"""How an agent is started at a site: its command line, and what its batch job asks for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pilotage.agent.batch.values import Wanted
+
+OUTPUT_FOLDER = "output"
+STATE_FOLDER = "state"
+BOUND_MARGIN_SECONDS = 90.0
+"""What the batch job of one attempt is given beyond the attempt's own wall time: to start, to stage, and to tell."""
+# A login shell knows `module` and the like, which a batch job may not.
+_SETUP = ("bash", "-l", "-c")
+_GO_ON = 'exec "$@"'
+
+
+@dataclass(frozen=True)
+class Berth:
+    """What every agent of a service at one site has in common. All paths are absolute, and the nodes see them."""
+
+    site: str
+    folder: str  # of this service at this site: where agents keep their state, and print to
+    agent: str  # the agent in one file
+    server: str
+    token_file: str = ""
+    ca_file: str = ""
+    python: str = "python3"
+    setup: Sequence[str] = ()  # lines of shell before it starts
+    slots: int = 1
+    memory_bytes: int = 0
+    gpus: int = 0
+    scratch_bytes: int = 0
+    scratch_folder: str = "$TMPDIR"  # as the node has it; none where it has no such variable: in the state folder
+    wall_seconds: float = 0.0
+    idle_seconds: float = 300.0
+    grace_seconds: float = 10.0
+    queue: str = ""
+    account: str = ""
+    parallel: str = ""
+    directives: Sequence[str] = ()
+
+    @property
+    def output(self) -> str:
+        """The folder in which each has a file for what it prints."""
+        return f"{self.folder}/{OUTPUT_FOLDER}"
+
+    def pilots(self, key: str, *, count: int = 1) -> Wanted:
+        """Pilots, under a key and those that follow it; they are told their own by the environment."""
+        options = [
+            *_room(100 * self.slots, self.memory_bytes, self.gpus),
+            *([f"--scratch={self.scratch_bytes}"] if self.scratch_bytes else []),
+            f"--idle={self.idle_seconds:g}",
+            f"--deserted={self.idle_seconds:g}",
+        ]
+        return self._wanted(
+            key,
+            options,
+            count=count,
+            cores=self.slots,
+            memory_bytes=self.memory_bytes,
+            gpus=self.gpus,
+            wall_seconds=self.wall_seconds,
+        )
+
+    def attempt(self, key: str, *, serves: str, demand: Mapping[str, Any]) -> Wanted:
+        """An agent for one attempt, `JOB:PACKAGE:ATTEMPT`, by the fields of its demand as they are told in JSON.
+
+        It runs once, whatever the nodes: what it starts is to start the rest.
+        """
+        cores_hundredths, nodes = int(demand.get("cores_hundredths", 100)), int(demand.get("nodes", 1))
+        memory_bytes, gpus = int(demand.get("memory_bytes", 0)), int(demand.get("gpus", 0))
+        asked_seconds = float(demand.get("wall_seconds", 0.0))
+        wall_seconds = asked_seconds + BOUND_MARGIN_SECONDS if asked_seconds else self.wall_seconds
+        return self._wanted(
+            key,
+            [*_room(cores_hundredths, memory_bytes, gpus), f"--serves={serves}"],
+            cores=max(1, -(-cores_hundredths // 100)),
+            memory_bytes=memory_bytes,
+            gpus=gpus,
+            nodes=nodes,
+            wall_seconds=min(wall_seconds, self.wall_seconds or wall_seconds),
+        )
+
+    def _wanted(
+        self,
+        key: str,
+        options: Sequence[str],
+        *,
+        count: int = 1,
+        cores: int,
+        memory_bytes: int,
+        gpus: int,
+        wall_seconds: float,
+        nodes: int = 1,
+    ) -> Wanted:
+        command = [
+            self.python, "-I", "-S", self.agent, "pilot",
+            f"--server={self.server}", f"--state={self.folder}/{STATE_FOLDER}", "--shared-state", f"--site={self.site}",
+            *([f"--token-file={self.token_file}"] if self.token_file else []),
+            *([f"--ca-file={self.ca_file}"] if self.ca_file else []),
+            *([f"--scratch-folder={self.scratch_folder}"] if self.scratch_folder else []),
+            *([f"--wall={wall_seconds:g}"] if wall_seconds else []),
+            f"--grace={self.grace_seconds:g}",
+            *options,
+        ]  # fmt: skip
+        if self.setup:
+            command = [*_SETUP, "\n".join([*self.setup, _GO_ON]), "bash", *command]
+        return Wanted(
+            key=key,
+            command=command,
+            count=count,
+            cores=cores,
+            memory_bytes=memory_bytes,
+            gpus=gpus,
+            nodes=nodes,
+            wall_seconds=math.ceil(wall_seconds),
+            queue=self.queue,
+            account=self.account,
+            parallel=self.parallel,
+            directives=self.directives,
+            folder=self.folder,
+            output=self.output,
+        )
+
+
+def _room(cores_hundredths: int, memory_bytes: int, gpus: int) -> list[str]:
+    return [f"--cores-hundredths={cores_hundredths}", f"--memory={memory_bytes}", f"--gpus={gpus}"]

@@ -1,0 +1,181 @@
+"""Grid Engine: qsub, qstat, qdel, qacct. Tried on Son of Grid Engine 8.1.9; its relatives speak much the same.
+
+A job that was deleted and one that was killed look alike in its accounts: both are told as killed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from xml.etree import ElementTree as ET
+
+from pilotage.agent.batch.dialect import Dialect, one_after_another
+from pilotage.agent.batch.reading import answered, common_start, fields, keep, number, rejection, seconds, size_bytes
+from pilotage.agent.batch.values import Answer, Call, Limits, Queue, Reason, Seen, Unknown, Verdict, Wanted
+
+# After anything else, "Unable to run job" or not, it may still have been queued.
+_VERDICTS: Sequence[tuple[str, Verdict]] = (
+    (r"commlib|unable to (send|contact)|got send error|timeout|failed receiving", "unknown"),
+    (r"more than [0-9]+ tasks", "fewer"),
+    (r"jobs are allowed|too many jobs|maximum number", "busy"),
+    (r"queue", "bad-queue"),
+    (r"project", "bad-account"),
+    (r"parallel environment|unknown resource", "bad-resources"),
+    (r"denied|not allowed", "not-allowed"),
+    (r"rejected|invalid option|not a valid", "refused"),
+)
+_ENFORCED, _AFTERWARDS = 37, 100  # codes of `failed`: a limit was enforced; it went wrong when the job had run
+_SIGNALS_FROM = 128
+
+
+class GridEngine(Dialect):
+    """Grid Engine's language; see `Dialect`."""
+
+    name = "gridengine"
+    experimental = False
+    mark = "#$"
+    index_variable = "SGE_TASK_ID"
+    first_index = 1
+    version_words = ("qstat", "-help")  # others have a qstat too, but not with these words
+    version_pattern = r"^(?:SGE|UGE|AGE|OCS|OGS/GE|GE)\s+([0-9]\S*)"
+    harmless = r"does not exist|registered|deleted"
+
+    def submit(self, wanted: Wanted) -> Call:
+        """One qsub. It must not be rerun: a second start of one key would be a second pilot under its name."""
+        words = [
+            "qsub",
+            "-terse",
+            "-N",
+            self.job_name(wanted.key),
+            "-S",
+            "/bin/sh",
+            "-j",
+            "y",
+            "-o",
+            "/dev/null",
+            "-r",
+            "n",
+        ]
+        slots = wanted.cores * wanted.nodes
+        if wanted.count > 1:
+            words += ["-t", f"1-{wanted.count}"]
+        if slots > 1:
+            words += ["-pe", wanted.parallel or ("smp" if wanted.nodes == 1 else "mpi"), str(slots)]
+        resources = [f"h_rt={wanted.wall_seconds}"] if wanted.wall_seconds else []
+        # Memory is counted for each slot.
+        resources += [f"h_vmem={-(-wanted.memory_bytes // wanted.cores)}"] if wanted.memory_bytes else []
+        resources += [f"gpu={wanted.gpus}"] if wanted.gpus else []
+        words += ["-l", ",".join(resources)] if resources else []
+        words += ["-q", wanted.queue] if wanted.queue else []
+        words += ["-P", wanted.account] if wanted.account else []
+        words += ["-wd", wanted.folder] if wanted.folder else []
+        return Call(tuple(words), self.script(wanted))
+
+    def submitted(self, wanted: Wanted, answer: Answer) -> dict[str, str]:
+        """The number of the job, with that of the element in an array; whatever it complains of besides."""
+        told = re.search(r"^([0-9]+)(\.[0-9]+-[0-9]+:[0-9]+)?$", answer.stdout, re.MULTILINE)
+        if not told or answer.exit_status is None:
+            raise rejection(answer, _VERDICTS)
+        job = told.group(1)
+        return self.ids(wanted, lambda index: f"{job}.{index}" if wanted.count > 1 else job)
+
+    def listing(self) -> Call:
+        """One qstat, with a line for each element."""
+        return Call(("qstat", "-xml", "-g", "d"))
+
+    def listed(self, answer: Answer) -> dict[str, Seen]:
+        """Everything of ours by key; what ended is not shown any more."""
+        try:
+            root = ET.fromstring(answered(answer))
+        except (ET.ParseError, ValueError) as error:
+            raise Unknown(f"qstat printed no whole document: {error}") from error
+        found: dict[str, Seen] = {}
+        for job in root.iter("job_list"):
+            told = {each.tag: (each.text or "").strip() for each in job}
+            element = number(told.get("tasks", ""), -1)
+            native_id, state = told.get("JB_job_number", ""), told.get("state", "")
+            waits = "E" in state or "q" in state
+            seen = Seen(
+                native_id if element < 0 else f"{native_id}.{element}",
+                "queued" if waits else "running",
+                "held" if "E" in state or (waits and "h" in state) else "",
+                told.get("queue_name", "").partition("@")[2],
+                detail=state,
+            )
+            keep(found, self.key(told.get("JB_name", ""), None if element < 0 else element), seen)
+        return found
+
+    def history(self, native_ids: Mapping[str, str]) -> Call:
+        """One qacct for all names that begin as these do; it reads the whole accounting file, which is written late."""
+        start = f"{self.prefix}."
+        if all(native_ids.values()):  # else an element may go by the name of an array that began before
+            names = [self.array_name(key, _element(native_id)) for key, native_id in native_ids.items()]
+            start = common_start(names)
+        return Call(("qacct", "-j", f"{start}*"))
+
+    def remembered(self, answer: Answer) -> dict[str, Seen]:
+        """How things ended, by key."""
+        if answer.exit_status == 1 and "not found" in answer.stderr:
+            return {}
+        found: dict[str, Seen] = {}
+        for record in re.split(r"^=+$", answered(answer), flags=re.MULTILINE):
+            told = fields(record)
+            native_id, element = told.get("jobnumber", ""), number(told.get("taskid", ""), -1)
+            if not native_id or "failed" not in told:
+                continue
+            reason, status = _end(told)
+            native_id = native_id if element < 0 else f"{native_id}.{element}"
+            seen = Seen(native_id, "ended", reason, told.get("hostname", ""), status, told["failed"])
+            keep(found, self.key(told.get("jobname", ""), None if element < 0 else element), seen)
+        return found
+
+    def cancel(self, native_ids: Mapping[str, str]) -> Call:
+        """One qdel for each, by name: that is surer than the number, which a job of another may have by now."""
+        elements = [(key, _element(native_id)) for key, native_id in native_ids.items()]
+        return one_after_another(
+            [
+                ["qdel", self.array_name(key, element), *([] if element is None else ["-t", str(element)])]
+                for key, element in elements
+            ]
+        )
+
+    def limits(self) -> list[Call]:
+        """One qconf for the queues, one for the rest."""
+        return [Call(("qconf", "-sq", "*")), Call(("qconf", "-sconf"))]
+
+    def limited(self, answers: Sequence[Answer]) -> Limits:
+        """Queues with the most that one host of each gives, and the limits of the whole."""
+        queues = []
+        for record in re.split(r"^(?=qname\s)", answered(answers[0]), flags=re.MULTILINE):
+            told = fields(record.replace("\\\n", ""))
+            if told.get("qname"):
+                slots = max(
+                    [number(each) for each in re.findall(r"(?:^|[=,])([0-9]{1,18})", told.get("slots", ""))] or [0]
+                )
+                memory_bytes = slots * size_bytes(told.get("h_vmem", ""))
+                wall_seconds = seconds(told.get("h_rt", ""))
+                queues.append(Queue(told["qname"], wall_seconds=wall_seconds, cores=slots, memory_bytes=memory_bytes))
+        told = fields(answered(answers[1]))
+        jobs = [number(told.get(name, "")) for name in ("max_u_jobs", "max_jobs")]
+        return Limits(tuple(queues), number(told.get("max_aj_tasks", "")), min(filter(None, jobs), default=0))
+
+
+def _element(native_id: str) -> int | None:
+    element = native_id.partition(".")[2]
+    return number(element) if element else None
+
+
+def _end(told: Mapping[str, str]) -> tuple[Reason, int | None]:
+    """Why a job ended, and its exit status, by its accounts."""
+    failed, status = number(told["failed"]), number(told.get("exit_status", ""))
+    limits = dict(re.findall(r"\b(h_\w+)=([\w.]+)", told.get("category", "")))
+    if failed not in (0, _ENFORCED, _AFTERWARDS):
+        return "platform-failure", None
+    if failed == 0 and status <= _SIGNALS_FROM:
+        return ("failed", status) if status else ("ended", 0)
+    ran_seconds = number(told.get("ru_wallclock", ""))
+    if "h_rt" in limits and ran_seconds >= number(limits["h_rt"]):
+        return "wall-time", None
+    if failed == _ENFORCED:
+        return ("out-of-memory" if "h_vmem" in limits else "wall-time"), None
+    return "killed", None

@@ -1,0 +1,149 @@
+"""OpenPBS and PBS Professional: qsub, qstat, qdel. Never tried on a real one.
+
+A name of a job has fifteen characters in old versions: the whole of ours is in a variable of the job's, which the full
+listing shows, with a `+` behind it. Torque, whose qstat has other options, is not spoken to.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pilotage.agent.batch.dialect import Dialect
+from pilotage.agent.batch.reading import answered, document, keep, number, rejection, seconds, size_bytes
+from pilotage.agent.batch.values import Answer, Call, Limits, Queue, Reason, Seen, Verdict, Wanted
+
+_VERDICTS: Sequence[tuple[str, Verdict]] = (
+    (r"cannot connect|connection|timed out|end of file|communication|protocol", "unknown"),
+    (r"array job exceeds", "fewer"),
+    (r"maximum number of jobs|would exceed|limit has been reached", "busy"),
+    (r"unknown queue|queue is not", "bad-queue"),
+    (r"account|project", "bad-account"),
+    (r"unauthorized|permission|access", "not-allowed"),
+    (r"resource|limits|walltime", "bad-resources"),
+    (r"qsub:", "refused"),
+)
+_ENDS: Mapping[int, Reason] = {
+    -29: "wall-time",
+    -28: "wall-time",
+    -27: "out-of-memory",
+    -26: "out-of-memory",
+}  # what the server enforced
+_SIGNALS_FROM, _TERMINATED, _DELETED = 128, 256 + 15, "91"
+_LIST = """\
+user=$(id -un)
+ids=$(qselect -x -u "$user" 2>/dev/null) || ids=$(qselect -u "$user") || exit
+[ -z "$ids" ] || exec qstat -x -t -f -F json $ids
+"""
+_CANCEL = """\
+told=$(qstat -f {whole}) || failed=1
+case $(printf %s "$told" | tr -d ' \\t\\n') in *PILOTAGE_NAME={name}+*) qdel {id} || failed=1;; esac
+"""
+
+
+class Pbs(Dialect):
+    """PBS's language; see `Dialect`."""
+
+    name = "pbs"
+    mark = "#PBS"
+    index_variable = "PBS_ARRAY_INDEX"
+    version_words = ("qstat", "--version")
+    version_pattern = r"pbs_version\s*=\s*([0-9]\S*)"
+    harmless = r"(?i)unknown job|has finished|invalid state"
+
+    def submit(self, wanted: Wanted) -> Call:
+        """One qsub, of a job that is not run again by itself."""
+        shape = f"select={wanted.nodes}:ncpus={wanted.cores}"
+        shape += f":mpiprocs={wanted.cores}" if wanted.nodes > 1 else ""
+        shape += f":mem={wanted.memory_bytes}b" if wanted.memory_bytes else ""
+        shape += f":ngpus={wanted.gpus}" if wanted.gpus else ""
+        words = ["qsub", "-N", self.prefix[:15], "-v", f"PILOTAGE_NAME={self.job_name(wanted.key)}+", "-S", "/bin/sh"]
+        words += ["-j", "oe", "-o", "/dev/null", "-r", "n", "-l", shape]
+        words += ["-J", f"0-{wanted.count - 1}"] if wanted.count > 1 else []
+        words += ["-l", f"walltime={wanted.wall_seconds}"] if wanted.wall_seconds else []
+        words += ["-q", wanted.queue] if wanted.queue else []
+        words += ["-A", wanted.account] if wanted.account else []
+        return Call(tuple(words), self.script(wanted, folder=wanted.folder))
+
+    def submitted(self, wanted: Wanted, answer: Answer) -> dict[str, str]:
+        """The identifier of the job, with that of the element in an array."""
+        told = re.fullmatch(r"([0-9]+)(\[\])?(\.\S+)?", answer.stdout.strip())
+        if not told or answer.exit_status != 0:
+            raise rejection(answer, _VERDICTS)
+        job, server = told.group(1), told.group(3) or ""
+        return self.ids(wanted, lambda index: f"{job}[{index}]{server}" if wanted.count > 1 else f"{job}{server}")
+
+    def listing(self) -> Call:
+        """The user's jobs by qselect, and all of them in one qstat; finished ones where the server keeps them."""
+        return Call(("sh",), _LIST)
+
+    def listed(self, answer: Answer) -> dict[str, Seen]:
+        """Everything of ours by key."""
+        text = answered(answer)
+        jobs = _objects(document(text).get("Jobs")) if text.strip() else {}
+        # An element that has not begun may show nothing of its own but its state.
+        names = {number(job): name for job, told in jobs.items() for name in [_name(told)] if name}
+        found: dict[str, Seen] = {}
+        for job in sorted(jobs, key=number):
+            place = re.match(r"[0-9]+(?:\[([0-9]{0,9})\])?", job)
+            if place and place.group(1) != "":  # else it stands for the whole of an array
+                element = None if place.group(1) is None else int(place.group(1))
+                keep(found, self.key(names.get(number(job), ""), element), _seen(job, jobs[job]))
+        return found
+
+    def cancel(self, native_ids: Mapping[str, str]) -> Call:
+        """One qdel for each, after a look whether it is still ours."""
+        lines = []
+        for key, native_id in native_ids.items():
+            element = re.search(r"\[([0-9]{1,9})\]", native_id)
+            name = self.array_name(key, int(element.group(1)) if element else None)
+            whole = re.sub(r"\[.*?\]", "[]", native_id)  # of an element not all is shown
+            lines.append(_CANCEL.format(id=shlex.quote(native_id), whole=shlex.quote(whole), name=name))
+        return Call(("sh",), "".join([*lines, "exit ${failed:-0}\n"]))
+
+    def limits(self) -> list[Call]:
+        """One qstat for the queues, one for the server."""
+        return [Call(("qstat", "-Q", "-f", "-F", "json")), Call(("qstat", "-B", "-f", "-F", "json"))]
+
+    def limited(self, answers: Sequence[Answer]) -> Limits:
+        """Queues with their largest jobs, and the limits of the server."""
+        told, servers = (document(answered(answer)) for answer in answers[:2])
+        server = next(iter(_objects(servers.get("Server")).values()), {})
+        queues = []
+        for name, queue in _objects(told.get("Queue")).items():
+            most = _objects({"": queue.get("resources_max")}).get("", {})
+            wall_seconds, memory_bytes = seconds(str(most.get("walltime", ""))), size_bytes(str(most.get("mem", "")))
+            default = name == server.get("default_queue")
+            queues.append(Queue(name, default, wall_seconds, number(str(most.get("ncpus", ""))), memory_bytes))
+        return Limits(tuple(queues), number(str(server.get("max_array_size", ""))))
+
+
+def _objects(told: object) -> dict[str, dict[str, Any]]:
+    """What a document says of things by their names."""
+    return {name: each for name, each in told.items() if isinstance(each, dict)} if isinstance(told, dict) else {}
+
+
+def _name(told: Mapping[str, Any]) -> str:
+    variables = told.get("Variable_List")
+    text = variables.get("PILOTAGE_NAME", "") if isinstance(variables, dict) else json.dumps(variables)
+    match = re.search(r"(?:^|PILOTAGE_NAME=)([\w.-]+)\+", str(text))
+    return match.group(1) if match else ""
+
+
+def _seen(job: str, told: Mapping[str, Any]) -> Seen:
+    state, comment = str(told.get("job_state", "")), str(told.get("comment", ""))
+    node = re.split(r"[/+(]", str(told.get("exec_host", "")))[0]
+    if state in ("Q", "H", "W", "T", "M"):
+        return Seen(job, "queued", "held" if state == "H" else "", detail=comment or state)
+    if state not in ("F", "X"):
+        return Seen(job, "running", node=node, detail=state)
+    status, deleted = told.get("Exit_status"), str(told.get("substate", "")) == _DELETED
+    if not isinstance(status, int) or status == _TERMINATED:
+        return Seen(job, "ended", "cancelled" if deleted or status is None else "killed", node, detail=comment)
+    if status < 0:
+        return Seen(job, "ended", _ENDS.get(status, "platform-failure"), node, detail=comment)
+    reason: Reason = "killed" if status > _SIGNALS_FROM else "failed" if status else "ended"
+    return Seen(job, "ended", reason, node, status if status <= _SIGNALS_FROM else None, comment)

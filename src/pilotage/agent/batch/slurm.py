@@ -1,0 +1,192 @@
+"""Slurm: sbatch, squeue, scancel, and sacct where there is accounting. Tried on 22.05."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pilotage.agent.batch.dialect import Dialect, one_after_another
+from pilotage.agent.batch.reading import answered, keep, message_of, number, rejection, seconds
+from pilotage.agent.batch.values import Answer, Busy, Call, Limits, Queue, Reason, Seen, Verdict, Wanted
+
+# Columns of fixed width: a separator could be part of somebody's job name.
+_COLUMNS = {
+    "JobID": 20, "ArrayJobID": 20, "ArrayTaskID": 20, "State": 20, "exit_code": 12, "Reason": 60, "NodeList": 100,
+    "Name": 400,
+}  # fmt: skip
+_WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+_ENDS: Mapping[str, Reason] = {
+    "COMPLETED": "ended",
+    "FAILED": "failed",
+    "CANCELLED": "cancelled",
+    "OUT_OF_MEMORY": "out-of-memory",
+    "PREEMPTED": "preempted",
+    **dict.fromkeys(("TIMEOUT", "DEADLINE"), "wall-time"),
+    **dict.fromkeys(("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL", "REVOKED"), "platform-failure"),
+}
+# It waits for more than its turn: somebody must do something. The words of a limit on one job end so.
+_HELD = re.compile(
+    r"JobHeld|DependencyNeverSatisfied|BadConstraints|PartitionTimeLimit|PartitionNodeLimit|PartitionConfig"
+    r"|NotAllowed|Invalid(Account|QOS)|held|(PerJob|PerNode|WallDuration\w*)(Limit)?$"
+)
+_VERDICTS: Sequence[tuple[str, Verdict]] = (
+    (r"unable to contact|timed out|zero bytes|connection re|communication|standby|protocol|transport end", "unknown"),
+    (r"job array specification", "fewer"),
+    (r"(wall|perjob|pernode)\w*limit", "bad-resources"),
+    (r"temporarily una|submit limit|maxsubmit|submitjob|jobslimit|max jobs", "busy"),
+    (r"partition name|invalid partition|partition not available", "bad-queue"),
+    (r"invalid account|invalid qos", "bad-account"),
+    (r"permission|not permitted to use|access denied", "not-allowed"),
+    (r"node configuration|generic resource|time limit|memory|processors|node count|feature", "bad-resources"),
+    (r"sbatch:", "refused"),
+)
+_MEBIBYTE = 1024 * 1024
+_JOBS_ASKED_MAX = 500
+
+
+class _Line(NamedTuple):
+    """What one line of a listing says."""
+
+    job: str
+    element: int | None
+    state: str
+    status: int  # as from `wait`
+    why: str
+    node: str
+    name: str
+
+
+class Slurm(Dialect):
+    """Slurm's language; see `Dialect`."""
+
+    name = "slurm"
+    experimental = False
+    mark = "#SBATCH"
+    index_variable = "SLURM_ARRAY_TASK_ID"
+    version_words = ("sbatch", "--version")  # not the controller, which may be down just now
+    version_pattern = r"^slurm(?:-wlm)?\s+(\S+)"
+    harmless = r"nvalid job id"
+
+    def submit(self, wanted: Wanted) -> Call:
+        """One sbatch. It must not requeue: a second start of one key would be a second pilot under its name."""
+        name = self.job_name(wanted.key)
+        if len(name) > _COLUMNS["Name"]:
+            raise ValueError(f"the key {wanted.key!r} makes a name longer than squeue is asked to show")
+        words = ["sbatch", "--parsable", f"--job-name={name}", "--no-requeue", "--output=/dev/null"]
+        # A program of several nodes brings a process for each core; anything else is one process.
+        shape = ("--ntasks-per-node", "--cpus-per-task") if wanted.nodes > 1 else ("--cpus-per-task", "--ntasks")
+        words += [f"--nodes={wanted.nodes}", f"{shape[0]}={wanted.cores}", f"{shape[1]}=1"]
+        options = {
+            "array": f"0-{wanted.count - 1}" if wanted.count > 1 else "",
+            "mem": f"{-(-wanted.memory_bytes // _MEBIBYTE)}M" if wanted.memory_bytes else "",
+            "gres": f"gpu:{wanted.gpus}" if wanted.gpus else "",
+            "time": str(-(-wanted.wall_seconds // 60)) if wanted.wall_seconds else "",
+            "partition": wanted.queue,
+            "account": wanted.account,
+            "chdir": wanted.folder,
+        }
+        words += [f"--{option}={value}" for option, value in options.items() if value]
+        return Call(tuple(words), self.script(wanted))
+
+    def submitted(self, wanted: Wanted, answer: Answer) -> dict[str, str]:
+        """The number of the job, with that of the element in an array."""
+        told = re.findall(r"^([0-9]+)(?:;\S*)?$", answer.stdout, re.MULTILINE)
+        if not told or answer.exit_status != 0:
+            if answer.exit_status is None and "sleeping and retrying" in answer.stderr:
+                raise Busy(message_of(answer))  # it was cut off in one of its pauses
+            raise rejection(answer, _VERDICTS)
+        job = told[-1]  # after what the site's own programs may have printed
+        return self.ids(wanted, lambda index: f"{job}_{index}" if wanted.count > 1 else job)
+
+    def listing(self) -> Call:
+        """One squeue, which shows ended jobs for some minutes (MinJobAge)."""
+        columns = ",".join(f"{column}:{width}" for column, width in _COLUMNS.items())
+        return Call(("squeue", "--noheader", "--array", "--states=all", "--me", f"--Format={columns}"))
+
+    def listed(self, answer: Answer) -> dict[str, Seen]:
+        """Everything of ours by key."""
+        found: dict[str, Seen] = {}
+        lines = []
+        for text in answered(answer).split("\n"):
+            cells, start = [], 0
+            for width in _COLUMNS.values():
+                cells.append(text[start : start + width].strip())
+                start += width
+            element = int(cells[2]) if re.fullmatch("[0-9]{1,9}", cells[2]) else None
+            lines.append((number(cells[0]), _Line(cells[1], element, cells[3], number(cells[4]), *cells[5:8])))
+        for _, line in sorted(lines, key=lambda each: each[0]):
+            keep(found, self.key(line.name, line.element), _seen(line))
+        return found
+
+    def history(self, native_ids: Mapping[str, str]) -> Call:
+        """One sacct, for these jobs where all numbers are known; it fails where there is no accounting."""
+        jobs = sorted({native_id.partition("_")[0] for native_id in native_ids.values()})
+        since = "--starttime=now-3days" if "" in jobs or len(jobs) > _JOBS_ASKED_MAX else f"--jobs={','.join(jobs)}"
+        columns = "JobID,State,ExitCode,Reason,NodeList,JobName%400"
+        return Call(("sacct", "--noheader", "--parsable2", "--allocations", since, f"--format={columns}"))
+
+    def remembered(self, answer: Answer) -> dict[str, Seen]:
+        """How things ended, by key; nothing where nobody keeps accounts."""
+        if answer.exit_status and ("disabled" in answer.stderr or "not found" in answer.stderr):
+            return {}
+        found: dict[str, Seen] = {}
+        for text in answered(answer).split("\n"):
+            cells = text.split("|", 5)
+            told = re.fullmatch(r"([0-9]+)(?:_([0-9]{1,9}))?", cells[0])
+            if len(cells) == 6 and told:
+                status, _, signal = cells[2].partition(":")
+                element = None if told.group(2) is None else int(told.group(2))
+                line = _Line(told.group(1), element, cells[1], number(status) << 8 | number(signal), *cells[3:6])
+                keep(found, self.key(line.name, element), _seen(line))
+        return {key: seen for key, seen in found.items() if seen.state == "ended"}
+
+    def cancel(self, native_ids: Mapping[str, str]) -> Call:
+        """One scancel for each name; it looks at name and id."""
+        by_name: dict[str, list[str]] = {}
+        for key, native_id in native_ids.items():
+            element = native_id.partition("_")[2]
+            by_name.setdefault(self.array_name(key, number(element) if element else None), []).append(native_id)
+        return one_after_another([["scancel", f"--name={name}", *ids] for name, ids in by_name.items()])
+
+    def limits(self) -> list[Call]:
+        """One sinfo for the partitions, one scontrol for the rest."""
+        return [Call(("sinfo", "--noheader", "--format=%a|%l|%c|%m|%D|%P")), Call(("scontrol", "show", "config"))]
+
+    def limited(self, answers: Sequence[Answer]) -> Limits:
+        """Partitions that are up, and the limits of the whole."""
+        queues: dict[str, Queue] = {}
+        for line in answered(answers[0]).split("\n"):
+            cells = line.split("|", 5)
+            if len(cells) == 6 and cells[0] == "up":
+                name, memory_bytes = cells[5].strip(), number(cells[3]) * _MEBIBYTE
+                known = queues.get(name.rstrip("*"), Queue(""))  # unlike nodes of one partition have a line each
+                queues[name.rstrip("*")] = Queue(
+                    name.rstrip("*"),
+                    is_default=name.endswith("*"),
+                    wall_seconds=seconds(cells[1]),
+                    cores=max(known.cores, number(cells[2])),
+                    memory_bytes=max(known.memory_bytes, memory_bytes),
+                    nodes=known.nodes + number(cells[4]),
+                )
+        told = dict(re.findall(r"^(\w+)\s*=\s*(\S+)", answered(answers[1]), re.MULTILINE))
+        return Limits(tuple(queues.values()), number(told.get("MaxArraySize", "")), number(told.get("MaxJobCount", "")))
+
+
+def _seen(line: _Line) -> Seen:
+    native_id = line.job if line.element is None else f"{line.job}_{line.element}"
+    state = re.split(r"[+ ]", line.state, maxsplit=1)[0]
+    why = "" if line.why in ("None", "N/A") else line.why
+    if state in _WAITING:
+        return Seen(native_id, "queued", "held" if "HOLD" in state or _HELD.search(why) else "", detail=why or state)
+    if state not in _ENDS:  # also words that we do not know: what is there is believed to go on
+        return Seen(native_id, "running", node=line.node, detail=state)
+    reason: Reason = _ENDS[state]
+    signal, status = line.status & 127, line.status >> 8
+    if reason == "failed":
+        if signal:
+            reason = "killed"
+        elif why in ("JobLaunchFailure", "NodeDown", "BootFail", "SystemFailure"):
+            reason = "platform-failure"
+    exit_status = status if status or (reason == "ended" and not signal) else None
+    return Seen(native_id, "ended", reason, line.node, exit_status, f"{state} {why}".strip())

@@ -1,0 +1,1 @@
+"""What every dialect of a batch system promises: held on real systems, and on scripted ones that print as others do."""
