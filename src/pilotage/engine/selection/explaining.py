@@ -1,0 +1,148 @@
+"""Why a site is or is not picked: what each stage says, in order, as values that programs read and people can be told."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from pilotage.engine.selection.filters import refusals
+from pilotage.engine.selection.place import Place
+from pilotage.engine.selection.pools import CANDIDATE, HIBERNATED, NAMES, Pool
+from pilotage.engine.selection.sites import Sites
+from pilotage.engine.selection.status import wakes_at
+
+Stage = Literal["filter", "status", "score", "room", "pick"]
+_SHOWN_MAX = 20
+
+
+class StageWhy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one stage says of a site."""
+
+    stage: Stage
+    code: str  # the filter that refused, the status, the rule of the room, the policy
+    message: str
+    passes: bool = True
+    since: float | None = None
+    until: float | None = None
+
+
+class SiteWhy(msgspec.Struct, frozen=True, kw_only=True):
+    """What every stage says of a site; the first that does not pass is the reason."""
+
+    site: str
+    status: str  # candidate, hibernated, overloaded; refused where it could not do what is asked
+    score: float
+    tscore: float
+    share: float  # how probable it is to be picked next
+    stages: tuple[StageWhy, ...]
+
+
+class ChoiceWhy(msgspec.Struct, frozen=True, kw_only=True):
+    """How the next choice stands: the sites, the most probable first, and how many are not told."""
+
+    policy: str
+    candidates: int
+    hibernated: int
+    overloaded: int
+    refused: int
+    sites: tuple[SiteWhy, ...]
+    left_out: int = 0
+
+
+def explain_site(sites: Sites, place: Place, pool: Pool, *, now: float) -> SiteWhy:
+    """Why a site is or is not picked for what is asked."""
+    stages = [
+        *_filter(place, pool),
+        _status(sites, place, pool, now=now),
+        _score(sites, place),
+        _room(place, pool),
+        _pick(sites, place, pool),
+    ]
+    return SiteWhy(
+        site=place.name,
+        status=NAMES[pool.status[place.index]] or "refused",
+        score=place.score.value,
+        tscore=place.score.tscore,
+        share=_share(place, pool),
+        stages=tuple(stages),
+    )
+
+
+def explain_choice(sites: Sites, pool: Pool, *, now: float) -> ChoiceWhy:
+    """How the next choice for what is asked stands."""
+    known = [place for place in sites.places if place is not None]
+    shown = sorted(known, key=lambda place: (-pool.weights[place.index], -pool.status[place.index], place.index))
+    told = tuple(explain_site(sites, place, pool, now=now) for place in shown[:_SHOWN_MAX])
+    _, candidates, hibernated, overloaded = pool.counts
+    return ChoiceWhy(
+        policy=sites.settings.policy,
+        candidates=candidates,
+        hibernated=hibernated,
+        overloaded=overloaded,
+        refused=len(known) - candidates - hibernated - overloaded,
+        sites=told,
+        left_out=len(known) - len(told),
+    )
+
+
+def _share(place: Place, pool: Pool) -> float:
+    return pool.weights[place.index] / pool.weights.total if pool.weights.total else 0.0
+
+
+def _filter(place: Place, pool: Pool) -> list[StageWhy]:
+    refused = [
+        StageWhy(stage="filter", code=each.filter, message=each.message, passes=False)
+        for each in refusals(place.description, pool.asked)
+    ]
+    return refused or [StageWhy(stage="filter", code="passed", message="it could do what is asked")]
+
+
+def _status(sites: Sites, place: Place, pool: Pool, *, now: float) -> StageWhy:
+    sleep = place.sleep
+    if sleep is None:
+        full = pool.allowed(place.index) and not place.has_room(pool.shape)
+        code = "overloaded" if full else "candidate"
+        message = "it has as much as it may" if full else "it may be picked"
+        if place.canary:
+            message += ", one canary at a time"
+        return StageWhy(stage="status", code=code, message=message, passes=not full)
+    until: float | None = None
+    if sleep.reason == "by-hand":
+        what_next = "it sleeps until somebody wakes it"
+    else:
+        until = wakes_at(sleep, place.times, sites.settings, alone=not pool.awake)
+        behind = "its time has come" if until <= now else "its time comes"
+        what_next = f"when no other site can be picked and {behind}, or when it finishes another attempt, it is woken"
+    message = f"it hibernates ({sleep.reason}): {sleep.message}; {what_next}"
+    return StageWhy(stage="status", code="hibernated", message=message, passes=False, since=sleep.since, until=until)
+
+
+def _score(sites: Sites, place: Place) -> StageWhy:
+    score = place.score
+    message = f"score {score.value:.3f} (earned {score.earned:.3f}, load {score.load:.3f}), TScore {score.tscore:.3f}"
+    waited, throttle = place.median_wait_seconds, sites.queue_times.throttle_seconds
+    if waited is not None:
+        message += f"; its queue takes {waited:.0f} s in the middle, and more than {throttle:.0f} s would be too long"
+    return StageWhy(stage="score", code="scored", message=message)
+
+
+def _room(place: Place, pool: Pool) -> StageWhy:
+    room, used = place.room(pool.shape), place.used.get(pool.shape, 0)
+    return StageWhy(stage="room", code=room.rule, message=room.tell(used), passes=used < room.limit)
+
+
+def _pick(sites: Sites, place: Place, pool: Pool) -> StageWhy:
+    policy = sites.settings.policy
+    if pool.status[place.index] != CANDIDATE:
+        asleep = pool.status[place.index] == HIBERNATED
+        message = "it sleeps" if asleep else "it is not among the candidates"
+        return StageWhy(stage="pick", code=policy, message=message, passes=False)
+    if policy in ("weighted-random", "uniform"):
+        message = f"it is picked next with probability {_share(place, pool):.3g} among {pool.counts[CANDIDATE]}"
+    elif policy == "best":
+        first = pool.weights.best() == place.index
+        message = "it has the best score" if first else "another has a better score, or the same and came before it"
+    else:
+        message = f"it is compared by a draw with the {pool.counts[CANDIDATE]} candidates"
+    return StageWhy(stage="pick", code=policy, message=message)

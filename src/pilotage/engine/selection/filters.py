@@ -1,0 +1,198 @@
+"""Which sites could do what is asked at all: one small function for each condition, each with a reason where it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from pilotage.model.demand import Demand, lacking
+from pilotage.model.site import Site
+
+_UNITS = {
+    "cores_hundredths": "cores",
+    "memory_bytes": "bytes of memory",
+    "gpus": "GPUs",
+    "scratch_bytes": "bytes of scratch",
+}
+
+
+class SiteDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A site, and what the choice asks about it besides; the fields are called as in `sites.yaml`."""
+
+    site: Site
+    platform: str = ""  # none: not said, and not held against it; so for scratch, stores and software
+    job_types: tuple[str, ...] = ()  # besides `normal`, which it always runs
+    node_names: tuple[str, ...] = ()  # by name or pattern; none: it has no node that anybody can name
+    scratch_bytes: int | None = None  # for the files of one attempt
+    data_handling: tuple[str, ...] = ()  # the data-handling services there
+    stores: tuple[str, ...] = ()  # that it reaches, by the beginning of their URLs
+    software: tuple[str, ...] = ()  # installed there: `ID` or `ID/VERSION`
+    users: tuple[str, ...] = ()  # whose packages it runs; none: everybody's
+    initial_score: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.site.name
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a class of packages asks of a site. An empty text or a 0: anything will do."""
+
+    demand: Demand = Demand()
+    executor: str = ""  # the name or the kind of a site
+    node_restriction: tuple[str, ...] = ()
+    platform: str = ""
+    job_type: str = "normal"
+    more_wall_than: float = 0.0  # seconds; it was cut off after so many
+    work_bytes: int = 0
+    input_bytes: int = 0
+    output_bytes: int = 0
+    data_handling: bool = False
+    locators: tuple[str, ...] = ()  # where its inputs lie and its outputs go
+    software: tuple[str, ...] = ()  # that must be installed: `ID` or `ID/VERSION`
+    owner: str = ""
+    sites: tuple[str, ...] = ()  # only these, where its owner names some
+
+
+def executor(site: SiteDescription, asked: Asked) -> str:
+    """It asks for a site or a kind of site by name."""
+    if asked.executor in ("", site.site.name, site.site.kind):
+        return ""
+    return f"it may run at {asked.executor} only"
+
+
+def node_restriction(site: SiteDescription, asked: Asked) -> str:
+    """It may run on some nodes only; a site that does not name its nodes may have none of them."""
+    wanted = asked.node_restriction
+    if not wanted or any(fnmatchcase(name, pattern) for name in wanted for pattern in site.node_names):
+        return ""
+    names = ", ".join(wanted[:3])
+    if not site.node_names:
+        return f"it may run on {names} only, and {site.name} does not name its nodes"
+    return f"it may run on {names} only, and {site.name} has no such node"
+
+
+def platform(site: SiteDescription, asked: Asked) -> str:
+    """It runs on one platform."""
+    if not asked.platform or not site.platform or asked.platform == site.platform:
+        return ""
+    return f"it runs on {asked.platform}, and {site.name} is {site.platform}"
+
+
+def job_type(site: SiteDescription, asked: Asked) -> str:
+    """It is of a type, such as mpi, that not every site runs."""
+    if asked.job_type in ("normal", *site.job_types):
+        return ""
+    return f"it is of type {asked.job_type}, and {site.name} runs {', '.join(('normal', *site.job_types))}"
+
+
+def capacity(site: SiteDescription, asked: Asked) -> str:
+    """Cores, memory, GPUs and scratch of a node, and the number of nodes."""
+    demand, about = asked.demand, site.site
+    for name, wants, has in lacking(demand, about.capacity):
+        return f"it asks for {_amount(name, wants)} {_UNITS[name]} and {site.name} has {_amount(name, has)}"
+    if demand.nodes > about.nodes:
+        return f"it asks for {demand.nodes} nodes and {site.name} gives {about.nodes}"
+    return ""
+
+
+def _amount(name: str, value: int) -> str:
+    return f"{value / 100:g}" if name == "cores_hundredths" else f"{value:,}"
+
+
+def wall_time(site: SiteDescription, asked: Asked) -> str:
+    """It needs so much time, or more than it had when it was cut off."""
+    if not site.site.wall_seconds:
+        return ""
+    longest = site.site.package_seconds_max
+    if asked.demand.wall_seconds > longest:
+        return f"it asks for {asked.demand.wall_seconds:.0f} s and {site.name} gives {longest:.0f} s"
+    if asked.more_wall_than and longest <= asked.more_wall_than:
+        return f"it was cut off after {asked.more_wall_than:.0f} s, and {site.name} gives no more"
+    return ""
+
+
+def scratch(site: SiteDescription, asked: Asked) -> str:
+    """Its work files, inputs and outputs must fit together."""
+    needed = asked.work_bytes + asked.input_bytes + asked.output_bytes
+    if site.scratch_bytes is None or needed <= site.scratch_bytes:
+        return ""
+    parts = f"{asked.work_bytes:,} of work, {asked.input_bytes:,} of inputs, {asked.output_bytes:,} of outputs"
+    return f"it needs {needed:,} bytes of scratch ({parts}) and {site.name} has {site.scratch_bytes:,}"
+
+
+def data_handling(site: SiteDescription, asked: Asked) -> str:
+    """It needs a data-handling service."""
+    return (
+        f"it needs a data-handling service, and {site.name} has none"
+        if asked.data_handling and not site.data_handling
+        else ""
+    )
+
+
+def reachable_data(site: SiteDescription, asked: Asked) -> str:
+    """Its inputs and outputs lie in stores that the site must reach."""
+    if not site.stores:
+        return ""
+    for locator in asked.locators:
+        if not any(locator == store or locator.startswith(store.rstrip("/") + "/") for store in site.stores):
+            return f"{site.name} does not reach {locator}"
+    return ""
+
+
+def software(site: SiteDescription, asked: Asked) -> str:
+    """It needs software that is installed there, in a version where one is given."""
+    if not site.software:
+        return ""
+    there = {*site.software, *(each.partition("/")[0] for each in site.software)}
+    missing = [each for each in asked.software if each not in there]
+    return f"{site.name} does not have {', '.join(missing)}" if missing else ""
+
+
+def own_sites(site: SiteDescription, asked: Asked) -> str:
+    """A site may be for some users, and a user may name the sites that are to be used."""
+    if site.users and asked.owner not in site.users:
+        return f"{site.name} is not a site of {asked.owner or 'everybody'}"
+    if asked.sites and site.name not in asked.sites:
+        return f"{asked.owner or 'its owner'} uses {', '.join(asked.sites[:3])} only"
+    return ""
+
+
+Filter = Callable[[SiteDescription, Asked], str]
+
+FILTERS: dict[str, Filter] = {
+    "executor": executor,
+    "node-restriction": node_restriction,
+    "platform": platform,
+    "job-type": job_type,
+    "capacity": capacity,
+    "wall-time": wall_time,
+    "scratch": scratch,
+    "data-handling": data_handling,
+    "reachable-data": reachable_data,
+    "software": software,
+    "own-sites": own_sites,
+}
+"""Every filter by its name, in the order in which they are asked."""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A filter that refused, and why."""
+
+    filter: str
+    message: str
+
+
+def refusals(site: SiteDescription, asked: Asked) -> Iterator[Refusal]:
+    """Every reason why a site cannot do what is asked."""
+    for name, refuses in FILTERS.items():
+        if message := refuses(site, asked):
+            yield Refusal(name, message)
+
+
+def allows(site: SiteDescription, asked: Asked) -> bool:
+    """Whether it can."""
+    return next(refusals(site, asked), None) is None

@@ -1,0 +1,265 @@
+"""What happens at sites, as the engine tells it, and what follows: a site falls asleep or wakes, a pilot is to be drained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pilotage.engine.selection.causes import Cause
+from pilotage.engine.selection.place import Place
+from pilotage.engine.selection.scores import Operation, Trouble
+from pilotage.engine.selection.settings import SelectionSettings
+from pilotage.engine.selection.sites import Sites
+from pilotage.engine.selection.status import Change, Drained
+
+
+class Happenings:
+    """One method for each thing that can happen. What is told of a site that is not known changes nothing."""
+
+    def __init__(
+        self, settings: SelectionSettings | None = None, *, observed_queue_seconds: Sequence[float] = ()
+    ) -> None:
+        """Begin without sites; queue times of earlier runs give the throttle its first value."""
+        self.settings = settings or SelectionSettings()
+        self._sites = Sites(self.settings, observed_queue_seconds)
+        self._samples = self.settings.policy == "thompson"  # nobody else asks for evidence by activity
+
+    # --- operations that are scored -------------------------------------------------------------------------------------
+
+    def submission_began(self, site: str) -> None:
+        """Something is being submitted to its batch system."""
+        self._operate(site, "submission")
+
+    def submission_ended(self, site: str, *, seconds: float | None, trouble: Trouble | None = None) -> None:
+        """It was, or was not; `seconds` it took, where that is known."""
+        place = self._end(site, "submission", trouble)
+        if place is not None and seconds is not None and trouble is None:
+            place.score.submitted(seconds)
+
+    def transfer_began(self, site: str) -> None:
+        """A file is being brought to or from a site."""
+        self._operate(site, "transfer")
+
+    def transfer_ended(self, site: str, *, trouble: Trouble | None = None) -> None:
+        """It was, or was not."""
+        self._end(site, "transfer", trouble)
+
+    def file_operation_began(self, site: str) -> None:
+        """A folder is made, a file looked at or removed there."""
+        self._operate(site, "file-operation")
+
+    def file_operation_ended(self, site: str, *, trouble: Trouble | None = None) -> None:
+        """It was, or was not."""
+        self._end(site, "file-operation", trouble)
+
+    def _operate(self, site: str, operation: Operation) -> None:
+        if (place := self._sites.by_name.get(site)) is not None:
+            place.score.began(operation)
+            self._sites.touch(place)
+
+    def _end(self, site: str, operation: Operation, trouble: Trouble | None) -> Place | None:
+        place = self._sites.by_name.get(site)
+        if place is not None:
+            place.score.ended(operation, trouble)
+            self._sites.touch(place)
+        return place
+
+    # --- attempts -----------------------------------------------------------------------------------------------------
+
+    def attempt_created(self, site: str, *, at: float, activity: str = "") -> None:
+        """An attempt was handed over to a site."""
+        if (place := self._sites.by_name.get(site)) is not None:
+            place.live += 1
+            if self._samples:
+                place.arms.of(activity).began(at)
+
+    def attempt_began(self, site: str, *, at: float, queued_seconds: float | None = None) -> None:
+        """It takes a slot; how long it was in the queue of the site, where it was in one of its own."""
+        if (place := self._sites.by_name.get(site)) is not None:
+            place.ends.began(at)
+            if not place.proved and place.trial_until is None:
+                self._sites.try_until(place, at + self.settings.trial_seconds)
+            if queued_seconds is not None:
+                self._sites.queue_times.observe(place.waits, queued_seconds)
+
+    def attempt_ended(
+        self,
+        site: str,
+        *,
+        cause: Cause,
+        at: float,
+        created_at: float,
+        began_at: float | None = None,
+        queued_seconds: float | None = None,
+        activity: str = "",
+        pilot: str = "",
+        node: str = "",
+    ) -> list[Change]:
+        """It is over, or nobody waits for it: told once for each that was created, with the times that were told of it then."""
+        place = self._sites.by_name.get(site)
+        if place is None:
+            return []
+        place.live = max(0, place.live - 1)
+        if began_at is not None:
+            place.ends.left(began_at)
+        self._sites.touch(place)
+        succeeded, counts = cause == "success", cause != "nobody"
+        if self._samples:
+            arm = place.arms.of(activity)
+            arm.left(created_at)
+            if counts:
+                half_life = self.settings.thompson_half_life_seconds
+                arm.ended(at, at - created_at, succeeded=succeeded, half_life=half_life)
+        if not counts:
+            return []
+        changes = self._draining(place, cause, pilot=pilot, node=node)
+        if succeeded and place.canary:
+            place.ends.clear()  # what it did before it slept is held against it no longer
+            place.canary = False
+        if began_at is not None:
+            place.ends.ended(at - began_at, failed=not succeeded)
+        if succeeded:
+            return changes + self._succeeded(place, at=at, queued_seconds=queued_seconds)
+        return changes + self._failed(place, cause, at=at)
+
+    def succeeded_late(self, site: str, *, at: float) -> list[Change]:
+        """An attempt of which the end was told already, because nobody waited for it any more, did succeed."""
+        if (place := self._sites.by_name.get(site)) is None:
+            return []
+        self._sites.touch(place)
+        return self._succeeded(place, at=at, queued_seconds=None)
+
+    def _succeeded(self, place: Place, *, at: float, queued_seconds: float | None) -> list[Change]:
+        place.times = 0
+        if not place.proved:
+            self._sites.prove(place)
+        too_long = self._too_long(queued_seconds)
+        if place.sleep is None:
+            place.score.succeeded()
+            return [self._sites.hibernate(place, "long-queue", too_long, at=at)] if too_long else []
+        if place.sleep.reason == "by-hand" or too_long:
+            return []
+        score = self.settings.recovered_score
+        message = "it finished another of its attempts"
+        return [self._sites.wake(place, "finished-another", message, score=score, canary=False)]
+
+    def _failed(self, place: Place, cause: Cause, *, at: float) -> list[Change]:
+        if place.sleep is not None:
+            return []
+        if cause == "platform":
+            others = f"{place.live} others are there" if place.live else "nothing else is there"
+            message = f"an attempt failed by the fault of the platform; {others}"
+            return [self._sites.hibernate(place, "platform-failure", message, at=at)]
+        if hole := place.ends.black_hole(at, self.settings):
+            return [self._sites.hibernate(place, "black-hole", hole, at=at)]
+        place.canary = False
+        place.score.failed()
+        if not place.proved:
+            self._sites.try_until(place, at + self.settings.trial_seconds)
+        return []
+
+    def _draining(self, place: Place, cause: Cause, *, pilot: str, node: str) -> list[Change]:
+        found: list[Change] = []
+        if not (pilot or node):
+            return found
+        streak = f"{self.settings.black_hole_streak} attempts in a row failed there by the fault of the platform"
+        if place.pilots.ended(pilot, cause):
+            found.append(Drained(site=place.name, kind="pilot", name=pilot, message=streak))
+        if place.nodes.ended(node, cause):
+            found.append(Drained(site=place.name, kind="node", name=node, message=streak))
+        return found
+
+    def pilot_gone(self, site: str, pilot: str) -> None:
+        """What was counted against a pilot is forgotten with it."""
+        if (place := self._sites.by_name.get(site)) is not None:
+            place.pilots.forget(pilot)
+
+    # --- queues -------------------------------------------------------------------------------------------------------
+
+    @property
+    def queue_throttle_seconds(self) -> float:
+        """The queueTimeThrottle, as it is now."""
+        return self._sites.queue_times.throttle_seconds
+
+    def _too_long(self, queued_seconds: float | None) -> str:
+        throttle = self.queue_throttle_seconds
+        if queued_seconds is None or queued_seconds <= throttle:
+            return ""
+        return f"it queued for {queued_seconds:.0f} s, and more than {throttle:.0f} s is too long"
+
+    def pilot_began(self, site: str, *, queued_seconds: float) -> list[Change]:
+        """A pilot came out of the queue of a site; one that slept because of its queue has slots now."""
+        place = self._sites.by_name.get(site)
+        if place is None:
+            return []
+        self._sites.queue_times.observe(place.waits, queued_seconds)
+        if place.sleep is None or place.sleep.reason != "long-queue":
+            return []
+        score = self.settings.recovered_score
+        return [self._sites.wake(place, "pilot-began", "a pilot came out of its queue", score=score, canary=False)]
+
+    def still_queued(self, site: str, *, queued_seconds: float, at: float) -> list[Change]:
+        """Something is in the queue of a site for so long (1b for what never begins)."""
+        place = self._sites.by_name.get(site)
+        too_long = self._too_long(queued_seconds)
+        if place is None or place.sleep is not None or not too_long:
+            return []
+        return [self._sites.hibernate(place, "long-queue", too_long, at=at)]
+
+    def replica_won(self, queued_seconds: float, *, others: Iterable[tuple[str, float]], at: float) -> list[Change]:
+        """A replica began after so long; `others` are the sites that had not begun theirs, and how long those waited."""
+        changes: list[Change] = []
+        for site, waited in others:
+            place = self._sites.by_name.get(site)
+            if place is None or waited <= queued_seconds:
+                continue  # replicas are not launched together: who waited for less time has lost nothing
+            if place.sleep is None:
+                place.score.outqueued()
+                self._sites.touch(place)
+            changes += self.still_queued(site, queued_seconds=waited, at=at)
+        return changes
+
+    def replicate_after_seconds(self, site: str) -> float:
+        """After how long in the queue of a site another attempt may be made elsewhere."""
+        place = self._sites.by_name.get(site)
+        median = place.median_wait_seconds if place is not None else None
+        return max(self.settings.replication_min_queue_seconds, self.settings.replication_medians * (median or 0.0))
+
+    def may_replicate(self, *, queue_replicas: int, live: int) -> bool:
+        """Whether a package with so many queue replicas and so many live attempts may have one more."""
+        return queue_replicas < self.settings.replication_limit and live < self.settings.max_replicas
+
+    # --- probes and people ----------------------------------------------------------------------------------------------
+
+    def probe_told(
+        self, site: str, *, passed: bool, at: float, score: float | None = None, message: str = ""
+    ) -> list[Change]:
+        """A probe ran; `score` is what it thinks of a site at which nothing was tried yet."""
+        place = self._sites.by_name.get(site)
+        if place is None or (place.sleep is not None and place.sleep.reason == "by-hand"):
+            return []
+        if not passed:
+            told = message or "a probe failed"
+            return [] if place.sleep else [self._sites.hibernate(place, "probe-failed", told, at=at)]
+        if place.sleep is not None:
+            earned = self.settings.woken_score if score is None else score
+            return [self._sites.wake(place, "probe-passed", message or "a probe passed", score=earned, canary=True)]
+        if score is not None and not place.live and not len(place.ends.window):
+            place.score.reset(score)
+            self._sites.touch(place)
+        return []
+
+    def hibernate(self, site: str, *, at: float, message: str = "") -> list[Change]:
+        """Somebody puts a site to sleep, until somebody wakes it."""
+        place = self._sites.by_name.get(site)
+        if place is None or (place.sleep is not None and place.sleep.reason == "by-hand"):
+            return []
+        return [self._sites.hibernate(place, "by-hand", message or "somebody put it to sleep", at=at)]
+
+    def wake(self, site: str, *, message: str = "") -> list[Change]:
+        """Somebody wakes a site; it gets one canary first."""
+        place = self._sites.by_name.get(site)
+        if place is None or place.sleep is None:
+            return []
+        place.times = 0
+        score = self.settings.woken_score
+        return [self._sites.wake(place, "by-hand", message or "somebody woke it", score=score, canary=True)]

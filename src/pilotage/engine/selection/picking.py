@@ -1,0 +1,155 @@
+"""The last stage: one of the candidates is picked; where there is none, the first that sleeps gets a new chance."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from pilotage.engine.selection.draws import Draws
+from pilotage.engine.selection.place import Place
+from pilotage.engine.selection.pools import CANDIDATE, HIBERNATED, REFUSED, Pool
+from pilotage.engine.selection.settings import Policy
+from pilotage.engine.selection.sites import Sites
+from pilotage.engine.selection.status import Woken, wakes_at
+from pilotage.engine.selection.thompson import sample
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """The site that was picked, and how it came to that."""
+
+    site: str
+    policy: Policy
+    tscore: float
+    weight: int
+    total: int  # of all candidates with room, its own included
+    candidates: int
+    preferred: bool = False  # it was asked for by name
+    woken: Woken | None = None  # it slept until now
+
+
+def pick(
+    sites: Sites,
+    pool: Pool,
+    draws: Draws,
+    *,
+    now: float,
+    avoid: Collection[str],
+    unfit: Collection[str],
+    prefer: str,
+    activity: str,
+) -> Choice | None:
+    """One of the candidates of a pool; None where there is none as things stand."""
+    if not (avoid or unfit or prefer):
+        index = _drawn(sites, pool, draws, now=now, activity=activity)
+        if index is not None:
+            return _choice(sites, pool, index)
+    hard = _indices(sites, unfit)
+    found = sites.by_name.get(prefer) if prefer else None
+    if found is not None and pool.status[found.index] == CANDIDATE and found.index not in hard:
+        return _choice(sites, pool, found.index, preferred=True)
+    left_out = left_out_of(sites, pool, avoid=avoid, unfit=unfit)
+    with pool.weights.without(left_out):
+        index = _drawn(sites, pool, draws, now=now, activity=activity)
+        if index is not None:
+            return _choice(sites, pool, index)
+    woken = wake_for(sites, pool, now=now, left_out=left_out)
+    if woken is None:
+        return None
+    # Whatever the policy, it is the one that was woken: there is no other.
+    pool = sites.pool(pool.asked, pool.shape)
+    return msgspec.structs.replace(_choice(sites, pool, sites.by_name[woken.site].index), woken=woken)
+
+
+def left_out_of(sites: Sites, pool: Pool, *, avoid: Collection[str], unfit: Collection[str]) -> set[int]:
+    """Who is left out: the unfit, and those to be avoided where any other site could do it."""
+    left_out = _indices(sites, unfit)
+    avoided = left_out | _indices(sites, avoid)
+    could = len(pool.status) - pool.counts[REFUSED]
+    return avoided if could > sum(pool.allowed(index) for index in avoided) else left_out
+
+
+def _indices(sites: Sites, names: Collection[str]) -> set[int]:
+    return {place.index for name in names if (place := sites.by_name.get(name)) is not None}
+
+
+def _drawn(sites: Sites, pool: Pool, draws: Draws, *, now: float, activity: str) -> int | None:
+    settings = sites.settings
+    if settings.policy == "best":
+        return pool.weights.best()
+    if settings.policy != "thompson":
+        return pool.weights.pick(draws.uniform())
+    compared = _compared(pool, draws, settings.thompson_looked_at)
+    if not compared:
+        return None
+    arms = [place.arms.look(activity) for index in compared if (place := sites.places[index]) is not None]
+    return compared[sample(arms, now, draws, settings)]
+
+
+def _compared(pool: Pool, draws: Draws, count: int) -> list[int]:
+    """All candidates, or of many as many as are compared, drawn by weight."""
+    found = pool.weights.some(count + 1)
+    if len(found) <= count:
+        return found
+    drawn: dict[int, int] = {}
+    while len(drawn) < count and (index := pool.weights.pick(draws.uniform())) is not None:
+        drawn[index] = pool.weights[index]
+        pool.weights[index] = 0
+    for index, weight in drawn.items():
+        pool.weights[index] = weight
+    return sorted(drawn)
+
+
+def _choice(sites: Sites, pool: Pool, index: int, *, preferred: bool = False) -> Choice:
+    place = sites.places[index]
+    assert place is not None
+    return Choice(
+        site=place.name,
+        policy=sites.settings.policy,
+        tscore=place.score.tscore,
+        weight=pool.weights[index],
+        total=pool.weights.total,
+        candidates=pool.counts[CANDIDATE],
+        preferred=preferred,
+    )
+
+
+def wake_for(sites: Sites, pool: Pool, *, now: float, left_out: Collection[int] = ()) -> Woken | None:
+    """Give the first of the queue a new chance that could do what is asked and whose time has come (2a)."""
+    if not pool.counts[HIBERNATED] or (not left_out and pool.asleep[0] <= now < pool.asleep[1]):
+        return None
+    first, earliest = _sleeper(sites, pool, now=now, left_out=left_out)
+    if first is None:
+        if not left_out:
+            pool.asleep = (now, earliest)
+        return None
+    message = "no other site can be picked: it gets a new chance, with one canary"
+    return sites.wake(first, "no-candidate", message, score=sites.settings.woken_score, canary=True)
+
+
+def next_wake_at(sites: Sites, pool: Pool, *, now: float, left_out: Collection[int] = ()) -> float | None:
+    """When the next sleeping site of a pool may get a new chance; None where there is none that time would wake."""
+    if not pool.counts[HIBERNATED]:
+        return None
+    first, earliest = _sleeper(sites, pool, now=now, left_out=left_out)
+    if first is not None:
+        return now
+    return earliest if earliest < float("inf") else None
+
+
+def _sleeper(sites: Sites, pool: Pool, *, now: float, left_out: Collection[int]) -> tuple[Place | None, float]:
+    """The first in the queue whose time has come; else when the first time comes."""
+    alone = pool.awake == sum(pool.is_awake(index) for index in left_out)
+    score = sites.settings.woken_score
+    earliest = float("inf")
+    for index in sites.asleep:
+        place = sites.places[index]
+        if place is None or place.sleep is None or not pool.allowed(index) or index in left_out:
+            continue
+        if place.sleep.reason == "by-hand" or not place.answers or not place.has_room(pool.shape, score=score):
+            continue
+        due = wakes_at(place.sleep, place.times, sites.settings, alone=alone)
+        if due <= now or now < place.sleep.since:  # a clock that was set back keeps nobody asleep
+            return place, due
+        earliest = min(earliest, due)
+    return None, earliest

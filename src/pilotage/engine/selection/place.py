@@ -1,0 +1,186 @@
+"""One site, as the choice sees it: what is known of it, what is under way there, and what was learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from pilotage.engine.selection.black_holes import Ends, Streaks, Tally
+from pilotage.engine.selection.filters import SiteDescription
+from pilotage.engine.selection.queue_times import median_seconds
+from pilotage.engine.selection.room import Room, room_of
+from pilotage.engine.selection.scores import Score
+from pilotage.engine.selection.settings import SelectionSettings
+from pilotage.engine.selection.status import Sleep, Status
+from pilotage.engine.selection.thompson import Arms, Evidence
+from pilotage.engine.selection.windows import Window
+
+
+class Underway(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that is not over."""
+
+    activity: str = ""
+    created_at: float
+    began_at: float | None = None  # None: it is queued
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was learned of a site: all that a restart needs. What is under way is told anew (`Selection.recount`)."""
+
+    site: str
+    earned: float  # the score without the load of what is under way
+    sleep: Sleep | None = None
+    times: int = 0  # put to sleep so often since it last did well
+    canary: bool = False
+    placed: int = 0  # canaries that are out
+    waits: tuple[int, ...] = ()  # the latest queue times, in microseconds
+    ends: tuple[int, ...] = ()  # the slot time of the latest ends in microseconds and 1 more, negative where one failed
+    arms: tuple[Evidence, ...] = ()
+    pilots: dict[str, int] = {}  # platform failures in a row
+    nodes: dict[str, int] = {}
+    proved: bool = False  # an attempt succeeded there, or ran for a while without one failing
+    trial_until: float | None = None  # where one began to run: it is proved when nothing fails before
+
+    @property
+    def status(self) -> Status:
+        """Whether it sleeps; which of those that do not are overloaded is a matter of the moment."""
+        return "candidate" if self.sleep is None else "hibernated"
+
+
+class Place:
+    """A site; mutable."""
+
+    __slots__ = (
+        "answers",
+        "arms",
+        "backlog",
+        "canary",
+        "description",
+        "ends",
+        "everyone",
+        "index",
+        "live",
+        "logged",
+        "name",
+        "nodes",
+        "pilots",
+        "placed",
+        "proved",
+        "score",
+        "settings",
+        "sleep",
+        "slots",
+        "times",
+        "trial_until",
+        "used",
+        "waits",
+    )
+
+    def __init__(
+        self, description: SiteDescription, *, index: int, settings: SelectionSettings, everyone: Tally
+    ) -> None:
+        """A site that nothing has happened at."""
+        self.name = description.name
+        self.index = index
+        self.settings = settings
+        self.everyone = everyone
+        self.description = description
+        initial = description.initial_score
+        self.score = Score(settings, settings.initial_score if initial is None else initial)
+        self.sleep: Sleep | None = None
+        self.times = 0
+        self.canary = False
+        self.placed = 0
+        self.proved = False
+        self.trial_until: float | None = None
+        self.answers = True
+        self.live = 0  # attempts
+        self.backlog = 0
+        self.used: dict[int, int] = {}  # shape → reservations and attempts under way
+        self.slots: dict[int, int] = {}  # shape → how many of it the live pilots hold at once
+        self.waits = Window()
+        self.ends = Ends(everyone)
+        self.arms = Arms(settings)
+        self.pilots = Streaks(settings)
+        self.nodes = Streaks(settings)
+        self.logged = -1  # where it stands in the list of changes
+
+    def room(self, shape: int, *, score: float | None = None) -> Room:
+        """How much of a shape may be reserved or under way; as it would be when woken with a score, where one is given."""
+        if not self.answers:
+            return Room(0, "away")
+        used = self.used.get(shape, 0)
+        if self.canary and self.placed and score is None:
+            return Room(used, "canary")
+        about, settings = self.description, self.settings
+        room = room_of(
+            self.score.tscore if score is None else self.score.tscore_with(score),
+            pilots=about.site.mode == "pilots",
+            job_throttle=about.site.job_throttle,
+            slots_factor=settings.slots_factor,
+            live_slots=self.slots.get(shape, 0),
+            backlog=self.backlog,
+        )
+        if not self.proved and self.everyone.sites > 1 and 0 < settings.trial_room < room.limit:
+            return Room(settings.trial_room, "trial")
+        return room
+
+    def has_room(self, shape: int, *, score: float | None = None) -> bool:
+        """Whether one more of a shape may be reserved."""
+        if self.answers and not self.canary and not self.used.get(shape):
+            return True  # where nothing is, there is always room for one
+        return self.used.get(shape, 0) < self.room(shape, score=score).limit
+
+    def use(self, shape: int, by: int) -> None:
+        """So many more, or fewer, are reserved or under way."""
+        self.used[shape] = max(0, self.used.get(shape, 0) + by)
+        if self.canary:
+            self.placed = max(0, self.placed + by)
+
+    @property
+    def median_wait_seconds(self) -> float | None:
+        """Of its queue; None where nothing is known."""
+        return median_seconds(self.waits)
+
+    def standing(self) -> Standing:
+        """What was learned."""
+        return Standing(
+            site=self.name,
+            earned=self.score.earned,
+            sleep=self.sleep,
+            times=self.times,
+            canary=self.canary,
+            placed=self.placed,
+            waits=self.waits.numbers(),
+            ends=self.ends.window.numbers(),
+            arms=self.arms.evidence(),
+            pilots=self.pilots.counts(),
+            nodes=self.nodes.counts(),
+            proved=self.proved,
+            trial_until=self.trial_until,
+        )
+
+    def restore(self, standing: Standing) -> None:
+        """Know what was learned; who keeps sums over all sites brings them up to date."""
+        self.score.reset(standing.earned)
+        self.sleep = standing.sleep
+        self.times = standing.times
+        self.canary = standing.canary
+        self.placed = standing.placed
+        self.waits = Window(standing.waits)
+        self.ends.restore(standing.ends)
+        self.arms = Arms(self.settings, standing.arms)
+        self.pilots.restore(standing.pilots)
+        self.nodes.restore(standing.nodes)
+        self.proved = standing.proved
+        self.trial_until = standing.trial_until
+
+    def recount(self, attempts: Iterable[Underway], *, samples: bool) -> None:
+        """These attempts are under way, whatever was thought; `samples` where evidence by activity is kept."""
+        found = list(attempts)
+        self.live = len(found)
+        self.ends.recount(each.began_at for each in found if each.began_at is not None)
+        if samples:
+            self.arms.recount((each.activity, each.created_at) for each in found)
+        self.placed = min(self.placed, self.live)  # a canary that was only reserved is reserved no more

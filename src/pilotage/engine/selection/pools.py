@@ -1,0 +1,139 @@
+"""Sites for what is asked: which of the three sets each is in, and the weights of those that can be picked.
+
+There is a pool for each different thing that is asked. What happens at a site goes into one list; a pool reads on in that list when it is
+asked, so what happens costs nothing for pools that nobody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from pilotage.engine.selection.filters import Asked, SiteDescription, allows
+from pilotage.engine.selection.place import Place
+from pilotage.engine.selection.status import wakes_at
+from pilotage.engine.selection.weights import Weights
+
+REFUSED, CANDIDATE, HIBERNATED, OVERLOADED = range(4)
+NAMES = ("", "candidate", "hibernated", "overloaded")
+
+
+class WeightOf(Protocol):
+    """What a site that can be picked weighs."""
+
+    def __call__(self, place: Place) -> int:
+        """At least 1."""
+
+
+class Changes:
+    """The sites at which something happened, by index, in order."""
+
+    __slots__ = ("_indices", "_read", "start")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._indices: list[int] = []
+        self.start = 0  # the position of the first that is kept
+        self._read = 0  # no pool has read further
+
+    @property
+    def end(self) -> int:
+        """The position after the last."""
+        return self.start + len(self._indices)
+
+    def note(self, place: Place, sites: int) -> None:
+        """Something happened at a site; once is enough until somebody has read it."""
+        if place.logged >= self._read:
+            return
+        if len(self._indices) > max(1024, 2 * sites):
+            self.start = self._read = (
+                self.end
+            )  # whoever is behind looks at every site, which is no more than to read all this
+            self._indices.clear()
+        place.logged = self.end
+        self._indices.append(place.index)
+
+    def since(self, position: int) -> Collection[int] | None:
+        """The sites from a position on, each once; None where that is too long ago."""
+        self._read = self.end
+        return set(self._indices[position - self.start :]) if position >= self.start else None
+
+
+class Pool:
+    """The sites for one thing that is asked."""
+
+    __slots__ = (
+        "_allowed",
+        "_awake",
+        "_position",
+        "_seen",
+        "asked",
+        "asleep",
+        "awake",
+        "counts",
+        "shape",
+        "status",
+        "weights",
+    )
+
+    def __init__(self, asked: Asked, shape: int) -> None:
+        """Nothing is known before `refresh`."""
+        self.asked = asked
+        self.shape = shape
+        self.weights = Weights()
+        self.status = bytearray()  # by index
+        self.counts = [0, 0, 0, 0]  # by status
+        self.awake = 0  # sites that could do it, answer, and do not sleep
+        self.asleep = (0.0, 0.0)  # from when until when none of them is woken, as things stand
+        self._seen: list[SiteDescription | None] = []
+        self._allowed = bytearray()
+        self._awake = bytearray()
+        self._position = -1
+
+    def refresh(self, places: list[Place | None], changes: Changes, weight_of: WeightOf) -> None:
+        """Take notice of what happened since it was last asked."""
+        if self._position == changes.end:
+            return
+        if more := len(places) - len(self._seen):
+            self._seen += [None] * more
+            for flags in (self.status, self._allowed, self._awake):
+                flags.extend(bytes(more))
+            self.counts[REFUSED] += more
+        changed = changes.since(self._position)
+        for index in range(len(places)) if changed is None else changed:
+            self._look(places[index], index, weight_of)
+        self._position = changes.end
+
+    def allowed(self, index: int) -> bool:
+        """Whether a site could do what is asked."""
+        return bool(self._allowed[index])
+
+    def is_awake(self, index: int) -> bool:
+        """Whether there is hope in a site: it could do it, answers, and does not sleep."""
+        return bool(self._awake[index])
+
+    def _look(self, place: Place | None, index: int, weight_of: WeightOf) -> None:
+        description = None if place is None else place.description
+        if self._seen[index] is not description:
+            self._seen[index] = description
+            self._allowed[index] = description is not None and allows(description, self.asked)
+        status, awake, weight = REFUSED, False, 0
+        if place is not None and self._allowed[index]:
+            awake = place.sleep is None and place.answers
+            if place.sleep is not None:
+                status = HIBERNATED
+            elif place.has_room(self.shape):
+                status, weight = CANDIDATE, weight_of(place)
+            else:
+                status = OVERLOADED
+        if awake != self._awake[index]:
+            self.asleep = (0.0, 0.0)
+        self.awake += awake - self._awake[index]
+        if place is not None and place.sleep is not None and status == HIBERNATED:
+            due = wakes_at(place.sleep, place.times, place.settings, alone=not self.awake)
+            self.asleep = (self.asleep[0], min(self.asleep[1], due))
+        self._awake[index] = awake
+        self.counts[self.status[index]] -= 1
+        self.counts[status] += 1
+        self.status[index] = status
+        self.weights[index] = weight

@@ -1,0 +1,128 @@
+"""The score of a site, and TScore, which follows from it (swift-site-selection, "Scoring mechanism").
+
+The load of operations under way is counted apart from what was earned and multiplied when it is asked for: whatever happens
+between, an operation that ended leaves nothing of its load behind, also where the score met its floor or was set to 0. (Swift's
+own code returns the load of what ended well only, so every failure costs a site its load for ever.)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pilotage.engine.selection.settings import SelectionSettings
+
+Operation = Literal["submission", "transfer", "file-operation"]
+"""What is scored besides attempts."""
+Trouble = Literal["failed", "connection-refused", "connection-timed-out"]
+"""How an operation can go wrong."""
+
+
+def tscore(score: float, settings: SelectionSettings) -> float:
+    """Between 1 / scoreHighCap and scoreHighCap, 1 where the score is 0."""
+    exponent = settings.tscore_b * math.log(settings.score_high_cap) / math.pi * math.atan(settings.tscore_c * score)
+    return math.exp(exponent)
+
+
+def submission_delta(seconds: float, settings: SelectionSettings) -> float:
+    """What the time of a submission adds: submissionTimeBias + submissionTimeFactor · seconds."""
+    factor = settings.submission_factor
+    return -settings.submission_seconds_base * factor + factor * seconds
+
+
+class Score:
+    """One site's score: what it earned, within floor and ceiling, and the load of what is under way."""
+
+    __slots__ = ("_earned", "_settings", "_tscore", "_underway")
+
+    def __init__(self, settings: SelectionSettings, earned: float) -> None:
+        """Begin with an initial score and nothing under way."""
+        self._settings = settings
+        self._underway: dict[Operation, int] = {"submission": 0, "transfer": 0, "file-operation": 0}
+        self._earned = self._bounded(earned)
+        self._tscore: float | None = None  # until it is asked for
+
+    @property
+    def earned(self) -> float:
+        """The score without the load of what is under way."""
+        return self._earned
+
+    @property
+    def load(self) -> float:
+        """Of what is under way."""
+        count, settings = self._underway, self._settings
+        return (
+            count["submission"] * settings.job_submission_load
+            + count["transfer"] * settings.transfer_load
+            + count["file-operation"] * settings.file_operation_load
+        )
+
+    @property
+    def value(self) -> float:
+        """The score."""
+        return self._bounded(self._earned + self.load)
+
+    @property
+    def tscore(self) -> float:
+        """What weight and room follow from."""
+        if self._tscore is None:
+            self._tscore = tscore(self.value, self._settings)
+        return self._tscore
+
+    def tscore_with(self, earned: float) -> float:
+        """The same as it would be if it had earned something else."""
+        return tscore(self._bounded(self._bounded(earned) + self.load), self._settings)
+
+    def underway(self, operation: Operation) -> int:
+        """How many of an operation are under way."""
+        return self._underway[operation]
+
+    def reset(self, earned: float) -> None:
+        """Begin anew, as hibernating and waking do; what is under way stays."""
+        self._earned = self._bounded(earned)
+        self._tscore = None
+
+    def recount(self, operation: Operation, count: int) -> None:
+        """So many are under way, whatever was thought."""
+        self._underway[operation] = max(0, count)
+        self._tscore = None
+
+    def began(self, operation: Operation) -> None:
+        """Take the load of an operation that begins."""
+        self._underway[operation] += 1
+        self._tscore = None
+
+    def ended(self, operation: Operation, trouble: Trouble | None = None) -> None:
+        """Return its load; and what its end is worth."""
+        self._underway[operation] = max(0, self._underway[operation] - 1)
+        if trouble is None:
+            self.succeeded()
+            return
+        self.failed()
+        if trouble == "connection-refused":
+            self._add(self._settings.connection_refused)
+        elif trouble == "connection-timed-out":
+            self._add(self._settings.connection_timed_out)
+
+    def submitted(self, seconds: float) -> None:
+        """A submission took so long."""
+        self._add(submission_delta(seconds, self._settings))
+
+    def succeeded(self) -> None:
+        """An operation or an attempt ended well."""
+        self._add(self._settings.success)
+
+    def failed(self) -> None:
+        """One did not."""
+        self._add(self._settings.failure)
+
+    def outqueued(self) -> None:
+        """A replica elsewhere began to run that had waited for less time."""
+        self._add(self._settings.queue_time_factor)
+
+    def _add(self, amount: float) -> None:
+        self._earned = self._bounded(self._earned + amount)
+        self._tscore = None
+
+    def _bounded(self, score: float) -> float:
+        return min(self._settings.score_ceiling, max(self._settings.score_floor, score))

@@ -1,0 +1,159 @@
+"""All sites together: who is there, who sleeps, and what is summed over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from pilotage.engine.selection.black_holes import Tally
+from pilotage.engine.selection.filters import Asked, SiteDescription
+from pilotage.engine.selection.place import Place, Standing
+from pilotage.engine.selection.pools import Changes, Pool
+from pilotage.engine.selection.queue_times import QueueTimes
+from pilotage.engine.selection.settings import SelectionSettings
+from pilotage.engine.selection.status import Hibernated, Sleep, SleepQueue, SleepReason, WakeRule, Woken
+from pilotage.engine.selection.weights import weight_of
+
+
+class Sites:
+    """The sites, by name and by index."""
+
+    def __init__(self, settings: SelectionSettings, observed_queue_seconds: Sequence[float] = ()) -> None:
+        """Begin with none; queue times of earlier runs give the throttle its first value."""
+        self.settings = settings
+        self.places: list[Place | None] = []
+        self.by_name: dict[str, Place] = {}
+        self.asleep = SleepQueue()
+        self.queue_times = QueueTimes(settings, observed_queue_seconds)
+        self.everyone = Tally()
+        self.changes = Changes()
+        self._trials: list[
+            tuple[float, int]
+        ] = []  # a heap: until when, and the index; who is tried anew is in it twice
+        self._weighted = settings.policy != "uniform"
+        self._pools: dict[tuple[int, Asked], Pool] = {}
+
+    def add(self, description: SiteDescription) -> Place:
+        """One more site, a candidate; one that is there is described anew and keeps what was learned of it."""
+        place = self.by_name.get(description.name)
+        if place is not None:
+            place.description = description
+        else:
+            index = len(self.places)
+            place = Place(description, index=index, settings=self.settings, everyone=self.everyone)
+            self.places.append(place)
+            self.by_name[place.name] = place
+            self._count_sites()
+        self.touch(place)
+        return place
+
+    def remove(self, place: Place) -> None:
+        """One less; its index is never given to another, so whoever comes back stands at the end."""
+        self._leave_queue(place)
+        self.queue_times.remove(place.waits)
+        place.ends.remove()
+        del self.by_name[place.name]
+        self.places[place.index] = None
+        self._count_sites()
+        self.touch(place)
+
+    def restore(self, place: Place, standing: Standing) -> None:
+        """Know of a site what was learned of it before."""
+        self._leave_queue(place)
+        self.queue_times.remove(place.waits)
+        place.restore(standing)
+        self.queue_times.add(place.waits)
+        if place.sleep is not None:
+            self.asleep.add(place.index, place.sleep.order)
+        if place.trial_until is not None:
+            heappush(self._trials, (place.trial_until, place.index))
+        self.touch(place)
+
+    def _count_sites(self) -> None:
+        """A site that is alone is not on trial: with another it is, and without it no more."""
+        self.everyone.sites = len(self.by_name)
+        if len(self.by_name) <= 2:
+            for place in self.by_name.values():
+                self.touch(place)
+
+    def try_until(self, place: Place, time: float) -> None:
+        """A site that is not proved is, when nothing fails there until a time."""
+        if not self.settings.trial_room:
+            return
+        place.trial_until = time
+        heappush(self._trials, (time, place.index))
+
+    def prove(self, place: Place) -> None:
+        """The trial of a site is over."""
+        place.proved = True
+        place.trial_until = None
+        self.touch(place)
+
+    def end_trials(self, now: float) -> float | None:
+        """End the trials whose time has come; when the next one does."""
+        trials = self._trials
+        while trials:
+            time, index = trials[0]
+            place = self.places[index]
+            if place is not None and place.trial_until == time:
+                if time > now:
+                    return time
+                self.prove(place)
+            heappop(trials)
+        return None
+
+    def touch(self, place: Place) -> None:
+        """Something happened there."""
+        self.changes.note(place, len(self.places))
+
+    def hibernate(self, place: Place, reason: SleepReason, message: str, *, at: float) -> Hibernated:
+        """Put a site to sleep: its score is 0, and it stands at the end of the queue."""
+        self._leave_queue(place)
+        order = self.asleep.next_order
+        place.sleep = Sleep(reason=reason, message=message, since=at, order=order, others=place.live)
+        self.asleep.add(place.index, order)
+        place.score.reset(0.0)
+        place.times += reason != "by-hand"
+        place.canary = False
+        place.placed = 0
+        place.trial_until = None  # what begins after it was woken tells
+        self.touch(place)
+        return Hibernated(site=place.name, reason=reason, message=message, others=place.live)
+
+    def wake(self, place: Place, rule: WakeRule, message: str, *, score: float, canary: bool) -> Woken:
+        """Make a site a candidate again."""
+        self._leave_queue(place)
+        place.sleep = None
+        place.score.reset(score)
+        place.canary = canary
+        place.placed = 0
+        self.touch(place)
+        return Woken(site=place.name, rule=rule, message=message, score=score, canary=canary)
+
+    def pool(self, asked: Asked, shape: int) -> Pool:
+        """The sites for what is asked, up to date."""
+        found = self._pools.get((shape, asked))
+        if found is None:
+            found = self._pools[shape, asked] = Pool(asked, shape)
+        self.refresh(found)
+        return found
+
+    def refresh(self, pool: Pool) -> None:
+        """Bring a pool up to date."""
+        pool.refresh(self.places, self.changes, self.weight)
+
+    def forget(self, asked: Asked, shape: int) -> None:
+        """Nobody asks for this any more."""
+        self._pools.pop((shape, asked), None)
+
+    def pools(self) -> list[Pool]:
+        """The sites for everything that was asked, up to date."""
+        return [self.pool(asked, shape) for shape, asked in list(self._pools)]
+
+    def weight(self, place: Place) -> int:
+        """What a candidate weighs."""
+        return weight_of(place.score.tscore) if self._weighted else 1
+
+    def _leave_queue(self, place: Place) -> None:
+        if place.sleep is not None:
+            self.asleep.remove(place.index, place.sleep.order)

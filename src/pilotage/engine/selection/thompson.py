@@ -1,0 +1,148 @@
+"""Thompson sampling: a site is drawn as often as it is believed to be the quickest to finish work of an activity.
+
+For each site and activity there are two beliefs. How probable success is: a beta distribution over successes and failures. At what
+rate attempts come to success: a gamma distribution over how many did and how much time all of them took, from being
+handed over to their end. An attempt that is not over counts with its age so far and without an end, which is what censored
+evidence means for a constant rate: a site that queues for ever looks worse with every minute. So does one that failed; a
+site that fails at once therefore never looks quick. Evidence loses half of its weight in each half-life, so that drift is
+followed. A draw from both beliefs, multiplied, is how many successes a second the site may give; the largest wins. A site
+that nothing is known of is thought to take as long as those it is compared with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from pilotage.engine.selection.draws import Draws
+from pilotage.engine.selection.settings import SelectionSettings
+from pilotage.engine.selection.windows import microseconds
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of an activity at a site, as of a time; times in seconds."""
+
+    activity: str
+    successes: float = 0.0
+    failures: float = 0.0
+    seconds: float = 0.0
+    at: float = 0.0
+
+
+class Arm:
+    """An activity at a site: its evidence, and what is under way."""
+
+    __slots__ = ("_since", "_underway", "evidence")
+
+    def __init__(self, evidence: Evidence) -> None:
+        """Begin with some."""
+        self.evidence = evidence
+        self._underway = 0
+        self._since = 0  # the sum of when what is under way was handed over, in microseconds
+
+    def began(self, at: float) -> None:
+        """An attempt was handed over."""
+        self._underway += 1
+        self._since += microseconds(at)
+
+    def left(self, created_at: float) -> None:
+        """It is over, or nobody waits for it."""
+        if self._underway:
+            self._underway -= 1
+            self._since -= microseconds(created_at)
+
+    def recount(self, created_at: Iterable[float]) -> None:
+        """These are under way, whatever was thought."""
+        times = [microseconds(each) for each in created_at]
+        self._underway, self._since = len(times), sum(times)
+
+    @property
+    def underway(self) -> int:
+        """How many are under way."""
+        return self._underway
+
+    def censored_seconds(self, now: float) -> float:
+        """The age of all that is under way."""
+        return max(0, self._underway * microseconds(now) - self._since) / 1e6
+
+    def share(self, now: float, half_life: float) -> float:
+        """How much of its evidence counts by now."""
+        age = now - self.evidence.at
+        return math.pow(0.5, age / half_life) if age > 0.0 else 1.0
+
+    def ended(self, now: float, seconds: float, *, succeeded: bool, half_life: float) -> None:
+        """An attempt ended so long after it was handed over."""
+        known, share = self.evidence, self.share(now, half_life)
+        self.evidence = Evidence(
+            activity=known.activity,
+            successes=known.successes * share + succeeded,
+            failures=known.failures * share + (not succeeded),
+            seconds=known.seconds * share + max(0.0, seconds),
+            at=max(known.at, now),
+        )
+
+    def figures(self, now: float, half_life: float) -> tuple[float, float, float]:
+        """Successes, failures and seconds by now, with the age of what is under way."""
+        known, share = self.evidence, self.share(now, half_life)
+        return known.successes * share, known.failures * share, known.seconds * share + self.censored_seconds(now)
+
+
+def sample(arms: Sequence[Arm], now: float, draws: Draws, settings: SelectionSettings) -> int:
+    """Which of the sites that are compared is picked, by its position."""
+    figures = [arm.figures(now, settings.thompson_half_life_seconds) for arm in arms]
+    # How long a success takes at the sites that are compared: what is thought of one of which nothing is known.
+    taken = settings.thompson_prior_seconds + sum(seconds for _, _, seconds in figures)
+    prior = taken / (1.0 + sum(successes for successes, _, _ in figures))
+    drawn = [
+        draws.beta(1.0 + successes, 1.0 + failures) * draws.gamma(1.0 + successes) / (prior + seconds)
+        for successes, failures, seconds in figures
+    ]
+    return drawn.index(max(drawn))
+
+
+class Arms:
+    """The activities of a site, those used latest."""
+
+    __slots__ = ("_arms", "_settings")
+
+    def __init__(self, settings: SelectionSettings, known: Iterable[Evidence] = ()) -> None:
+        """Begin with what is known, the least recently used first."""
+        self._settings = settings
+        self._arms = {each.activity: Arm(each) for each in known}
+
+    def of(self, activity: str) -> Arm:
+        """The arm of an activity, which becomes the one used latest."""
+        arm = self._arms.pop(activity, None)
+        if arm is None:
+            arm = Arm(Evidence(activity=activity))
+            self._forget_one()
+        self._arms[activity] = arm
+        return arm
+
+    def look(self, activity: str) -> Arm:
+        """The same to look at: nothing is used by that."""
+        return self._arms.get(activity) or Arm(Evidence(activity=activity))
+
+    def _forget_one(self) -> None:
+        if len(self._arms) < self._settings.thompson_activities_max:
+            return
+        idle = next((name for name, arm in self._arms.items() if not arm.underway), None)
+        if idle is not None:
+            del self._arms[idle]
+
+    def evidence(self) -> tuple[Evidence, ...]:
+        """All that is known, the least recently used first."""
+        return tuple(arm.evidence for arm in self._arms.values())
+
+    def recount(self, underway: Iterable[tuple[str, float]]) -> None:
+        """These attempts are under way: the activity of each and since when."""
+        times: dict[str, list[float]] = {name: [] for name in self._arms}
+        for activity, created_at in underway:
+            times.setdefault(activity, []).append(created_at)
+        for activity, created in times.items():
+            if created and activity not in self._arms:
+                self._arms[activity] = Arm(Evidence(activity=activity))
+            if activity in self._arms:
+                self._arms[activity].recount(created)
