@@ -1,0 +1,112 @@
+"""Reading `sites.yaml`: text → tree → checked entries, with every fault of the file at once; and writing one entry into it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from pilotage.language.folder import MemoryFolder
+from pilotage.language.reading.document import nearest_mark
+from pilotage.language.reading.kinds import Reading, Schema, describe
+from pilotage.language.reading.records import Record
+from pilotage.language.reading.schema import record_schema
+from pilotage.language.text.tree import Listing, Report, Scalar, Table
+from pilotage.language.text.yaml import read_tree
+from pilotage.model.definition import plain
+from pilotage.model.site_entry import SITE_NAME_FORM, SITES_VERSION, SiteEntry, SitesFile
+
+LOCAL_NAME = "local"
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,59}")
+_SSH_FORM = "ssh://HOST, ssh://USER@HOST or ssh://USER@HOST:PORT"
+
+
+def read_sites(data: bytes, *, file: str) -> tuple[SitesFile | None, Report]:
+    """Read a file of sites; the report has every fault, and there is no answer if there is one."""
+    tree, report = read_tree(data, file=file)
+    if tree is None:
+        return None, report
+    reading = Reading(report, MemoryFolder({}))
+    if not isinstance(tree, Table):
+        reading.fault("wrong-type", tree, f"expected a file with the field 'sites', got {describe(tree)}")
+        return None, report
+    head = tree.get("pilotage")
+    if head is None or not isinstance(head, Scalar) or head.text != str(SITES_VERSION):
+        got = "is missing" if head is None else f"is {describe(head)}"
+        hint = f"begin with the line  pilotage: {SITES_VERSION}"
+        reading.fault("unknown-version", head or tree, f"the field 'pilotage' {got}", hint=hint)
+        return None, report
+    found = Record(SitesFile).read(tree, (), reading)
+    if isinstance(found, SitesFile):
+        seen: dict[str, int] = {}
+        for position, entry in enumerate(found.sites):
+            if reading.is_faulty(("sites", position)):
+                continue
+            for code, message, field in _faults(entry, seen):
+                report.error(code, message, nearest_mark(reading.marks, ("sites", position, field)))
+            seen[entry.name] = position
+    return (found if isinstance(found, SitesFile) and not report.errors else None), report
+
+
+def write_sites(file: SitesFile) -> str:
+    """The canonical text of a file of sites."""
+    from pilotage.language.text.emit import write_yaml
+
+    return write_yaml(plain(file))
+
+
+class EntryLine(NamedTuple):
+    """Where an entry begins: its line, from 1, and how far its dash is from the margin."""
+
+    line: int
+    indent: int
+
+
+def entry_lines(data: bytes, *, file: str) -> list[EntryLine]:
+    """Where each entry of a file without faults begins."""
+    tree, report = read_tree(data, file=file)
+    listed = tree.get("sites") if isinstance(tree, Table) else None
+    found = []
+    for item in listed.items if isinstance(listed, Listing) else ():
+        line = report.lines[item.mark.line - 1]
+        found.append(EntryLine(item.mark.line, len(line) - len(line.lstrip())))
+    return found
+
+
+def sites_schema() -> Schema:
+    """The JSON Schema of a file of sites, for editors and other programs."""
+    return record_schema(SitesFile, title="the sites of pilotage", version=SITES_VERSION)
+
+
+def _faults(entry: SiteEntry, seen: dict[str, int]) -> Iterator[tuple[str, str, str]]:
+    """What is wrong between the fields of an entry, or between it and those before it: code, message, field."""
+    if not _NAME.fullmatch(entry.name):
+        yield "bad-name", f"{entry.name!r} cannot name a site: expected {SITE_NAME_FORM}", "name"
+    elif entry.name in seen:
+        yield "duplicate-name", f"two sites are called {entry.name!r}", "name"
+    elif entry.name == LOCAL_NAME and entry.kind != "local":
+        yield "bad-name", f"{LOCAL_NAME!r} is the computer that the service runs on", "name"
+    if entry.address and not _is_ssh(entry.address):
+        yield "bad-address", f"expected {_SSH_FORM}, got {entry.address!r}", "address"
+    if entry.kind == "local" and entry.address:
+        yield "misplaced-field", "the kind 'local' starts processes here, and has no address", "address"
+    if entry.kind == "local" and entry.mode == "bound":
+        yield "misplaced-field", "the kind 'local' has no batch system to bind a package to", "mode"
+    for field in ("queue", "account", "folder", "python"):
+        if any(ord(letter) < 32 for letter in getattr(entry, field)):
+            yield "bad-text", f"{field!r} cannot hold a control character", field
+    if entry.users and any(not user for user in entry.users):
+        yield "bad-name", "a user without a name", "users"
+
+
+def _is_ssh(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError:
+        return False
+    rest = parts.path.strip("/") or parts.query or parts.fragment or parts.password
+    host = parts.hostname or ""
+    safe = not host.startswith("-") and not (parts.username or "").startswith("-")  # ssh would take it for an option
+    return parts.scheme == "ssh" and bool(host) and safe and not rest and (port is None or port > 0)

@@ -1,0 +1,103 @@
+"""What a person writes down about a site: one entry of `sites.yaml`.
+
+These classes are the table of that file: its reader, its JSON Schema and its reference page are derived from their fields,
+types and descriptions, as for a job. What the engine makes of an entry is `pilotage.model.site.Site`.
+"""
+
+# Annotations are evaluated here, once: the reader asks for all of them at every start.
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from pilotage.model.definition import Count, Positive, Seconds, Value
+from pilotage.model.demand import Capacity
+from pilotage.model.site import Site, SiteMode
+
+SITES_VERSION = 1
+SITE_NAME_FORM = "letters, digits, '.', '_' and '-', starting with a letter, at most 60"
+
+Latitude = Annotated[float, Meta(ge=-90, le=90)]
+Longitude = Annotated[float, Meta(ge=-180, le=180)]
+StartedBy = Literal["service", "agent"]
+
+
+def _doc(text: str) -> Meta:
+    return Meta(description=text)
+
+
+class Location(Value, frozen=True, kw_only=True):
+    """Where a site stands on the map."""
+
+    latitude: Annotated[Latitude, _doc("Degrees north.")]
+    longitude: Annotated[Longitude, _doc("Degrees east.")]
+    place: Annotated[str, _doc("What the place is called.")] = ""
+
+
+class SiteEntry(Value, frozen=True, kw_only=True):
+    """A site: how it is reached, what may be asked of it, and what is there."""
+
+    name: Annotated[str, _doc("What to call it, in every command and in the book.")]
+    kind: Annotated[str, _doc("Its batch system: `local`, `slurm`, `gridengine`, or any other dialect there is.")]
+    address: Annotated[str, _doc("`ssh://USER@HOST:PORT` of its login node; none: the commands are run here.")] = ""
+    started_by: Annotated[
+        StartedBy, _doc("Who submits there: `service` itself, or `agent`: the site agent that runs in your account.")
+    ] = "service"
+    mode: Annotated[SiteMode, _doc("`pilots` pull their work; `bound`: one batch job for each package.")] = "pilots"
+    queue: Annotated[str, _doc("The queue or partition; none: the usual one there.")] = ""
+    account: Annotated[str, _doc("The account or project that is charged.")] = ""
+    directives: Annotated[tuple[str, ...], _doc("Further options of its batch system, word by word.")] = ()
+    folder: Annotated[str, _doc("Where agents keep their files there; none: `.pilotage-site` in the home folder.")] = ""
+    python: Annotated[str, _doc("The Python 3.8 or later that starts the agent there.")] = "python3"
+    setup: Annotated[tuple[str, ...], _doc("Lines of shell before the agent starts, such as `module load …`.")] = ()
+    slots: Annotated[Positive, _doc("Cores that a pilot asks for, and packages of one core that it runs at once.")] = 1
+    memory_bytes: Annotated[Count | None, _doc("Memory that a pilot asks for; none: not asked for, and not known.")] = (
+        None
+    )
+    gpus: Annotated[Count, _doc("Graphics processors that a pilot asks for.")] = 0
+    scratch_bytes: Annotated[Count | None, _doc("Scratch space on a node.")] = None
+    wall_time_seconds: Annotated[Seconds | None, _doc("The longest that a batch job may last; none: no limit.")] = None
+    nodes_max: Annotated[Positive, _doc("The most nodes that one package may span.")] = 1
+    pilots_max: Annotated[Positive, _doc("Pilots that queue or run there at once.")] = 10
+    job_throttle: Annotated[
+        Annotated[float, Meta(ge=0)], _doc("How many packages are tried there before it is known: see site selection.")
+    ] = 2.0
+    platform: Annotated[str, _doc("What packages may ask for by `platform`, such as `x86_64-linux`.")] = ""
+    speed: Annotated[
+        Annotated[float, Meta(gt=0)], _doc("How fast a core is beside the standard platform; scales estimates.")
+    ] = 1.0
+    job_types: Annotated[tuple[str, ...], _doc("Types of jobs it runs, such as `mpi`; `normal` always.")] = ()
+    node_names: Annotated[tuple[str, ...], _doc("Its nodes, by name or pattern, for packages that name theirs.")] = ()
+    data_handling: Annotated[tuple[str, ...], _doc("Data-handling services there.")] = ()
+    stores: Annotated[tuple[str, ...], _doc("Stores that its nodes reach, by the beginning of their URLs.")] = ()
+    software: Annotated[tuple[str, ...], _doc("What is installed: `ID` or `ID/VERSION`; none: not said.")] = ()
+    users: Annotated[tuple[str, ...], _doc("Whose packages it runs; none: everybody's.")] = ()
+    location: Annotated[Location | None, _doc("For the map.")] = None
+    initial_score: Annotated[float | None, _doc("What it is believed to be worth before it is known.")] = None
+    idle_seconds: Annotated[Seconds, _doc("A pilot without work for so long ends.")] = 300.0
+
+
+class SitesFile(Value, frozen=True, kw_only=True):
+    """All sites that a service knows besides the computer that it runs on."""
+
+    pilotage: Annotated[int, _doc("The version of this file's language.")] = SITES_VERSION
+    sites: Annotated[tuple[SiteEntry, ...], _doc("The sites.")] = ()
+
+
+def site_of(entry: SiteEntry) -> Site:
+    """What the engine knows of a site."""
+    return Site(
+        name=entry.name,
+        kind=entry.kind,
+        mode=entry.mode,
+        capacity=Capacity(
+            cores_hundredths=100 * entry.slots,
+            memory_bytes=entry.memory_bytes or 0,
+            gpus=entry.gpus,
+            scratch_bytes=entry.scratch_bytes or 0,
+        ),
+        nodes=entry.nodes_max,
+        wall_seconds=entry.wall_time_seconds or 0.0,
+        pilots_max=entry.pilots_max,
+        job_throttle=entry.job_throttle,
+    )

@@ -1,0 +1,128 @@
+"""`sites.yaml`: what it may say, what is refused and how, and that what is written is read back."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilotage.language.reading.sites import read_sites, write_sites
+from pilotage.model.definition import plain
+from pilotage.model.site_entry import Location, SiteEntry, SitesFile, site_of
+
+WHOLE = b"""\
+pilotage: 1
+sites:
+  - name: lyon
+    kind: slurm
+    address: ssh://me@login.example:2222
+    queue: long
+    account: biomed
+    directives: [--constraint=avx2]
+    slots: 4
+    memory: 8 GiB
+    wall_time: 2h
+    scratch: 50 GB
+    pilots_max: 20
+    platform: x86_64-linux
+    speed: 1.5
+    data_handling: [sam]
+    stores: ["s3://results/"]
+    software: [gate/9.1]
+    location: {latitude: 45.75, longitude: 4.85, place: Lyon}
+    initial_score: 2
+  - {name: farm, kind: gridengine, started_by: agent, mode: bound}
+"""
+
+
+def entry(**fields: object) -> SiteEntry:
+    return msgspec.convert({"name": "lyon", "kind": "slurm", **fields}, SiteEntry)
+
+
+def codes(text: str) -> list[str]:
+    found, report = read_sites(text.encode(), file="sites.yaml")
+    assert (found is None) == bool(report.errors)
+    return [problem.code for problem in report.errors]
+
+
+def one(fields: str) -> str:
+    return f"pilotage: 1\nsites:\n  - {{{fields}}}\n"
+
+
+def test_every_field_is_read_with_its_unit() -> None:
+    found, report = read_sites(WHOLE, file="sites.yaml")
+    assert report.errors == []
+    assert found is not None
+    lyon, farm = found.sites
+    assert (lyon.memory_bytes, lyon.wall_time_seconds, lyon.scratch_bytes) == (8 * 2**30, 7200, 50 * 10**9)
+    assert lyon.location == Location(latitude=45.75, longitude=4.85, place="Lyon")
+    assert (farm.started_by, farm.mode, farm.slots) == ("agent", "bound", 1)
+
+
+def test_the_engine_knows_of_a_site_what_one_pilot_has() -> None:
+    site = site_of(entry(slots=4, memory_bytes=2**30, wall_time_seconds=7200.0, pilots_max=3, nodes_max=2))
+    assert (site.capacity.cores_hundredths, site.capacity.memory_bytes) == (400, 2**30)
+    assert (site.wall_seconds, site.pilots_max, site.nodes) == (7200.0, 3, 2)
+
+
+@pytest.mark.parametrize(
+    "text, code",
+    [
+        ("sites: []", "unknown-version"),
+        ("pilotage: 2\nsites: []", "unknown-version"),
+        ("[]", "wrong-type"),
+        (one("name: lyon"), "missing-field"),
+        (one("name: lyon, kind: slurm, platfrom: x"), "unknown-field"),
+        (one("name: lyon, kind: slurm, slots: 0"), "out-of-range"),
+        (one("name: lyon, kind: slurm, location: {latitude: 91, longitude: 0}"), "out-of-range"),
+        (one("name: 1st, kind: slurm"), "bad-name"),
+        (one("name: local, kind: slurm"), "bad-name"),
+        (one("name: lyon, kind: slurm}\n  - {name: lyon, kind: pbs"), "duplicate-name"),
+        (one("name: lyon, kind: slurm, address: login.example"), "bad-address"),
+        (one("name: lyon, kind: slurm, address: ssh://-oProxyCommand=x"), "bad-address"),
+        (one("name: lyon, kind: slurm, address: 'ssh://me:secret@host'"), "bad-address"),
+        (one("name: here, kind: local, mode: bound"), "misplaced-field"),
+        (one("name: lyon, kind: slurm, mode: pilot"), "unknown-choice"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(text: str, code: str) -> None:
+    assert codes(text) == [code]
+
+
+def test_every_fault_of_a_file_is_told_at_once_and_where() -> None:
+    text = "pilotage: 1\nsites:\n  - {name: 1st, kind: slurm}\n  - {name: b, kind: slurm, address: nowhere}\n"
+    _, report = read_sites(text.encode(), file="sites.yaml")
+    assert [(problem.line, problem.code) for problem in report.errors] == [(3, "bad-name"), (4, "bad-address")]
+
+
+NAMES = st.from_regex(r"[a-z][a-z0-9._-]{0,20}", fullmatch=True).filter(lambda name: name != "local")
+WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1, max_size=12)
+ENTRIES = st.builds(
+    SiteEntry,
+    name=NAMES,
+    kind=st.sampled_from(["slurm", "gridengine", "pbs"]),
+    address=st.sampled_from(["", "ssh://host", "ssh://me@host:22"]),
+    mode=st.sampled_from(["pilots", "bound"]),
+    queue=WORDS,
+    directives=st.lists(WORDS, max_size=3).map(tuple),
+    slots=st.integers(1, 1000),
+    memory_bytes=st.none() | st.integers(0, 2**45),
+    speed=st.floats(0.01, 100).map(lambda value: round(value, 3)),
+    initial_score=st.none() | st.floats(-10, 10).map(lambda value: round(value, 3)),
+    users=st.lists(WORDS, max_size=2).map(tuple),
+)
+
+
+@given(st.lists(ENTRIES, max_size=4, unique_by=lambda each: each.name))
+def test_what_is_written_is_read_back(entries: list[SiteEntry]) -> None:
+    file = SitesFile(sites=tuple(entries))
+    found, report = read_sites(write_sites(file).encode(), file="sites.yaml")
+    assert report.errors == []
+    assert plain(found) == plain(file)
+
+
+@given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
+def test_whatever_the_bytes_reading_never_raises(data: bytes) -> None:
+    found, report = read_sites(data, file="sites.yaml")
+    assert found is not None or report.errors
