@@ -37,6 +37,8 @@ from pilotage.simulator.surroundings import AgentSettings, Surroundings
 
 JOB = "J1"
 START = 1_000_000.0
+GATHERED_MAX = 5_000
+"""So many events at a time are joined with the book."""
 
 
 class Log:
@@ -48,9 +50,8 @@ class Log:
         """Begin empty."""
         self.count = 0
         self._batches: list[tuple[Sequence[Checked], float]] = []
-        self._encode = msgspec.json.Encoder().encode_into
+        self._encode = msgspec.json.Encoder().encode_lines
         self._file = io.BytesIO()
-        self._buffer = bytearray()
 
     def append(self, events: Sequence[Checked], now: float) -> None:
         """Take a batch."""
@@ -66,11 +67,12 @@ class Log:
 
     def keep(self, events: Sequence[Checked], now: float) -> None:
         """Write a batch; the text is let go of, as a file would take it."""
-        for one in events:
-            self._encode(one.event, self._buffer, -1)  # behind those before it
         self._file.seek(0)
-        self._file.write(self._buffer)
-        self._buffer.clear()
+        self._file.write(self._encode([one.event for one in events]))
+
+    def close(self, now: float) -> None:
+        """Write what is left."""
+        self.sync()
 
     def crash(self, *, torn: bool) -> int:
         """Never."""
@@ -97,17 +99,33 @@ class _Shelf(MemoryLedger):
 
 
 class Folded(Log):
-    """The same with the folds of the book, in memory: facts, states, histograms, statistics."""
+    """The same with the folds of the book, in memory: facts, states, histograms, statistics.
+
+    Every batch is written at once; what is written is joined with the book some thousand events at a time, since each
+    join touches every slice of the statistics that its events fall into.
+    """
 
     def __init__(self) -> None:
         """Begin with an empty book."""
         super().__init__()
         self.ledger = _Shelf()
         self._codec = Codec()
+        self._gathered: list[Checked] = []
 
     def keep(self, events: Sequence[Checked], now: float) -> None:
-        """Write a batch and join it with the book."""
+        """Write a batch, and join what was gathered with the book once that is enough."""
         super().keep(events, now)
+        self._gathered += events
+        if len(self._gathered) >= GATHERED_MAX:
+            self._join(now)
+
+    def close(self, now: float) -> None:
+        """Join the rest."""
+        super().close(now)
+        self._join(now)
+
+    def _join(self, now: float) -> None:
+        events, self._gathered = self._gathered, []
         joined = join(self.ledger, events, received=now, codec=self._codec)
         if joined.receipt.kept != len(events):
             raise SystemExit(f"the book did not keep everything: {joined.receipt}")
@@ -180,14 +198,14 @@ class Yard:
         plan = self.definitions.plan(JOB, ())
         self.driver.receive(Submit(token=1, job=JOB, registered=registration(self.sketch), plan=plan))
         moments = 0
-        step, jobs = self.schedule.step, self.engine.jobs
+        step, jobs, driver = self.schedule.step, self.engine.jobs, self.driver
         while JOB not in jobs or jobs[JOB].counts[Standing.DONE] < self.packages:
-            steps = self.driver.steps
-            while steps == self.driver.steps:  # until the core took another one, nothing of the job has changed
+            steps = driver.steps
+            while steps == driver.steps:  # until the core took another one, nothing of the job has changed
                 if not step():
                     raise SystemExit("nothing more will happen, and the job is not done")
                 moments += 1
-        self.journal.sync()
+        self.journal.close(self.schedule.now)
         return moments
 
     @property

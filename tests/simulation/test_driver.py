@@ -41,6 +41,7 @@ class ScriptedBox(FaultBox):
 
     def __init__(self, *, strikes: dict[str, set[int]]) -> None:
         super().__init__(Faults(), Dice(1))
+        self.quiet = False  # it strikes, though no probability says so
         self.script = strikes
         self.asked: dict[str, int] = {}
 

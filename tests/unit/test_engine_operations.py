@@ -229,6 +229,24 @@ def test_restarting_a_killed_job_goes_on_with_everything_that_was_not_done() -> 
         assert len(small.told(payloads.CommitGranted, "1.1.1")) == 1
 
 
+def test_a_package_of_a_killed_job_that_never_began_is_cancelled_and_can_be_restarted() -> None:
+    with Small(site(cores=1)) as small:
+        small.submit(chain(lines=2))
+        pilot = small.pilot()
+        small.ask(Kill(job=JOB))
+        pilot.exchange()
+        for package in ("1.1.1", "1.2.1", "2.2.1"):
+            told = small.explain(package)
+            assert (told.standing, told.reasons[0].code) == ("cancelled", "job-cancelled")
+        assert [why.code for why in small.explain("1.2.1").reasons] == ["job-cancelled"]
+        assert isinstance(small.ask(Restart(job=JOB, package="1.2.1")), Accepted)
+        pilot.exchange()
+        assert pilot.packages == ["1.2.1"]
+        pilot.succeed("1.2.1")
+        pilot.succeed("2.2.1")
+        assert small.standings() == {"done": ["1.2.1", "2.2.1"], "cancelled": ["1.1.1"], "upstream": ["2.1.1"]}
+
+
 # --- reschedule and replicate ---------------------------------------------------------------------------------------
 
 

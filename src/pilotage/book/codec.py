@@ -15,6 +15,7 @@ import msgspec
 
 from pilotage.model.errors import did_you_mean
 from pilotage.model.events import (
+    ATTEMPT_MAX,
     COUNTER_MAX,
     DOTTED,
     EVENT_TYPES,
@@ -168,8 +169,25 @@ class Codec:
 
     def check(self, event: Event, index: int = 0) -> Checked | Refusal:
         """One event that is already a value."""
+        package, attempt = event.package, event.attempt
         try:
-            kind, place = self._subject(event)
+            if (
+                package is not None
+                and attempt is not None
+                and event.job in self._jobs
+                and event.stream in self._streams
+                and event.pilot is event.site is None
+                and 1 <= attempt <= ATTEMPT_MAX
+                and 1 <= event.n <= COUNTER_MAX
+                and 1 <= event.epoch <= COUNTER_MAX
+                and 0 <= event.seen <= COUNTER_MAX
+                and 0 <= event.time < TIME_MAX
+                and (found := self._places.get(package) or self._place_of(package)) is not None
+            ):  # as most are: nothing is wrong with it but, perhaps, its payload
+                kind: SubjectKind = "attempt"
+                place: Place | None = found
+            else:
+                kind, place = self._subject(event)
             reader = self._readers.get((event.type, kind, event.source, event.version))
             if reader is None:
                 data = self._payload(event, kind)
@@ -230,7 +248,7 @@ class Codec:
         name = event.pilot if event.pilot is not None else event.site
         if name is not None and name not in self._names:
             _remember(self._names, name, NAME, f"{kind} name")
-        if event.attempt is not None and not (1 <= event.attempt <= 999_999_999):
+        if event.attempt is not None and not (1 <= event.attempt <= ATTEMPT_MAX):
             raise _Refused("malformed", f"attempt {event.attempt}: attempts count from 1")
         text = event.package
         if text is None:

@@ -114,8 +114,16 @@ def on_attempt_finished(
             row.exit_status = data.exit_status
         if row.signal != data.signal:
             row.signal = data.signal
-        row.peak_memory_bytes = data.peak_memory_bytes
+        if row.peak_memory_bytes != data.peak_memory_bytes:
+            row.peak_memory_bytes = data.peak_memory_bytes
+        row.peak_memory_below_bytes = data.peak_memory_below_bytes
         row.cpu_seconds = data.cpu_seconds
+        row.cpu_user_seconds = data.cpu_user_seconds
+        row.cpu_system_seconds = data.cpu_system_seconds
+        if row.read_bytes != data.read_bytes:
+            row.read_bytes = data.read_bytes
+        if row.written_bytes != data.written_bytes:
+            row.written_bytes = data.written_bytes
         row.finished_position = position
     if data.manifest is not None and holds_too(row.keys, Register.STAGED, key, first=Register.FINISHED):
         row.staged_at = event.time

@@ -148,7 +148,12 @@ class AttemptFacts(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     exit_status: int | None = None
     signal: int | None = None
     peak_memory_bytes: int | None = None
+    peak_memory_below_bytes: int | None = None
     cpu_seconds: float | None = None
+    cpu_user_seconds: float | None = None
+    cpu_system_seconds: float | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
     keys: AttemptKeys = {}
 
 

@@ -30,6 +30,7 @@ _READY = Standing.READY  # an attribute of a class is slow to look up
 
 def bind(engine: Engine) -> None:
     """Reserve ready packages for sites as long as there is room."""
+    engine.stirred = False
     if not engine.active:
         return
     queues = list(engine.active)
@@ -107,8 +108,10 @@ def _bind(engine: Engine, queue: QueueClass, number: int, site: SiteState) -> No
 
 def displace(engine: Engine, queue: QueueClass) -> SiteState | None:
     """Make room by giving back a reservation of lower rank that nobody pulled."""
-    reserved = engine.reservations.items()
-    if not any(each.count and shape == queue.shape and level > queue.level for (shape, level), each in reserved):
+    for (shape, level), reserved in engine.reservations.items():
+        if reserved.count and shape == queue.shape and level > queue.level:
+            break
+    else:
         return None
     for site in engine.openings.open_sites(queue):
         if not site.known:
@@ -123,13 +126,14 @@ def displace(engine: Engine, queue: QueueClass) -> SiteState | None:
 
 def pull(engine: Engine) -> None:
     """Give what is reserved at a site to the pilots there that ask."""
-    while engine.asking or engine.pulled:
-        if engine.asking:
-            # One that asks anew is served by itself: the others that wait were looked at when they asked.
-            pilot = next(iter(engine.asking))
-            del engine.asking[pilot]
+    asking = engine.asking
+    while asking or engine.pulled:
+        # One that asks anew is served by itself: the others that wait were looked at when they asked.
+        for pilot in list(asking):
+            del asking[pilot]
             if pilot.waiting and pilot.site.reserved:
                 _serve(engine, pilot.site, pilot)
+        if asking or not engine.pulled:
             continue
         site = next(iter(engine.pulled))
         del engine.pulled[site]
@@ -148,16 +152,14 @@ def _serve(engine: Engine, site: SiteState, pilot: PilotState) -> None:
         create(engine, queue.job, site.reserved[queue][0], queue.demand, site, pilot=pilot)
         served = True
     leave_if_full(site, pilot)
-    if served:
-        bind(engine)  # what was pulled leaves room behind it where a pilot has a backlog
+    if served and engine.stirred:
+        bind(engine)  # what was pulled left room behind it, or is wanted once more
 
 
 def _first_taken(engine: Engine, site: SiteState, pilot: PilotState) -> QueueClass | None:
     """The class of the highest rank among those reserved at a site of which a pilot can take one."""
-    queues = list(site.reserved)
-    if len(queues) > 1:
-        queues.sort(key=_rank)
-    for queue in queues:
+    reserved = site.reserved
+    for queue in reserved if len(reserved) == 1 else sorted(reserved, key=_rank):
         if takes(pilot, queue, engine.now):
             return queue
     return None
@@ -173,9 +175,9 @@ def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
     """Whether a pilot can take one more of a class: beside what it runs, or into its backlog, and long enough."""
     if pilot.leaving or pilot.suspect:
         return False
-    demand = queue.demand
-    if not lasts(pilot, queue, now):
+    if pilot.ends_at is not None and not lasts(pilot, queue, now):
         return False
+    demand = queue.demand
     if pilot.fits(demand):
         return True
     return bool(pilot.backlog) and slots_for(demand, pilot.capacity) > 0 and pilot.in_backlog() < pilot.backlog
@@ -210,7 +212,7 @@ def create(
     created = payloads.AttemptCreated(
         site=site.name,
         pilot=pilot.name if pilot is not None else None,
-        lease_seconds=engine.settings.lease_seconds if pilot is not None else None,
+        lease_seconds=engine.lease_seconds if pilot is not None else None,
         replaces=over[-1] if over else None,
         replica=replica,
         memory_bytes=demand.memory_bytes if demand.memory_bytes != declared.memory_bytes else None,

@@ -49,6 +49,7 @@ class Engine:
     def __init__(self, *, sites: Sequence[Site], settings: EngineSettings, now: float = 0.0) -> None:
         """Begin with sites and no job."""
         self.settings = settings
+        self.lease_seconds = settings.lease_seconds
         self.now = now  # the time that leases and pauses are measured in
         self.stamp = now  # what the clock says, for events
         self.position = 0  # of the book, as last told
@@ -69,6 +70,7 @@ class Engine:
         self.provision_again = False  # a timer will look again
         self.shapes: dict[Demand, int] = {}
         self.demands: list[Demand] = []
+        self._latest_shape: tuple[Demand | None, int] = (None, 0)  # as it was last asked for
         self.sites: dict[str, SiteState] = {}
         self.openings = Openings(self)
         self.effects: list[Effect] = []
@@ -81,6 +83,7 @@ class Engine:
         self.revived: dict[tuple[JobState, int], None] = {}  # consumers that may have a future again
         self.ended: dict[JobState, None] = {}  # jobs at whose end something is to be decided
         self.grown: dict[JobState, None] = {}  # jobs whose late stages want a look
+        self.stirred = False  # since packages were last bound, something happened that may let one more be bound
         self.pulled: dict[SiteState, None] = {}  # sites where a new reservation may meet a slot
         self.asking: dict[PilotState, None] = {}  # pilots with something newly free
         self.told: dict[str, None] = {}  # pilots there is something new to say to
@@ -89,7 +92,7 @@ class Engine:
         self.left: dict[str, None] = {}  # ids of jobs that were let go of
         self.departed: list[str] = []  # pilots that ended since somebody looked
         self._orders = 0
-        self._decided: list[Checked] = []
+        self.decided: list[Checked] = []  # what was not told yet
         for site in sites:
             self.add_site(site)
 
@@ -110,11 +113,19 @@ class Engine:
 
     def shape_of(self, demand: Demand) -> int:
         """The number of a demand; what takes the same is one shape."""
-        shape = self.shapes.get(demand)
-        if shape is None:
-            shape = self.shapes[demand] = len(self.demands)
-            self.demands.append(demand)
-            self.openings.add_shape(shape, demand)
+        latest, shape = self._latest_shape
+        if demand is latest:  # mostly it is, and to look it up takes all of its parts
+            return shape
+        found = self.shapes.get(demand)
+        if found is None:
+            found = self._add_shape(demand)
+        self._latest_shape = demand, found
+        return found
+
+    def _add_shape(self, demand: Demand) -> int:
+        shape = self.shapes[demand] = len(self.demands)
+        self.demands.append(demand)
+        self.openings.add_shape(shape, demand)
         return shape
 
     def apply(self, one: Checked) -> None:
@@ -132,9 +143,12 @@ class Engine:
 
     def apply_to(self, number: int, one: Checked) -> None:
         """As `apply`, for an event that an agent says of a package of which the number was found."""
-        event = one.event
-        if event.job is not None:
-            self._fold(event, one.data, self.jobs.get(event.job), number)
+        event, data = one.event, one.data
+        if event.job is not None and (fold := PACKAGE_FOLDS.get(type(data))) is not None:
+            job = self.jobs.get(event.job)
+            fold(self, job, number, event, data)
+            if job is not None and job.special:
+                look_at_end(self, job)
 
     def _fold(self, event: Event, data: Payload, job: JobState | None, number: int | None) -> None:
         if number is not None:
@@ -186,7 +200,7 @@ class Engine:
             data=msgspec.Raw(_encode(data)),
         )
         self.next_n += 1
-        self._decided.append(Checked(0, event, kind, place, data))
+        self.decided.append(Checked(0, event, kind, place, data))
         if number is None:
             self._fold(event, data, job, None)
         elif (fold := PACKAGE_FOLDS.get(type(data))) is not None:
@@ -217,7 +231,7 @@ class Engine:
 
     def take_decided(self) -> list[Checked]:
         """The decisions that were not told yet."""
-        decided, self._decided = self._decided, []
+        decided, self.decided = self.decided, []
         return decided
 
     def take_effects(self) -> list[Effect]:

@@ -36,8 +36,9 @@ def hear(engine: Engine, exchange: Exchange) -> None:
     if pilot.backlog != exchange.backlog:
         engine.openings.backlog_changed(pilot.site, exchange.backlog - pilot.backlog)
         pilot.backlog = exchange.backlog
-    remaining = amount(exchange.remaining_seconds)
-    pilot.ends_at = None if remaining is None else engine.now + remaining
+    pilot.ends_at = None
+    if exchange.remaining_seconds is not None and (left := amount(exchange.remaining_seconds)) is not None:
+        pilot.ends_at = engine.now + left
     if pilot.capacity != exchange.capacity:
         engine.openings.slots_changed(pilot.site, pilot, -1)
         pilot.offers(exchange.capacity)
@@ -48,7 +49,7 @@ def hear(engine: Engine, exchange: Exchange) -> None:
             _recover(engine, pilot, ref)
     if engine.acting:
         stop_all_but(engine, pilot.name, exchange.held)
-    if len(pilot.owed) > len(pilot.assigned) + len(exchange.held) + _OWED_MAX:
+    if len(pilot.owed) > _OWED_MAX and len(pilot.owed) > len(pilot.assigned) + len(exchange.held) + _OWED_MAX:
         # It holds everything of which it has not told the end: the rest it forgot, as it was told.
         known = pilot.assigned.keys() | set(exchange.held)
         pilot.owed = {ref: epoch for ref, epoch in pilot.owed.items() if ref in known}

@@ -10,6 +10,7 @@ from pilotage.engine.admission import unmet
 from pilotage.engine.classes import queue_of
 from pilotage.engine.ending import why_it_ended
 from pilotage.engine.jobs import JobState
+from pilotage.engine.leaving import standing_of
 from pilotage.engine.openings import allowed
 from pilotage.engine.parts import STANDINGS, AttemptState, PackageWork, QueueClass, Standing
 from pilotage.engine.places import SiteState
@@ -24,8 +25,10 @@ _SHOWN_MAX = 5
 
 def explain(engine: Engine, job: JobState, number: int, facts: PackageFacts | None = None) -> Explanation:
     """The reasons for where a package is; `facts`, from the book, tell of attempts that are over."""
-    standing = job.standing[number]
-    reasons = [*_outer(job), *_REASONS[standing](engine, job, number, facts)]
+    standing = standing_of(job, number)
+    reasons = [*_outer(job)]
+    if standing == job.standing[number]:  # else its job is over, and with it all that was not begun
+        reasons += _REASONS[standing](engine, job, number, facts)
     if standing in (Standing.BLOCKED, Standing.READY, Standing.DELAYED, Standing.RESERVED) and number in job.work:
         reasons += _attempts(job.work[number])
     reasons += _history(job, number, facts)

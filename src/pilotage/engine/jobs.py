@@ -218,7 +218,7 @@ class JobState:
     def forget_idle(self, number: int) -> None:
         """Let go of the work on a package if there is nothing to remember."""
         work = self.work.get(number)
-        if work is not None and not work.bound and not work.attempts and not work.candidates and work.idle:
+        if work is not None and not work.attempts and not work.candidates and work.idle:
             del self.work[number]
 
     def note_cause(self, number: int, cause: str | None) -> None:
@@ -251,10 +251,14 @@ class JobState:
         """The packages that must not start before one is there."""
         for segment in self.plan.graph.segments:
             start, end = segment.successors.span(number)
-            if start != end:
-                for other in segment.successors.numbers[start:end]:
-                    if _awaited(segment, other, number):
-                        yield other
+            if start == end:
+                continue
+            if segment.common & _AWAITED:
+                yield from segment.successors.numbers[start:end]
+                continue
+            for other in segment.successors.numbers[start:end]:
+                if _awaited(segment, other, number):
+                    yield other
 
     def consumers(self, number: int) -> list[int]:
         """The packages that take what one makes, or wait for it."""

@@ -33,6 +33,17 @@ def is_over(job: JobState) -> bool:
     )
 
 
+def standing_of(job: JobState, number: int) -> int:
+    """Where a package is; with a job that was killed or given up is over what is not under way, as the book has it."""
+    standing = job.standing[number]
+    if standing >= Standing.DROPPED or not (job.cancelled or job.aborted):
+        return standing
+    work = job.work.get(number)
+    if work is not None and (work.candidates or any(not attempt.lost for attempt in work.attempts.values())):
+        return standing
+    return Standing.CANCELLED if job.cancelled else Standing.ABORTED
+
+
 def closes(job: JobState) -> bool:
     """Whether a job is cleared as a whole, or in all that is not dropped, and over."""
     if not job.cleared:

@@ -13,10 +13,10 @@ from pilotage.engine.classes import template_of
 from pilotage.engine.histories import failure_of
 from pilotage.engine.jobs import JobState
 from pilotage.engine.on_jobs import forget_epoch
-from pilotage.engine.parts import AttemptState, PackageWork, Standing
+from pilotage.engine.parts import FINAL, AttemptState, PackageWork, Standing
 from pilotage.engine.places import SiteState
-from pilotage.engine.readiness import count_busy, move, reconsider, release, satisfy
-from pilotage.engine.slots import let_go, occupy, stop_acting, vacate
+from pilotage.engine.readiness import count_busy, move, reconsider, satisfy, unreserve
+from pilotage.engine.slots import hold, let_go, occupy, stop_acting, vacate
 from pilotage.model import payloads
 from pilotage.model.demand import Demand
 from pilotage.model.events import Event
@@ -33,7 +33,7 @@ def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event,
     """A try begins; with a lease it is under way at once, without one it goes to the batch system of its site."""
     assert event.attempt is not None
     site = engine.sites.get(data.site)
-    if event.epoch != job.epoch_of(number) or job.is_final(number) or site is None:
+    if event.epoch != job.epoch_of(number) or job.standing[number] >= FINAL or site is None:
         # What was tried is in another queue than what never was: it must leave the one before its number says so.
         queued = job.standing[number] in (Standing.READY, Standing.RESERVED)
         if queued:
@@ -43,8 +43,9 @@ def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event,
             reconsider(engine, job, number)
         return
     work = job.work_of(number)
+    room: tuple[SiteState, int] | None = None  # what its reservation took
     if work.bound is not None:
-        release(engine, job, number)
+        room = unreserve(engine, job, work)
     elif job.standing[number] == Standing.READY:
         # It was taken out of its queue; where a further attempt is wanted, it must go in again.
         move(engine, job, number, Standing.BLOCKED)
@@ -53,7 +54,12 @@ def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event,
     attempt = begun(engine, job, number, ref, site=site, epoch=event.epoch, created_at=event.time, data=data)
     work.attempts[event.attempt] = attempt
     work.replicated += data.replica
-    occupy(engine, attempt)
+    if room == (site, attempt.shape) and not site.stuck:
+        hold(engine, attempt)  # what was reserved is used: nobody gets room by that, and nobody loses any
+    else:
+        if room is not None:
+            engine.openings.free(*room)
+        occupy(engine, attempt)
     reconsider(engine, job, number)
     # Only now: as long as it was in a queue, it was in that of its number before.
     if event.attempt > job.last_attempt[number]:
@@ -220,9 +226,10 @@ def on_attempt_finished(
     engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptFinished
 ) -> None:
     """It is over, well or not. One that was cancelled because nobody wanted it has not failed."""
-    if event.source == "agent":
-        _told_end(engine, event.stream, AttemptRef(job.id, event.package or "", event.attempt or 0))
     found = _spoken_for(job, number, event)
+    if event.source == "agent":
+        ref = found[1].ref if found is not None else AttemptRef(job.id, event.package or "", event.attempt or 0)
+        _told_end(engine, event.stream, ref)
     if found is None:
         return
     work, attempt = found
@@ -255,7 +262,7 @@ def _told_end(engine: Engine, pilot: str, ref: AttemptRef) -> None:
 
 def on_commit_granted(engine: Engine, job: JobState, number: int, event: Event, data: payloads.CommitGranted) -> None:
     """The package is done; whoever waited for it need not."""
-    if event.epoch != job.epoch_of(number) or job.is_final(number):
+    if event.epoch != job.epoch_of(number) or job.standing[number] >= FINAL:
         return
     job.granted[number] = event.attempt or 0
     move(engine, job, number, Standing.DONE)

@@ -53,6 +53,7 @@ class Openings:
 
     def tell(self, site: SiteState, shape: int) -> None:
         """Something changed for the better."""
+        self._engine.stirred = True
         if site.stuck:
             self._let_loose(site, shape)
         listed = self._listed[shape]
@@ -114,6 +115,7 @@ class Openings:
 
     def free(self, site: SiteState, shape: int) -> None:
         """One less."""
+        self._engine.stirred = True
         site.used[shape] -= 1
         if site.stuck or site.index not in self._listed[shape]:
             self.tell(site, shape)

@@ -9,9 +9,9 @@ from pilotage.engine.classes import template_of
 from pilotage.engine.growth import lost_stages
 from pilotage.engine.histories import DROPPED, RESCHEDULED
 from pilotage.engine.jobs import JobState
-from pilotage.engine.leaving import is_over
+from pilotage.engine.leaving import is_over, standing_of
 from pilotage.engine.on_pilots import lose
-from pilotage.engine.parts import STANDINGS, Standing
+from pilotage.engine.parts import FINAL, STANDINGS, Standing
 from pilotage.model import payloads
 from pilotage.model.errors import did_you_mean
 from pilotage.model.events import parse_dotted
@@ -198,8 +198,8 @@ def started_consumers(job: JobState, number: int, own: set[int]) -> Iterator[int
 def _restart(engine: Engine, job: JobState, operation: Restart) -> None:
     if operation.package:
         number = _package(job, operation.package)
-        if not job.is_final(number):
-            message = f"{operation.package} is not over: {STANDINGS[job.standing[number]]}"
+        if (standing := standing_of(job, number)) < FINAL:
+            message = f"{operation.package} is not over: {STANDINGS[standing]}"
             raise _Refusal(
                 "package-unfinished", message, subject=operation.package, next_step="reschedule it, or kill it"
             )

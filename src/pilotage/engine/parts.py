@@ -130,7 +130,7 @@ class PackageWork:
     @property
     def idle(self) -> bool:
         """Whether there is nothing to remember."""
-        return not (self.durable or self.bound or self.delayed_until)
+        return not (self.bound or self.delayed_until or self.durable)
 
     @property
     def durable(self) -> bool:

@@ -54,7 +54,7 @@ class PilotState:
         self.capacity = Capacity(cores_hundredths=0)
         self.free = [0, 0, 0, 0]  # cores in hundredths, memory, gpus, scratch: below nothing where a backlog waits
         self.backlog = 0
-        self.shapes: dict[Demand, int] = {}  # what it was given, by what it takes
+        self.shapes: dict[int, int] = {}  # how much it was given of each shape
         self.ends_at: float | None = None
         self.leaving = ""
         self.sequence = 0
@@ -68,22 +68,23 @@ class PilotState:
         """Give it an attempt."""
         self.assigned[attempt.ref] = attempt
         self.owed[attempt.ref] = attempt.epoch
-        self._use(attempt.demand, -1)
+        self._use(attempt, -1)
 
     def give_back(self, ref: AttemptRef) -> AttemptState | None:
         """Take an attempt off it."""
         attempt = self.assigned.pop(ref, None)
         if attempt is not None:
-            self._use(attempt.demand, 1)
+            self._use(attempt, 1)
         return attempt
 
-    def _use(self, demand: Demand, sign: int) -> None:
-        count = self.shapes.get(demand, 0) - sign
+    def _use(self, attempt: AttemptState, sign: int) -> None:
+        shapes, shape = self.shapes, attempt.shape
+        count = shapes.get(shape, 0) - sign
         if count:
-            self.shapes[demand] = count
+            shapes[shape] = count
         else:
-            del self.shapes[demand]
-        free = self.free
+            del shapes[shape]
+        demand, free = attempt.demand, self.free
         free[0] += sign * demand.cores_hundredths
         if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
             free[1] += sign * demand.memory_bytes
@@ -96,12 +97,13 @@ class PilotState:
         self.free = [capacity.cores_hundredths, capacity.memory_bytes, capacity.gpus, capacity.scratch_bytes]
         self.shapes.clear()
         for attempt in self.assigned.values():
-            self._use(attempt.demand, -1)
+            self._use(attempt, -1)
 
     def in_backlog(self) -> int:
         """How many of the attempts it was given cannot run beside those before them."""
         if len(self.shapes) == 1:
-            return max(0, len(self.assigned) - slots_for(next(iter(self.shapes)), self.capacity))
+            alike = next(iter(self.assigned.values())).demand
+            return max(0, len(self.assigned) - slots_for(alike, self.capacity))
         cores, memory, gpus, scratch = (
             self.capacity.cores_hundredths,
             self.capacity.memory_bytes,

@@ -80,7 +80,10 @@ def is_under_way(work: PackageWork) -> bool:
         return False
     if work.replicas > work.replicated:
         return False
-    return bool([1 for attempt in work.attempts.values() if not (attempt.suspect or attempt.lost)])
+    for attempt in work.attempts.values():  # noqa: SIM110 # a generator costs more than there are attempts
+        if not (attempt.suspect or attempt.lost):
+            return True
+    return False
 
 
 def move(engine: Engine, job: JobState, number: int, after: int) -> None:
@@ -96,19 +99,30 @@ def move(engine: Engine, job: JobState, number: int, after: int) -> None:
     counts[after] += 1
     if job.finals and template_of(job, number).final:
         job.count_final(before, after)
-    if after >= FINAL:
-        if after > FINAL and job.feeds_late[number] and not job.satisfied[number]:
-            job.dead_feeders.add(number)
-            engine.grown[job] = None
-        elif job.dead_feeders and not job.unfinished:
-            engine.grown[job] = None
-    elif job.dead_feeders:
-        job.dead_feeders.discard(number)
-    count_busy(engine, job, number)
+    if after > FINAL or job.dead_feeders:
+        _note_feeder(engine, job, number, after)
+    if after in _BUSY:  # of these there is something to remember
+        if not job.busy[number]:
+            count_busy(engine, job, number)
+        return
+    known = number in job.work
+    if known or job.busy[number]:
+        count_busy(engine, job, number)
     if after == _READY:
         _enqueue(engine, job, number)
-    if after not in _BUSY:  # of these there is something to remember
+    if known:
         job.forget_idle(number)
+
+
+def _note_feeder(engine: Engine, job: JobState, number: int, after: int) -> None:
+    """Whom a late stage waits for may have died, or live again; where nobody is left, its end is to be looked at."""
+    if after < FINAL:
+        job.dead_feeders.discard(number)
+    elif after > FINAL and job.feeds_late[number] and not job.satisfied[number]:
+        job.dead_feeders.add(number)
+        engine.grown[job] = None
+    elif job.dead_feeders and not job.unfinished:
+        engine.grown[job] = None
 
 
 def _dequeue(engine: Engine, queue: QueueClass, number: int) -> None:
@@ -132,6 +146,8 @@ def count_busy(engine: Engine, job: JobState, number: int) -> None:
         return
     job.busy[number] = busy
     sign = 1 if busy else -1
+    if not busy:
+        engine.stirred = True
     engine.owners[job.owner] = engine.owners.get(job.owner, 0) + sign
     if job.plan.limits and (category := template_of(job, number).category) in job.plan.limits:
         job.running_in[category] = job.running_in.get(category, 0) + sign
@@ -156,6 +172,7 @@ def look_at(engine: Engine, queue: QueueClass) -> None:
     """Have a class with ready packages looked at, unless nothing of its job may start, or it waits for a site to say so."""
     if queue.ready and queue.job.open and queue not in engine.stuck:
         engine.active[queue] = None
+        engine.stirred = True
 
 
 def reopen(engine: Engine, job: JobState) -> None:
@@ -170,8 +187,12 @@ def reopen(engine: Engine, job: JobState) -> None:
 
 def release(engine: Engine, job: JobState, number: int) -> None:
     """Give a reservation back."""
-    work = job.work[number]
-    site = work.bound
+    engine.openings.free(*unreserve(engine, job, job.work[number]))
+
+
+def unreserve(engine: Engine, job: JobState, work: PackageWork) -> tuple[SiteState, int]:
+    """End a reservation; the site and the shape that it still takes room of."""
+    site, number = work.bound, work.number
     assert site is not None
     queue = queue_of(engine, job, number)
     numbers = site.reserved[queue]
@@ -182,8 +203,8 @@ def release(engine: Engine, job: JobState, number: int) -> None:
     if not numbers:
         del site.reserved[queue]
     work.bound = None
-    engine.openings.free(site, queue.shape)
     queue.reservations.count -= 1
+    return site, queue.shape
 
 
 def reserve(engine: Engine, queue: QueueClass, number: int, site: SiteState) -> None:

@@ -11,7 +11,7 @@ from pilotage.engine.ending import end_by_failure, end_others, ends_the_job
 from pilotage.engine.growth import lost_stages
 from pilotage.engine.histories import UNHEARD, failure_of
 from pilotage.engine.jobs import JobState
-from pilotage.engine.parts import AttemptState, PackageWork, Standing
+from pilotage.engine.parts import FINAL, AttemptState, PackageWork, Standing
 from pilotage.engine.readiness import is_under_way, move, reconsider
 from pilotage.engine.restart import Failure, Verdict, verdict
 from pilotage.engine.timers import Due
@@ -28,12 +28,12 @@ def grant_what_succeeded(engine: Engine) -> None:
     while engine.grants:
         job, number = engine.grants.popleft()
         work = job.work.get(number)
-        if work is None or not work.candidates or job.is_final(number) or work.dropped:
+        if work is None or not work.candidates or job.standing[number] >= FINAL or work.dropped:
             continue
         if job.cancelled or job.aborted:
             continue
-        epoch = job.epoch_of(number)
-        engine.write(_GRANTED, job=job, number=number, attempt=min(work.candidates), epoch=epoch)
+        first = work.candidates[0] if len(work.candidates) == 1 else min(work.candidates)
+        engine.write(_GRANTED, job=job, number=number, attempt=first, epoch=job.epoch_of(number))
         if job.special and ends_the_job(job, number, 0):
             end_others(engine, job, number, 0)
 

@@ -46,8 +46,13 @@ def vacate(engine: Engine, attempt: AttemptState) -> None:
 
 def occupy(engine: Engine, attempt: AttemptState) -> None:
     """Take what an attempt takes."""
-    attempt.counted = True
     engine.openings.use(attempt.site, attempt.shape)
+    hold(engine, attempt)
+
+
+def hold(engine: Engine, attempt: AttemptState) -> None:
+    """Take what an attempt takes of its pilot; the room at its site is taken already."""
+    attempt.counted = True
     pilot = engine.pilots.get(attempt.pilot)
     if pilot is not None:
         pilot.take(attempt)

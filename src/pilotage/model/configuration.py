@@ -16,9 +16,11 @@ from pilotage.model.journal_address import JournalAddress, parse_journal_address
 
 Kind = Literal["text", "whole number", "number", "list of texts"]
 Limit = Annotated[int, Meta(ge=1, le=2**53 - 1)]
+Few = Annotated[int, Meta(ge=0, le=1000)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Duration = Annotated[float, Meta(ge=0)]
 Interval = Annotated[float, Meta(ge=0.1)]
+Days = Annotated[float, Meta(ge=0.01)]
 
 KIBIBYTE = 1024
 MEBIBYTE = 1024 * KIBIBYTE
@@ -55,10 +57,26 @@ class ServiceSettings(Section, frozen=True, kw_only=True):
 
     host: Annotated[str, _doc("The address it listens on.")] = "127.0.0.1"
     port: Annotated[Port, _doc("The port it listens on; 0 takes any free one.")] = 8642
+    address: Annotated[
+        str, _doc("The URL by which agents at other sites reach it; none: the one that it says when it starts.")
+    ] = ""
+    sites: Annotated[
+        str, _doc("The file of sites; none: `sites.yaml` beside these settings, or in the user's own settings.")
+    ] = ""
     batch_events_max: Annotated[Limit, _doc("Events in one batch; a larger one is refused with 413.")] = 10_000
     batch_bytes_max: Annotated[Limit, _doc("Bytes of one batch; a larger one is refused with 413.")] = 8 * MEBIBYTE
     event_bytes_max: Annotated[Limit, _doc("Bytes of one event; the rest of its batch is kept.")] = 4 * MEBIBYTE
     tag_bytes_max: Annotated[Limit, _doc("Bytes of the value of one tag.")] = 64 * KIBIBYTE
+    token_days: Annotated[
+        Days, _doc("How long a token of a site's agents lasts; it is renewed while they speak, in its last third.")
+    ] = 7.0
+    tls_certificate: Annotated[
+        str, _doc("The certificate that it shows over TCP, with its chain; none: that of `pilotage tls init`, if any.")
+    ] = ""
+    tls_key: Annotated[str, _doc("The key of that certificate.")] = ""
+    tls_ca: Annotated[
+        str, _doc("The authority that clients believe instead of those of their computers; none: theirs will do.")
+    ] = ""
 
 
 class EngineSection(Section, frozen=True, kw_only=True):
@@ -78,6 +96,10 @@ class EngineSection(Section, frozen=True, kw_only=True):
         _doc("How long a site is left alone after a pilot that never spoke; it doubles with each that follows."),
     ] = 60.0
     agent_idle_seconds: Annotated[Interval, _doc("An agent on this computer ends after so long without work.")] = 300.0
+    probes: Annotated[
+        Few, _doc("Probes of sites that are under way at once, by themselves; 0: only those asked for.")
+    ] = 0
+    probe_seconds: Annotated[Interval, _doc("No site is probed more often by itself than once in so long.")] = 3600.0
 
 
 class BookSettings(Section, frozen=True, kw_only=True):

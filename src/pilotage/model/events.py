@@ -8,6 +8,7 @@ The payloads are in `pilotage.model.payloads`.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Annotated, Literal
 
 import msgspec
@@ -69,6 +70,7 @@ def subject_kind(event: Event) -> SubjectKind | None:
     return "service" if event.job is None else "job"
 
 
+@lru_cache(maxsize=8192)  # the few packages that are under way are asked for again and again
 def parse_dotted(text: str) -> PackageId | None:
     """The package that `stage.line.n` names, or None."""
     found = DOTTED.fullmatch(text)

@@ -9,7 +9,7 @@ from pilotage.model.errors import PilotageError
 
 EXTRAS: Mapping[str, frozenset[str]] = {
     "postgres": frozenset({"psycopg"}),
-    "server": frozenset({"httptools", "litestar", "uvicorn"}),
+    "server": frozenset({"cryptography", "httptools", "jwt", "litestar", "uvicorn"}),
 }
 """The modules that each extra of the distribution brings."""
 

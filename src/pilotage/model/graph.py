@@ -63,7 +63,7 @@ class Rows:
 class Segment:
     """The packages that came at one time, and the edges they brought, as rows in both directions."""
 
-    __slots__ = ("count", "first", "kind_numbers", "kinds", "predecessors", "successors")
+    __slots__ = ("common", "count", "first", "kind_numbers", "kinds", "predecessors", "successors")
 
     def __init__(self, first: int, count: int, *, sources: Indices, targets: Indices, kinds: Kinds) -> None:
         """Take edges in any order; those between the same two packages become one with all their kinds."""
@@ -81,6 +81,7 @@ class Segment:
             del keys
         self.kinds: Kinds = kinds
         self.kind_numbers = kinds.data
+        self.common = int(np.bitwise_and.reduce(kinds)) if len(kinds) else 0  # what every edge is
         self.predecessors = Rows(targets, sources)
         by_source = np.argsort(sources, kind="stable")
         self.successors = Rows(sources[by_source], targets[by_source])

@@ -99,6 +99,9 @@ class StageLayout:
 
     def place(self, package: int) -> tuple[int, int, int]:
         """The place of a package as plain numbers: the stage, the line and the number, each from 1."""
+        if len(self.templates) == 1:  # all lines are alike
+            line, number = divmod(package - self.first, self.templates[0].packages)
+            return self.stage, line + 1, number + 1
         item, rest = divmod(package - self.first, self.package_period)
         template = bisect.bisect_right(self._package_starts, rest) - 1
         line, number = divmod(rest - self._package_starts[template], self.templates[template].packages)

@@ -32,4 +32,5 @@ ClearedBy = Literal["user", "timeout"]
 RestartCause = Literal["by-hand", "deep-resubmission", "remake", "revived"]
 """What opened a new epoch."""
 
-Phase = Literal["setup", "inputs", "application", "outputs"]
+Phase = Literal["setup", "inputs", "application", "outputs", "cleaning"]
+"""What an attempt does, in this order; only one that failed tells of its cleaning."""

@@ -15,6 +15,18 @@ class LogPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dropped_bytes: int = 0  # in the middle: too much was written to keep it all
 
 
+class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an attempt used, as far as its computer told: time and disk of its commands and the children they waited for."""
+
+    peak_memory_bytes: int | None = None
+    peak_memory_below_bytes: int | None = None  # where no more is known than that it was less
+    cpu_seconds: float | None = None
+    cpu_user_seconds: float | None = None
+    cpu_system_seconds: float | None = None
+    read_bytes: int | None = None  # from a disk: what the system had in memory is not read
+    written_bytes: int | None = None
+
+
 class PackageOutput(msgspec.Struct, frozen=True, kw_only=True):
     """GASW's output object: what became of a package, and where everything is that it wrote.
 
@@ -36,6 +48,7 @@ class PackageOutput(msgspec.Struct, frozen=True, kw_only=True):
     application_error: LogPlace | None
     folder: str  # under which the outputs have their names
     outputs: tuple[OutputFile, ...]  # those that were granted
+    measured: Measured = Measured()
 
 
 class PublishedFile(OutputFile, frozen=True, kw_only=True):

@@ -278,7 +278,12 @@ class AttemptFinished(Payload, frozen=True, kw_only=True):
     phases: Annotated[tuple[PhaseTimes, ...], Meta(max_length=16)] = ()
     manifest: Manifest | None = None
     peak_memory_bytes: Count | None = None
+    peak_memory_below_bytes: Count | None = None  # where no more is known than that it was less
     cpu_seconds: Amount | None = None
+    cpu_user_seconds: Amount | None = None
+    cpu_system_seconds: Amount | None = None
+    read_bytes: Count | None = None
+    written_bytes: Count | None = None
 
 
 class CommitGranted(Payload, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ class FailureCard(Told, frozen=True, kw_only=True):
     exit_status: int | None = None
     signal: int | None = None
     peak_memory_bytes: int | None = None
+    peak_memory_below_bytes: int | None = None  # where no more is known than that it was less
     site: str = ""
     node: str = ""
     again: bool = False  # it will be tried again by itself

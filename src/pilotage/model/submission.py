@@ -9,6 +9,8 @@ import msgspec
 from pilotage.model.definition import Definition, plain
 from pilotage.model.resolved import ResolvedLists
 
+SUPERSEDED = "superseded by"
+"""How the message begins with which a job is killed because its document was run again."""
 PLANNED_MAX = 1000
 """So many packages of a plan are told one by one; all are counted."""
 

@@ -69,6 +69,7 @@ class WorkScript(Wire, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     defer_exit_code: int | None = None
     defer_seconds: float = 0.0
+    files: tuple[WorkInput, ...] = ()  # the file that it is, as it was at submission; it is not brought anywhere
 
 
 class Work(Wire, frozen=True, kw_only=True):
@@ -79,6 +80,8 @@ class Work(Wire, frozen=True, kw_only=True):
     index: int  # the number of the package in its job
     folder: str  # the document's folder, which is the root of the job's tree
     staged: str  # the folder that outputs are put into: DOTTED-ATTEMPT-K for the K-th of the manifest, from 0
+    mark: str = ""  # a line of the file `mark` in `staged`: who reads it there sees the very folder; empty: nobody does
+    folder_mark: str = ""  # a file below `folder` that says the same, where `staged` is not below it
     inputs: tuple[WorkInput, ...] = ()
     binaries: tuple[WorkBinary, ...] = ()
     startup: tuple[str, ...] = ()  # the startup script with its parameters, instead of the binaries one by one
@@ -120,3 +123,4 @@ class AgentHears(Wire, frozen=True, kw_only=True):
 
     reply: ExchangeReply
     work: tuple[Work, ...] = ()
+    tokens: tuple[str, ...] = ()  # for what each of them runs: it may speak of its own package

@@ -91,7 +91,7 @@ class Workbench:
         del self.held[run.assignment.ref]
         if self._world.witness is not None:
             self._world.witness.on_ended(self._agent, run.assignment.ref, self._world.schedule.now)
-        if not run.running:
+        if run.started_at < 0.0:  # it never ran
             self.waiting.remove(run)
             return
         demand = run.assignment.demand

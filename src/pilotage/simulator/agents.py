@@ -151,7 +151,7 @@ class Agent:
 
     def _wake_at(self, time: float) -> None:
         """Look again at a time, or earlier where its end comes earlier."""
-        self._due_at = due_at = min(time, self._limit_at)
+        self._due_at = due_at = time if time < self._limit_at else self._limit_at  # noqa: FURB136 # a call costs more
         if due_at < self._armed_at:
             self._arm(due_at)
 
@@ -177,9 +177,10 @@ class Agent:
         world = self._world
         now = world.schedule.now
         bench, spool = self.bench, self._spool
-        for run in bench.held.values():
-            if now >= run.quiet_until:
-                self._tell_long_phase(run, now)
+        if bench.held:
+            for run in bench.held.values():
+                if now >= run.quiet_until:
+                    self._tell_long_phase(run, now)
         self._sequence += 1
         self._opened_at = now
         self._news = bool(spool.events)
@@ -194,7 +195,7 @@ class Agent:
             backlog=self.backlog,
             remaining_seconds=None if self._limit_at == math.inf else max(0.0, self._limit_at - now),
             leaving=self.leaving,
-            held=tuple(bench.held),
+            held=tuple(bench.held) if bench.held else (),
             events=spool.take_all() if spool.smuggled else tuple(spool.events),
         )
         world.network.send(message, world.uplink)
@@ -268,7 +269,8 @@ class Agent:
         self._heard_at = now
         self._interval_seconds = reply.interval_seconds
         self._patience_seconds = world.settings.patience_intervals * reply.interval_seconds
-        spool.seen = max(spool.seen, reply.position)
+        if reply.position > spool.seen:
+            spool.seen = reply.position
         spool.acknowledge(reply.acknowledged)
         if self.leaving:
             if spool.events:

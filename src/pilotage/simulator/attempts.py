@@ -171,18 +171,15 @@ class Run:
 
     def _phases(self, now: float, skew_seconds: float) -> tuple[PhaseTimes, ...]:
         """The phases that took any time."""
-        bounds: tuple[tuple[Phase, float, float], ...] = (
-            ("inputs", self.started_at, self.application_at),
-            ("application", self.application_at, self.outputs_at),
-            ("outputs", self.outputs_at, now),
-        )
-        phases = []
-        for phase, begins_at, until in bounds:
-            ends_at = min(until, now)
-            if ends_at > begins_at:
+        begins_at = self.started_at
+        phases: tuple[PhaseTimes, ...] = ()
+        phase: Phase
+        for phase, until in (("inputs", self.application_at), ("application", self.outputs_at), ("outputs", now)):
+            if until > begins_at and now > begins_at:
                 told_at = max(0.0, begins_at + skew_seconds)
-                phases.append(PhaseTimes(phase=phase, started_at=told_at, seconds=ends_at - begins_at))
-        return tuple(phases)
+                phases += (PhaseTimes(phase=phase, started_at=told_at, seconds=min(until, now) - begins_at),)
+            begins_at = until
+        return phases
 
 
 def manifest_of(ref: AttemptRef) -> tuple[OutputFile, ...]:

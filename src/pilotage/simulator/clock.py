@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 Action = Callable[..., object]
 
@@ -30,17 +32,19 @@ class Handle:
 
 
 _Entry = tuple[float, int, Action | Handle, tuple[object, ...]]
+_Batch = tuple[float, int, Any, Any]  # an action, and what it is called with, one after the other
 
 
 class Schedule:
     """The one clock of a simulation. Of two things at one time, the one that was scheduled first happens first."""
 
-    __slots__ = ("_called_off", "_count", "_heap", "now")
+    __slots__ = ("_called_off", "_count", "_heap", "_line", "now")
 
     def __init__(self, start: float = 0.0) -> None:
         """Begin at a time; nothing is to happen yet."""
         self.now = start
         self._heap: list[_Entry] = []
+        self._line: deque[_Batch] = deque()  # what came in order, and need not be sorted
         self._count = 0
         self._called_off = 0
 
@@ -58,12 +62,35 @@ class Schedule:
     def post(self, time: float, action: Action, *arguments: object) -> None:
         """As `at`, for what nobody will call off: it costs half as much."""
         self._count = count = self._count + 1
-        _push(self._heap, (max(self.now, time), count, action, arguments))
+        at = time if time > self.now else self.now  # noqa: FURB136 # a call costs more
+        _push(self._heap, (at, count, action, arguments))
+
+    def line_up(self, time: float, action: Callable[[Any], object], argument: object) -> None:
+        """As `post`, at a time that has not passed, for what happens after all that was lined up before: it is not sorted in.
+
+        Of one action at one time, all that was lined up with nothing scheduled in between is one step.
+        """
+        line, count = self._line, self._count
+        if line:
+            last_time, last_count, last_action, arguments = line[-1]
+            if last_count == count and last_time == time and last_action == action:
+                arguments.append(argument)
+                return
+            if time < last_time:
+                self.post(time, action, argument)
+                return
+        self._count = count + 1
+        line.append((time, count + 1, action, [argument]))
 
     def step(self) -> bool:
         """Let the earliest thing happen; False when there is nothing left."""
-        heap = self._heap
-        while heap:
+        heap, line = self._heap, self._line
+        while heap or line:
+            if line and (not heap or line[0] < heap[0]):
+                self.now, _, act, batch = line.popleft()
+                for argument in batch:
+                    act(argument)
+                return True
             time, _, action, arguments = _pop(heap)
             if isinstance(action, Handle):
                 planned, action.action = action.action, None
@@ -87,12 +114,13 @@ class Schedule:
         while self._heap and _is_called_off(self._heap[0]):
             heapq.heappop(self._heap)
             self._called_off -= 1
-        return self._heap[0][0] if self._heap else None
+        times = [entries[0][0] for entries in (self._heap, self._line) if entries]
+        return min(times, default=None)
 
     @property
     def pending(self) -> int:
         """How many things are still to happen."""
-        return len(self._heap) - self._called_off
+        return len(self._heap) - self._called_off + sum(len(arguments) for _, _, _, arguments in self._line)
 
     def call_off(self) -> None:
         """Count one entry that was called off, and sweep once most of them are."""

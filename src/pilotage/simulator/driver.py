@@ -153,12 +153,12 @@ class Driver:
         if self.core is None:
             return
         self._inbox.append(message)
-        self._step_soon()
+        if not self._step_due:
+            self._step_soon()
 
     def _step_soon(self) -> None:
-        if not self._step_due:
-            self._step_due = True
-            self._schedule.after(self._timing.collect_seconds, self._step, self._life)
+        self._step_due = True
+        self._schedule.after(self._timing.collect_seconds, self._step, self._life)
 
     def _tick(self, life: int) -> None:
         if life == self._life and self.core is not None and not self._step_due:
@@ -241,12 +241,12 @@ class Driver:
 
     def _release(self, count: int) -> None:
         """Say and do what waited for the write; the process may die between any two of them."""
-        life = self._life
+        life, deliver, quiet = self._life, self._around.deliver, self._box.quiet
         outboxes, self._unreleased = self._unreleased[:count], self._unreleased[count:]
         for outbox in outboxes:
             for reply in outbox.replies:
-                self._around.deliver(reply)
-                if self._dies("between releases"):
+                deliver(reply)
+                if not quiet and self._dies("between releases"):
                     return
             for answer in outbox.answers:
                 self._around.tell(answer)
@@ -291,12 +291,14 @@ class Driver:
 
     def _note_growth(self, inbox: Sequence[Input], events: Sequence[Checked]) -> None:
         """A stage has grown when the core wrote so; a growth that it did not want is forgotten."""
+        grown = [message for message in inbox if isinstance(message, Grown)]
+        if not grown:
+            return
         for checked in events:
             if type(checked.data) is payloads.StageExpanded and checked.event.job is not None:
                 self.growth[checked.event.job] = (*self.growth.get(checked.event.job, ()), _grown_over(checked.data))
-        for message in inbox:
-            if isinstance(message, Grown):
-                self._grown(message.job, message.stage)
+        for message in grown:
+            self._grown(message.job, message.stage)
 
     def _grown(self, job: str, stage: int) -> None:
         queue = self._expanding.get(job, [])
@@ -306,7 +308,7 @@ class Driver:
                 self._schedule.after(self._timing.expand_seconds, self._grow, self._life, job)
 
     def _dies(self, point: str) -> bool:
-        if self._box.strikes("service_crashed"):
+        if not self._box.quiet and self._box.strikes("service_crashed"):
             self._crash(point)
             return True
         return False

@@ -80,6 +80,12 @@ class SeededNature:
         self._sites = dict(sites)
         self._loops = loops
         self._kills = kills
+        # Where nothing but the work varies, nothing else is drawn.
+        inputs, outputs, memory = habits.inputs_seconds, habits.outputs_seconds, habits.memory_bytes
+        self._fixed: tuple[float, float, int] | None = None
+        steady = not (habits.doomed or loops or kills)
+        if steady and isinstance(inputs, Fixed) and isinstance(outputs, Fixed) and isinstance(memory, Fixed):
+            self._fixed = inputs.value, outputs.value, int(memory.value)
 
     def fate(self, ref: AttemptRef, site: str) -> Fate:
         """What comes of an attempt at a site."""
@@ -87,6 +93,9 @@ class SeededNature:
         package = f"{self._seed}/{ref.job}/{ref.package}"
         numbers = Keyed(package)
         work_seconds = habits.application_seconds.draw(numbers)
+        if self._fixed is not None and site not in self._sites:
+            inputs_seconds, outputs_seconds, memory_bytes = self._fixed
+            return Fate(inputs_seconds, work_seconds, outputs_seconds, memory_bytes)
         memory_bytes = int(habits.memory_bytes.draw(numbers))
         doomed = habits.doomed > 0.0 and numbers.random() < habits.doomed
         doom = 2 + int(numbers.random() * 5) if doomed else 0

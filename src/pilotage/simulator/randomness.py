@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-import struct
 from statistics import NormalDist
 from typing import Protocol
 
@@ -17,7 +16,9 @@ import msgspec
 
 _STEP = 2.0**-53
 _NORMAL = NormalDist()
-_unpack = struct.Struct(">8Q").unpack
+_blake2b = hashlib.blake2b
+_DIGEST_BYTES = 64
+_NUMBER_BYTES = 8
 
 
 class Numbers(Protocol):
@@ -49,22 +50,24 @@ class Dice:
 class Keyed:
     """Numbers that follow from a text alone, on every machine: cheap enough for a few of them per attempt."""
 
-    __slots__ = ("_blocks", "_text", "_words")
+    __slots__ = ("_blocks", "_digest", "_left", "_text")
 
     def __init__(self, text: str) -> None:
         """Begin with a text; nothing is computed before the first number is asked for."""
         self._text = text
         self._blocks = 0
-        self._words: list[int] = []
+        self._left = 0  # so many bytes of the digest are not used yet, the first ones
 
     def random(self) -> float:
         """The next number."""
-        words = self._words
-        if not words:
+        end = self._left
+        if not end:
             block = f"{self._text}/{self._blocks}".encode()
             self._blocks += 1
-            words.extend(_unpack(hashlib.blake2b(block, digest_size=64).digest()))
-        return (words.pop() >> 11) * _STEP
+            self._digest = _blake2b(block, digest_size=_DIGEST_BYTES).digest()
+            end = _DIGEST_BYTES
+        self._left = begin = end - _NUMBER_BYTES
+        return (int.from_bytes(self._digest[begin:end], "big") >> 11) * _STEP
 
 
 class Distribution(msgspec.Struct, frozen=True, tag_field="distribution"):

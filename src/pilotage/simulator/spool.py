@@ -66,7 +66,7 @@ class Spool:
             stream=self._stream,
             n=self._n,
             type=type(payload).__name__,
-            time=self.local(time),
+            time=self.local(time) if self.skew_seconds else time,
             job=ref.job,
             package=ref.package,
             attempt=ref.attempt,

@@ -1,0 +1,206 @@
+"""An agent of a site that dies at any moment, and the next one after it: nothing is submitted twice, and nothing is forgotten."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pilotage.agent.batch import Busy, Refused, Unknown, element_key
+from pilotage.agent.batch.desk import Listed
+from pilotage.agent.site_desk import Reports, SiteWork
+from pilotage.agent.site_memory import SiteMemory
+
+SITE = "lyon"
+
+
+class Killed(BaseException):
+    """The agent is dead."""
+
+
+class Cluster:
+    """A batch system that keeps what it took, whatever becomes of who asked."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []  # once for each submission
+        self.running: dict[str, str] = {}
+        self.ended: dict[str, str] = {}
+
+
+class DeskOf:
+    """A desk of one process; `fate` says what becomes of each of its calls."""
+
+    def __init__(self, cluster: Cluster, fate: list[str]) -> None:
+        self.cluster, self.fate = cluster, fate
+
+    def _next(self) -> str:
+        return self.fate.pop(0) if self.fate else "well"
+
+    def submit_pilots(self, key: str, count: int = 1) -> list[str]:
+        fate = self._next()
+        if fate == "killed before":
+            raise Killed
+        if fate == "busy":
+            raise Busy("full")
+        if fate == "refused":
+            raise Refused("bad-queue", "no such queue")
+        if fate == "unknown, not queued":
+            raise Unknown("no answer")
+        natives = []
+        for offset in range(count):
+            each = element_key(key, offset)
+            assert each is not None
+            self.cluster.taken.append(each)
+            self.cluster.running[each] = str(len(self.cluster.taken))
+            natives.append(self.cluster.running[each])
+        if fate == "killed after":
+            raise Killed
+        if fate == "unknown, queued":
+            raise Unknown("no answer")
+        return natives[: max(1, count // 2)] if fate == "half" else natives
+
+    def submit_attempt(self, key: str, *, serves: str, demand: Mapping[str, Any]) -> str:
+        return self.submit_pilots(key)[0]
+
+    def cancel(self, *keys: str) -> None:
+        for key in keys:
+            if key in self.cluster.running:
+                self.cluster.ended[key] = self.cluster.running.pop(key)
+
+    def listing(self, expected: Collection[str] = ()) -> dict[str, Listed]:
+        if self._next() == "down":
+            raise Unknown("no answer")
+        found = {key: Listed(native) for key, native in self.cluster.running.items()}
+        found.update({key: Listed(native, ended=True, reason="ended") for key, native in self.cluster.ended.items()})
+        found.update({key: Listed("", ended=True, reason="vanished") for key in expected if key not in found})
+        return found
+
+
+FATES = st.sampled_from(
+    ["well", "well", "well", "killed before", "killed after", "busy", "unknown, queued", "unknown, not queued", "half", "down"]
+)  # fmt: skip
+
+
+def hears(wanted: list[str], expected: list[str], cancelled: Collection[str] = ()) -> dict[str, Any]:
+    effects = [{"type": "submit-pilot", "site": SITE, "key": key} for key in wanted]
+    effects += [{"type": "cancel-submitted", "site": SITE, "key": key} for key in cancelled]
+    return {"expected": expected, "effects": effects, "entry": {"name": SITE}, "prefix": "p"}
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.integers(1, 12), unique=True, min_size=1, max_size=8),
+    st.lists(FATES, max_size=30),
+    st.sets(st.integers(1, 12), max_size=2),
+)
+def test_whatever_dies_when_nothing_is_doubled_and_all_comes_to_be_there(
+    numbers: list[int], fates: list[str], cancelled: set[int]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        cluster, fate = Cluster(), list(fates)
+        wanted = [f"{SITE}-{number}" for number in sorted(numbers)]
+        ending = [f"{SITE}-{number}" for number in sorted(cancelled)]
+        expected: list[str] = []
+        heard: dict[str, str] = {}
+        for _ in range(60):
+            # Each turn is another process, which knows what is on disk; the service repeats what it was not told of.
+            memory = SiteMemory(Path(folder) / "memory.json")
+            work = SiteWork(memory, settle_seconds=0.0)
+            desk = DeskOf(cluster, fate)
+            asked = [key for key in wanted if key not in heard]
+            memory.told(hears(asked, expected, [key for key in ending if heard.get(key) != "gone"]))
+            try:
+                memory.save()
+                work.look(desk)
+                work.act(desk)
+            except (Killed, Unknown):
+                continue
+            for report in Reports(memory, SITE).due():
+                heard[report["key"]] = report["report"]
+            expected = [key for key, state in heard.items() if state == "submitted"]
+            if not fate and all(key in heard for key in wanted) and all(heard.get(key) == "gone" for key in ending):
+                break
+        assert len(cluster.taken) == len({*cluster.taken})
+        for key in wanted:
+            if key in ending:
+                assert heard[key] == "gone"
+                assert key not in cluster.running
+            else:
+                assert heard[key] == "submitted"
+                assert key in cluster.running
+
+
+def test_what_an_earlier_process_may_have_submitted_is_waited_for_before_it_is_submitted_again(tmp_path: Path) -> None:
+    cluster = Cluster()
+    memory = SiteMemory(tmp_path / "memory.json")
+    memory.told(hears([f"{SITE}-1"], []))
+    work = SiteWork(memory, settle_seconds=1000.0)
+    with suppress(Killed):
+        work.act(DeskOf(cluster, ["killed before"]))
+    again = SiteMemory(tmp_path / "memory.json")
+    patient = SiteWork(again, settle_seconds=1000.0)
+    patient.look(DeskOf(cluster, []))
+    patient.act(DeskOf(cluster, []))
+    assert cluster.taken == []
+    settled = SiteWork(again, settle_seconds=0.0)
+    settled.look(DeskOf(cluster, []))
+    settled.act(DeskOf(cluster, []))
+    assert cluster.taken == [f"{SITE}-1"]
+
+
+def test_what_is_refused_is_told_and_not_tried_again(tmp_path: Path) -> None:
+    cluster = Cluster()
+    memory = SiteMemory(tmp_path / "memory.json")
+    memory.told(hears([f"{SITE}-1", f"{SITE}-2"], []))
+    work = SiteWork(memory)
+    work.act(DeskOf(cluster, ["refused"]))
+    work.act(DeskOf(cluster, []))
+    told = Reports(memory, SITE).due()
+    assert [(each["report"], each["key"], each["reason"]) for each in told] == [
+        ("submission-failed", f"{SITE}-1", "bad-queue"),
+        ("submission-failed", f"{SITE}-2", "bad-queue"),
+    ]
+    assert cluster.taken == []
+
+
+def test_a_full_batch_system_is_asked_again_later_and_says_why(tmp_path: Path) -> None:
+    cluster = Cluster()
+    memory = SiteMemory(tmp_path / "memory.json")
+    memory.told(hears([f"{SITE}-1"], []))
+    work = SiteWork(memory)
+    work.act(DeskOf(cluster, ["busy"]))
+    assert "takes no more now: full" in work.message
+    work.act(DeskOf(cluster, []))
+    assert cluster.taken == []  # not at once
+    assert memory.records == {}  # nothing was queued
+    assert Reports(memory, SITE).due() == []
+
+
+def test_what_has_ended_is_told_until_the_service_knows(tmp_path: Path) -> None:
+    cluster = Cluster()
+    memory = SiteMemory(tmp_path / "memory.json")
+    key = f"{SITE}-1"
+    memory.told(hears([key], []))
+    SiteWork(memory).act(DeskOf(cluster, []))
+    cluster.ended[key] = cluster.running.pop(key)
+    SiteWork(memory).look(DeskOf(cluster, []))
+    for _ in range(2):  # each process says it anew
+        again = SiteMemory(tmp_path / "memory.json")
+        again.told(hears([], [key]))
+        reports = Reports(again, SITE)
+        assert [each["report"] for each in reports.due()] == ["gone"]
+        assert reports.due() == []  # but none of them over and over
+    memory.told(hears([], []))
+    assert Reports(memory, SITE).due() == []
+
+
+def test_a_memory_that_cannot_be_read_is_as_good_as_none(tmp_path: Path) -> None:
+    file = tmp_path / "memory.json"
+    for content in ("", "nonsense", "[]", '{"records": {"a": 1}}', '{"records": []}'):
+        file.write_text(content)
+        assert SiteMemory(file).records == {}
