@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from pilotage.app.rules import rules_table
-from pilotage.language.reading.reference import reference_tables
+from pilotage.language.reading.reference import reference_tables, sites_tables
 from pilotage.model.configuration import settings_tables
 from pilotage.model.event_tables import event_tables
 from pilotage.model.state_diagram import compound_table, state_diagram, state_table, transition_table
@@ -20,6 +20,7 @@ PAGES = tuple(
         "explanation/engine.md",
         "explanation/states.md",
         "reference/settings.md",
+        "reference/sites.md",
     )
 )
 PARTS = {
@@ -31,6 +32,7 @@ PARTS = {
     "transitions": transition_table,
     "compounds": compound_table,
     "settings": settings_tables,
+    "sites": sites_tables,
 }
 PART = re.compile(r"(<!-- generated: ([a-z]+) -->\n).*?(<!-- end of generated -->)", re.DOTALL)
 

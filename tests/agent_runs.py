@@ -14,12 +14,14 @@ from typing import Any
 import msgspec
 
 from pilotage.agent.attempt import AttemptRunner, Outcome
+from pilotage.agent.sight import MARK_FILE
 from pilotage.agent.workplace import Workplace
 from pilotage.model.exchange import Assignment, AttemptRef
 from pilotage.model.payloads import AttemptFinished
 from pilotage.model.work import LogText, Work
 
 DEADLINE_SECONDS = 20.0
+MARK = "a mark of this service"
 
 
 class FolderFetch:
@@ -87,7 +89,8 @@ class Place:
         demand = said.pop("demand", {})
         assignment = {"ref": {"job": "j1", "package": "1.1.1", "attempt": self.attempt}, "demand": demand}
         work = {
-            "path": "r/001/001/001", "name": "r", "index": 0, "folder": str(self.folder), "staged": str(self.staged), **said,
+            "path": "r/001/001/001", "name": "r", "index": 0, "folder": str(self.folder), "staged": str(self.staged),
+            **self.marks(), **said,
         }  # fmt: skip
         msgspec.convert(assignment, Assignment, strict=True)
         msgspec.convert(work, Work, strict=True)
@@ -100,6 +103,18 @@ class Place:
         for log in outcome.logs:
             msgspec.convert({**log, "ref": msgspec.to_builtins(ref)}, LogText, strict=True)
         return outcome
+
+    def marks(self) -> dict[str, str]:
+        """Mark the folders, where the job's is there, as a service does; what a work says of it."""
+        for each in (self.folder / ".pilotage-staged", self.staged):
+            if self.folder.is_dir():
+                each.mkdir(exist_ok=True)
+                (each / MARK_FILE).write_text(MARK)
+        return {"mark": MARK, "folder_mark": f".pilotage-staged/{MARK_FILE}"}
+
+    def staged_names(self) -> list[str]:
+        """The names of the files that are staged."""
+        return sorted(each.name for each in self.staged.iterdir() if each.name != MARK_FILE)
 
     def scratch_is_empty(self) -> bool:
         """Whether nothing of an attempt is left in the slot's folder."""

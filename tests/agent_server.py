@@ -22,6 +22,7 @@ class AgentServer:
         self.batches: list[int] = []
         self.times_received = 0
         self.tokens: list[str] = []
+        self.paths: list[str] = []
         self.script: list[str] = []
         self.refuse: Refuse = lambda event: None
         self.events_max = events_max
@@ -120,6 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         with self.owner.arrival:
             self.owner.tokens.append(self.headers.get("Authorization", ""))
+            self.owner.paths.append(self.path)
             fault = self.owner.script.pop(0) if self.owner.script else ""
             self.owner.arrival.notify_all()
         if fault in ("drop", "hang"):

@@ -41,6 +41,7 @@ class AgentService:
         self.ready: deque[tuple[Assignment, Work]] = deque()
         self.assigned: dict[str, dict[AttemptRef, tuple[Assignment, Work]]] = {}
         self.leave = ""
+        self.renewal = ""  # a token that comes with every answer
         self.contents: dict[str, bytes] = {}
         self.staged: dict[str, bytearray] = {}
         self.change = threading.Condition()
@@ -116,9 +117,8 @@ class AgentService:
                 if answer is None:
                     return
                 status, content = answer
-                head = (
-                    f"HTTP/1.1 {status} x\r\nContent-Length: {len(content)}\r\nContent-Type: application/json\r\n\r\n"
-                )
+                head = f"HTTP/1.1 {status} x\r\nContent-Length: {len(content)}\r\nContent-Type: application/json\r\n"
+                head += f"Pilotage-Token: {self.renewal}\r\n\r\n" if self.renewal else "\r\n"
                 connection.sendall(head.encode() + content)
 
     # --- what it answers ---------------------------------------------------------------------------------------------

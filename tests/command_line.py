@@ -15,7 +15,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("COLUMNS", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"):
         monkeypatch.delenv(name, raising=False)
-    for name in ("SERVER", "TOKEN", "TOKEN_FILE", "JOB", "PACKAGE", "ATTEMPT", "EPOCH"):
+    for name in ("SERVER", "TOKEN", "TOKEN_FILE", "CA_FILE", "JOB", "PACKAGE", "ATTEMPT", "EPOCH"):
         monkeypatch.delenv(f"PILOTAGE_{name}", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PILOTAGE_SPOOL", str(tmp_path / "spool"))

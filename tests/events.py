@@ -281,7 +281,12 @@ class _History:
             phases=phases(self._time),
             manifest=chance.choice([None, manifest(attempt)]),
             peak_memory_bytes=chance.choice([None, 2**53 - 1]),
+            peak_memory_below_bytes=chance.choice([None, 2**53 - 1]),
             cpu_seconds=chance.choice([None, 0.1, 1e-9]),
+            cpu_user_seconds=chance.choice([None, 0.1, 1e-9]),
+            cpu_system_seconds=chance.choice([None, 0.1, 1e-9]),
+            read_bytes=chance.choice([None, 2**53 - 1]),
+            written_bytes=chance.choice([None, 2**53 - 1]),
         )
         return chance.choice([
             (self._service, CommitGranted()),

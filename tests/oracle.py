@@ -85,7 +85,10 @@ def attempt(events: Sequence[WireEvent]) -> Found:
     )
     node = last(events, "AttemptStarted", "AttemptFinished", where=lambda event: "node" in event["data"])
     pilot = last(events, "AttemptCreated", "AttemptStarted", where=lambda event: "pilot" in event["data"])
-    names = ("exit_code", "reason", "exit_status", "signal", "peak_memory_bytes", "cpu_seconds")
+    names = (
+        *("exit_code", "reason", "exit_status", "signal", "peak_memory_bytes", "peak_memory_below_bytes"),
+        *("cpu_seconds", "cpu_user_seconds", "cpu_system_seconds", "read_bytes", "written_bytes"),
+    )
     return {
         "epoch": max(epochs),
         "reused": int(len(epochs) > 1),

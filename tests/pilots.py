@@ -40,6 +40,7 @@ class Player:
         *,
         on_phase: Callable[[str, float], None],
         fetch: Any,
+        token: str = "",
     ) -> Outcome:
         word = work["binaries"][0]["argv"][0]
         stage = self._stage

@@ -18,6 +18,7 @@ from pilotage.model.exchange import AttemptRef, ExchangeReply
 from pilotage.model.operations import Accepted, AnyOperation, Refused
 from pilotage.model.outcomes import ClearedBy
 from pilotage.model.site import Site
+from pilotage.model.site_exchange import SiteHears, SiteSays
 from pilotage.model.submission import Origin, RunPlan, Submission, SubmissionAnswer
 from pilotage.model.work import AgentHears, AgentSays, LogText
 from pilotage.ports import FileStore, Journal, StoredFile, WorkIndex
@@ -25,7 +26,10 @@ from pilotage.service.access import Principal
 from pilotage.service.http.running import Running
 from pilotage.service.http.services import Services
 from pilotage.service.retention import Action
+from pilotage.service.running.agent_site import UnknownSite
 from pilotage.service.running.driver import OperationRefused
+from pilotage.service.running.publishing import Unpublished
+from pilotage.service.running.unwired import SiteDeed
 from tests.served_book import WallClock, access_of, sqlite_journal
 
 Told = TypeVar("Told")
@@ -69,6 +73,7 @@ class FakeJobs:
         self.kept = FakeIndex()
         self.engine = Engine(sites=[Site(name="local")], settings=EngineSettings())
         self.heard: list[AgentSays] = []
+        self.heard_sites: list[SiteSays] = []
         self.came = threading.Semaphore(0)  # once for each exchange
         self.open: list[Future[bytes]] = []
         self.patient = False  # exchanges stay open
@@ -79,7 +84,9 @@ class FakeJobs:
         self.cleared: list[str] = []
         self.put_away: list[str] = []
         self.waits_to_publish = 0
-        self.cannot_publish = ("", "")
+        self.cannot_publish: Unpublished | None = None
+        self.site_operations: list[tuple[SiteDeed, str, str]] = []
+        self.site_words: dict[str, str] = {}
         self.alive = False
 
     @property
@@ -109,6 +116,21 @@ class FakeJobs:
         self.came.release()
         return future
 
+    def exchange_with_site(self, says: SiteSays) -> Future[bytes]:
+        if says.site != "lyon":
+            raise UnknownSite("no site of this name has an agent of its own", subject=f"site {says.site}")
+        self.heard_sites.append(says)
+        self.came.release()
+        told = SiteHears(site=says.site, agent=says.agent, sequence=says.sequence, service="s")
+        return _done(msgspec.json.encode(told), self.fault)
+
+    def operate_site(self, deed: SiteDeed, site: str, *, message: str = "") -> Future[Accepted]:
+        self.site_operations.append((deed, site, message))
+        return _done(Accepted(operation=len(self.site_operations), events=1))
+
+    def said_of_site(self, site: str) -> str:
+        return self.site_words.get(site, "")
+
     def submit(self, submission: Submission) -> Future[SubmissionAnswer]:
         self.submitted.append(submission)
         return _done(SubmissionAnswer(job=f"job-{len(self.submitted)}", packages=3), self.fault)
@@ -132,7 +154,7 @@ class FakeJobs:
     def unpublished(self, job: str) -> int:
         return self.waits_to_publish
 
-    def publishing_fault(self, job: str) -> tuple[str, str]:
+    def publishing_fault(self, job: str) -> Unpublished | None:
         return self.cannot_publish
 
 

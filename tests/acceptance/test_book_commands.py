@@ -275,8 +275,10 @@ def test_a_service_ends_in_good_order_and_is_then_not_found(desk: Desk) -> None:
     serving.send_signal(signal.SIGTERM)
     _, err = serving.communicate(timeout=60)
     assert (serving.returncode, err) == (0, "")
-    done = desk.run("status", "x")
+    done = desk.run("kill", "x")
     assert (done.returncode, "does not run" in done.stderr) == (3, True)
+    looked = desk.run("status", "x")  # its book is there all the same
+    assert (looked.returncode, "there is no such job here" in looked.stderr) == (2, True)
     assert desk.run("serve", "--stop").returncode == 2
 
 

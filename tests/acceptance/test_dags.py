@@ -72,7 +72,7 @@ def test_scripts_run_around_a_node_and_the_exit_of_post_decides(place: Place) ->
 JOB A node.sub
 VARS A what="6"
 SCRIPT PRE A script.sh pre A
-SCRIPT POST A script.sh post A
+SCRIPT POST A script.sh post $RETURN
 JOB B node.sub
 VARS B what=""
 SCRIPT POST B script.sh post B 7
@@ -89,7 +89,7 @@ PARENT B CHILD D
     )
     told = place.told("run", "work.dag", "--slots", "1", code=1)
     # A failed and its POST was content; B was well and its POST was not; the PRE of C failed, so C did not begin.
-    assert journal(place)[:3] == ["pre A", "begin A", "post A 6"]
+    assert journal(place)[:3] == ["pre A", "begin A", "post 6 6"]
     assert sorted(journal(place)[3:]) == ["begin B", "end B", "post B 0", "pre C"]
     assert (told["done"], told["failed"]) == (1, 3)
     cards = {group["card"]["package"]: group["card"] for group in told["failures"]}

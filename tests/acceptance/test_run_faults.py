@@ -130,3 +130,25 @@ def test_a_failed_attempt_of_a_moment_tells_its_peak_memory(place: Place) -> Non
     place.document("pilotage: 1\njob: small\nstages:\n  - retry: {attempts_max: 1}\n    shell: 'sleep 0.7; exit 3'\n")
     done = place.run("run", code=1)
     assert "exit status 3, peak memory" in done.stdout
+
+
+def test_a_failed_attempt_that_nobody_saw_tells_what_it_used_and_that_it_was_cleaned_up_before_the_next(
+    place: Place,
+) -> None:
+    place.document(
+        "pilotage: 1\njob: untidy\nstages:\n  - retry: {attempts_max: 2}\n"
+        "    shell: 'ls -A > $PILOTAGE_FOLDER/found-$PILOTAGE_ATTEMPT; echo x > left; exit 3'\n"
+    )
+    done = place.run("run", code=1)
+    assert "exit status 3, peak memory " in done.stdout
+    package = f"{done.stdout.partition(':')[0]}/1.1.1"
+    first, second = place.told("status", package, "--json")["attempts"]
+    assert [each["phase"] for each in first["phases"]] == ["setup", "inputs", "application", "cleaning"]
+    cleaning = first["phases"][-1]
+    assert cleaning["seconds"] > 0
+    over_at = cleaning["started_at"] + cleaning["seconds"]
+    assert over_at - 0.001 <= first["finished_at"] < second["created_at"]
+    assert (place.folder / "found-2").read_text() == ""
+    told = place.told("outputs", package, "--json")["measured"]
+    assert told["cpu_seconds"] == pytest.approx(told["cpu_user_seconds"] + told["cpu_system_seconds"], abs=2e-6)
+    assert told.get("peak_memory_below_bytes") or told.get("peak_memory_bytes")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from pilotage.adapters.stores.folder import FolderStore
 from pilotage.adapters.work_index import SqliteWorkIndex
+from pilotage.agent.sight import MARK_BYTES_MAX
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.payloads import OutputFile
 from pilotage.ports import FileStore, MadeWork, NotOurs, StoreError, WorkFields
@@ -91,6 +93,19 @@ def test_a_file_of_somebody_else_is_never_replaced(store: FileStore, tree: Path)
     assert (tree / "a.dat").read_bytes() == b"ours"
 
 
+def test_where_one_file_is_in_the_way_no_other_gets_its_name(store: FileStore, tree: Path) -> None:
+    manifest = staged(store, tree, {"a.dat": b"one", "b.dat": b"two", "c.dat": b"three"})
+    (tree / "a.dat").write_bytes(b"one")  # equal, and its owner may move it away all the same
+    (tree / "c.dat").write_bytes(b"mine")
+    with pytest.raises(NotOurs, match=r"c\.dat"):
+        store.publish(str(tree), REF, manifest)
+    assert not (tree / "b.dat").exists()
+    (tree / "a.dat").unlink()
+    (tree / "c.dat").unlink()
+    store.publish(str(tree), REF, manifest)
+    assert [(tree / name).read_bytes() for name in ("a.dat", "b.dat", "c.dat")] == [b"one", b"two", b"three"]
+
+
 def test_a_file_with_the_same_content_is_taken_as_it_is(store: FileStore, tree: Path) -> None:
     manifest = staged(store, tree, {"a.dat": b"same"})
     (tree / "a.dat").write_bytes(b"same")
@@ -102,6 +117,33 @@ def test_our_own_file_is_replaced_by_a_later_one(store: FileStore, tree: Path) -
     store.publish(str(tree), REF, staged(store, tree, {"a.dat": b"one"}))
     again = AttemptRef(REF.job, REF.package, 2)
     store.publish(str(tree), again, staged(store, tree, {"a.dat": b"two"}, again))
+    assert (tree / "a.dat").read_bytes() == b"two"
+
+
+def test_a_file_that_another_job_made_which_must_not_be_disturbed_is_not_replaced(
+    store: FileStore, tree: Path, index: SqliteWorkIndex
+) -> None:
+    other = AttemptRef("job-2", "1.1.1", 1)
+    asked: list[str] = []
+    fields = WorkFields(argv="a", software="b", environment="c", outputs="d", inputs={})
+
+    def publish(ref: AttemptRef, data: bytes, *, rival: bool) -> None:
+        def is_rival(job: str) -> bool:
+            asked.append(job)
+            return rival
+
+        manifest = staged(store, tree, {"a.dat": data}, ref)
+        made = MadeWork(key=sha(data), fields=fields, folder=str(tree), document="d", ref=ref, manifest=manifest)
+        index.keep([made])
+        store.publish(str(tree), ref, manifest, is_rival=is_rival)
+
+    publish(REF, b"one", rival=True)
+    with pytest.raises(NotOurs, match=r"the job job-1, .* has made another file of this name"):
+        publish(other, b"two", rival=True)
+    assert (tree / "a.dat").read_bytes() == b"one"
+    publish(other, b"one", rival=True)  # the same content is in nobody's way
+    assert asked == [REF.job]
+    publish(other, b"two", rival=False)
     assert (tree / "a.dat").read_bytes() == b"two"
 
 
@@ -149,6 +191,26 @@ def test_a_link_that_leads_out_of_the_tree_is_not_followed(store: FileStore, tre
     with pytest.raises(StoreError, match="leads out"):
         store.publish(str(tree), REF, manifest)
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("link, leads_to", [("out", ".pilotage"), ("a/b", "../.pilotage"), ("out", "a/state")])
+def test_a_link_that_leads_into_our_own_state_is_not_followed(tree: Path, link: str, leads_to: str) -> None:
+    (tree / "a" / "state").mkdir(parents=True)
+    state = tree / leads_to.removeprefix("../")
+    index = SqliteWorkIndex(state)
+    store = FolderStore(state, index)
+    (tree / link).symlink_to(leads_to)
+    (state / "token").write_bytes(b"secret")
+    for name in (f"{link}/token", f"{link}/new/file"):
+        with pytest.raises(StoreError, match="its own state"):
+            store.publish(str(tree), REF, staged(store, tree, {name: b"one"}))
+    with pytest.raises(StoreError, match="its own state"):
+        store.remove(str(tree), f"{link}/token", sha256=sha(b"secret"))
+    with pytest.raises(StoreError, match="its own state"):
+        store.publish(str(tree), REF, staged(store, tree, {f"{state.relative_to(tree)}/token": b"one"}))
+    assert (state / "token").read_bytes() == b"secret"
+    assert not (state / "new").exists()
+    index.close()
 
 
 def test_a_link_within_the_tree_is_followed(store: FileStore, tree: Path) -> None:
@@ -233,6 +295,69 @@ def test_outputs_are_staged_on_the_file_system_of_the_results(
     far.publish(str(tree), REF, staged(far, tree, {"a.dat": b"one"}))
     far.forget(str(tree), "job-1")
     assert sorted(entry.name for entry in tree.iterdir()) == [".pilotage", "a.dat"]
+
+
+def test_the_folders_of_a_job_carry_a_mark_until_it_is_forgotten(store: FileStore, tree: Path) -> None:
+    mark = store.mark(str(tree), REF.job)
+    folder = Path(store.staged_folder(str(tree), REF.job))
+    assert mark.in_folder == ""
+    assert len(mark.text) >= 16
+    assert (folder / "mark").read_text().splitlines() == [mark.text]
+    assert store.mark(str(tree), REF.job) == mark
+    assert store.staged(str(tree), REF.job) == []
+    store.forget(str(tree), REF.job)
+    assert not folder.exists()
+    assert store.mark(str(tree), REF.job) == mark
+    assert (folder / "mark").read_text().splitlines() == [mark.text]
+
+
+def test_a_tree_is_marked_itself_where_outputs_are_staged_elsewhere(
+    tree: Path, index: SqliteWorkIndex, tmp_path: Path
+) -> None:
+    (tmp_path / "state").mkdir()
+    store = FolderStore(tmp_path / "state", index)
+    mark, other = store.mark(str(tree), REF.job), store.mark(str(tree), "job-2")
+    assert mark.text in (tmp_path / "state/staged/job-1/mark").read_text()
+    assert mark.text in (tree / mark.in_folder).read_text()
+    with pytest.raises(StoreError):
+        store.read(str(tree), mark.in_folder, offset=0, size_bytes=1)
+    store.forget(str(tree), REF.job)
+    assert (tree / other.in_folder).is_file()
+    store.forget(str(tree), "job-2")
+    assert sorted(entry.name for entry in tree.iterdir()) == [".pilotage"]
+
+
+def test_every_store_has_a_mark_of_its_own_and_leaves_those_before_it(
+    store: FileStore, tree: Path, index: SqliteWorkIndex
+) -> None:
+    file = Path(store.staged_folder(str(tree), REF.job)) / "mark"
+    texts = [store.mark(str(tree), REF.job).text]
+    for _ in range(50):
+        texts.append(FolderStore(tree / ".pilotage", index).mark(str(tree), REF.job).text)
+        lines = file.read_text().splitlines()
+        assert lines == texts[-len(lines) :]
+        assert len(lines) >= min(len(texts), 10)
+        assert file.stat().st_size <= MARK_BYTES_MAX
+    assert len(set(texts)) == len(texts)
+    assert [each.name for each in file.parent.iterdir()] == ["mark"]
+
+
+def test_what_cannot_be_marked_is_not_said_to_be(
+    store: FileStore, tree: Path, index: SqliteWorkIndex, tmp_path: Path
+) -> None:
+    Path(store.staged_folder(str(tree), REF.job), "mark").mkdir()
+    assert store.mark(str(tree), REF.job).text == ""
+    (tmp_path / "state").mkdir()
+    (tree / ".pilotage-staged").write_text("in the way")
+    mark = FolderStore(tmp_path / "state", index).mark(str(tree), REF.job)
+    assert (bool(mark.text), mark.in_folder) == (True, "")
+
+
+def test_a_staged_folder_that_somebody_removed_is_made_again(store: FileStore, tree: Path) -> None:
+    shutil.rmtree(store.staged_folder(str(tree), REF.job))
+    store.write_staged(str(tree), REF, number=0, offset=0, data=b"one")
+    store.publish(str(tree), REF, (OutputFile(name="a", size_bytes=3, sha256=sha(b"one")),))
+    assert (tree / "a").read_bytes() == b"one"
 
 
 def test_a_lost_staged_file_is_told(store: FileStore, tree: Path) -> None:

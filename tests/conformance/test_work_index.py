@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -179,6 +180,35 @@ def test_a_network_file_system_gets_a_rollback_journal(tmp_path: Path, caplog: p
     assert sorted(path.name for path in state.iterdir()) == [FILE]  # no shared memory beside it
     assert "rollback journal" in caplog.text
     index.close()
+
+
+def test_the_job_that_made_a_content_last_is_known_by_it(index: WorkIndex) -> None:
+    index.keep([made(1), made(2)])
+    assert [index.maker(FOLDER, "out", sha256=sha(number)) for number in (1, 2, 3)] == ["job-1", "job-2", ""]
+    assert index.maker("/elsewhere", "out", sha256=sha(1)) == ""
+    assert index.maker(FOLDER, "other", sha256=sha(1)) == ""
+    index.saw(FOLDER, [seen("out", 1), seen("seen", 4)], made=True)
+    assert index.maker(FOLDER, "out", sha256=sha(1)) == "job-1"
+    assert index.maker(FOLDER, "seen", sha256=sha(4)) == ""
+    again = made(1)
+    index.keep([msgspec.structs.replace(again, ref=AttemptRef("job-9", "1.1.1", 1))])
+    assert index.maker(FOLDER, "out", sha256=sha(1)) == "job-9"
+
+
+def test_an_index_of_the_version_before_is_used_as_it_is(tmp_path: Path) -> None:
+    first = SqliteWorkIndex(tmp_path)
+    first.keep([made(1)])
+    first.close()
+    book = sqlite3.connect(tmp_path / FILE)
+    book.executescript("ALTER TABLE ours DROP COLUMN job; PRAGMA user_version = 1;")
+    book.close()
+    for number in (2, 3):  # and once more when it is of this version
+        index = SqliteWorkIndex(tmp_path)
+        index.keep([made(number)])
+        assert index.find(FOLDER, [sha(1)]) == {sha(1): made(1)}
+        assert {file.sha256 for file in index.makers(FOLDER, ["out"])["out"]} >= {sha(1), sha(number)}
+        assert (index.maker(FOLDER, "out", sha256=sha(1)), index.maker(FOLDER, "out", sha256=sha(2))) == ("", "job-2")
+        index.close()
 
 
 def test_a_damaged_index_and_one_of_a_later_version_are_told(tmp_path: Path) -> None:

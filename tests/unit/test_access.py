@@ -5,6 +5,7 @@ import pytest
 
 from pilotage.book.codec import Checked, Codec
 from pilotage.book.rows import JobRow
+from pilotage.model.exchange import AttemptRef
 from pilotage.service.access import (
     ANY_OWNER,
     DECIDE,
@@ -62,6 +63,14 @@ def test_a_digest_does_not_open_the_door() -> None:
 def test_the_local_user_may_do_everything() -> None:
     assert ROOT.scopes == frozenset(SCOPES)
     assert may(ROOT, "cancel", job())
+
+
+def test_a_token_for_a_site_or_a_package_has_no_rights_of_its_user() -> None:
+    for bound in (
+        Principal(user="ann", scopes=frozenset(SCOPES), site="lyon"),
+        Principal(user="ann", scopes=frozenset(SCOPES), package=AttemptRef("j", "1.1.1", 1)),
+    ):
+        assert not may(bound, "read", job(owner="ann"))
 
 
 def test_a_missing_scope_is_named() -> None:

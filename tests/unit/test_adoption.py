@@ -69,6 +69,17 @@ def test_a_changed_program_runs_everything_that_uses_it(here: Place) -> None:
     assert here.run(CHAIN) == ["reco-0", "reco-1", "merge"]
 
 
+@pytest.mark.parametrize("which, words", [("pre", "./check a.raw"), ("post", "sh -e check b.raw")])
+def test_a_changed_script_beside_a_package_runs_it_again(here: Place, which: str, words: str) -> None:
+    text = CHAIN.replace("    run: ./reco", f"    scripts: {{{which}: {{run: {words.split()}}}}}\n    run: ./reco")
+    here.write(check="#!/bin/sh\n")
+    here.run(text)
+    assert here.run(text) == []
+    here.write(check="#!/bin/sh\nexit 0\n")
+    assert here.run(text) == ["reco-0", "reco-1", "merge"]
+    assert here.run(text) == []
+
+
 @pytest.mark.parametrize(
     "before, after",
     [

@@ -38,7 +38,7 @@ def test_what_was_made_before_is_told_and_nothing_is_run(place: Place) -> None:
     payload = place.shell("touch ran; exit 1", adopted=made, message="made before").payload
     assert payload["exit_code"] == "SUCCESS"
     assert payload["manifest"] == made
-    assert payload["exit_message"] == "made before"
+    assert (payload["reason"], payload["exit_message"]) == ("made-before", "made before")
     assert place.phases == ["setup"]
 
 
@@ -74,9 +74,9 @@ def test_an_application_is_told_who_it_is(tmp_path: Path) -> None:
     own = {"PATH": "/usr/bin:/bin", "PILOTAGE_TOKEN": "secret", "PILOTAGE_SERVER": "old", "HOME": "/home/x"}
     names = "JOB PACKAGE PATH ATTEMPT EPOCH INDEX CORES MEMORY_BYTES GPUS SITE NODE SERVER MARK"
     shown = " ".join(f"{name}=$PILOTAGE_{name}" for name in names.split())
-    with place_in(tmp_path, environment=own, site="cluster", server="http://s", token_file="/t") as place:
+    with place_in(tmp_path, environment=own, site="cluster", server="http://s", ca_file="/c") as place:
         outcome = place.shell(
-            f'echo {shown}; echo "$OMP_NUM_THREADS|$HOME|$TINT|$PILOTAGE_TOKEN|$PILOTAGE_TOKEN_FILE"; pwd; echo $PILOTAGE_SCRATCH',
+            f'echo {shown}; echo "$OMP_NUM_THREADS|$HOME|$TINT|$PILOTAGE_TOKEN|$PILOTAGE_CA_FILE"; pwd; echo $PILOTAGE_SCRATCH',
             binary={"environment": {"TINT": "blue", "PILOTAGE_JOB": "forged"}},
             demand={"cores_hundredths": 200, "memory_bytes": 1 << 30},
         )
@@ -85,7 +85,7 @@ def test_an_application_is_told_who_it_is(tmp_path: Path) -> None:
         "JOB=j1 PACKAGE=1.1.1 PATH=r/001/001/001 ATTEMPT=1 EPOCH=1 INDEX=0 CORES=2 MEMORY_BYTES=1073741824 GPUS=0 "
         f"SITE=cluster NODE=here SERVER=http://s MARK=p.{os.getpid()}"
     )
-    assert second == "2|/home/x|blue||/t"
+    assert second == "2|/home/x|blue||/c"
     assert folder == scratch
 
 

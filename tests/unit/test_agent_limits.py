@@ -61,6 +61,14 @@ def test_more_memory_than_allowed_ends_a_command(place: Place) -> None:
     assert payload["peak_memory_bytes"] > 100 * MEBIBYTE
 
 
+def test_the_peak_is_not_below_what_a_command_was_ended_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilotage.agent.watching.own_share_bytes", lambda pids: 10 * 2**30)  # looked at a moment later
+    hog = [sys.executable, "-c", HOG.format(size=200 * MEBIBYTE, seconds=30)]
+    payload = place.run(*hog, demand={"memory_bytes": 100 * MEBIBYTE}).payload
+    assert payload["peak_memory_bytes"] == 10 * 2**30
+    assert payload["exit_message"].startswith("it used 10 GiB of memory, and may use 100 MiB")
+
+
 def test_the_memory_of_all_processes_of_a_command_counts(place: Place) -> None:
     (place.folder / "hog.py").write_text(HOG.format(size=60 * MEBIBYTE, seconds=30))
     script = f"for i in 1 2 3; do {sys.executable} hog.py & done; wait"
@@ -184,7 +192,7 @@ def test_a_full_disk_under_inputs_and_outputs_is_told_as_that(small_disk: Path, 
         place.staged = small_disk
         payload = place.shell("head -c 3000000 /dev/zero > big", binary={"outputs": [{"name": "big"}]}).payload
         assert payload["reason"] == "disk-full"
-    assert list(small_disk.iterdir()) == [small_disk / "job"]
+    assert sorted(each.name for each in small_disk.iterdir()) == ["job", "mark", "staged"]
 
 
 def test_a_full_disk_under_what_a_command_prints_is_told_as_that(small_disk: Path) -> None:

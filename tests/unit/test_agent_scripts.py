@@ -52,6 +52,14 @@ def test_the_post_script_decides(place: Place) -> None:
     assert "its post script" in refused["exit_message"]
 
 
+@pytest.mark.parametrize("ends, told", [("exit 7", "7"), ("true", "0"), ("kill -9 $$", "-9")])
+def test_a_post_script_is_told_how_the_package_ended_where_it_asks_with_a_word(
+    place: Place, ends: str, told: str
+) -> None:
+    argv = ["/bin/echo", "$RETURN", "$RETRY", "x$RETURN"]
+    assert log_of(place.shell(ends, post={"argv": argv})) == f"{told} 0 x$RETURN\n"
+
+
 def test_a_script_that_does_not_exist_is_told_as_the_script(place: Place) -> None:
     payload = place.run("/bin/true", pre={"argv": ["./absent"]}).payload
     assert payload["reason"] == "command-not-found"

@@ -138,10 +138,14 @@ ON_ITS_OWN = """
         outputs = said.pop("outputs", [])
         binaries = [{"argv": ["/bin/sh", "-c", script], "outputs": outputs}]
         work = {"path": "p", "name": "n", "index": 0, "folder": root, "staged": root + "/staged", "binaries": binaries}
+        work["mark"] = "m"
         work.update(said)
         ref = {"job": "j", "package": "1.1.1", "attempt": 1}
         return runner.run({"ref": ref, "demand": demand}, work, on_phase=lambda *_: None, fetch=None)
     open(root + "/in", "w").close()
+    os.mkdir(root + "/staged")
+    with open(root + "/staged/mark", "w") as mark:
+        mark.write("m")
     seen = [
         run("cat in; echo x > a.b; setsid sleep 600 &", inputs=[{"name": "in"}], outputs=[{"name": "*.[b]", "pattern": True}]),
         run("exit 3"),

@@ -104,6 +104,25 @@ def test_the_status_of_a_job_is_shown(canned: CannedServer) -> None:
     assert json.loads(run("status", "sweep-1", "--json").stdout) == {"job": job, "stages": [stage, late]}
 
 
+@pytest.mark.parametrize(
+    "state, counts, head, end",
+    [
+        ("CANCELLED", {"cancelled": 4}, "CANCELLED (held)", "4 packages cancelled"),
+        ("CANCELLED", {"cancelled": 3, "aborted": 1}, "CANCELLED (held, 1 failed)", "1 package failed, 3 cancelled"),
+        ("DONE", {"done": 1, "cancelled": 2}, "DONE (held, 2 cancelled)", "2 packages cancelled"),
+    ],
+)
+def test_what_was_only_cancelled_is_not_said_to_have_failed(
+    canned: CannedServer, state: str, counts: dict[str, int], head: str, end: str
+) -> None:
+    failed = counts.get("aborted", 0) + counts["cancelled"]
+    canned.answer("/v1/jobs/j", job_view(id="j", state=state, held=True, counts=counts, failed=failed))
+    canned.answer("/v1/jobs/j/stages", {"stages": [], "more": False})
+    first, *_, last = run("status", "j").stdout.splitlines()
+    assert first == f"j: {head}"
+    assert last.startswith(f"  {end}; see them with: ")
+
+
 def test_the_status_of_a_package_shows_every_attempt(canned: CannedServer) -> None:
     package = package_view(
         id="1.2.1", job="j", path="sweep/001/002/001", state="DONE", site="lyon", exit_code="SUCCESS", done_at=MOMENT
@@ -144,6 +163,7 @@ def test_the_status_of_a_package_says_which_attempts_are_in_doubt(canned: Canned
 
 def test_an_unknown_job_is_answered_with_what_was_perhaps_meant(canned: CannedServer) -> None:
     canned.refuse("/v1/jobs/swep", 404, "unknown_job", "job swep: there is no such job here", "did you mean sweep?")
+    canned.answer("/v1/jobs", {"jobs": [], "next": None})
     assert refused("status", "swep") == "error: job swep: there is no such job here\n  did you mean sweep?\n"
 
 
@@ -287,7 +307,7 @@ def test_events_are_shown_in_the_order_of_the_book(canned: CannedServer) -> None
 def test_events_of_a_package_are_asked_for_by_its_numbers(canned: CannedServer) -> None:
     canned.answer("/v1/jobs/j/packages/1.20.1/events", {"events": [], "after": 0, "more": False})
     assert run("events", "j/001/020/001", "--query", "type=Noted").exit_code == 0
-    assert canned.asked[0].parameters["query"] == "type=Noted"
+    assert canned.asked[-1].parameters["query"] == "type=Noted"
 
 
 def test_following_goes_on_where_the_stream_broke_off(canned: CannedServer, monkeypatch: pytest.MonkeyPatch) -> None:

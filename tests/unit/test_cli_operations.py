@@ -62,6 +62,18 @@ def test_each_command_asks_for_its_operation(
     assert posted(canned) == [("/v1/jobs/j/operations", body)]
 
 
+@pytest.mark.parametrize("state, code", [("DONE", 2), ("ABORTED", 0)])
+def test_retry_does_not_run_again_what_did_not_fail(canned: CannedServer, state: str, code: int) -> None:
+    canned.answer("/v1/jobs/j/operations", ACCEPTED)
+    found = {"package": package_view(id="1.2.1", state=state), "attempts": []}
+    canned.answer("/v1/jobs/j/packages/1.2.1", found)
+    result = run("retry", "j/1.2.1")
+    assert (result.exit_code, len(posted(canned))) == (code, int(code == 0))
+    assert ("did not fail: DONE" in result.stderr) == (code == 2)
+    assert ("pilotage restart j/1.2.1" in result.stderr) == (code == 2)
+    assert run("restart", "j/1.2.1").exit_code == 0
+
+
 @pytest.mark.parametrize(
     "words, told",
     [
@@ -125,7 +137,7 @@ def test_everything_that_a_query_finds_is_steered_at_once(canned: CannedServer) 
     result = run("kill", "j", "--where", "state=RUNNING")
     assert (result.exit_code, result.stdout) == (2, "killed 2 packages of 3 found\n")
     assert "not j/1.1.1: 1.1.1 is over" in result.stderr
-    assert canned.asked[0].parameters == {"query": "state=RUNNING", "job": "j"}
+    assert canned.asked[1].parameters == {"query": "state=RUNNING", "job": "j"}
     assert posted(canned) == [("/v1/operations", {"operation": "kill", "where": "state=RUNNING", "job": "j"})]
 
 
@@ -164,7 +176,12 @@ def test_an_explanation_is_told_in_words(canned: CannedServer) -> None:
         "    next: release it\n"
     )
     assert json.loads(run("explain", "j/1.2.1", "--json").stdout)["standing"] == "blocked"
+    canned.answer(
+        "/v1/jobs/j/packages", {"packages": [package_view(id="1.1.1"), package_view(id="1.2.1")], "next": "x"}
+    )
     assert "which package" in refused("explain", "j")
+    canned.answer("/v1/jobs/j/packages", {"packages": [package_view(id="1.2.1")], "next": None})
+    assert run("explain", "j").stdout.startswith("j/1.2.1: blocked")
 
 
 def log(attempt: int, stream: str, head: str, **more: Any) -> dict[str, Any]:
@@ -216,6 +233,20 @@ def test_a_package_that_failed_is_shown_as_a_card(canned: CannedServer) -> None:
     assert "it will be tried again at 2023-11-14 22:13:20Z" in shown
     assert "look further: pilotage logs j/1.2.1 --attempt 1" in shown
     assert "pilotage explain j/1.2.1" in shown
+
+
+def test_the_status_of_a_package_tells_what_the_attempt_that_counts_used(canned: CannedServer) -> None:
+    package = package_view(id="1.2.1", job="j", state="DONE", attempt=2)
+    attempts = [
+        attempt_view(attempt=1, cpu_user_seconds=99.0, peak_memory_bytes=5),
+        attempt_view(
+            attempt=2, cpu_user_seconds=61.0, cpu_system_seconds=0.25, peak_memory_below_bytes=2**24, read_bytes=512,
+            written_bytes=3 * 2**20,
+        ),
+    ]  # fmt: skip
+    canned.answer("/v1/jobs/j/packages/1.2.1", {"package": package, "attempts": attempts})
+    used = "1 min 1 s user, 0.25 s system, peak memory below 16 MiB, 512 B read, 3 MiB written"
+    assert f"  used  {used}\n" in run("status", "j/1.2.1").stdout
 
 
 def test_the_status_of_a_job_tells_why_nothing_can_move_and_what_failed(canned: CannedServer) -> None:
@@ -276,7 +307,14 @@ def test_results_that_are_not_what_was_granted_are_named_and_nothing_is_cleared(
     assert (result.exit_code, posted(canned)) == (1, [])
     assert f"{results}/a.dat: its content is not what was granted" in result.stderr
     assert f"{results}/sub/b.dat: it is gone" in result.stderr
-    assert "pilotage restart j/1.1.1" in result.stderr
+    assert f"move {results}/a.dat away, then make it anew: pilotage restart j/1.1.1" in result.stderr
+    (results / "a.dat").unlink()
+    assert "\nmake it anew: pilotage restart j/1.1.1\n" in run("outputs", "j").stderr
+    progress = {"job": "j", "state": "DONE", "unpublished": 1, "next_step": "move a.dat away; then: pilotage release j"}
+    canned.answer("/v1/jobs/j/progress", progress)
+    said = run("outputs", "j").stderr
+    assert "what was made has not got its names: move a.dat away; then: pilotage release j" in said
+    assert "restart" not in said
     (results / "a.dat").write_bytes(b"aa")
     assert "it has 2 bytes, and 3 were granted" in run("outputs", "j").stderr
 
@@ -287,6 +325,8 @@ def test_a_file_of_somebody_else_is_not_written_over(canned: CannedServer, resul
     result = run("outputs", "j", "--to", "mine")
     assert (result.exit_code, posted(canned)) == (1, [])
     assert "mine/a.dat: another file is there already" in result.stderr
+    assert "move mine/a.dat away, or name another folder; then ask again" in result.stderr
+    assert "restart" not in result.stderr
     assert (tmp_path / "mine" / "a.dat").read_bytes() == b"own"
 
 

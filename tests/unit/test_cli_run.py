@@ -168,6 +168,15 @@ def test_what_was_begun_before_and_what_is_superseded_is_told(server: CannedServ
     assert "its own slots count" in said
 
 
+def test_a_fresh_run_beside_one_that_is_not_over_names_the_ways_on(server: CannedServer) -> None:
+    server.answer("/v1/jobs", {"job": JOB, "packages": 3, "superseded": ["old"]}, status=201)
+    said = run("run", "--fresh").stderr
+    assert "old was not over, and is killed: --fresh starts everything anew\n" in said
+    assert f"pilotage kill {JOB}, then pilotage restart old\n" in said
+    assert "the same command without --fresh\n" in said
+    assert "has changed" not in said
+
+
 def test_detached_it_ends_when_the_job_has_begun(server: CannedServer) -> None:
     done = run("run", "--detach")
     assert done.exit_code == 0

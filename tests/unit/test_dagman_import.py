@@ -152,6 +152,20 @@ class TestNodeProperties:
         assert package.scripts.hold == Script(run=("bin/h",))
         assert package.scripts.skip_exit_code == 8
 
+    def test_what_a_script_is_told_of_its_node_is_filled_in_now_or_when_it_starts(self) -> None:
+        dag = "JOB A a.sub\nRETRY A 2\nSCRIPT POST A p $JOB $RETURN $RETRY $MAX_RETRIES\nSCRIPT PRE A p $RETRY\n"
+        scripts = only(dag, a_sub=SUB).scripts
+        assert scripts.post == Script(run=("./p", "A", "$RETURN", "$RETRY", "2"))
+        assert lost(dag, a_sub=SUB) == []
+        _, report, _ = read(dag, a_sub=SUB)
+        assert report.warnings == []
+
+    def test_what_only_a_running_dagman_could_tell_a_script_is_warned_of(self) -> None:
+        _, report, _ = read("JOB A a.sub\nSCRIPT PRE A p $RETURN x $JOBID\n", a_sub=SUB)
+        (warning,) = report.warnings
+        assert (warning.code, warning.line) == ("script-macro", 2)
+        assert "$RETURN, $JOBID" in warning.message
+
     def test_a_noop_node_needs_no_submit_file(self) -> None:
         package = only("JOB A nothing NOOP\n")
         assert (package.noop, package.binaries) == (True, ())
@@ -337,7 +351,9 @@ class TestLosses:
         [
             ("TOLERANCE A 3", "TOLERANCE"),
             ("PRE_SKIP A 3", "PRE_SKIP"),
-            ("SCRIPT POST A p $RETURN", "SCRIPT"),
+            ("SCRIPT POST A p $JOBID", "SCRIPT"),
+            ("SCRIPT POST A p $MAX_RETRIES", "SCRIPT"),
+            ("SCRIPT PRE A p $RETURN", "SCRIPT"),
             ("SCRIPT DEBUG f ALL POST A p", "SCRIPT"),
             ('VARS A +x="1"', "+ATTRIBUTE"),
         ],

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pilotage.adapters.local_token import ensure_token
-from pilotage.app.doctor import Finding, World, diagnose
+from pilotage.app.doctor import Finding, World, concerned_here, diagnose
 from pilotage.model.configuration import JournalSettings, ServiceSettings, Settings
 from pilotage.service.announcement import Announcement, announced
 from pilotage.service.http.door import make_door
@@ -175,14 +175,30 @@ def test_a_service_that_does_not_answer_is_told(state: Path) -> None:
 
 def test_an_agent_that_is_gone_is_told_with_its_last_words(state: Path, served: Announcement) -> None:
     (state / "pilots").mkdir()
-    child = subprocess.Popen(["/bin/true"])
-    child.wait()
-    (state / "pilots" / "key-1.json").write_text(json.dumps({"pid": child.pid}))
+    # Its number is that of another process by now: what tells is that nobody holds the lock of its record.
+    (state / "pilots" / "key-1.json").write_text(json.dumps({"pid": os.getpid()}))
     (state / "pilots" / "key-1.err").write_text("one\ntwo\nno module named x\n")
     found = findings(state)
     assert "no module named x" in found["agent"].message
-    (state / "pilots" / "key-2.json").write_text(json.dumps({"pid": os.getpid()}))
-    assert findings(state)["agents"].message == "1 agent lives"
+    with (state / "pilots" / "key-2.json").open("wb") as record:
+        fcntl.flock(record, fcntl.LOCK_EX)
+        assert findings(state)["agents"].message == "1 agent lives"
+
+
+def test_in_a_folder_below_the_state_folder_of_the_one_above_is_looked_at(
+    tmp_path: Path, state: Path, served: Announcement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_an_empty_folder(tmp_path, monkeypatch)
+    below = state.parent / "below" / "further"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert concerned_here(None).state == state
+    assert not (below / ".pilotage").exists()
+    # Where nothing is known above, or another is named, it is what was asked for.
+    assert concerned_here(f"sqlite:{below}").state == below
+    (state / "service.json").unlink()
+    (state / "token").unlink(missing_ok=True)
+    assert concerned_here(None).state == below / ".pilotage"
 
 
 def test_the_command_ends_with_1_where_something_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,3 +213,15 @@ def test_the_command_ends_with_1_where_something_is_bad(tmp_path: Path, monkeypa
     assert result.exit_code == 1
     assert "bad   port" in result.stdout
     assert "→ choose another: pilotage serve --port 0" in result.stdout
+
+
+def test_the_file_of_sites_is_looked_at_where_there_is_one(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_an_empty_folder(state.parent, monkeypatch)
+    assert "sites" not in findings(state)
+    file = state.parent / "sites.yaml"
+    file.write_text("pilotage: 1\nsites:\n  - {name: lyon, kind: slurm}\n")
+    told = {each.hop: each for each in diagnose(settings_of(state), folder=state.parent, state=state)}
+    assert (told["sites"].verdict, "lyon" in told["sites"].message) == ("ok", True)
+    file.write_text("pilotage: 1\nsites:\n  - {name: lyon, kidn: slurm}\n")
+    told = {each.hop: each for each in diagnose(settings_of(state), folder=state.parent, state=state)}
+    assert (told["sites"].verdict, "kidn" in told["sites"].message) == ("bad", True)

@@ -12,6 +12,9 @@ import pytest
 
 from pilotage.model.extras import EXTRAS, MissingExtra, extra
 
+MODULES = {"PyJWT": "jwt"}
+"""What distributions are called that have another name than their module."""
+
 
 @pytest.mark.parametrize("name", sorted(EXTRAS))
 def test_a_missing_extra_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,4 +38,5 @@ def test_a_fault_of_our_own_is_not_taken_for_a_missing_extra() -> None:
 def test_every_extra_is_one_of_the_distribution(root: Path) -> None:
     offered = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for name, modules in EXTRAS.items():
-        assert {re.split(r"[\[><=]", requirement)[0] for requirement in offered[name]} == modules
+        distributions = {re.split(r"[\[><=]", requirement)[0] for requirement in offered[name]}
+        assert {MODULES.get(each, each) for each in distributions} == modules

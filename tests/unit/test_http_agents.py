@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from pilotage.adapters.stores.folder import FolderStore
+from pilotage.adapters.work_index import SqliteWorkIndex
 from pilotage.model.exchange import AttemptRef, Exchange
 from pilotage.model.work import AgentHears, AgentSays
 from pilotage.service.access import EXCHANGE, READ, Principal, local_principal
@@ -26,7 +28,7 @@ from pilotage.service.http.services import Services
 from pilotage.service.keeper import Batch
 from pilotage.service.running.driver import Superseded
 from tests.running_jobs import FakeJobs, origin_of, running_services
-from tests.served_book import TOKEN, registered
+from tests.served_book import TOKEN, event, registered
 
 PRINCIPALS = {
     TOKEN: local_principal("ann"),
@@ -110,12 +112,21 @@ def job_folder(door: Door, tmp_path: Path) -> Path:
     """The folder of a job `j` that is run here."""
     folder = tmp_path / "results"
     folder.mkdir()
-    event = registered(1, "j")
-    event["data"] |= {"definition": "ab" * 32, "lists": {"origin": origin_of(door.services.journal, folder)}}
-    checked, refused, _ = door.services.codec.read_batch(msgspec.json.encode({"events": [event]}))
+    job = registered(1, "j")
+    job["data"] |= {"definition": "ab" * 32, "lists": {"origin": origin_of(door.services.journal, folder)}}
+    log(door, job, of_attempt(2, "AttemptCreated", site="local"))
+    return folder
+
+
+def of_attempt(n: int, kind: str, **data: Any) -> dict[str, Any]:
+    """An event of attempt 3 of the package 1.2.1 of job `j`."""
+    return event(n, kind, data, job="j", package="1.2.1", attempt=3)
+
+
+def log(door: Door, *events: dict[str, Any]) -> None:
+    checked, refused, _ = door.services.codec.read_batch(msgspec.json.encode({"events": events}))
     assert not refused
     door.services.writer.submit(Batch(checked)).result(WAIT_SECONDS)
-    return folder
 
 
 def says(sequence: int = 1) -> bytes:
@@ -185,6 +196,23 @@ def test_agents_that_wait_for_work_are_let_go_when_the_service_stops(tmp_path: P
         connection.close()
 
 
+def test_agents_that_are_dismissed_are_told_to_leave_at_once_and_whenever_they_ask(door: Door) -> None:
+    door.jobs.patient = True
+    connection = door.connect()
+    connection.request("POST", "/agent/exchange", says(4), {"Authorization": f"Bearer {TOKEN}"})
+    assert door.jobs.came.acquire(timeout=WAIT_SECONDS)
+    assert door.services.running is not None
+    door.services.running.dismiss("no home")
+    waited = msgspec.json.decode(connection.getresponse().read(), type=AgentHears).reply
+    connection.close()
+    later = msgspec.json.decode(door.ask("POST", "/agent/exchange", says(5))[2], type=AgentHears).reply
+    assert [(each.pilot, each.sequence, each.leave) for each in (waited, later)] == [
+        ("p.1", 4, "no home"),
+        ("p.1", 5, "no home"),
+    ]
+    assert len(door.jobs.heard) == 1
+
+
 def test_an_agent_that_hangs_up_does_no_harm(door: Door) -> None:
     door.jobs.patient = True
     connection = door.connect()
@@ -237,7 +265,50 @@ def test_outputs_for_nowhere_are_refused(door: Door, job_folder: Path) -> None:
     assert error_of(door.ask("PUT", "/agent/staged/nix/1.1.1/3/0", b"x")) == (404, "unknown_job")
     assert error_of(door.ask("PUT", "/agent/staged/j/1.1.1/3/0?offset=-1", b"x")) == (416, "not_a_range")
     assert error_of(door.ask("GET", "/agent/elsewhere")) == (404, "not_found")
+    for nobodys in ("1.3.1/3", "2.1.1/1", "999999999.999999999.999999999/1", "1.1.1/1", "1.2.1/4", "1.2.1/0"):
+        answer = door.ask("PUT", f"/agent/staged/j/{nobodys}/0", b"x")
+        assert error_of(answer) == (404, "unknown_package"), nobodys
+        assert b"job j has no such" in answer[2]
+    assert error_of(door.ask("PUT", "/agent/staged/j/1.2.1/3/100000", b"x")) == (409, "not_awaited")
     assert door.jobs.files.staged == []
+
+
+def test_outputs_come_too_late_when_they_were_told_of_or_their_job_is_over(door: Door, job_folder: Path) -> None:
+    assert door.ask("PUT", "/agent/staged/j/1.2.1/3/0", b"x")[0] == 204
+    log(door, of_attempt(3, "AttemptFinished", exit_code="SUCCESS", manifest=[]))
+    assert error_of(door.ask("PUT", "/agent/staged/j/1.2.1/3/0", b"y")) == (409, "not_awaited")
+    log(door, of_attempt(4, "AttemptCreated", site="local") | {"attempt": 4})
+    assert door.ask("PUT", "/agent/staged/j/1.2.1/4/0", b"z")[0] == 204
+    log(door, event(5, "CancelAccepted", job="j"), of_attempt(6, "CommitGranted"))
+    assert error_of(door.ask("PUT", "/agent/staged/j/1.2.1/4/1", b"z")) == (409, "not_awaited")
+    assert [each[4] for each in door.jobs.files.staged] == [b"x", b"z"]
+
+
+def test_an_empty_output_is_taken(door: Door, job_folder: Path) -> None:
+    assert door.ask("PUT", "/agent/staged/j/1.2.1/3/0?offset=0", b"")[0] == 204
+    assert door.jobs.files.staged == [(str(job_folder), AttemptRef("j", "1.2.1", 3), 0, 0, b"")]
+
+
+def test_what_is_no_file_of_the_job_is_refused_in_plain_words(
+    door: Door, job_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    index = SqliteWorkIndex(job_folder / ".pilotage")
+    door.jobs.files = FolderStore(job_folder / ".pilotage", index)  # type: ignore[assignment]
+    (job_folder / "folder").mkdir()
+    (job_folder / "loop").symlink_to("loop")
+    (job_folder / ".pilotage" / "empty").touch()
+    (job_folder.parent / "outside").touch()
+    os.mkfifo(job_folder / "pipe")
+    names = ("", ".", "..", "folder", "folder/", "../outside", "%2Fetc%2Fpasswd", ".pilotage/empty", "pipe", "a%00b")
+    for name in names:
+        asked = f"/agent/files/j?name={name}"
+        assert error_of(door.ask("GET", asked)) == (404, "unknown_content"), name
+        assert error_of(door.ask("GET", asked, Range="bytes=0-9")) == (404, "unknown_content"), name
+    assert error_of(door.ask("GET", "/agent/files/j")) == (404, "unknown_content")
+    for name in ("x" * 300, "loop", "loop/x"):
+        assert error_of(door.ask("GET", f"/agent/files/j?name={name}")) == (409, "store"), name
+    assert not [each for each in caplog.records if each.exc_info]
+    index.close()
 
 
 @pytest.mark.parametrize(

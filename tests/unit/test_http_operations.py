@@ -8,80 +8,29 @@ from typing import Any
 
 import msgspec
 import pytest
-from litestar import Litestar
 from litestar.testing import TestClient
 
 from pilotage.model.configuration import Settings
 from pilotage.model.errors import DocumentError, Problem
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.operations import Drop, Hold, Kill, Refused, Replicate, Restart
-from pilotage.model.payloads import JobAccepted
 from pilotage.model.resolved import ResolvedLists
 from pilotage.model.submission import Submission
 from pilotage.model.work import LogText
 from pilotage.ports import NotOurs
-from pilotage.service.access import OPERATE, READ, SUBMIT, WRITE, Principal, local_principal
 from pilotage.service.http.app import make_app
 from pilotage.service.http.pace import Pace
 from pilotage.service.http.services import Services
-from pilotage.service.keeper import Batch
-from tests.running_jobs import FakeJobs, origin_of, running_services
+from tests.desks import SHA256, Desk, a_bad_day, code_of, desk_in
 from tests.served_book import TOKEN, WallClock, access_of, event, registered, sqlite_journal
-from tests.small_plans import bag, registered_of
 
-BOB = Principal(user="bob", scopes=frozenset({READ, WRITE, SUBMIT, OPERATE}))
-PRINCIPALS = {
-    TOKEN: local_principal("ann"),
-    "of-bob": BOB,
-    "reads-only": Principal(user="eve", scopes=frozenset({READ})),
-}
-SHA256 = "ab" * 32
 SUBMISSION = msgspec.to_builtins(Submission(definition={"job": "x"}, lists=ResolvedLists(), folder="/x"))
-
-Client = TestClient[Litestar]
-
-
-class Desk:
-    """A client of a service that runs jobs, and what is behind it."""
-
-    def __init__(self, client: Client, services: Services, jobs: FakeJobs, folder: Path) -> None:
-        self.client, self.services, self.jobs, self.folder = client, services, jobs, folder
-
-    def log(self, *events: dict[str, Any]) -> None:
-        """Have events kept as the engine would: past the door."""
-        checked, refused, _ = self.services.codec.read_batch(msgspec.json.encode({"events": events}))
-        assert not refused
-        self.services.writer.submit(Batch(checked)).result(20)
-
-    def register(self, n: int, job: str, *, owner: str = "ann") -> None:
-        """A job that is run here: two lines of two packages."""
-        told = registered(n, job, owner=owner)
-        told["data"] |= {"definition": SHA256, "lists": {"origin": origin_of(self.services.journal, self.folder)}}
-        self.log(told, event(n + 1, "JobAccepted", job=job))
-
-    def post(self, path: str, body: Any, *, token: str = TOKEN, key: str = "") -> tuple[int, Any]:
-        headers = {"Authorization": f"Bearer {token}"} | ({"Idempotency-Key": key} if key else {})
-        content = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        answer = self.client.post(path, content=content, headers=headers)
-        return answer.status_code, answer.json()
-
-    def get(self, path: str, *, token: str = TOKEN) -> tuple[int, Any]:
-        answer = self.client.get(path, headers={"Authorization": f"Bearer {token}"})
-        told = answer.json() if "json" in answer.headers["content-type"] else answer.text
-        return answer.status_code, told
 
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
-    with (
-        running_services(tmp_path / "state", principals=PRINCIPALS) as (services, jobs),
-        TestClient(make_app(services), raise_server_exceptions=False) as client,
-    ):
-        yield Desk(client, services, jobs, tmp_path)
-
-
-def code_of(answer: tuple[int, Any]) -> tuple[int, str]:
-    return answer[0], answer[1]["error"]["code"]
+    with desk_in(tmp_path) as made:
+        yield made
 
 
 # --- submitting -------------------------------------------------------------------------------------------------------
@@ -259,92 +208,6 @@ def test_clearing_is_recorded_once(desk: Desk) -> None:
     assert code_of(desk.post("/v1/jobs/j/clear", b"", token="of-bob")) == (403, "forbidden")
 
 
-# --- watching ---------------------------------------------------------------------------------------------------------
-
-
-def a_bad_day(desk: Desk) -> None:
-    """One package done after a failure, one given up, one that waited for it in vain, and one that runs again."""
-    desk.register(1, "j")
-    first: dict[str, Any] = {"job": "j", "package": "1.1.1"}
-    second: dict[str, Any] = {"job": "j", "package": "1.2.1"}
-    failed = {
-        "exit_code": "EXECUTION_FAILED", "exit_message": "it was killed\nlast words", "reason": "out-of-memory",
-        "signal": 9, "peak_memory_bytes": 2**31, "node": "wn1",
-    }  # fmt: skip
-    manifest = [{"name": "out/a.dat", "size_bytes": 3, "sha256": SHA256}]
-    desk.log(
-        event(3, "AttemptCreated", {"site": "local", "lease_seconds": 60}, attempt=1, **first),
-        event(4, "AttemptFinished", failed, attempt=1, **first),
-        event(5, "AttemptCreated", {"site": "local", "lease_seconds": 60, "replaces": 1}, attempt=2, **first),
-        event(6, "AttemptFinished", {"exit_code": "SUCCESS", "manifest": manifest}, attempt=2, **first),
-        event(7, "CommitGranted", attempt=2, **first),
-        event(8, "AttemptCreated", {"site": "local", "lease_seconds": 60}, attempt=1, **second),
-        event(9, "AttemptFinished", failed, attempt=1, **second),
-        event(10, "Aborted", {"cause": "retries-exhausted", "message": "3 of 3"}, **second),
-        event(11, "Aborted", {"cause": "upstream", "upstream": "1.2.1"}, job="j", package="1.2.2"),
-    )
-
-
-def test_progress_counts_and_groups_failures_by_their_cause(desk: Desk) -> None:
-    a_bad_day(desk)
-    status, told = desk.get("/v1/jobs/j/progress")
-    assert status == 200
-    assert {name: told[name] for name in ("packages", "done", "failed", "healed")} == {
-        "packages": 4, "done": 1, "failed": 2, "healed": 1,
-    }  # fmt: skip
-    (stage,) = told["stages"]
-    assert (stage["name"], stage["packages"], stage["done"], stage["failed"]) == ("merge + reco", 4, 1, 2)
-    card, in_vain = (group["card"] for group in told["failures"])
-    assert (card["package"], card["cause"], card["reason"], card["signal"]) == (
-        "1.2.1", "retries-exhausted", "out-of-memory", 9,
-    )  # fmt: skip
-    assert (card["peak_memory_bytes"], card["node"], card["next_step"]) == (2**31, "wn1", "pilotage logs j/1.2.1")
-    assert (in_vain["cause"], in_vain["next_step"]) == ("upstream", "pilotage status j/1.2.1")
-
-
-def test_progress_says_what_is_done_and_not_under_its_name_yet(desk: Desk) -> None:
-    desk.register(1, "j")
-    desk.jobs.waits_to_publish = 2
-    assert desk.get("/v1/jobs/j/progress")[1]["unpublished"] == 2
-
-
-def test_progress_says_why_files_get_no_names_and_that_a_release_goes_on(desk: Desk) -> None:
-    desk.register(1, "j")
-    desk.jobs.cannot_publish = ("what 1.1.1 made cannot be published: no room", "make room")
-    assert "stuck" not in desk.get("/v1/jobs/j/progress")[1]  # others of it can move
-    desk.log(event(3, "CancelAccepted", job="j"))
-    told = desk.get("/v1/jobs/j/progress")[1]
-    assert told["stuck"] == "what 1.1.1 made cannot be published: no room"
-    assert told["next_step"] == "make room; then: pilotage release j"
-
-
-def test_a_pilot_that_cannot_start_is_told_with_its_last_words(desk: Desk) -> None:
-    desk.register(1, "j")
-    desk.log(
-        event(3, "PilotRequested", {"site": "local"}, pilot="local-1"),
-        event(4, "PilotEnded", {"reason": "exited", "stderr": "python3:\nno such file"}, pilot="local-1"),
-    )
-    engine = desk.jobs.engine
-    engine.sites["local"].answers = False
-    made = bag(1)
-    engine.bring_plan("j", made)
-    engine.write(registered_of(made, owner="ann"), name="j")
-    engine.write(JobAccepted(), job=engine.jobs["j"])
-    told = desk.get("/v1/jobs/j/progress")[1]
-    assert told["trouble"] == "site local does not answer; the last one said: python3: / no such file"
-
-
-def test_a_package_that_the_engine_does_not_have_is_explained_by_the_book(desk: Desk) -> None:
-    a_bad_day(desk)
-    status, told = desk.get("/v1/jobs/j/packages/1.2.1/explain")
-    assert (status, told["standing"]) == (200, "aborted")
-    assert [why["message"] for why in told["reasons"]] == [
-        "it was given up: retries-exhausted (3 of 3)",
-        "attempt 1 failed at local: out-of-memory",
-    ]
-    assert code_of(desk.get("/v1/jobs/j/packages/9.9.9/explain")) == (404, "unknown_package")
-
-
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
@@ -374,6 +237,30 @@ def test_the_output_object_of_a_package_is_that_of_gasw(desk: Desk) -> None:
     assert told["standard_error"] is None
     failed = desk.get("/v1/jobs/j/packages/1.2.1/outputs")[1]
     assert (failed["exit_code"], failed["signal"], failed["outputs"]) == ("EXECUTION_FAILED", 9, [])
+    assert (told["measured"], failed["measured"]) == ({}, {"peak_memory_bytes": 2**31})
+
+
+def test_what_an_attempt_measured_is_told_with_it_with_its_output_and_on_its_card(desk: Desk) -> None:
+    desk.register(1, "j")
+    measured = {
+        "peak_memory_below_bytes": 2**24, "cpu_seconds": 1.75, "cpu_user_seconds": 1.5, "cpu_system_seconds": 0.25,
+        "read_bytes": 512, "written_bytes": 1024,
+    }  # fmt: skip
+    phases = [{"phase": "cleaning", "started_at": 5.0, "seconds": 0.5}]
+    about: dict[str, Any] = {"job": "j", "package": "1.1.1"}
+    desk.log(
+        event(3, "AttemptCreated", {"site": "local", "lease_seconds": 60}, attempt=1, **about),
+        event(
+            4, "AttemptFinished", {"exit_code": "EXECUTION_FAILED", "phases": phases, **measured}, attempt=1, **about
+        ),
+        event(5, "Aborted", {"cause": "retries-exhausted"}, **about),
+    )
+    (attempt,) = desk.get("/v1/jobs/j/packages/1.1.1")[1]["attempts"]
+    assert {name: attempt[name] for name in measured} == measured
+    assert attempt["phases"] == phases
+    assert desk.get("/v1/jobs/j/packages/1.1.1/outputs")[1]["measured"] == measured
+    (group,) = desk.get("/v1/jobs/j/progress")[1]["failures"]
+    assert group["card"]["peak_memory_below_bytes"] == 2**24
 
 
 def test_the_files_of_a_job_are_those_that_were_granted(desk: Desk) -> None:

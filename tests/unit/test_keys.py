@@ -40,6 +40,21 @@ def replace(**fields: object) -> Work:
     return msgspec.structs.replace(WORK, **fields)
 
 
+def script(file: WorkInput) -> WorkScript:
+    return WorkScript(argv=("check",), files=(file,))
+
+
+def before_of(work: Work) -> Work:
+    """The work that another is a change of: where that has a script of some content, one with the same words."""
+    scripts = {name: getattr(work, name) for name in ("pre", "post")}
+    files = {
+        name: tuple(msgspec.structs.replace(file, sha256=SHA) for file in each.files)
+        for name, each in scripts.items()
+        if each is not None and each.files
+    }
+    return replace(**{name: msgspec.structs.replace(scripts[name], files=known) for name, known in files.items()})
+
+
 @pytest.mark.parametrize(
     "work, field",
     [
@@ -50,6 +65,8 @@ def replace(**fields: object) -> Work:
         (replace(startup=("start.sh",)), "argv"),
         (replace(pre=WorkScript(argv=("check",))), "argv"),
         (replace(post=WorkScript(argv=("check",))), "argv"),
+        (replace(pre=script(WorkInput(name="check", sha256=OTHER, executable=True))), "software"),
+        (replace(post=script(WorkInput(name="check.py", sha256=OTHER))), "input check.py"),
         (replace(software="reco@p2"), "software"),
         (replace(container=WorkContainer(image="busybox")), "software"),
         (replace(inputs=(WorkInput(name="bin/go", sha256=OTHER, executable=True), WORK.inputs[1])), "software"),
@@ -62,7 +79,7 @@ def replace(**fields: object) -> Work:
     ],
 )
 def test_what_matters_changes_the_key_and_is_named(work: Work, field: str) -> None:
-    before, now = fields_of(WORK), fields_of(work)
+    before, now = fields_of(before_of(work)), fields_of(work)
     assert key_of(before) != key_of(now)
     assert changed(before, now) == field
 

@@ -113,7 +113,7 @@ def test_a_pilot_has_what_the_site_gives_and_its_stderr_is_told_when_it_ends(
     settings: LocalSettings, service: AgentService
 ) -> None:
     site = LocalSite(settings)
-    site.submit_pilot("here-1")
+    site.submit_pilots("here-1")
     service.wait_for(lambda: service.said)
     exchange = service.said[0].exchange
     assert exchange.pilot.startswith("here-1.")
@@ -147,7 +147,7 @@ def test_a_pilot_that_cannot_start_is_told_with_what_it_said(settings: LocalSett
     broken = tmp_path / "broken.pyz"
     broken.write_text("raise SystemExit('no such thing')")
     site = LocalSite(msgspec.structs.replace(settings, agent=broken))
-    site.submit_pilot("here-1")
+    site.submit_pilots("here-1")
     ended = wait_for_end(site)
     assert (ended.reason, ended.stderr) == ("failed", "no such thing")
     site.close()
@@ -156,7 +156,7 @@ def test_a_pilot_that_cannot_start_is_told_with_what_it_said(settings: LocalSett
 def test_an_interpreter_that_is_not_there_is_a_refusal(settings: LocalSettings) -> None:
     site = LocalSite(msgspec.structs.replace(settings, interpreter="/nowhere/python"))
     with pytest.raises(SubmissionRefused) as refused:
-        site.submit_pilot("here-1")
+        site.submit_pilots("here-1")
     assert refused.value.reason == "platform-failure"
     assert site.listing() == {}
     site.close()
@@ -166,11 +166,11 @@ def test_a_pilot_whose_starter_died_before_it_wrote_anything_down_is_found(
     settings: LocalSettings, service: AgentService
 ) -> None:
     site = LocalSite(settings)
-    native_id = site.submit_pilot("here-1")
+    native_id = site.submit_pilots("here-1")[0]
     record = settings.state / "pilots" / "here-1.json"
     wait_until(lambda: "pilot" in json.loads(record.read_text() or "{}"))
     again = LocalSite(settings)
-    assert again.submit_pilot("here-1") == native_id
+    assert again.submit_pilots("here-1")[0] == native_id
     assert again.listing()["here-1"].native_id == native_id
     _finish(again)
     _finish(site)
@@ -178,7 +178,7 @@ def test_a_pilot_whose_starter_died_before_it_wrote_anything_down_is_found(
 
 def test_a_process_number_that_is_another_s_now_is_left_alone(settings: LocalSettings) -> None:
     site = LocalSite(settings)
-    pid = int(site.submit_pilot("here-1"))
+    pid = int(site.submit_pilots("here-1")[0])
     record = settings.state / "pilots" / "here-1.json"
     wait_until(lambda: "pilot" in json.loads(record.read_text() or "{}"))
     other = os.posix_spawn("/bin/sleep", ["sleep", "1000"], {})
@@ -201,7 +201,7 @@ def test_a_supervisor_that_does_not_heed_is_killed_by_the_site_with_everything_b
         1, ("/bin/sh", "-c", f"echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; sleep 1000"), folder=tmp_path
     )
     site = LocalSite(settings)
-    pid = int(site.submit_pilot("here-1"))
+    pid = int(site.submit_pilots("here-1")[0])
     wait_until((tmp_path / "pid").exists)
     os.kill(pid, signal.SIGSTOP)
     site.cancel("here-1")
@@ -215,7 +215,7 @@ def test_the_end_of_a_pilot_is_told_although_its_record_was_removed_by_a_service
     settings: LocalSettings, service: AgentService
 ) -> None:
     site = LocalSite(settings)
-    site.submit_pilot("here-1")
+    site.submit_pilots("here-1")
     record = settings.state / "pilots" / "here-1.json"
     wait_until(lambda: "pilot" in json.loads(record.read_text() or "{}"))
     said = json.loads(record.read_text())
@@ -240,7 +240,7 @@ def test_the_environment_of_the_service_is_not_that_of_the_agent(
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     service.give(1, ("/bin/sh", "-c", f"env > {tmp_path}/environment"), folder=tmp_path)
     site = LocalSite(settings)
-    site.submit_pilot("here-1")
+    site.submit_pilots("here-1")
     service.wait_for(lambda: service.finished)
     said = (tmp_path / "environment").read_text()
     assert "PILOTAGE_TOKEN=" not in said

@@ -11,6 +11,7 @@ import pytest
 from pilotage.agent.backlog import Room
 from pilotage.agent.fetching import ServerFetch
 from pilotage.agent.pilot import Pilot, PilotSettings
+from pilotage.agent.pilot_spool import encode_end
 from pilotage.agent.records import text_of
 from pilotage.agent.workplace import Workplace
 from pilotage.model.exchange import AttemptRef
@@ -22,6 +23,16 @@ from tests.pilots import flying
 def service(tmp_path: Path) -> Iterator[AgentService]:
     with agent_service(tmp_path / "agent.sock", interval_seconds=0.3) as running:
         yield running
+
+
+def grounded(state: Path) -> Pilot:
+    """A pilot of four slots that neither exchanges nor begins anything."""
+    return Pilot(
+        PilotSettings(pilot="p", site="here", state=str(state), server="unix:none", capacity=Room(400)),
+        workplace=cast("Workplace", None),
+        fetch=cast("ServerFetch", None),
+        on_news=lambda urgent: None,
+    )
 
 
 def test_a_pilot_introduces_itself_runs_what_it_is_given_and_says_goodbye(
@@ -45,17 +56,39 @@ def test_a_pilot_introduces_itself_runs_what_it_is_given_and_says_goodbye(
 
 
 def test_the_longer_attempts_take_the_fewer_wait_here(tmp_path: Path) -> None:
-    pilot = Pilot(
-        PilotSettings(pilot="p", site="here", state=str(tmp_path), server="unix:none", capacity=Room(400)),
-        workplace=cast("Workplace", None),
-        fetch=cast("ServerFetch", None),
-        on_news=lambda urgent: None,
-    )
+    pilot = grounded(tmp_path)
     found = [pilot.backlog]
     for seconds in (0.01, 0.1, 1.0, 60.0):
         pilot._pace_seconds = seconds
         found.append(pilot.backlog)
     assert found == [4, 64, 20, 2, 0]
+
+
+def test_news_are_urgent_as_soon_as_no_more_waits_than_is_untold(tmp_path: Path) -> None:
+    pilot = grounded(tmp_path)
+    for number in range(1, 10):
+        pilot.accept({"ref": {"job": "J", "package": f"1.1.{number}", "attempt": 1}}, {})
+    found = [pilot.is_urgent]
+    for _ in range(9):
+        pilot.spool.tell("NodeDescribed", {}, at=0.0)
+        found.append(pilot.is_urgent)
+    assert found == 9 * [False] + [True]
+    pilot.spool.take_unwritten()  # an exchange has them
+    assert not pilot.is_urgent
+
+
+def test_news_are_urgent_when_hardly_more_waits_than_there_are_slots(tmp_path: Path) -> None:
+    pilot = grounded(tmp_path)
+    for number in range(1, 5):
+        pilot.accept({"ref": {"job": "J", "package": f"1.1.{number}", "attempt": 1}}, {})
+    assert pilot.is_urgent
+    pilot.accept({"ref": {"job": "J", "package": "1.1.5", "attempt": 1}}, {})
+    assert not pilot.is_urgent
+
+
+def test_an_adopted_manifest_is_told_as_the_service_said_it() -> None:
+    payload = {"exit_message": "made before", "manifest": [{"name": "a", "more": [2]}]}
+    assert json.loads(encode_end(payload)) == payload
 
 
 def test_no_more_run_at_once_than_fit(service: AgentService, tmp_path: Path) -> None:

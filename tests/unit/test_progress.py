@@ -7,6 +7,7 @@ import pty
 import re
 import select
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -185,13 +186,20 @@ def test_a_card_tells_cause_end_memory_host_last_words_and_what_to_do() -> None:
     ]
 
 
+def test_a_card_of_what_was_over_too_soon_says_below_what_its_memory_was() -> None:
+    below = FailureCard(package="1.1.1", exit_status=3, peak_memory_below_bytes=24 * 2**20)
+    assert "    exit status 3, peak memory below 24 MiB\n" in list(cards.card_lines("j", below))
+
+
 def test_a_card_of_what_is_tried_again_says_so() -> None:
     lines = list(cards.card_lines("j", FailureCard(package="1.1.1", exit_status=3, again=True)))
     assert "    exit status 3\n" in lines
     assert "    it will be tried again\n" in lines
 
 
-@pytest.mark.parametrize("size_bytes, text", [(0, "0 B"), (1536, "1.5 KiB"), (2**31, "2 GiB"), (2**40, "1 TiB")])
+@pytest.mark.parametrize(
+    "size_bytes, text", [(0, "0 B"), (1536, "1.5 KiB"), (2**20 - 1, "1024 KiB"), (2**31, "2 GiB"), (2**40, "1 TiB")]
+)
 def test_sizes_are_told_as_people_say_them(size_bytes: int, text: str) -> None:
     assert cards.size_text(size_bytes) == text
 
@@ -199,12 +207,14 @@ def test_sizes_are_told_as_people_say_them(size_bytes: int, text: str) -> None:
 # --- on a real terminal -----------------------------------------------------------------------------------------------
 
 
-def drawn_on_a_terminal(source: str, **environment: str) -> str:
-    """What a Python program writes to its standard error, which is a terminal of 60 columns."""
+def drawn_on_a_terminal(source: str, *, size: tuple[int, int] = (24, 60), **environment: str) -> str:
+    """What a Python program writes to its standard error, which is a terminal of so many lines and columns."""
     child, terminal = pty.fork()
     if child == 0:  # pragma: no cover # another process
-        os.environ.update({"TERM": "xterm", **environment})
-        os.execv(sys.executable, [sys.executable, "-c", source])
+        termios.tcsetwinsize(2, size)
+        os.environ.pop("COLUMNS", None)
+        # Said in full: readline, where a test runner has imported it, sets COLUMNS behind the back of os.environ.
+        os.execve(sys.executable, [sys.executable, "-c", source], os.environ | {"TERM": "xterm", **environment})
     found = b""
     try:
         while select.select([terminal], [], [], 30)[0]:
@@ -238,6 +248,13 @@ def test_on_a_terminal_bars_are_drawn_over_those_before() -> None:
     assert text.count("\x1b[2A") == 2
     assert "━" in text
     assert "\x1b[32m" in text
+
+
+def test_a_terminal_that_says_nothing_of_its_size_has_the_usual_width() -> None:
+    text = drawn_on_a_terminal(DRAWING, size=(0, 0), LC_ALL="C.UTF-8", NO_COLOR="1")
+    assert "100 of 100 packages done" in text
+    assert "…" not in text
+    assert "━" * 40 in text
 
 
 def test_no_color_is_respected_and_the_bars_stay() -> None:

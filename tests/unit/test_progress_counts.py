@@ -17,6 +17,9 @@ class SlowBook:
         self.now = 0.0
         self.retrying = 1
 
+    def packages_of(self, *_: object, **__: object) -> SimpleNamespace:
+        return SimpleNamespace(items=[], next=None)
+
     def count_packages(self, _user: object, _query: str, *, job: JobRow) -> int:
         self.now += 1.0
         return self.retrying

@@ -48,7 +48,7 @@ def output(package: str, **said: Any) -> dict[str, Any]:
         "id": f"{JOB}/{package}", "path": "sweep/001/001/001", "state": "DONE", "attempt": 1, "exit_code": "SUCCESS",
         "exit_message": "", "exit_status": 0, "signal": None, "standard_output": {"url": log}, "standard_error": None,
         "application_output": {"url": log}, "application_error": None, "folder": "/results",
-        "outputs": [{"name": "1.dat", "size_bytes": 1, "sha256": "0" * 64}],
+        "outputs": [{"name": "1.dat", "size_bytes": 1, "sha256": "0" * 64}], "measured": {"cpu_user_seconds": 1.5},
     }  # fmt: skip
     return fields | said
 
@@ -148,6 +148,7 @@ def test_an_output_is_gasws_output_object(server: CannedServer) -> None:
     assert (first.id, first.exit_code, first.exit_status) == (f"{JOB}/1.1.1", "SUCCESS", 0)
     assert (first.standard_output, first.application_output, first.standard_error) == ("said 1.1.1", "said 1.1.1", "")
     assert first.uploaded == (Path("/results/1.dat"),)
+    assert (first.measured.cpu_user_seconds, first.measured.read_bytes) == (1.5, None)
     assert (second.ok, second.uploaded) == (False, ())
 
 

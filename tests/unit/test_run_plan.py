@@ -101,6 +101,18 @@ def test_the_field_that_changed_is_named(here: Place, before: str, after: str, f
     assert planned(here, CHAIN.replace(before, after)).changed == {field: 2, "waits for": 1}
 
 
+def test_a_changed_script_is_named_among_the_programs_of_its_package(here: Place) -> None:
+    text = CHAIN.replace("    run_time: 1h\n", "    run_time: 1h\n    scripts: {pre: {run: ./check}}\n")
+    here.write(check="#!/bin/sh\n")
+    for program in ("reco", "check"):
+        (here.folder / program).chmod(0o755)
+    here.run(text)
+    here.write(check="#!/bin/sh\nexit 0\n")
+    found = planned(here, text)
+    assert {each.changed for each in found.listed} == {"software reco or check", "waits for 1.1.1"}
+    assert found.changed == {"software": 2, "waits for": 1}
+
+
 def test_a_file_that_is_gone_is_named(here: Place) -> None:
     here.run(CHAIN)
     (here.folder / "a.dat").unlink()

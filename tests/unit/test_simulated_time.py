@@ -43,6 +43,36 @@ def test_things_happen_by_time_and_then_in_the_order_of_scheduling(entries: list
     assert schedule.pending == 0
 
 
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["heap", "line", "called off"])), max_size=40))
+def test_what_is_lined_up_happens_in_the_same_order_as_what_is_sorted_in(entries: list[tuple[int, str]]) -> None:
+    schedule = Schedule()
+    happened: list[int] = []
+    for number, (time, way) in enumerate(entries):
+        if way == "line":
+            schedule.line_up(float(time), happened.append, number)
+        elif way == "heap":
+            schedule.post(float(time), happened.append, number)
+        else:
+            schedule.at(float(time), happened.append, number).cancel()
+    expected = [number for number, (_, way) in enumerate(entries) if way != "called off"]
+    expected.sort(key=lambda number: (entries[number][0], number))
+    assert schedule.pending == len(expected)
+    assert schedule.next_time() == (entries[expected[0]][0] if expected else None)
+    while schedule.step():
+        pass
+    assert happened == expected
+
+
+def test_what_is_lined_up_with_nothing_in_between_is_one_step() -> None:
+    schedule = Schedule()
+    seen: list[int] = []
+    for number in range(3):
+        schedule.line_up(1.0, seen.append, number)
+    schedule.line_up(2.0, seen.append, 3)
+    schedule.step()
+    assert (seen, schedule.now, schedule.pending) == ([0, 1, 2], 1.0, 1)
+
+
 def test_time_stands_where_the_last_thing_happened() -> None:
     schedule = Schedule(10.0)
     seen: list[float] = []

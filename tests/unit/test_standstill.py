@@ -7,7 +7,7 @@ from pilotage.model.operations import Hold, Kill
 from pilotage.model.reports import SiteSeen
 from pilotage.service.running.standstill import Stand, stand_of
 from tests.small_engine import JOB, Small
-from tests.small_plans import bag, plan, site, stage
+from tests.small_plans import bag, kind, plan, site, stage
 
 
 def stand(small: Small) -> Stand:
@@ -30,6 +30,16 @@ def test_a_held_job_says_how_it_goes_on() -> None:
         small.ask(Hold(job=JOB))
         assert (stand(small).stuck, stand(small).next_step) == ("the job is held", f"pilotage release {JOB}")
         small.take(SubmitPilot)
+
+
+def test_a_held_job_does_not_move_because_a_package_waits_for_its_next_attempt() -> None:
+    with Small(site()) as small:
+        small.submit(bag(1))
+        pilot = small.pilot()
+        pilot.fail("1.1.1", reason="input-checksum")
+        assert (stand(small).stuck, stand(small).trouble != "") == ("", True)
+        small.ask(Hold(job=JOB))
+        assert stand(small).stuck == "the job is held"
 
 
 def test_a_held_package_that_everything_waits_for_is_named() -> None:
@@ -78,5 +88,31 @@ def test_what_can_only_be_tried_later_is_named_with_its_failure() -> None:
         pilot.fail("1.1.1", "disk-full")
         found = stand(small)
         assert "1.1.1 is tried later: attempt 2: disk-full at a" in found.trouble
-        assert not found.is_of_pilots
+        assert found.troubled_site == ""
         small.take(SubmitPilot)
+
+
+def test_what_waits_in_the_backlog_of_a_pilot_does_not_run() -> None:
+    with Small(site(cores=2)) as small:
+        small.submit(plan(stage(3), stage(2)))
+        assert stand(small).running == {}
+        pilot = small.pilot(backlog=8)
+        assert stand(small).running == {1: 2}
+        pilot.succeed("1.1.1", "1.2.1")
+        assert stand(small).running == {1: 1, 2: 1}
+        pilot.succeed("1.3.1", "2.1.1", "2.2.1")
+        assert stand(small).running is None
+
+
+def test_a_site_at_which_no_pilot_starts_is_trouble_for_who_waits_for_it_alone() -> None:
+    with Small(site(), site("b")) as small:
+        small.submit(bag(1, kind(executor="a")), job="other")
+        small.pilot("a")
+        small.effects.clear()
+        small.submit(bag(1, kind(executor="b")))
+        small.effects.clear()
+        small.core.engine.sites["b"].dead_starts = 2
+        found = stand(small)
+        assert (found.trouble, found.troubled_site) == ("no pilot could start at b: 2 died before they spoke", "b")
+        small.core.engine.sites["b"].dead_starts = 0
+        assert stand(small).trouble == ""

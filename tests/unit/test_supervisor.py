@@ -46,7 +46,7 @@ class Scene:
 
     def begin(self, key: str = "here-1") -> int:
         self.ref = self.service.give(1, ("/bin/sh", "-c", STUBBORN.format(self.folder)), folder=self.folder)
-        self.supervisor = int(self.site.submit_pilot(key))
+        self.supervisor = int(self.site.submit_pilots(key)[0])
         wait_until(lambda: all((self.folder / name).exists() for name in ALL))
         (self.agent,) = [pid for pid in descendants(self.supervisor) if _parent(pid) == self.supervisor]
         return self.agent
@@ -127,7 +127,7 @@ def test_what_survives_both_is_swept_as_soon_as_the_site_sees_that_they_are_gone
 def test_what_survives_both_is_swept_when_the_next_pilot_starts(scene: Scene) -> None:
     _kill_both(scene)
     first = scene.service.said[0].exchange.pilot
-    scene.site.submit_pilot("here-2")
+    scene.site.submit_pilots("here-2")
     wait_until(lambda: not any(map(lives, scene.pids("main", "marked"))))
     scene.service.wait_for(lambda: scene.service.types(first)[-1] == "PilotEnded")
     wait_until(lambda: len(list((scene.folder / "state" / "scratch").iterdir())) == 1)

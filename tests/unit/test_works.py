@@ -10,6 +10,7 @@ from pilotage.model.exchange import Assignment, AttemptRef, InputSource
 from pilotage.model.payloads import OutputFile
 from pilotage.model.submission import Captured, Origin
 from pilotage.model.work import Work, WorkBinary, WorkInput, WorkOutput, WorkScript
+from pilotage.service.running.capturing import script_file
 from pilotage.service.running.plain_works import plain_block
 from pilotage.service.running.works import compose
 
@@ -297,3 +298,26 @@ def test_the_quick_way_and_the_long_way_write_the_same(
     long = [work_of(expansion, number, origin=msgspec.structs.replace(TREE)) for number in range(expansion.count)]
     assert quick == long
     assert len({work.binaries[0].outputs for work in quick}) == 8
+
+
+@pytest.mark.parametrize(
+    "words, name",
+    [
+        (["./check", "a.dat"], "check"),
+        (["tools/check.sh"], "tools/check.sh"),
+        (["sh", "-eu", "check.sh", "a.dat"], "check.sh"),
+        (["/usr/bin/python3.11", "check.py"], "check.py"),
+        (["sh", "-c", "./check a.dat"], ""),
+        (["bash", "-ec", "./check a.dat"], ""),
+        (["python3", "-m", "check"], ""),
+        (["perl", "-ne", "print"], ""),
+        (["perl", "-w", "check.pl"], "check.pl"),
+        (["touch", "a.dat"], "touch"),  # a file of that name in the tree, or none
+        (["/bin/check"], ""),
+        (["../check"], ""),
+        (["sh"], ""),
+        ([], ""),
+    ],
+)
+def test_of_a_script_beside_a_package_only_the_file_that_it_is_counts(words: list[str], name: str) -> None:
+    assert script_file(words) == name

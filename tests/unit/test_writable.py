@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.app import load
-from pilotage.ports import StoreError
+from pilotage.ports import NotOurs, StoreError
 from pilotage.service.running.writable import refuse_unwritable
 
 OUTPUTS = "pilotage: 1\njob: j\nstages:\n  - run: 'true'\n    outputs: ['out.txt', 'deep/down/out.txt']\n"
@@ -30,6 +30,15 @@ def test_the_nearest_folder_that_takes_no_files_is_named(
     with pytest.raises(StoreError, match="results cannot be written here") as fault:
         refuse(tmp_path)
     assert Path(fault.value.subject) == tmp_path / named
+
+
+@pytest.mark.parametrize("name", ["deep", "deep/down"])
+def test_a_file_where_results_need_a_folder_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("precious")
+    with pytest.raises(NotOurs, match="a file is where results need a folder") as fault:
+        refuse(tmp_path)
+    assert Path(fault.value.subject) == tmp_path / name
 
 
 def test_a_job_that_makes_no_files_may_run_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from pilotage.model.work import LogText
 from pilotage.ports.files import MadeWork, SeenFile, StoredFile, StoreError, WorkFields
 
 FILE = "work.sqlite"
-_VERSION = 1
+_VERSION = 2
 _CHUNK = 500  # values in one question; SQLite takes no more than some thousand
 _PACKED_MIN = 200  # a shorter text is not worth packing
 
@@ -45,6 +45,7 @@ CREATE TABLE IF NOT EXISTS files (
     PRIMARY KEY (folder, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS ours (  -- every content that was made under a name: the one before may still be there
     folder INTEGER NOT NULL, name TEXT NOT NULL, sha256 BLOB NOT NULL, size_bytes INTEGER NOT NULL,
+    job INTEGER,  -- the last that made it
     PRIMARY KEY (folder, name, sha256)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS times (
     folder INTEGER NOT NULL, document INTEGER NOT NULL, activity TEXT NOT NULL,
@@ -57,7 +58,10 @@ CREATE TABLE IF NOT EXISTS logs (
     PRIMARY KEY (job, stage, line, number, attempt, stream)) WITHOUT ROWID;
 """
 
-_OURS = "INSERT OR IGNORE INTO ours VALUES (?, ?, ?, ?)"
+_OURS = (
+    "INSERT INTO ours VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET job = excluded.job"
+    " WHERE excluded.job IS NOT NULL AND excluded.job IS NOT job"
+)
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +107,8 @@ class SqliteWorkIndex:
                 subject=str(self.path),
                 next_step="use that version, or remove the file: only what could be adopted is forgotten",
             )
-        self._book.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+        more = "ALTER TABLE ours ADD COLUMN job INTEGER;" if version == 1 else ""
+        self._book.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {more} PRAGMA user_version = {_VERSION}; COMMIT;")
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -152,12 +157,12 @@ class SqliteWorkIndex:
             rows, files = [], []
             for one in made:
                 place = _place(one.ref.package)
-                folder = self._numbered(one.folder)
+                folder, job = self._numbered(one.folder), self._numbered(one.ref.job)
                 rows.append(
                     (folder, bytes.fromhex(one.key), self._numbered(one.document), *place,
-                     self._numbered(one.ref.job), one.ref.attempt, _encode(one.fields), _encode(one.manifest))
+                     job, one.ref.attempt, _encode(one.fields), _encode(one.manifest))
                 )  # fmt: skip
-                files += [(folder, f.name, bytes.fromhex(f.sha256), f.size_bytes) for f in one.manifest]
+                files += [(folder, f.name, bytes.fromhex(f.sha256), f.size_bytes, job) for f in one.manifest]
             book.executemany(
                 "INSERT OR REPLACE INTO made (folder, key, document, stage, line, number, job, attempt, fields, manifest)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -224,6 +229,13 @@ class SqliteWorkIndex:
             found[name] = (*found.get(name, ()), one)
         return found
 
+    def maker(self, folder: str, name: str, *, sha256: str) -> str:
+        """The job that made a content under a name, the last if several did; empty where none is known."""
+        with self._reading() as book:
+            statement = "SELECT j.name FROM ours JOIN names AS j ON j.name_id = job WHERE folder = ? AND ours.name = ? AND sha256 = ?"
+            row = book.execute(statement, (self._number(folder), name, bytes.fromhex(sha256))).fetchone()
+        return row[0] if row is not None else ""
+
     def saw(self, folder: str, files: Collection[SeenFile], *, made: bool) -> None:
         """Remember the checksums of files as they are; those `made` are ours from now on."""
         if not files:
@@ -237,7 +249,7 @@ class SqliteWorkIndex:
                 [(*row, *stamp) for row, stamp in zip(rows, stamps, strict=True)],
             )
             if made:
-                book.executemany(_OURS, rows)
+                book.executemany(_OURS, [(*row, None) for row in rows])
 
     def seen(self, folder: str, names: Collection[str]) -> dict[str, SeenFile]:
         """What is remembered of the checksums of these files."""

@@ -12,12 +12,19 @@ if TYPE_CHECKING:
 
     from pilotage.agent.pilot import PilotSettings
 
+REQUEST_VARIABLE = "PILOTAGE_REQUEST"
+"""Where a batch job finds the request that it was started for."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the agent; the exit status."""
-    chosen = _parser().parse_args(arguments)
+    chosen = _parser(sys.argv[1:] if arguments is None else arguments).parse_args(arguments)
     if chosen.command == "settle":
         return _settle(chosen)
+    if chosen.command == "site":
+        from pilotage.agent.site_program import main as run_site_agent
+
+        return run_site_agent(chosen)
     from pilotage.agent.supervisor import Record, supervise
 
     if os.getpid() != os.getsid(0):
@@ -34,11 +41,11 @@ def _settle(chosen: argparse.Namespace) -> int:
     from pilotage.agent.bequest import settle
     from pilotage.agent.link import connect
 
-    reach = {"announcement": chosen.announcement, "token_file": chosen.token_file}
+    reach = {"announcement": chosen.announcement, "token_file": chosen.token_file, "ca_file": chosen.ca_file}
     return 0 if settle(Path(chosen.state), connect=lambda: connect(chosen.server, **reach)) else 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     import argparse
 
     parser = argparse.ArgumentParser(prog="pilotage-agent", description="The agent of pilotage.")
@@ -48,14 +55,29 @@ def _parser() -> argparse.ArgumentParser:
     text: dict[str, Any] = {"default": ""}
     pilot = commands.add_parser("pilot", help="hold slots and run what the service gives")
     settle = commands.add_parser("settle", help="end, remove and tell what dead pilots left")
+    site = commands.add_parser("site", help="submit and withdraw pilots at a cluster as the service wants")
+    if "site" in arguments[:1]:
+        from pilotage.agent.site_program import add_options
+
+        add_options(site)
     for each in (pilot, settle):
         each.add_argument("--server", required=True, metavar="ADDRESS", help="unix:PATH or http://HOST:PORT")
         each.add_argument("--announcement", metavar="FILE", help="where the service tells its address", **text)
         each.add_argument("--token-file", metavar="FILE", help="what it shows to the service", **text)
+        each.add_argument("--ca-file", metavar="FILE", help="the only authority whose certificate it believes", **text)
         each.add_argument("--state", required=True, metavar="DIR", help="where spools and scratch folders are")
-    pilot.add_argument("--request", required=True, metavar="KEY", help="the request that it was started for")
+    request = os.environ.get(REQUEST_VARIABLE, "")
+    told: dict[str, Any] = {"default": request} if request else {"required": True}
+    pilot.add_argument("--request", metavar="KEY", help="the request that it was started for", **told)
     pilot.add_argument("--site", required=True, metavar="NAME", help="the site that it is at")
     pilot.add_argument("--serves", metavar="JOB:PACKAGE:ATTEMPT", help="run this one attempt, and end", **text)
+    pilot.add_argument("--shared-state", action="store_true", help="other computers use the state folder, too")
+    pilot.add_argument(
+        "--scratch-folder",
+        metavar="DIR",
+        help="where packages work, such as $TMPDIR; none: in the state folder",
+        **text,
+    )
     pilot.add_argument("--node", metavar="NAME", help="what this computer is called", **text)
     pilot.add_argument("--slots", type=int, default=0, metavar="N", help="cores to give; 0: all of them")
     pilot.add_argument("--cores-hundredths", type=int, default=0, metavar="N", help="the same, finer")
@@ -78,11 +100,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def _settings(chosen: argparse.Namespace) -> PilotSettings:
     from pilotage.agent.backlog import Room
-    from pilotage.agent.pilot import PilotSettings, memory_bytes
+    from pilotage.agent.pilot import PilotSettings, memory_bytes, usable_folder
 
+    node = chosen.node or os.uname().nodename
     state = os.path.abspath(chosen.state)
+    if chosen.shared_state:
+        # What a pilot left is for the next one on its own node: others can neither see whether it lives nor end its processes.
+        state = os.path.join(state, node)
     os.makedirs(state, mode=0o700, exist_ok=True)
-    disk = os.statvfs(state)
+    scratch_folder = usable_folder(chosen.scratch_folder)
+    disk = os.statvfs(scratch_folder or state)
     job, package, attempt = chosen.serves.rsplit(":", 2) if chosen.serves else ("", "", "")
     capacity = Room(
         chosen.cores_hundredths or 100 * (chosen.slots or os.cpu_count() or 1),
@@ -98,7 +125,9 @@ def _settings(chosen: argparse.Namespace) -> PilotSettings:
         server=chosen.server,
         announcement=chosen.announcement,
         token_file=chosen.token_file,
-        node=chosen.node or os.uname().nodename,
+        ca_file=chosen.ca_file,
+        node=node,
+        scratch_folder=scratch_folder,
         serves={"job": job, "package": package, "attempt": int(attempt)} if chosen.serves else None,
         capacity=capacity,
         backlog=0 if chosen.serves else chosen.backlog,

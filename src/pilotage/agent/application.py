@@ -60,7 +60,7 @@ class Application:
         self._logs = logs
         self._scans = scans
         self._demand: Mapping[str, Any] = assignment.get("demand") or {}
-        self._ours = own_entries(assignment, work, scratch=scratch)
+        self._ours = own_entries(assignment, work, scratch=scratch, spools=workplace.spools)
         self._marks = [workplace.mark, *self._ours[:3]]  # the pilot, and its job, package and attempt
         self._stderr_file = ""
         self._kept: Kept | None = None
@@ -96,7 +96,7 @@ class Application:
 
     def run_pre(self) -> bool:
         """Run the script before the package; whether the package is to be run at all. Raises `Failure`."""
-        ended = self._run_script(self._work["pre"], "its pre script", [])
+        ended = self._run_script(self._work["pre"], "its pre script", [], {})
         if ended.exit_status is not None and ended.exit_status == self._work.get("pre_skip_exit_code"):
             return False
         failure = self._failure_of(ended, "its pre script")
@@ -113,7 +113,8 @@ class Application:
             status = failure.exit_status if failure.exit_status is not None else -(failure.signal_number or 1)
         reason = failure.reason if failure is not None else ""
         extra = [b"PILOTAGE_EXIT_STATUS=%d" % status, os.fsencode(f"PILOTAGE_REASON={reason}")]
-        return self._failure_of(self._run_script(self._work["post"], "its post script", extra), "its post script")
+        ended = self._run_script(self._work["post"], "its post script", extra, {"$RETURN": str(status)})
+        return self._failure_of(ended, "its post script")
 
     def forget_kept(self) -> None:
         """What finished binaries made is not needed any more."""
@@ -143,7 +144,10 @@ class Application:
             binaries = [{"argv": work["startup"], "environment": asked}]
         first = 0
         if len(binaries) > 1 and work.get("kept"):
-            self._kept = Kept(self._assignment, work)
+            # Where the service's folder is not to be seen, it is this pilot's alone, and goes with it.
+            seen = self._workplace.sight.of(work).staged
+            kept = work["kept"] if seen else f"{self._workplace.scratch}/kept/{os.path.basename(work['kept'])}"
+            self._kept = Kept(self._assignment, work, kept)
             first = self._kept.resume(self._scratch)
         for number in range(first, len(binaries)):
             binary = binaries[number]
@@ -170,6 +174,7 @@ class Application:
                 argv,
                 scratch=self._scratch,
                 folder=self._work["folder"],
+                is_seen=self._workplace.sight.shows(self._work),
                 key=f"pilotage-{ref['job']}-{ref['package']}-{ref['attempt']}-{os.getpid()}",
                 variables={*OWN_NAMES, *asked, "PILOTAGE_MARK", "OMP_NUM_THREADS"},
                 gpus=self._demand.get("gpus", 0),
@@ -225,19 +230,19 @@ class Application:
             raise diagnosis.from_system(error, doing=f"making {name!r} for what it writes") from error
         return opened[-1]
 
-    def _run_script(self, script: Mapping[str, Any], what: str, extra: list[bytes]) -> Ended:
-        """Run a script in the document's folder, again and again while it asks for that."""
+    def _run_script(self, script: Mapping[str, Any], what: str, extra: list[bytes], words: Mapping[str, str]) -> Ended:
+        """Run a script in the document's folder, again and again while it asks for that; `words` stand for others."""
         folder = self._work["folder"]
-        if not os.path.isdir(folder):
+        if not self._workplace.sight.shows(self._work):
             raise Failure("platform-failure", f"{what} runs in {folder}, which is not to be seen here")
         self._stderr_file = ""
         environment = self._environments.make(self._ours + extra, {}, threads=0)
         files = Files(self._workplace.null(), self._logs[0].descriptor, self._logs[1].descriptor)
+        words = {"$RETRY": str(self._assignment["ref"]["attempt"] - 1), **words}
+        argv = [*script["argv"][:1], *(words.get(word, word) for word in script["argv"][1:])]
         while True:
             try:
-                ended = self._commands.run(
-                    script["argv"], environment=environment, folder=folder, files=files, marks=self._marks
-                )
+                ended = self._commands.run(argv, environment=environment, folder=folder, files=files, marks=self._marks)
             except Failure as failure:
                 failure.message = f"{what}: {failure.message}"
                 raise
@@ -264,7 +269,7 @@ class Application:
             limit = self._demand.get("memory_bytes", 0)
             peak = max(self._commands.peak_bytes, self._watch.peak_bytes)
             if self._workplace.kernel_kills.claim() or (limit and peak >= limit):
-                message = f"{what} was killed for want of memory, having used {peak} bytes"
+                message = f"{what} was killed for want of memory, having used {diagnosis.size_text(peak)}"
                 return Failure("out-of-memory", message, exit_status=status, signal_number=number)
         if number is not None:
             return diagnosis.of_signal(number, what=what)

@@ -16,6 +16,7 @@ from pilotage.agent.inputs import Inputs, changed_input
 from pilotage.agent.logs import LogFile
 from pilotage.agent.outputs import Outputs, find_outputs
 from pilotage.agent.scratch import Scratch
+from pilotage.agent.slot_token import SlotToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,7 +69,8 @@ class AttemptRunner:
         self._slot_number = slot_number
         self._watch = workplace.watcher.new_watch()
         self._scratch = Scratch(workplace.scratch, slot_number)
-        self._environments = Environments(workplace.environment)
+        self._token = SlotToken(f"{workplace.scratch}/slot-{slot_number}.token")
+        self._environments = Environments({**workplace.environment, "PILOTAGE_TOKEN_FILE": self._token.path})
         self._commands = Commands(self._watch, workplace.remains)
         self._logs: list[LogFile] = []
         self._generation = 0
@@ -80,28 +82,36 @@ class AttemptRunner:
         *,
         on_phase: Callable[[str, float], None],
         fetch: Fetch,
+        token: str = "",
     ) -> Outcome:
-        """Run an attempt to its end; every failure is an outcome. `on_phase` is told each phase and when it began."""
+        """Run an attempt to its end; every failure is an outcome. `on_phase` is told each phase and when it began.
+
+        `token` is what its commands may show when they speak of their own package.
+        """
         watch, commands = self._watch, self._commands
         phases = _Phases(on_phase)
         commands.reset()
         watch.attempt_began(self._logs)
+        self._workplace.left_events.attempt_began(assignment["ref"], token)
         try:
-            payload = self._carry_out(assignment, work, phases, fetch)
+            payload = self._carry_out(assignment, work, phases, fetch, token)
             logs = [text for text in (log.text(final=True) for log in self._logs) if text is not None]
-            if payload["exit_code"] != "SUCCESS" and work.get("keep_failed"):
-                self._keep_folder(assignment["ref"], payload)
+            if payload["exit_code"] != "SUCCESS":
+                # Whoever decides what follows reads of its time in the event, and so that it is over.
+                phases.enter("cleaning")
+                if work.get("keep_failed"):
+                    self._keep_folder(assignment["ref"], payload)
         finally:
-            self._clear()
+            left = self._clear()
             watch.attempt_ended()
+            self._workplace.left_events.attempt_ended(assignment["ref"], token)
         phases.end()
+        if left and payload["exit_code"] != "SUCCESS":
+            payload["exit_message"] = f"{payload['exit_message']}\n{left}"
         payload["phases"] = phases.times
         if self._workplace.node:
             payload["node"] = self._workplace.node
-        peak_bytes = max(commands.peak_bytes, watch.peak_bytes)
-        if peak_bytes:
-            payload["peak_memory_bytes"] = peak_bytes
-        payload["cpu_seconds"] = round(commands.cpu_seconds, 6)
+        payload.update(commands.measured(watch.peak_bytes))
         return Outcome(payload, logs)
 
     def cancel(self, why: str) -> None:
@@ -120,10 +130,11 @@ class AttemptRunner:
         """Let go of the log files."""
         self._workplace.watcher.forget(self._watch)
         self._commands.close()
+        self._token.close()
         self._close_logs()
 
     def _carry_out(
-        self, assignment: Mapping[str, Any], work: Mapping[str, Any], phases: _Phases, fetch: Fetch
+        self, assignment: Mapping[str, Any], work: Mapping[str, Any], phases: _Phases, fetch: Fetch, token: str
     ) -> dict[str, Any]:
         """All phases; the payload, without what every attempt has."""
         application: Application | None = None
@@ -132,8 +143,9 @@ class AttemptRunner:
             if work.get("refused"):
                 raise Failure("platform-failure", f"the service cannot say how it is run: {work['refused']}")
             if work.get("adopted") is not None:  # an earlier run made the same of the same, and it lies in its place
-                return {"exit_code": "SUCCESS", "exit_message": work.get("message", ""), "manifest": work["adopted"]}
-            application = self._set_up(assignment, work)
+                told = {"exit_code": "SUCCESS", "reason": "made-before", "exit_message": work.get("message", "")}
+                return {**told, "manifest": work["adopted"]}
+            application = self._set_up(assignment, work, token)
             return {"exit_code": "SUCCESS", **self._run(assignment, work, application, phases, fetch)}
         except Failure as failure:
             return self._failed(failure, application)
@@ -144,9 +156,10 @@ class AttemptRunner:
             message = f"the work cannot be understood: {type(error).__name__}: {error}"
             return self._failed(Failure("platform-failure", message), application)
 
-    def _set_up(self, assignment: Mapping[str, Any], work: Mapping[str, Any]) -> Application:
+    def _set_up(self, assignment: Mapping[str, Any], work: Mapping[str, Any], token: str) -> Application:
         try:
             self._scratch.prepare()
+            self._token.show(token)
             if not self._logs:
                 base = f"{self._workplace.scratch}/slot-{self._slot_number}.{self._generation}"
                 self._logs += [LogFile(f"{base}.{stream}", stream) for stream in ("stdout", "stderr")]
@@ -178,6 +191,7 @@ class AttemptRunner:
     ) -> dict[str, Any]:
         """Everything after the setup; what a success has to tell."""
         check, scratch, known = self._commands.check, self._scratch.path, self._workplace.known
+        sight = self._workplace.sight
         check()
         if work.get("pre") and not application.run_pre():
             return {"manifest": [], "exit_message": "its pre script says that there is nothing to do"}
@@ -185,7 +199,7 @@ class AttemptRunner:
         placed = []
         if work.get("inputs"):
             inputs = Inputs(
-                job=assignment["ref"]["job"], folder=work["folder"], scratch=scratch, known=known, fetch=fetch
+                job=assignment["ref"]["job"], work=work, scratch=scratch, known=known, fetch=fetch, sight=sight
             )
             placed = inputs.place(work["inputs"], check)
         phases.enter("application")
@@ -204,7 +218,7 @@ class AttemptRunner:
         manifest: list[dict[str, Any]] = []
         if outputs:
             inodes = {each.inode for each in placed if each.source}
-            manifest = Outputs(ref=assignment["ref"], work=work, scratch=scratch).stage(
+            manifest = Outputs(ref=assignment["ref"], work=work, scratch=scratch, sight=sight).stage(
                 outputs, known, fetch, input_inodes=inodes
             )
         application.forget_kept()
@@ -230,14 +244,15 @@ class AttemptRunner:
             kept = self._scratch.keep(self._workplace.keep, name)
             payload["exit_message"] = f"{payload['exit_message']}\nits folder is kept: {kept}"
 
-    def _clear(self) -> None:
-        """Leave nothing of this attempt to the next: what may still be in somebody's hands is not used again."""
+    def _clear(self) -> str:
+        """Leave nothing of this attempt to the next; what is left all the same, in words, and is not used again."""
         if self._commands.left_behind:
             self._scratch.abandon()
             self._close_logs()
             self._generation += 1
-        else:
-            self._scratch.empty()
+            return "something that it started does not end, and may still use its folder"
+        path = self._scratch.path
+        return "" if self._scratch.empty() else f"its folder cannot be emptied, and is left as it is: {path}"
 
     def _close_logs(self) -> None:
         for log in self._logs:

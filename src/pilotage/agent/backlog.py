@@ -52,15 +52,17 @@ class Held:
         "running",
         "slot",
         "stopping",
+        "token",
         "told",
         "work",
     )
 
-    def __init__(self, assignment: dict[str, Any], work: dict[str, Any] | None) -> None:
-        """Hold what was assigned; `work` says how it is run, where the service told."""
+    def __init__(self, assignment: dict[str, Any], work: dict[str, Any] | None, token: str = "") -> None:
+        """Hold what was assigned; `work` says how it is run, where the service told, `token` is for what it runs."""
         said = assignment["ref"]
         self.assignment = assignment
         self.work = work
+        self.token = token
         self.ref = ref_of(said)
         job, package, attempt = self.ref
         # Said with every exchange: put together by hand, in a fifth of the time.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent import diagnosis
 from pilotage.agent.diagnosis import Failure
@@ -13,6 +13,7 @@ from pilotage.agent.processes import own_peak_bytes
 from pilotage.agent.spawning import Files, NotStarted, Spawner
 
 if TYPE_CHECKING:
+    import resource
     from collections.abc import Collection, Sequence
 
     from pilotage.agent.processes import Remains
@@ -23,6 +24,7 @@ _BUSY_TRIES = 40
 _BUSY_SECONDS = 0.01
 _CONTAINER_PATIENCE_SECONDS = 2.0  # in which an engine tidies up behind a container that has ended
 _PEAK_MARGIN_BYTES = 4 * 1024 * 1024  # by which the kernel's two counts of one process may differ
+_BLOCK_BYTES = 512  # in which the kernel counts what is read and written, whatever the blocks of the disk are
 
 
 class Ended(NamedTuple):
@@ -41,15 +43,38 @@ class Commands:
         self._watch = watch
         self._remains = remains
         self._own_peak_bytes = 0
-        self.cpu_seconds = 0.0
-        self.peak_bytes = 0
-        self.left_behind = False  # something that even SIGKILL does not end may still use the folder and the logs
+        self.reset()
 
     def reset(self) -> None:
         """Begin to count anew."""
-        self.cpu_seconds = 0.0
+        self._user_seconds = 0.0
+        self._system_seconds = 0.0
+        self._read_bytes = 0
+        self._written_bytes = 0
+        self._peak_below_bytes = 0
         self.peak_bytes = 0
-        self.left_behind = False
+        self.left_behind = False  # something that even SIGKILL does not end may still use the folder and the logs
+
+    def measured(self, seen_peak_bytes: int) -> dict[str, Any]:
+        """What the commands used, with the largest that somebody saw them grow to: fields of an AttemptFinished.
+
+        Time and disk are those of each command and of the children that were waited for.
+        """
+        told: dict[str, Any] = {
+            "cpu_seconds": self._user_seconds + self._system_seconds,
+            "cpu_user_seconds": self._user_seconds,
+            "cpu_system_seconds": self._system_seconds,
+        }
+        if self._read_bytes:
+            told["read_bytes"] = self._read_bytes
+        if self._written_bytes:
+            told["written_bytes"] = self._written_bytes
+        peak_bytes = max(self.peak_bytes, seen_peak_bytes)
+        if peak_bytes:
+            told["peak_memory_bytes"] = peak_bytes
+        elif self._peak_below_bytes:
+            told["peak_memory_below_bytes"] = self._peak_below_bytes
+        return told
 
     def run(
         self,
@@ -108,8 +133,7 @@ class Commands:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         watch.command_ended()
         _, status, usage = os.wait4(pid, 0)
-        self.cpu_seconds += usage.ru_utime + usage.ru_stime
-        self._note_peak(usage.ru_maxrss * 1024)
+        self._count(usage)
         stopped = watch.stopped is not None
         patience_seconds = _CONTAINER_PATIENCE_SECONDS if is_container and not stopped else 0.0
         if not remains.clear(pid, marks, urgent=stopped, patience_seconds=patience_seconds):
@@ -132,12 +156,20 @@ class Commands:
                 failure.exit_status = os.WEXITSTATUS(status)
             raise
 
-    def _note_peak(self, told_bytes: int) -> None:
-        """Believe the kernel's figure where it says more than how large this process is, as which every command began."""
+    def _count(self, usage: resource.struct_rusage) -> None:
+        self._user_seconds += usage.ru_utime
+        self._system_seconds += usage.ru_stime
+        self._read_bytes += usage.ru_inblock * _BLOCK_BYTES
+        self._written_bytes += usage.ru_oublock * _BLOCK_BYTES
+        # Every command began as this process: the kernel's figure is the peak of the command where it says more than how
+        # large this process is, and elsewhere only what the command stayed below.
+        told_bytes = usage.ru_maxrss * 1024
         if told_bytes > self._own_peak_bytes:
             self._own_peak_bytes = own_peak_bytes() + _PEAK_MARGIN_BYTES
         if told_bytes > self._own_peak_bytes:
             self.peak_bytes = max(self.peak_bytes, told_bytes)
+        else:
+            self._peak_below_bytes = max(self._peak_below_bytes, told_bytes)
 
     def _not_started(self, argv: Sequence[str], refused: NotStarted, environment: list[bytes], folder: str) -> Failure:
         if refused.where:

@@ -58,13 +58,21 @@ class Engines:
         *,
         scratch: str,
         folder: str,
+        is_seen: bool = True,
         key: str,
         variables: Collection[str],
         gpus: int,
     ) -> Contained:
-        """The words that run a command in an image; `variables` names those that it must see. Raises `Failure`."""
+        """The words that run a command in an image; `variables` names those that it must see. Raises `Failure`.
+
+        A `folder` that is not seen here is not shown to it either, whatever lies at its path.
+        """
         name, program = self.find(container.get("engine", "any"))
         image = container["image"]
+        if not is_seen:
+            if _is_file(image, "") and not os.path.isabs(image):
+                raise Failure("platform-failure", f"the image {image!r} is in {folder}, which is not to be seen here")
+            folder = ""
         if name in ("apptainer", "singularity"):
             return Contained([*_apptainer(program, image, scratch=scratch, folder=folder, gpus=gpus), *argv], ())
         if _is_file(image, folder):
@@ -102,7 +110,9 @@ def _apptainer(program: str, image: str, *, scratch: str, folder: str, gpus: int
 
 
 def _is_file(image: str, folder: str) -> bool:
-    return "://" not in image and (image.endswith((".sif", ".simg")) or os.path.exists(os.path.join(folder, image)))
+    if "://" in image or image.endswith((".sif", ".simg")):
+        return "://" not in image
+    return bool(folder or os.path.isabs(image)) and os.path.exists(os.path.join(folder, image))
 
 
 def remove_container(removal: Collection[str], run: Callable[..., Any] = subprocess.run) -> None:

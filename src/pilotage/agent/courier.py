@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from pilotage.agent.link_connection import LinkConnection
     from pilotage.agent.spool import Queue
 
 BATCH_EVENTS = 2000
@@ -34,6 +35,8 @@ HOLD_SECONDS = 0.01
 BUSY_SECONDS = 0.05
 REFUSED_LOOK_BACK = 10_000
 EVENTS_PATH = "/v1/events"
+PACKAGE_PATH = "/agent/events"
+"""The same for what packages say of themselves: it is reached by whatever way their pilot came, through relays, too."""
 
 
 class Drained(NamedTuple):
@@ -87,7 +90,8 @@ class Courier:
         queue: Queue,
         *,
         token: Callable[[], str] | None = None,
-        connection: Connection | None = None,
+        connection: Connection | LinkConnection | None = None,
+        path: str = EVENTS_PATH,
         batch_events: int = BATCH_EVENTS,
         batch_bytes: int = BATCH_BYTES,
         backoff: Backoff | None = None,
@@ -100,6 +104,7 @@ class Courier:
         self.parked = 0  # how many of them are of jobs that were not registered yet
         self._token = token or _no_token
         self._connection = connection or Connection(queue.server)
+        self._path = path
         self._batch_events = batch_events
         self._batch_bytes = batch_bytes
         self._backoff = backoff or Backoff()
@@ -211,7 +216,7 @@ class Courier:
         timeout_seconds = None if until is None else max(0.05, until - time.monotonic())
         body = b'{"events":[' + b",".join(texts) + b"]}"
         try:
-            answer = self._connection.post(EVENTS_PATH, body, token=self._token(), timeout_seconds=timeout_seconds)
+            answer = self._connection.post(self._path, body, token=self._token(), timeout_seconds=timeout_seconds)
         except AgentError as error:
             return NotNow(str(error), 0.0)
         return judge(answer, count=len(texts))

@@ -28,6 +28,17 @@ _CODES = {
 }
 
 
+_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+def size_text(size_bytes: int) -> str:
+    """A number of bytes as people say it."""
+    for factor, unit in _UNITS:
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.4g} {unit}"
+    return f"{size_bytes} B"
+
+
 class Failure(Exception):
     """An attempt has failed: a reason, a message for people, and an exit code where the reason's own does not fit."""
 

@@ -13,7 +13,7 @@ _OURS = "PILOTAGE_"
 OWN_NAMES = tuple(
     f"{_OURS}{name}"
     for name in (
-        "JOB", "PACKAGE", "ATTEMPT", "PATH", "EPOCH", "INDEX", "CORES", "MEMORY_BYTES", "GPUS", "SCRATCH", "FOLDER",
+        "JOB", "PACKAGE", "ATTEMPT", "PATH", "EPOCH", "INDEX", "SEEN", "CORES", "MEMORY_BYTES", "GPUS", "SCRATCH", "FOLDER",
     )
 )  # fmt: skip
 
@@ -25,14 +25,27 @@ def base_environment(own: Mapping[str, str], **ours: str) -> dict[str, str]:
     return base
 
 
-def own_entries(assignment: Mapping[str, Any], work: Mapping[str, Any], *, scratch: str) -> list[bytes]:
-    """Who an application is and what it may take, as entries in the order of `OWN_NAMES`."""
+def spool_name(ref: Mapping[str, Any]) -> str:
+    """What the folder of the events of an attempt is called."""
+    return f"{ref['job']}-{ref['package']}-{ref['attempt']}"
+
+
+def own_entries(
+    assignment: Mapping[str, Any], work: Mapping[str, Any], *, scratch: str, spools: str = ""
+) -> list[bytes]:
+    """Who an application is and what it may take, as entries in the order of `OWN_NAMES`.
+
+    `spools` is the folder for the events of each attempt; without one, nothing is said of it.
+    """
     ref = assignment["ref"]
     demand = assignment.get("demand") or {}
     text = (
         f"PILOTAGE_JOB={ref['job']}\0PILOTAGE_PACKAGE={ref['package']}\0PILOTAGE_ATTEMPT={ref['attempt']}\0"
-        f"PILOTAGE_PATH={work['path']}\0PILOTAGE_EPOCH={assignment.get('epoch', 1)}\0PILOTAGE_INDEX={work['index']}"
+        f"PILOTAGE_PATH={work['path']}\0PILOTAGE_EPOCH={assignment.get('epoch', 1)}\0PILOTAGE_INDEX={work['index']}\0"
+        f"PILOTAGE_SEEN={assignment.get('seen', 0)}"
     )
+    if spools:
+        text = f"{text}\0PILOTAGE_SPOOL={spools}/{spool_name(ref)}"
     given = (demand.get("cores_hundredths", 100), demand.get("memory_bytes", 0), demand.get("gpus", 0))
     return [*os.fsencode(text).split(b"\0"), *_common_entries(*given, scratch, work["folder"])]
 

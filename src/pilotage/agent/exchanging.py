@@ -12,11 +12,12 @@ import math
 import os
 import select
 import time
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from pilotage.agent.backlog import ref_of
+from pilotage.agent.credentials import Credentials
 from pilotage.agent.files import is_gone
-from pilotage.agent.link import connect
 from pilotage.agent.pilot import CANCELLED, Pilot, PilotSettings, say
 from pilotage.agent.pilot_spool import Told, encode
 from pilotage.agent.sweeping import reap_adopted
@@ -38,11 +39,12 @@ COMPLAIN_SECONDS = 300.0
 class Exchanger:
     """Speaks for a pilot until it ends: `run` in the main thread, everything else from there, but for `on_news`."""
 
-    def __init__(self, settings: PilotSettings) -> None:
-        """Make what is needed to be woken; `run` takes the pilot."""
+    def __init__(self, settings: PilotSettings, credentials: Credentials | None = None) -> None:
+        """Make what is needed to be woken; `run` takes the pilot. `credentials` say which token to show."""
         now = time.monotonic()
         margin_seconds = min(settings.wall_margin_seconds, 0.5 * settings.wall_seconds)
         self._settings = settings
+        self._credentials = credentials or Credentials(settings.token_file)
         # The end of its wall time; once it is leaving, when it gives up telling its last events.
         self._limit_at = now + settings.wall_seconds - margin_seconds if settings.wall_seconds else math.inf
         self._interval_seconds = settings.interval_seconds
@@ -67,7 +69,7 @@ class Exchanger:
         self._poller = select.poll()
         self._poller.register(self._awake, select.POLLIN)
         self._head = self._said()
-        self._look_after: Callable[[], None] = reap_adopted
+        self.look_after: Callable[[], None] = reap_adopted  # every second
 
     def _said(self) -> bytes:
         """The part of every exchange that is always the same, as JSON that goes on."""
@@ -142,7 +144,7 @@ class Exchanger:
             return
         if now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
-            self._look_after()
+            self.look_after()
             with self._pilot.guard:
                 self._pilot.remind()
             if not self._leaving and is_gone(self._settings.state):
@@ -255,8 +257,7 @@ class Exchanger:
     def _connect(self) -> Link:
         if len(self._links) >= LINKS_MAX:
             self._drop(min(self._links.values(), key=lambda each: each.ticket))
-        settings = self._settings
-        link = connect(settings.server, announcement=settings.announcement, token_file=settings.token_file)
+        link = self._credentials.connect(self._settings.server, **self._settings.reach)
         self._links[link.fileno()] = link
         self._poller.register(link.fileno(), select.POLLIN)
         return link
@@ -314,7 +315,8 @@ class Exchanger:
                 heard = json.loads(answer.body)
                 reply = heard["reply"]
                 if reply["pilot"] == self._settings.pilot and reply["sequence"] == self._sequence:
-                    self._hear(reply, heard.get("work") or [])
+                    self._credentials.take(answer.fields)
+                    self._hear(reply, heard.get("work") or [], heard.get("tokens") or [])
                     return
                 why = "it answers somebody else"
             except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -323,20 +325,20 @@ class Exchanger:
             return
         told = f"HTTP {answer.status}: {answer.body[:300].decode('utf-8', 'replace')}"
         if answer.status in (401, 403):
+            self._credentials.look_again()  # whoever gave it out may have put another one there
             self._failed(
                 f"{told}; the token in {self._settings.token_file} is not taken", again=False, seconds=DENIED_SECONDS
             )
         else:
             self._failed(told, again=False)
 
-    def _hear(self, reply: dict[str, Any], work: list[dict[str, Any]]) -> None:
+    def _hear(self, reply: dict[str, Any], work: list[dict[str, Any]], tokens: list[str]) -> None:
         """Take the answer to the open exchange."""
         pilot, now = self._pilot, time.monotonic()
         if self._complained_at > self._heard_at:
             say("the service answers")
             self._complained_at = -math.inf
-        self._heard_at = now
-        self._retry_at = 0.0
+        self._heard_at, self._retry_at = now, 0.0
         self._backoff_seconds = BACKOFF_SECONDS[0]
         self._interval_seconds = float(reply.get("interval_seconds", 10.0))
         self._patience_seconds = self._settings.patience_intervals * self._interval_seconds
@@ -351,8 +353,9 @@ class Exchanger:
                 for said in reply.get("cancelled") or ():
                     changed = pilot.cancel(ref_of(said)) or changed
                 if not reply.get("leave"):
-                    for number, assignment in enumerate(assignments):
-                        pilot.accept(assignment, work[number] if number < len(work) else None)
+                    for assignment, how, token in zip_longest(assignments, work, tokens):
+                        assignment["seen"] = spool.seen  # for what the attempt says of itself
+                        pilot.accept(assignment, how, token or "")
                     pilot.begin()
             done = bool(pilot.ended) and not spool.pending
         if self._leaving:
@@ -371,8 +374,7 @@ class Exchanger:
             room = pilot.bench.has_room(pilot.backlog)
             stopping = any(each.stopping is not None for each in pilot.bench.held.values())
             if unsaid:
-                urgent = len(pilot.bench.waiting) <= pilot.slots
-                self._flush_at = now if urgent else max(now, min(self._unsaid_at, now) + hold_seconds)
+                self._flush_at = now if pilot.is_urgent else max(now, min(self._unsaid_at, now) + hold_seconds)
             busy = pilot.bench.running > 0
         at = opened_at + self._interval_seconds
         if unsaid or not room:

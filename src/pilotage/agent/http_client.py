@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from pilotage.agent.errors import AgentError
+from pilotage.agent.tls import client_context, why_not_trusted
 
 if TYPE_CHECKING:
     import socket
@@ -41,11 +42,15 @@ class Answer(NamedTuple):
 class Connection:
     """A persistent connection. One thread posts at a time; any thread may break it off."""
 
-    def __init__(self, server: str, *, answer_seconds: float = ANSWER_SECONDS) -> None:
-        """Name the server by its base URL; nothing is opened before the first request."""
+    def __init__(self, server: str, *, answer_seconds: float = ANSWER_SECONDS, ca_file: str = "") -> None:
+        """Name the server by its base URL; nothing is opened before the first request.
+
+        `ca_file` has the only authority whose certificate is believed; none: those of this computer.
+        """
         self.server = server
         self._parts = urlsplit(server)
         self._answer_seconds = answer_seconds
+        self._ca_file = ca_file
         self._http: HTTPConnection | None = None
         self._guard = threading.Lock()
         self._broken_off = False
@@ -67,8 +72,16 @@ class Connection:
                 return self._exchange(path, body, token=token, limit_seconds=limit)
         except (OSError, HTTPException, ValueError) as error:
             self.close()
-            why = str(error) or type(error).__name__
+            why = self._why(error)
             raise Unreachable(f"no answer: {why}", subject=self.server) from error
+
+    def _why(self, error: Exception) -> str:
+        if self._parts.scheme == "https":
+            import ssl
+
+            if isinstance(error, ssl.SSLError):
+                return why_not_trusted(error, self._parts.hostname or "", ca_file=self._ca_file)
+        return str(error) or type(error).__name__
 
     def _exchange(self, path: str, body: bytes, *, token: str, limit_seconds: float) -> Answer:
         http = self._connected(limit_seconds)
@@ -107,9 +120,7 @@ class Connection:
 
         host = self._parts.hostname or ""
         if self._parts.scheme == "https":
-            import ssl
-
-            context = ssl.create_default_context()
+            context = client_context(self._ca_file)
             return client.HTTPSConnection(host, self._parts.port, timeout=connect_seconds, context=context)
         return client.HTTPConnection(host, self._parts.port, timeout=connect_seconds)
 

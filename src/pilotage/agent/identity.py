@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pilotage.agent.errors import BadEvent, BadSetting
+from pilotage.agent.tls import CA_FILE_VARIABLE
 
 COUNTER_MAX = 2**53 - 1
 TIME_MAX_SECONDS = 253_402_300_800.0  # the year 10000
@@ -62,8 +63,10 @@ class Surroundings(NamedTuple):
     server: str | None
     token: str | None
     token_file: str | None
+    ca_file: str
     subject: Subject
     epoch: int
+    seen: int  # the position of the book that was known when the attempt was given out
 
 
 def read_environment(environment: dict[str, str]) -> Surroundings:
@@ -76,6 +79,7 @@ def read_environment(environment: dict[str, str]) -> Surroundings:
             raise BadSetting("not a number from 1 on", subject=f"PILOTAGE_{name}", got=repr(text))
         counters[name] = None if text is None else int(text)
     subject = Subject(said["JOB"], said["PACKAGE"], counters["ATTEMPT"])
+    seen = environment.get("PILOTAGE_SEEN", "")
     try:
         subject.check()
     except BadEvent as error:
@@ -86,8 +90,10 @@ def read_environment(environment: dict[str, str]) -> Surroundings:
         server=environment.get("PILOTAGE_SERVER") or None,
         token=environment.get("PILOTAGE_TOKEN") or None,
         token_file=environment.get("PILOTAGE_TOKEN_FILE") or None,
+        ca_file=environment.get(CA_FILE_VARIABLE, ""),
         subject=subject,
         epoch=counters["EPOCH"] or 1,
+        seen=int(seen[:16]) if seen.isdigit() else 0,
     )
 
 

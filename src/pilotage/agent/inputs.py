@@ -7,6 +7,7 @@ writes into it would change everybody's. That cannot be prevented, but it is see
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pilotage.agent.hashing import KnownFiles
+    from pilotage.agent.sight import Sight
     from pilotage.agent.workplace import Fetch
 
 _READ = "ERROR_READ_GRID"
 _EXECUTABLE = 0o755
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 
 
 COPIED_BYTES_MAX = 64 << 20
@@ -42,10 +45,14 @@ class Placed(NamedTuple):
 class Inputs:
     """Places the inputs of one attempt."""
 
-    def __init__(self, *, job: str, folder: str, scratch: str, known: KnownFiles, fetch: Fetch) -> None:
-        """Say from where to where."""
+    def __init__(
+        self, *, job: str, work: Mapping[str, Any], scratch: str, known: KnownFiles, fetch: Fetch, sight: Sight
+    ) -> None:
+        """Say from where to where, and what is seen of the folders of the job."""
         self._job = job
-        self._folder = folder
+        self._work = work
+        self._sight = sight
+        self._folder: str = work["folder"]
         self._scratch = scratch
         self._known = known
         self._fetch = fetch
@@ -59,9 +66,10 @@ class Inputs:
             if name in placed:
                 continue
             check_name(name)
-            target = os.path.join(self._scratch, name)
+            target = f"{self._scratch}/{name}"
             try:
-                make_parents(self._scratch, name)
+                if "/" in name:
+                    make_parents(self._scratch, name)
                 placed[name] = self._place_content(each, target) if each.get("content") else self._place(each, target)
             except OSError as error:
                 raise _not_brought(name, error) from error
@@ -87,26 +95,21 @@ class Inputs:
 
     def _place(self, each: Mapping[str, Any], target: str) -> Placed:
         name = each["name"]
-        source = os.path.join(self._folder, name)
-        try:
-            status = os.lstat(source)
-        except (FileNotFoundError, NotADirectoryError):
+        found = self._found(name) if self._sight.of(self._work).folder else None
+        if found is None:
             fetched = self._fetched(name)
-            if fetched:
-                _check_content(each, fetched, os.stat(fetched), self._known)
-                move(fetched, target)
-                if each.get("executable"):
-                    os.chmod(target, _EXECUTABLE)
-                return Placed(name, "", 0, 0, 0)
-            status = os.lstat(source)
-        if stat.S_ISLNK(status.st_mode):
-            source = os.path.realpath(source)
-            status = os.stat(source)
-        if not stat.S_ISREG(status.st_mode):
-            what = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+            _check_content(each, fetched, os.stat(fetched), self._known)
+            move(fetched, target)
+            if each.get("executable"):
+                os.chmod(target, _EXECUTABLE)
+            return Placed(name, "", 0, 0, 0)
+        source, status = found
+        mode = status.st_mode
+        if not stat.S_ISREG(mode):
+            what = "a folder" if stat.S_ISDIR(mode) else "no regular file"
             raise Failure("missing-input", f"the input {name!r} is {what}")
         _check_content(each, source, status, self._known)
-        if each.get("executable") and not status.st_mode & stat.S_IXUSR:
+        if each.get("executable") and not mode & stat.S_IXUSR:
             return _copied(source, target, each)
         if not each.get("made") and status.st_size <= COPIED_BYTES_MAX:
             # A command that writes into its input must not reach the user's own file.
@@ -114,15 +117,33 @@ class Inputs:
             return Placed(name, "", 0, 0, 0)
         return self._linked(name, source, target, status)
 
-    def _fetched(self, name: str) -> str:
-        """The path of a file that is brought by the server; empty where the folder is here, and the file there after all."""
-        if os.path.isdir(self._folder):
+    def _found(self, name: str) -> tuple[str, os.stat_result] | None:
+        """Where a file of the job's folder is, and what the system says of it; None where the service must bring it."""
+        source = f"{self._folder}/{name}"
+        try:
+            status = os.lstat(source)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            if not self._sight.look(self._work).folder:
+                return None
             # A network file system may remember for a while that a name was not there: reading the folder ends that.
             with contextlib.suppress(OSError):
-                os.listdir(os.path.dirname(os.path.join(self._folder, name)))
-            if os.path.lexists(os.path.join(self._folder, name)):
-                return ""
-            raise Failure("missing-input", f"the input {name!r} is not there, in {self._folder}")
+                os.listdir(os.path.dirname(source))
+            try:
+                status = os.lstat(source)
+            except (FileNotFoundError, NotADirectoryError):
+                raise Failure("missing-input", f"the input {name!r} is not there, in {self._folder}") from error
+        if not stat.S_ISLNK(status.st_mode):
+            return source, status
+        source = os.path.realpath(source)
+        try:
+            return source, os.stat(source)
+        except FileNotFoundError:
+            return None  # it leads out of the folder, perhaps to where only the service can go
+
+    def _fetched(self, name: str) -> str:
+        """The path of a file that is brought by the service."""
         try:
             fetched = self._fetch.file(self._job, name)
         except OSError as error:

@@ -29,10 +29,10 @@ _FILES = "files"
 class Kept:
     """The kept work of one package, for the attempts of one epoch at one site."""
 
-    def __init__(self, assignment: Mapping[str, Any], work: Mapping[str, Any]) -> None:
-        """Say of which package; nothing is read yet."""
+    def __init__(self, assignment: Mapping[str, Any], work: Mapping[str, Any], folder: str) -> None:
+        """Say of which package, and where; nothing is read yet."""
         ref = assignment["ref"]
-        self._folder = os.path.join(work["kept"], ref["package"])
+        self._folder = os.path.join(folder, ref["package"])
         self._draft = f"{ref['attempt']}-{os.getpid()}"
         self._keys = _keys(assignment, work)
 

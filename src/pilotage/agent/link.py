@@ -13,7 +13,10 @@ import select
 import socket
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CONNECT_SECONDS = 10.0
 SOCKET_PATH_MAX = 100  # a path to a socket may have 107 bytes; longer ones are reached through their folder
@@ -60,13 +63,25 @@ class Address(NamedTuple):
         )
 
 
+class Announced(NamedTuple):
+    """What a service told in its announcement: its address, and the file with the authority of its certificate."""
+
+    url: str = ""
+    ca_file: str = ""
+
+
+def announced(file: str) -> Announced:
+    """What an announcement says; nothing where there is none to be read."""
+    try:
+        told = json.loads(Path(file).read_bytes()) if file else {}
+        return Announced(str(told.get("url", "")), str(told.get("ca_file", "")))
+    except (OSError, ValueError, AttributeError):
+        return Announced()
+
+
 def announced_address(file: str) -> str:
     """The address that a service told in its announcement; empty where there is none to be read."""
-    try:
-        told = json.loads(Path(file).read_bytes())
-        return str(told["url"]) if file else ""
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+    return announced(file).url
 
 
 def read_token(file: str) -> str:
@@ -77,38 +92,65 @@ def read_token(file: str) -> str:
         return ""
 
 
-def connect(server: str, *, announcement: str = "", token_file: str = "") -> Link:
-    """Connect to the service; it may have come back under another address, which its announcement tells."""
+def connect(
+    server: str,
+    *,
+    announcement: str = "",
+    token_file: str = "",
+    ca_file: str = "",
+    token: Callable[[], str] | None = None,
+) -> Link:
+    """Connect to the service; it may have come back under another address, which its announcement tells.
+
+    `token` says which token to show now; without it, the one in the file is.
+    """
     addresses = [server]
-    announced = announced_address(announcement) if announcement else ""
-    if announced and announced != server:
-        addresses.insert(1 if server.startswith("unix:") else 0, announced)
-    token = read_token(token_file)
+    told = announced(announcement)
+    if told.url and told.url != server:
+        addresses.insert(1 if server.startswith("unix:") else 0, told.url)
+    ca_file = ca_file or told.ca_file
+    shown = token if token is not None else read_token(token_file)
     for address in addresses[:-1]:
         try:
-            return Link(address, token=token)
+            return _link(address, token=shown, ca_file=ca_file)
         except (OSError, ValueError):
             continue
-    return Link(addresses[-1], token=token)
+    return _link(addresses[-1], token=shown, ca_file=ca_file)
+
+
+def _link(address: str, *, token: str | Callable[[], str], ca_file: str) -> Link:
+    if address.startswith("spool:"):
+        from pilotage.agent.spool_link import SpoolLink
+
+        return SpoolLink(address, token=token)
+    return Link(address, token=token, ca_file=ca_file)
 
 
 class Link:
     """An open connection. `ticket` is for its user to tell by which request waits on it; 0 where none does."""
 
-    def __init__(self, address: str, *, token: str = "") -> None:
-        """Connect; raises `OSError` or `ValueError` where that cannot be."""
+    def __init__(self, address: str, *, token: str | Callable[[], str] = "", ca_file: str = "") -> None:
+        """Connect; raises `OSError` or `ValueError` where that cannot be.
+
+        `token` is shown, or what it says at each request; `ca_file` has the only authority that is believed.
+        """
         self.address = address
         self.ticket = 0
         self.answers = 0  # how many came so far
         self._received = bytearray()
         where = Address.parse(address)
         host = "localhost" if where.path else f"{where.host}:{where.port}"
-        lines = [f"Host: {host}", "User-Agent: pilotage-agent", "Accept: */*"]
-        if token:
-            lines.append(f"Authorization: Bearer {token}")
+        self._usual = f"Host: {host}\r\nUser-Agent: pilotage-agent\r\nAccept: */*"
         self._prefix = where.prefix
-        self._fields = "\r\n".join(lines).encode("latin-1", "replace")
-        self._socket = _connect(where)
+        self._token = token if callable(token) else None
+        self._show(token() if callable(token) else token)
+        self._socket = _connect(where, ca_file)
+        self._secure = where.secure
+
+    def _show(self, token: str) -> None:
+        self._shown = token
+        shown = f"{self._usual}\r\nAuthorization: Bearer {token}" if token else self._usual
+        self._fields = shown.encode("latin-1", "replace")
 
     def fileno(self) -> int:
         """Where to listen for an answer."""
@@ -117,19 +159,21 @@ class Link:
     def send(self, method: str, target: str, body: bytes = b"", *, fields: str = "", ticket: int = 1) -> None:
         """Send a request; raises `OSError` where the connection does not take it."""
         self.ticket = ticket
+        if self._token is not None and (token := self._token()) != self._shown:
+            self._show(token)
         line = f"{method} {self._prefix}{target} HTTP/1.1\r\n{fields}Content-Length: {len(body)}\r\n"
         head = line.encode("latin-1") + self._fields + b"\r\n\r\n"
         self._socket.sendall(head + body)
 
     def receive(self) -> Answer | None:
         """Take what has come; the answer once it is whole. Raises `OSError` where nothing more will come."""
-        piece = self._socket.recv(_PIECE_BYTES)
-        if not piece:
-            raise LinkBroken("the service closed the connection")
-        self._received += piece
-        pending = getattr(self._socket, "pending", None)
-        while pending is not None and pending():
-            self._received += self._socket.recv(_PIECE_BYTES)
+        if not self._secure:
+            piece = self._socket.recv(_PIECE_BYTES)
+            if not piece:
+                raise LinkBroken("the service closed the connection")
+            self._received += piece
+        elif not self._receive_secure():
+            return None
         found = _whole_answer(self._received)
         if found is None:
             if len(self._received) > ANSWER_BYTES_MAX:
@@ -140,6 +184,24 @@ class Link:
         self.ticket = 0
         self.answers += 1
         return answer
+
+    def _receive_secure(self) -> bool:
+        """Take what has come, if it is anything: what TLS itself has to say wakes the listener, too."""
+        import ssl
+
+        self._socket.settimeout(0.0)
+        came = False
+        try:
+            while True:
+                piece = self._socket.recv(_PIECE_BYTES)
+                if not piece:
+                    raise LinkBroken("the service closed the connection")
+                self._received += piece
+                came = True
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return came
+        finally:
+            self._socket.settimeout(CONNECT_SECONDS)
 
     def wait(self, seconds: float) -> Answer:
         """Wait for the whole answer; raises `OSError` where it does not come in time."""
@@ -161,17 +223,17 @@ class Link:
             self._socket.close()
 
 
-def _connect(where: Address) -> socket.socket:
+def _connect(where: Address, ca_file: str) -> socket.socket:
     if where.path:
         return _connect_path(where.path)
     plain = socket.create_connection((where.host, where.port), timeout=CONNECT_SECONDS)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if not where.secure:
         return plain
-    import ssl
+    from pilotage.agent.tls import secured
 
     try:
-        return ssl.create_default_context().wrap_socket(plain, server_hostname=where.host)
+        return secured(plain, where.host, ca_file=ca_file)
     except OSError:
         plain.close()
         raise

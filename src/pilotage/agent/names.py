@@ -18,7 +18,7 @@ def check_name(name: str) -> None:
 def check_output(name: str) -> None:
     """Raise `Failure` where a file cannot be published under a name: it is pilotage's own."""
     check_name(name)
-    if name.partition("/")[0] in _OWN:
+    if name.startswith(_OWN) and name.partition("/")[0] in _OWN:
         raise Failure("missing-output", f"the output {name!r} cannot be: {name.partition('/')[0]} is pilotage's own")
 
 

@@ -7,6 +7,7 @@ granted. What an attempt leaves half staged is removed again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from pilotage.agent.hashing import KnownFiles
+    from pilotage.agent.sight import Sight
     from pilotage.agent.workplace import Fetch
 
 FILES_MAX = 100_000
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
+_CLOSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 def names_below(folder: str) -> Iterator[str]:
@@ -52,13 +56,15 @@ def find_outputs(work: Mapping[str, Any], scratch: str, inputs: Collection[str])
     below: list[str] | None = None
     for binary in work.get("binaries", ()):
         if not work.get("startup"):
-            found.update(binary[stream] for stream in ("stdout", "stderr") if binary.get(stream))
+            for stream in ("stdout", "stderr"):
+                if binary.get(stream):
+                    found.add(binary[stream])
         for output in binary.get("outputs", ()):
-            name, expression = output.get("name", ""), output.get("expression", "")
+            name = output.get("name", "")
             if name and not output.get("pattern"):
-                check_name(name)
                 found.add(name)
                 continue
+            expression = output.get("expression", "")
             if below is None:
                 taken = set(inputs)
                 below = [each for each in names_below(scratch) if each not in taken]
@@ -121,10 +127,11 @@ class _Found(NamedTuple):
 class Outputs:
     """Stages the outputs of one attempt."""
 
-    def __init__(self, *, ref: Mapping[str, Any], work: Mapping[str, Any], scratch: str) -> None:
-        """Say which attempt it is and where its files are."""
+    def __init__(self, *, ref: Mapping[str, Any], work: Mapping[str, Any], scratch: str, sight: Sight) -> None:
+        """Say which attempt it is, where its files are, and what is seen of the folders of its job."""
         self._ref = ref
-        self._folder: str = work["folder"]
+        self._work = work
+        self._sight = sight
         self._staged: str = work["staged"]
         self._key = f"{ref['package']}-{ref['attempt']}"
         self._scratch = scratch
@@ -137,8 +144,10 @@ class Outputs:
         self._input_inodes = input_inodes
         found = [self._look_at(name) for name in names]
         manifest = [self._described(each, known) for each in found]
-        # What lies behind a link may be an output itself, so it is copied before anything is moved away.
-        order = sorted(range(len(found)), key=lambda number: not found[number].is_link)
+        order: Sequence[int] = range(len(found))
+        if len(found) > 1:
+            # What lies behind a link may be an output itself, so it is copied before anything is moved away.
+            order = sorted(order, key=lambda number: not found[number].is_link)
         try:
             for number in order:
                 self._put(found[number], number, fetch)
@@ -156,13 +165,12 @@ class Outputs:
         return {"name": found.name, "size_bytes": found.status.st_size, "sha256": sha256}
 
     def _look_at(self, name: str) -> _Found:
-        path = os.path.join(self._scratch, name)
+        path = f"{self._scratch}/{name}"
         try:
             name.encode()
+            status = os.lstat(path)
         except UnicodeEncodeError as error:
             raise Failure("missing-output", f"the name of the output {os.fsencode(name)!r} is not UTF-8") from error
-        try:
-            status = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise Failure("missing-output", f"the output {name!r} is missing: the command did not make it") from error
         except OSError as error:
@@ -175,31 +183,40 @@ class Outputs:
                 status = os.stat(real)
             except OSError as error:
                 raise Failure("missing-output", f"the output {name!r} is a link to nothing") from error
-        if stat.S_ISDIR(status.st_mode):
+        mode = status.st_mode
+        if stat.S_ISDIR(mode):
             raise Failure("missing-output", f"the output {name!r} is a folder, expected a file")
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(mode):
             raise Failure("missing-output", f"the output {name!r} is no regular file")
-        if not status.st_mode & stat.S_IRUSR:
+        if not mode & stat.S_IRUSR:
             with contextlib.suppress(OSError):
-                os.chmod(real, status.st_mode | stat.S_IRUSR)
+                os.chmod(real, mode | stat.S_IRUSR)
         return _Found(name, real, status, real != path)
 
     def _put(self, found: _Found, number: int, fetch: Fetch) -> None:
+        try:
+            if not (self._sight.of(self._work).staged and self._put_here(found, number)):
+                fetch.stage(self._ref, number, found.path)
+        except OSError as error:
+            code = "" if error.errno in FULL else "ERROR_WRITE_GRID"
+            raise from_system(error, doing=f"staging the output {found.name!r}", code=code) from error
+
+    def _put_here(self, found: _Found, number: int) -> bool:
+        """Put an output where the service takes it from; False where that is not to be seen any more, or closed to us."""
         target = f"{self._staged}/{self._key}-{number}"
         # An input that is passed on is the file in the tree: that one stays, and is not published over itself.
         put = copy_whole if found.is_link or found.status.st_ino in self._input_inodes else move
         try:
-            try:
-                put(found.path, target)
-            except FileNotFoundError:
-                if not os.path.isdir(self._folder):
-                    fetch.stage(self._ref, number, found.path)
-                    return
-                os.makedirs(self._staged, exist_ok=True)
-                put(found.path, target)
+            put(found.path, target)
         except OSError as error:
-            code = "" if error.errno in FULL else "ERROR_WRITE_GRID"
-            raise from_system(error, doing=f"staging the output {found.name!r}", code=code) from error
+            if error.errno in _CLOSED:
+                return False
+            if error.errno not in _GONE:
+                raise
+            if not self._sight.look(self._work).staged:
+                return False
+            put(found.path, target)
+        return True
 
     def _remove(self, count: int) -> None:
         for number in range(count):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.attempt import AttemptRunner, Outcome
 from pilotage.agent.backlog import Bench, Held, Room
-from pilotage.agent.pilot_spool import PilotSpool, encode, encode_end, log_text
+from pilotage.agent.pilot_spool import TOKEN_SUFFIX, PilotSpool, encode, encode_end, log_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +38,8 @@ class PilotSettings(NamedTuple):
     request: str = ""
     announcement: str = ""
     token_file: str = ""
+    ca_file: str = ""
+    scratch_folder: str = ""  # none: in the state folder
     node: str = ""
     serves: dict[str, Any] | None = None  # the one attempt that it was started for
     capacity: Room = Room()
@@ -62,9 +64,19 @@ class PilotSettings(NamedTuple):
         return Path(self.state) / "spool"
 
     @property
+    def reach(self) -> dict[str, str]:
+        """What else there is to know to connect to the service."""
+        return {"announcement": self.announcement, "ca_file": self.ca_file}
+
+    @property
+    def own_token_file(self) -> Path:
+        """Where a token that the service renewed is kept."""
+        return self.spool / f"{self.pilot}{TOKEN_SUFFIX}"
+
+    @property
     def scratch(self) -> Path:
         """The folder that this pilot works in, which is its alone."""
-        return Path(self.state) / "scratch" / self.pilot
+        return (Path(self.scratch_folder) if self.scratch_folder else Path(self.state) / "scratch") / self.pilot
 
 
 def say(text: str) -> None:
@@ -145,6 +157,11 @@ class Pilot:
             return min(settings.backlog, self.slots)
         return min(settings.backlog, int(self.slots * AHEAD_SECONDS / max(self._pace_seconds, 1e-4)))
 
+    @property
+    def is_urgent(self) -> bool:
+        """Whether news are told at once: little waits, or no more than is untold, so that more comes while it is run."""
+        return len(self.bench.waiting) <= max(self.slots, self.spool.unsaid)
+
     def introduce(self) -> None:
         """Tell that it is there, and where; guarded."""
         settings, now = self.settings, time.time()
@@ -156,9 +173,9 @@ class Pilot:
 
     # --- what the service says: guarded ----------------------------------------------------------------------------
 
-    def accept(self, assignment: dict[str, Any], work: dict[str, Any] | None) -> None:
-        """Take an attempt, unless it is held or over."""
-        held = Held(assignment, work)
+    def accept(self, assignment: dict[str, Any], work: dict[str, Any] | None, token: str = "") -> None:
+        """Take an attempt, unless it is held or over; `token` is for what it runs."""
+        held = Held(assignment, work, token)
         if held.ref in self.bench.held:
             return
         if self.spool.tell_again(held.ref):
@@ -265,14 +282,16 @@ class Pilot:
                 self._idle.append(slot)
             self.begin()
             self._end_if_empty()
-            self._on_news(len(self.bench.waiting) <= self.slots)
+            self._on_news(self.is_urgent)
         return following
 
     def _outcome(self, slot: Slot, held: Held) -> Outcome:
         try:
             if slot.runner is None:
                 slot.runner = self._make_runner(self._workplace, slot.number)
-            return slot.runner.run(held.assignment, held.work or {}, on_phase=held.enter, fetch=self._fetch)
+            return slot.runner.run(
+                held.assignment, held.work or {}, on_phase=held.enter, fetch=self._fetch, token=held.token
+            )
         except Exception as error:  # noqa: BLE001 # a surprise ends an attempt, and not the slot for ever
             say(traceback.format_exc())
             return Outcome(_failure(f"the agent failed: {type(error).__name__}: {error}"), [])
@@ -342,6 +361,17 @@ def describe_node(node: str, site: str) -> dict[str, Any]:
         "system": f"{name}, {kernel}" if name else kernel,
         "software": {"python": sys.version.split()[0]},
     }
+
+
+def usable_folder(text: str) -> str:
+    """The folder that a text names with the variables of this computer; nothing where there is no such one to write to."""
+    folder = os.path.expandvars(text)
+    if not text or "$" in folder:
+        return ""
+    if not os.path.isabs(folder) or not os.access(folder, os.W_OK | os.X_OK):
+        say(f"packages cannot work in {folder}: they work in the state folder")
+        return ""
+    return folder
 
 
 def memory_bytes() -> int:

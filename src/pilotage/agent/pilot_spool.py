@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LOCK_SUFFIX = ".lock"
 EVENTS_SUFFIX = ".events"
+TOKEN_SUFFIX = ".token"  # of the file with its renewed token
 DRAFT_SUFFIX = ".new"  # of a lock that has not its name yet
 REWRITE_BYTES = 4 << 20
 EVENTS_MAX = 2000  # in one exchange
@@ -50,6 +51,14 @@ def encode_end(payload: dict[str, Any]) -> bytes:
                 for each in value
             ]
             text = f"[{','.join(phases)}]"
+        elif (
+            name == "manifest" and "exit_status" in payload
+        ):  # what was run; what is adopted is told as the service said
+            files = [
+                f'{{"name":{_quoted(each["name"])},"size_bytes":{each["size_bytes"]:d},"sha256":{_quoted(each["sha256"])}}}'
+                for each in value
+            ]
+            text = f"[{','.join(files)}]"
         elif kind is float:
             text = f"{value:.6f}"
         elif kind is int:
@@ -102,7 +111,7 @@ def claim(folder: Path, owner: Owner) -> int:
 
 def release(folder: Path, pilot: str) -> None:
     """Remove what belongs to a pilot whose events are all delivered, the lock last."""
-    for suffix in (EVENTS_SUFFIX, f"{EVENTS_SUFFIX}.new", LOCK_SUFFIX):
+    for suffix in (EVENTS_SUFFIX, f"{EVENTS_SUFFIX}.new", TOKEN_SUFFIX, LOCK_SUFFIX):
         with contextlib.suppress(FileNotFoundError):
             (folder / f"{pilot}{suffix}").unlink()
 
@@ -135,6 +144,11 @@ class PilotSpool:
     def pending(self) -> bool:
         """Whether there are events that the service has not acknowledged."""
         return bool(self._events)
+
+    @property
+    def unsaid(self) -> int:
+        """How many events no exchange has taken yet."""
+        return len(self._unwritten)
 
     def tell(self, kind: str, payload: dict[str, Any], *, at: float) -> None:
         """Tell something about the pilot itself."""

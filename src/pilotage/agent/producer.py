@@ -11,8 +11,9 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pilotage.agent.courier import Courier, acknowledged
+from pilotage.agent.courier import EVENTS_PATH, PACKAGE_PATH, Courier, acknowledged
 from pilotage.agent.errors import AgentError, BadEvent, BadSetting, EventRefused, NotDelivered, TokenRefused
+from pilotage.agent.http_client import Connection
 from pilotage.agent.identity import (
     Subject,
     TokenSource,
@@ -22,7 +23,7 @@ from pilotage.agent.identity import (
     check_type,
     read_environment,
 )
-from pilotage.agent.spool import SOURCES, EventId, Spool, default_spool
+from pilotage.agent.spool import SOURCES, EventId, Spool, default_spool, is_pilots_own, normal_server
 from pilotage.agent.stream import Stream, StreamRetired
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 EVENT_BYTES_MAX = (8 << 20) - 1024  # what a server takes in one batch
 GROUP_SECONDS = 0.05
 CLOSE_SECONDS = 5.0
+MARK_VARIABLE = "PILOTAGE_MARK"  # what a pilot runs, and all that this starts, has it
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
@@ -39,7 +41,7 @@ class Producer:
     """Logs the events of one source to one server through a spool on this host.
 
     Whatever is not said is found in the environment: PILOTAGE_SERVER, PILOTAGE_TOKEN or PILOTAGE_TOKEN_FILE,
-    PILOTAGE_SPOOL, and what the events are about, PILOTAGE_JOB, PILOTAGE_PACKAGE, PILOTAGE_ATTEMPT and PILOTAGE_EPOCH.
+    PILOTAGE_CA_FILE, PILOTAGE_SPOOL, and what the events are about, PILOTAGE_JOB, PILOTAGE_PACKAGE, PILOTAGE_ATTEMPT and PILOTAGE_EPOCH.
     Threads may share a producer, and a forked child may go on with the one it inherited. No file is made and no
     thread started before the first event.
     """
@@ -52,6 +54,7 @@ class Producer:
         spool: str | os.PathLike[str] | None = None,
         token: str | None = None,
         token_file: str | os.PathLike[str] | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
         deliver: bool = True,
         environment: dict[str, str] | None = None,
     ) -> None:
@@ -68,12 +71,18 @@ class Producer:
         if token is None and token_file is None:
             token, token_file = surroundings.token, surroundings.token_file
         self._token = TokenSource(token=token, token_file=None if token_file is None else os.fspath(token_file))
+        self._ca_file = surroundings.ca_file if ca_file is None else os.fspath(ca_file)
         self._subject = surroundings.subject
         self._epoch = surroundings.epoch
+        self._seen_least = surroundings.seen
         self._subject_texts: dict[tuple[Subject, int], str] = {}
         self._usual = self._about(self._subject, self._epoch)
         self._types: set[str] = set()
-        self._deliver = deliver
+        # What a pilot runs may speak to its service by the pilot's own door, wherever only that is open.
+        is_pilots = bool(said.get(MARK_VARIABLE)) and _is_at(surroundings.server, self.queue.server)
+        self._path = PACKAGE_PATH if is_pilots else EVENTS_PATH
+        self._left_to_pilot = is_pilots_own(self.queue.server)
+        self._deliver = deliver and not self._left_to_pilot
         self._closed = False
         self._last: dict[str, EventId] = {}  # of each stream this producer wrote to
         self._begin()
@@ -83,7 +92,8 @@ class Producer:
         """The state that belongs to one process: a forked child begins it anew."""
         self._guard = threading.RLock()
         self._stream: Stream | None = None
-        self._courier = Courier(self.queue, token=self._token)
+        connection = Connection(self.queue.server, ca_file=self._ca_file)
+        self._courier = Courier(self.queue, token=self._token, connection=connection, path=self._path)
         self._threads: list[threading.Thread] = []
         self._dirty = threading.Event()
         self._stopping = threading.Event()
@@ -176,7 +186,7 @@ class Producer:
             failure, self._failure = self._failure, None
             raise failure
         self._stream = self.queue.stream(self.source)
-        self._seen = self.queue.seen()
+        self._seen = max(self.queue.seen(), self._seen_least)
         if not self._threads:
             self._threads = [threading.Thread(target=self._keep, name="pilotage-spool", daemon=True)]
             if self._deliver:
@@ -194,7 +204,7 @@ class Producer:
             self._dirty.clear()
             try:
                 self._sync()
-                self._seen = self.queue.seen()
+                self._seen = max(self.queue.seen(), self._seen_least)
             except AgentError as error:
                 with self._guard:
                     self._failure = error
@@ -254,6 +264,12 @@ class Producer:
         self._deliver_all(wanted, timeout_seconds=timeout_seconds)
 
     def _deliver_all(self, wanted: list[EventId], *, timeout_seconds: float) -> None:
+        if self._left_to_pilot and wanted:
+            raise NotDelivered(
+                "only the pilot of this package reaches the server",
+                subject=self.queue.server,
+                next_step=f"the events are kept in {self.queue.folder}, and it delivers them",
+            )
         until = clock.monotonic() + timeout_seconds
         pause_seconds = 0.05
 
@@ -284,7 +300,7 @@ class Producer:
     @property
     def last_error(self) -> str:
         """Why the last try to deliver failed; empty when it did not."""
-        return self._courier.last_error
+        return "only the pilot of this package reaches it" if self._left_to_pilot else self._courier.last_error
 
     @property
     def delivered(self) -> int:
@@ -342,6 +358,14 @@ class Producer:
         courier.abandon()
         if stream is not None:
             stream.abandon()
+
+
+def _is_at(address: str | None, server: str) -> bool:
+    """Whether an address, however it is written, is that of a server."""
+    try:
+        return address is not None and normal_server(address) == server
+    except BadSetting:
+        return False
 
 
 def _payload(data: dict[str, Any] | None) -> str:

@@ -35,16 +35,18 @@ class Scratch:
         self._is_ready = True
         self._mark()
 
-    def empty(self) -> None:
-        """Remove everything in it, so that it can be used again."""
+    def empty(self) -> bool:
+        """Remove everything in it, so that it can be used again; whether nothing is left."""
         if not self._is_ready or (self._is_marked and _has_mark(self.path)):
-            return
+            return True
         self._is_marked = False
         removed = _empty(self.path)
         if removed is None:
             self.abandon()
-        elif not removed:
+            return False
+        if not removed:
             self._mark()  # who leaves nothing once will often do so
+        return True
 
     def _mark(self) -> None:
         """Give the empty folder a time that no other has: the system sets another as soon as something is made in it."""

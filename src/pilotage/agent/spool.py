@@ -27,6 +27,8 @@ from pilotage.agent.records import Header, Mark, counters_of, parse_end, tail_of
 from pilotage.agent.stream import SEGMENT_BYTES, Stream, StreamRetired, create_segment, segment_file, segments_of
 
 SOURCES = frozenset({"client", "service", "site", "agent", "application"})
+PILOTS_OWN = ("spool:", "unix:")
+"""How addresses begin that only a pilot reaches: it delivers what its packages log."""
 _NOWHERE = Mark("", "", 0, 0)
 
 
@@ -47,7 +49,12 @@ class Acknowledged(NamedTuple):
 
 
 def normal_server(server: str) -> str:
-    """One way to write each server, so that it has one queue; raises `BadSetting` for what is no base URL."""
+    """One way to write each server, so that it has one queue; raises `BadSetting` for what is no base URL.
+
+    The address that only a pilot reaches stays as it is.
+    """
+    if is_pilots_own(server):
+        return server
     try:
         parts = urlsplit(server.strip())
         port = parts.port
@@ -71,9 +78,14 @@ def normal_server(server: str) -> str:
     return f"{parts.scheme}://{host}{shown_port}{parts.path.rstrip('/')}"
 
 
+def is_pilots_own(server: str) -> bool:
+    """Whether only a pilot reaches a server."""
+    return server.startswith(PILOTS_OWN) and not server.endswith(":")
+
+
 def queue_name(server: str) -> str:
     """The name of the folder of a server: readable, and different for different servers."""
-    readable = re.sub(r"[^A-Za-z0-9.]+", "-", server.partition("://")[2]).strip("-.")[:48]
+    readable = re.sub(r"[^A-Za-z0-9.]+", "-", server.partition("://")[2] or server).strip("-.")[:48]
     return f"{readable}-{zlib.crc32(server.encode()):08x}"
 
 

@@ -18,12 +18,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pilotage.agent.bequest import Bequest, clean_up, deliver, find_dead, let_go
+from pilotage.agent.credentials import Credentials
 from pilotage.agent.exchanging import Exchanger
 from pilotage.agent.fetching import ServerFetch
-from pilotage.agent.link import announced_address, connect
+from pilotage.agent.link import announced, connect
 from pilotage.agent.pilot import Pilot, say
 from pilotage.agent.pilot_spool import Owner, claim, release
-from pilotage.agent.sweeping import adopted, become_subreaper, die_with_parent, end_descendants, started_at
+from pilotage.agent.sweeping import (
+    adopted,
+    become_subreaper,
+    die_with_parent,
+    end_descendants,
+    reap_adopted,
+    started_at,
+)
 from pilotage.agent.workplace import Workplace
 
 if TYPE_CHECKING:
@@ -60,6 +68,7 @@ class Record:
 def supervise(settings: PilotSettings, record: Record) -> int:
     """Run a pilot under a supervisor, which this process becomes; the exit status."""
     own = os.getpid()
+    credentials = Credentials(settings.token_file, settings.own_token_file)
     record.say(pid=own, started=started_at(own), pilot=settings.pilot)
     lock = claim(settings.spool, Owner(settings.pilot, settings.site, settings.request))
     become_subreaper()
@@ -67,7 +76,7 @@ def supervise(settings: PilotSettings, record: Record) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     agent = os.fork()
     if agent == 0:
-        os._exit(_fly(settings, record, supervisor=own))
+        os._exit(_fly(settings, record, credentials, supervisor=own))
     _pass_on_signals(agent, settings.grace_seconds)
     status = _wait(agent)
     end_descendants(own)
@@ -80,7 +89,7 @@ def supervise(settings: PilotSettings, record: Record) -> int:
     record.say(ended=reason)
     left = Bequest(settings.pilot, settings.site, settings.request, lock)
     clean_up(left, scratch=settings.scratch.parent)
-    deliver(left, spool=settings.spool, connect=_connecting(settings), reason=reason)
+    deliver(left, spool=settings.spool, connect=_connecting(settings, credentials), reason=reason)
     return FAILED
 
 
@@ -113,24 +122,24 @@ def _reap() -> None:
             continue
 
 
-def _connecting(settings: PilotSettings) -> Callable[[], Link]:
-    return lambda: connect(settings.server, announcement=settings.announcement, token_file=settings.token_file)
+def _connecting(settings: PilotSettings, credentials: Credentials) -> Callable[[], Link]:
+    return lambda: credentials.connect(settings.server, **settings.reach)
 
 
 # --- the agent -------------------------------------------------------------------------------------------------------
 
 
-def _fly(settings: PilotSettings, record: Record, *, supervisor: int) -> int:
+def _fly(settings: PilotSettings, record: Record, credentials: Credentials, *, supervisor: int) -> int:
     """What the agent does, from its first moment to its last; its exit status."""
     try:
-        return _pilot(settings, record, supervisor=supervisor)
+        return _pilot(settings, record, credentials, supervisor=supervisor)
     except BaseException:  # noqa: BLE001 # a forked process must not run on into what its parent does
         say(traceback.format_exc())
         return FAILED
 
 
-def _pilot(settings: PilotSettings, record: Record, *, supervisor: int) -> int:
-    exchanger = Exchanger(settings)
+def _pilot(settings: PilotSettings, record: Record, credentials: Credentials, *, supervisor: int) -> int:
+    exchanger = Exchanger(settings, credentials)
     _obey_signals(exchanger, supervisor=supervisor)
     die_with_parent(signal.SIGTERM)
     if os.getppid() != supervisor:
@@ -139,7 +148,8 @@ def _pilot(settings: PilotSettings, record: Record, *, supervisor: int) -> int:
         become_subreaper()  # so that, should the supervisor die, orphans are still known as ours
     gc.freeze()  # what is there now stays: it is not looked through again, and its pages stay shared with the supervisor
     gc.set_threshold(20_000, 50, 50)
-    connecting = _connecting(settings)
+    connecting = _connecting(settings, credentials)
+    told_by_service = announced(settings.announcement)
     scratch = settings.scratch
     scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
     workplace = Workplace(
@@ -147,15 +157,22 @@ def _pilot(settings: PilotSettings, record: Record, *, supervisor: int) -> int:
         pilot=settings.pilot,
         site=settings.site,
         node=settings.node,
-        server=announced_address(settings.announcement) or settings.server,
-        token_file=settings.token_file,
+        server=told_by_service.url or settings.server,
+        ca_file=settings.ca_file or told_by_service.ca_file,
         spool=str(settings.spool / "applications"),
         keep=str(Path(settings.state) / "kept"),
         sole=True,
+        connect=lambda token: connect(settings.server, token=token, **settings.reach),
         grace_seconds=min(5.0, 0.5 * settings.grace_seconds),  # what does not heed is killed, and that is told, in time
     )
+
+    def look_after() -> None:
+        reap_adopted()
+        workplace.left_events.look()
+
     fetch = ServerFetch(scratch / "content", connecting, is_over=lambda: pilot.closing)
     pilot = Pilot(settings, workplace=workplace, fetch=fetch, on_news=exchanger.on_news)
+    exchanger.look_after = look_after
     _settle_dead(settings, connecting)
     told = exchanger.run(pilot)
     end_descendants(os.getpid())

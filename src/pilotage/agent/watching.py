@@ -12,6 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from pilotage.agent.diagnosis import size_text
 from pilotage.agent.outputs import names_below
 from pilotage.agent.patterns import is_pattern, matches
 from pilotage.agent.processes import (
@@ -189,7 +190,8 @@ class Watch:
         if limits.memory_bytes and used > limits.memory_bytes:
             shared_once = own_share_bytes(pids)
             if shared_once > limits.memory_bytes:
-                message = f"it used {shared_once} bytes of memory, and may use {limits.memory_bytes}"
+                self.peak_bytes = max(self.peak_bytes, shared_once)  # it was looked at a moment later, and grows
+                message = f"it used {size_text(shared_once)} of memory, and may use {size_text(limits.memory_bytes)}"
                 self.stop("out-of-memory", message, at_once=True)
                 return
         if limits.stalled_after_seconds:

@@ -10,13 +10,17 @@ from pilotage.agent.containers import Engines
 from pilotage.agent.environment import base_environment
 from pilotage.agent.hashing import KnownFiles
 from pilotage.agent.kernel_kills import KernelKills
+from pilotage.agent.left_events import LeftEvents
 from pilotage.agent.processes import Remains
 from pilotage.agent.scratch import remove_tree
+from pilotage.agent.sight import Sight
 from pilotage.agent.spawning import quick_way_works
 from pilotage.agent.watching import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pilotage.agent.link_connection import Connect
 
 GRACE_SECONDS = 5.0
 LOG_BYTES_MAX = 64 * 1024 * 1024
@@ -49,10 +53,11 @@ class Workplace:
         site: str = "",
         node: str = "",
         server: str = "",
-        token_file: str = "",
+        ca_file: str = "",
         spool: str = "",
         keep: str = "",
         sole: bool = False,
+        connect: Connect | None = None,
         environment: Mapping[str, str] | None = None,
         grace_seconds: float = GRACE_SECONDS,
         log_bytes_max: int = LOG_BYTES_MAX,
@@ -61,21 +66,25 @@ class Workplace:
         """Say where: no file is made and no thread started before an attempt needs it.
 
         `scratch` is a folder of this pilot alone, `keep` one for the folders of failed attempts that shall be kept (none:
-        beside `scratch`). `sole` says that this process runs attempts and nothing else: it then adopts what they leave
-        behind, and ends it. `environment` is what an application is given of the agent's own (none: `os.environ`).
+        beside `scratch`), `spool` one for the events of each attempt (none: they are not looked after). `sole` says that this process runs attempts and nothing else: it then adopts what they leave
+        behind, and ends it. `connect` is how it reaches the service itself, for what its attempts could not tell. `environment` is what an application is given of the agent's own (none: `os.environ`).
         """
         self.scratch = os.path.realpath(scratch)
         self.node = node
+        self.pilot = pilot
         self.keep = keep or f"{self.scratch}.failed"
         self.mark = f"PILOTAGE_MARK={pilot}".encode()
         self.environment = base_environment(
             os.environ if environment is None else environment,
-            MARK=pilot, SITE=site, NODE=node, SERVER=server, TOKEN_FILE=token_file, SPOOL=spool,
+            MARK=pilot, SITE=site, NODE=node, SERVER=server, CA_FILE=ca_file,
         )  # fmt: skip
+        self.spools = spool
+        self.left_events = LeftEvents(spool, server=server, ca_file=ca_file, connect=connect)
         quick_way_works()  # found out now, while nothing runs that the trial could be taken for
         self._null = -1
         self._lock = threading.Lock()
         self.known = KnownFiles()
+        self.sight = Sight()
         self.kernel_kills = KernelKills()
         self.remains = Remains(sole=sole, grace_seconds=grace_seconds)
         self.engines = Engines(self.environment.get("PATH", os.defpath))
@@ -93,6 +102,7 @@ class Workplace:
 
     def close(self) -> None:
         """End the watching thread and remove the scratch folder."""
+        self.left_events.close()
         self.watcher.close()
         self.remains.close()
         if self._null >= 0:

@@ -192,7 +192,6 @@ def _submitted(source: Source, how: HowToRun, *, stop: threading.Event | None) -
         loaded = source.load()
         with session.server() as server:
             brought = bring(source, loaded, server, how)
-        session.go_on(brought.answer.job)
     except BaseException:
         session.give_up()
         raise

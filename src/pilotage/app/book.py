@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pilotage.service.http.services import MakeRunning
     from pilotage.service.notifications import MakeNotifications
 
+TLS_FOLDER = "tls"
+"""In the state folder: its authority and the certificate of the service, where it has them."""
 JOURNAL_VARIABLE = "PILOTAGE_JOURNAL_URL"
 
 
@@ -69,9 +71,9 @@ def _told_by_settings(environment: Mapping[str, str], folder: Path) -> StateFold
     if host in ("0.0.0.0", "::", ""):
         host = "127.0.0.1"
     shown = f"[{host}]" if ":" in host else host
-    return StateFolder(
-        path=state_folder(settings, folder=folder).absolute(), usual_url=f"http://{shown}:{port}" if port else ""
-    )
+    state = state_folder(settings, folder=folder).absolute()
+    scheme = "https" if settings.service.tls_certificate or (state / TLS_FOLDER).is_dir() else "http"
+    return StateFolder(path=state, usual_url=f"{scheme}://{shown}:{port}" if port else "")
 
 
 def open_journal(settings: Settings) -> Journal:
@@ -80,16 +82,17 @@ def open_journal(settings: Settings) -> Journal:
     if address.kind == "sqlite":
         from pilotage.adapters.journals.sqlite import SqliteJournal
 
-        return SqliteJournal(Path(address.folder), indexed=_indexed(settings))
+        return SqliteJournal(Path(address.folder), indexed=indexed_of(settings))
     from pilotage.model.extras import extra
 
     with extra("postgres", purpose="to keep the book in PostgreSQL"):
         from pilotage.adapters.journals.postgres import PostgresJournal
 
-    return PostgresJournal(address.url, indexed=_indexed(settings))
+    return PostgresJournal(address.url, indexed=indexed_of(settings))
 
 
-def _indexed(settings: Settings) -> frozenset[str]:
+def indexed_of(settings: Settings) -> frozenset[str]:
+    """The attributes by which the book of these settings is indexed."""
     from pilotage.adapters.journals.queries import DEFAULT_INDEXED
     from pilotage.book.query import indexed_names
 
@@ -110,13 +113,17 @@ def serve_settings(
 ) -> int | None:
     """Serve what the settings name until a signal comes, which is returned; with `make_running`, jobs are run."""
     from pilotage.adapters.local_token import ensure_token, token_file
+    from pilotage.app.tls import tls_files
+    from pilotage.app.tokens import tokens_of
     from pilotage.model.extras import extra
     from pilotage.service.access import Access, digest_of, local_principal
     from pilotage.service.announcement import last_port
     from pilotage.service.server import serve
 
     folder = state_folder(settings, folder=Path.cwd())
-    access = Access({digest_of(ensure_token(folder)): local_principal(local_user())})
+    access = Access(
+        {digest_of(ensure_token(folder)): local_principal(local_user())}, tokens=tokens_of(folder, settings)
+    )
 
     def serve_at(port: int) -> int | None:
         chosen = msgspec.structs.replace(settings, service=msgspec.structs.replace(settings.service, port=port))
@@ -129,6 +136,7 @@ def serve_settings(
             clock=SystemClock(),
             make_notifications=_notifications_for(settings),
             make_running=make_running,
+            tls=tls_files(settings, folder),
             idle_seconds=idle_seconds,
             started=started,
         )

@@ -19,8 +19,13 @@ import msgspec
 
 from pilotage.adapters.journals.network_folders import network_kind
 from pilotage.adapters.local_token import TokenError, read_token, token_file
-from pilotage.adapters.settings_files import state_folder
+from pilotage.adapters.settings_files import STATE_FOLDER, load_settings, state_folder
+from pilotage.app.book import settings_here, state_folders
+from pilotage.app.session import is_held
+from pilotage.app.site_entries import file_here, known_sites
+from pilotage.client.finding import address_in
 from pilotage.model.configuration import Settings
+from pilotage.model.errors import PilotageError
 from pilotage.service.announcement import Announcement, find_service
 
 Verdict = Literal["ok", "warn", "bad"]
@@ -57,15 +62,49 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     network: Callable[[Path], str] = network_kind
 
 
-def diagnose(settings: Settings, *, folder: Path, world: World | None = None) -> list[Finding]:
-    """Try every hop from a folder: the programs, the disk, the token, the service and its agents."""
+class Concerned(msgspec.Struct, frozen=True, kw_only=True):
+    """What is looked at: the settings that hold, and the state folder that they lead to."""
+
+    settings: Settings
+    state: Path
+
+
+def concerned_here(journal: str | None) -> Concerned:
+    """What commands in the current folder mean: its own state folder, or the nearest above it where it has none."""
+    here = Path.cwd()
+    settings = settings_here({"journal.url": journal})
+    own = Concerned(settings=settings, state=state_folder(settings, folder=here).absolute())
+    if journal is not None:
+        return own
+    known = [found.path for found in state_folders(environment=os.environ, folder=here) if _is_known(found.path)]
+    chosen = next((path for path in known if find_service(path) is not None), known[0] if known else own.state)
+    if chosen == own.state or chosen.name != STATE_FOLDER:
+        return own
+    settings = load_settings(environment=os.environ, folder=chosen.parent, flags={})
+    return Concerned(settings=settings, state=chosen)
+
+
+def _is_known(state: Path) -> bool:
+    """Whether a service was ever here, of this user."""
+    with contextlib.suppress(PilotageError):
+        return address_in(state) is not None or token_file(state).is_file()
+    return False
+
+
+def diagnose(
+    settings: Settings, *, folder: Path, state: Path | None = None, world: World | None = None
+) -> list[Finding]:
+    """Try every hop from a folder: the programs, the disk, the token, the service and its agents.
+
+    The state folder is that of the settings, or one that is named.
+    """
     world = world or World()
-    state = state_folder(settings, folder=folder).absolute()
+    state = state or state_folder(settings, folder=folder).absolute()
     found = find_service(state)
     findings = [*_programs(world), *_disk(state, world)]
     if folder.absolute() != state.parent:
         findings += _writes("results", folder.absolute(), world)
-    findings += [_token(state), *_service(settings, found)]
+    findings += [_token(state), *_sites(settings, folder), *_service(settings, found)]
     if found is not None and found.socket:
         findings += [*_socket(found), *_agents(state)]
     return findings
@@ -205,6 +244,21 @@ def _token(state: Path) -> Finding:
     return Finding(hop="token", verdict="ok", message=str(token_file(state)))
 
 
+def _sites(settings: Settings, folder: Path) -> Iterator[Finding]:
+    """The file of sites, where there is one."""
+    file = file_here(settings, folder=folder)
+    if not file.exists():
+        return
+    try:
+        entries = known_sites(file).entries
+    except PilotageError as error:
+        step = "mend it; a service that runs keeps the sites it has until then"
+        yield Finding(hop="sites", verdict="bad", message=str(error).replace("\n", "; "), next_step=step)
+        return
+    names = ", ".join(each.name for each in entries) or "none"
+    yield Finding(hop="sites", verdict="ok", message=f"{file}: {names}; each is tried by: pilotage site test NAME")
+
+
 def _service(settings: Settings, found: Announcement | None) -> Iterator[Finding]:
     if found is None:
         yield _port(settings)
@@ -291,19 +345,13 @@ def _speak(path: Path) -> None:
         os.close(folder)
 
 
-class _Pilot(msgspec.Struct, frozen=True):
-    pid: int
-
-
 def _agents(state: Path) -> Iterator[Finding]:
     """The pilots of this computer: those that live, and the last words of those that do not."""
     files = sorted((state / "pilots").glob("*.json"))
     alive = 0
     for file in files:
-        try:
-            pid = msgspec.json.decode(file.read_bytes(), type=_Pilot).pid
-            os.kill(pid, 0)
-        except (OSError, msgspec.DecodeError):
+        # It holds the lock of its record as long as it lives; its number may be another process's by now.
+        if not is_held(file):
             said = _last_lines(file.with_suffix(".err"))
             yield Finding(
                 hop="agent",

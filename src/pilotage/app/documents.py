@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -63,6 +63,7 @@ def examine(source: str | None, *, source_format: Format | None = None) -> Loade
     """
     from pilotage.language import DiskFolder, Loaded, Report
     from pilotage.language import load as understand
+    from pilotage.language.load import EXECUTORS
 
     try:
         source = find_document() if source is None else source
@@ -74,8 +75,14 @@ def examine(source: str | None, *, source_format: Format | None = None) -> Loade
         report.errors.extend(refusal.problems)
         return Loaded(source_format or "yaml", None, None, report)
     beside = source != STANDARD_INPUT and not source.startswith(_OPEN_ALREADY)
-    folder = DiskFolder(Path(source).parent if beside else ".")
-    return understand(data, file=shown_name(source), folder=folder, source_format=source_format)
+    place = Path(source).parent if beside else Path()
+    executors: Collection[str] = EXECUTORS
+    if b"executor" in data:
+        from pilotage.app.site_entries import executors_for
+
+        executors = {*EXECUTORS, *executors_for(place)}
+    folder = DiskFolder(place)
+    return understand(data, file=shown_name(source), folder=folder, source_format=source_format, executors=executors)
 
 
 def read_source(source: str) -> bytes:

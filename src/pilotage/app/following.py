@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from pilotage.client import Server, ServerError
+from pilotage.client import Server, ServerError, ServerRefused
 from pilotage.client.jobs import Jobs
 from pilotage.client.server import Parameters, path_of
+from pilotage.model.errors import PilotageError
 from pilotage.model.exit_codes import ExitCode
 from pilotage.model.progress import Progress
 from pilotage.model.states import FINAL_NAMES
@@ -28,6 +29,20 @@ _WAIT_SECONDS = 10.0
 _ENDINGS = "type in (CommitGranted, Aborted, CancelAccepted)"
 
 Told = TypeVar("Told")
+
+
+class JobGone(PilotageError):
+    """A job was there and is not any longer: its state folder was removed, and with it all that was known of it."""
+
+    def __init__(self, subject: str) -> None:
+        """Name the folder, or the job."""
+        super().__init__(
+            "the state folder of the job was removed while it ran: nothing is known of it any longer",
+            subject=subject,
+            next_step="what it has made is still there, and counts as somebody else's: move it away, and run again",
+        )
+
+
 Connect = Callable[[], Server]
 
 
@@ -49,6 +64,7 @@ class Following:
         self._clock = clock
         self._server: Server | None = None
         self._after = 0
+        self._seen = False
 
     def close(self) -> None:
         """Close the connection; the next question opens another."""
@@ -58,7 +74,18 @@ class Following:
 
     def progress(self) -> Progress:
         """How far it is now."""
-        return self.ask(lambda server: Jobs(server).progress(self.job))
+        try:
+            found = self.ask(lambda server: Jobs(server).progress(self.job))
+        except ServerRefused as error:
+            if error.code == "unknown_job" and self._seen:
+                raise JobGone(self.job) from error
+            raise
+        self._seen = True
+        return found
+
+    def killed_for(self) -> str:
+        """What was said when it was killed."""
+        return self.ask(lambda server: Jobs(server).killed_for(self.job))
 
     def until_over(self) -> Iterator[Progress]:
         """How far it is, time and again, until it is over, nothing can move, or it is stopped; the last is the end."""

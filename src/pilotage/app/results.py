@@ -14,7 +14,7 @@ from pilotage.client.jobs import Jobs
 from pilotage.client.server import path_of
 from pilotage.model.errors import PilotageError
 from pilotage.model.exit_codes import ExitCode
-from pilotage.model.outputs import LogPlace
+from pilotage.model.outputs import LogPlace, Measured
 from pilotage.model.progress import FailureGroup, Progress, StageProgress
 
 _GOOD = ("DONE", "CLEARED")
@@ -54,6 +54,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     application_output: str = ""
     application_error: str = ""
     uploaded: tuple[Path, ...] = ()
+    measured: Measured = Measured()
 
     @property
     def ok(self) -> bool:
@@ -227,6 +228,7 @@ def _output(jobs: Jobs, job: str, package: str) -> Output:
         application_output=text(found.application_output),
         application_error=text(found.application_error),
         uploaded=tuple(Path(found.folder, each.name) for each in found.outputs),
+        measured=found.measured,
     )
 
 

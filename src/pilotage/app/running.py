@@ -22,6 +22,7 @@ class HowToRun(msgspec.Struct, frozen=True, kw_only=True):
     """How a job is run, beside what its document says."""
 
     slots: int | None = None  # none: as many as there are cores
+    sites: str = ""  # the file of sites; none: the usual one
     fresh: bool = False  # adopt nothing of earlier runs
     keep_failed: bool = False  # leave the scratch folders of failed attempts
     owner: str = ""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from pilotage.adapters.settings_files import state_folder
 from pilotage.app.book import serve_settings
@@ -17,16 +21,16 @@ from pilotage.model.version import VERSION
 if TYPE_CHECKING:
     from pilotage.book.codec import Codec
     from pilotage.engine.settings import EngineSettings
+    from pilotage.model.site_entry import SiteEntry
     from pilotage.model.submission import RunPlan, Submission
-    from pilotage.ports import Clock, Journal
+    from pilotage.ports import Clock, Journal, SiteAccess
     from pilotage.service.announcement import Announcement
     from pilotage.service.http.running import Running
     from pilotage.service.http.services import MakeRunning
+    from pilotage.service.running.runner import Runner
+    from pilotage.service.running.site_keeping import Placed
     from pilotage.service.writer import Writer
 
-LOOK_SECONDS = 0.5
-"""How often the service looks which agents of this computer live: it costs next to nothing."""
-PATIENCE = EngineSection()
 LOCAL = "local"
 """What the computer that the service runs on is called among the sites."""
 
@@ -37,67 +41,131 @@ def serve_jobs(
     started: Callable[[Announcement], None],
     slots: int | None = None,
     idle_seconds: float | None = None,
+    entries: Sequence[SiteEntry] | None = None,
 ) -> int | None:
     """Serve the book and run jobs until a signal comes, which is returned.
 
-    `slots` is how many packages run here at once: as many as there are cores, where nobody says. After `idle_seconds`
-    with nothing to run and nobody who asks it ends by itself.
+    `slots` is how many packages run here at once: as many as there are cores, where nobody says; with 0, nothing runs here.
+    `entries` are the sites besides; None: those of the file of sites, as it is and will be. After `idle_seconds` with
+    nothing to run and nobody who asks it ends by itself.
     """
+    from pilotage.app.dialects import add_dialects
+    from pilotage.app.site_entries import file_here
+    from pilotage.app.site_reading import refuse_missing
+
     folder = state_folder(settings, folder=Path.cwd()).absolute()
-    site = local_site(slots if slots is not None else cores_here(), folder)
-    make_running = running_over(folder, site, patience=settings.engine)
+    add_dialects(folder)
+    if settings.service.sites and entries is None:
+        refuse_missing(file_here(settings))
+    make_running = running_over(folder, settings=settings, slots=slots, entries=entries)
     return serve_settings(settings, started=started, make_running=make_running, idle_seconds=idle_seconds)
 
 
-def running_over(folder: Path, site: Site, *, patience: EngineSection = PATIENCE) -> MakeRunning:
-    """What makes the running part of a service whose state is in a folder, with this computer as its one site."""
+def running_over(
+    folder: Path, *, settings: Settings, slots: int | None = None, entries: Sequence[SiteEntry] | None = None
+) -> MakeRunning:
+    """What makes the running part of a service whose state is in a folder, with this computer and others as its sites."""
 
     def make(journal: Journal, *, writer: Writer, codec: Codec, clock: Clock) -> Running:
-        from pilotage.adapters.local_token import token_file
-        from pilotage.adapters.sites.local import LocalSettings, LocalSite
-        from pilotage.adapters.sites.zipapp import build
         from pilotage.adapters.stores.folder import FolderStore
         from pilotage.adapters.work_index import SqliteWorkIndex
-        from pilotage.service.announcement import SERVICE_FILE
+        from pilotage.app.site_entries import file_here
+        from pilotage.app.site_reading import GivenSites, SitesReader, arranged, slots_of
+        from pilotage.app.tokens import tokens_of
         from pilotage.service.http.running import Running
         from pilotage.service.running.planning import plan
         from pilotage.service.running.runner import Runner
-        from pilotage.service.server import SOCKET_FILE
+        from pilotage.service.running.site_keeping import SiteKeeper
+        from pilotage.service.running.workers import ways_of
 
+        tokens = tokens_of(folder, settings)
+        # Once for each entry: what is free on the disk changes all the time, and with it the site would.
+        here = cache(partial(_here, folder=folder, slots=slots, idle_seconds=settings.engine.agent_idle_seconds))
+        arrange = partial(arranged, here=here, state=folder, settings=settings, tokens=tokens)
+        reader = (
+            SitesReader(partial(file_here, settings, folder=Path.cwd()), arrange)
+            if entries is None
+            else GivenSites(arrange(entries))
+        )
+        placed = reader.changed() or ()
         index = SqliteWorkIndex(folder)
         store = FolderStore(folder, index)
-        access = LocalSite(
-            LocalSettings(
-                site=site.name,
-                state=folder,
-                agent=build(folder / f"agent-{VERSION}.pyz"),
-                server=f"unix:{folder / SOCKET_FILE}",
-                announcement=folder / SERVICE_FILE,
-                token_file=token_file(folder),
-                capacity=site.capacity,
-                idle_seconds=patience.agent_idle_seconds,
-            )
-        )
+        accesses, agent_sites = ways_of({each.site.name: each.make() for each in placed})
         runner = Runner(
             journal=journal,
             writer=writer,
             clock=clock,
             codec=codec,
-            sites=[site],
-            accesses={site.name: access},
+            sites=[each.site for each in placed],
+            accesses=accesses,
+            agent_sites=agent_sites,
             store=store,
             index=index,
-            settings=engine_settings(patience),
-            poll_seconds=LOOK_SECONDS,
+            settings=engine_settings(settings.engine),
+            package_token=tokens.for_package,
         )
+        keeper = SiteKeeper(reader, runner, placed=placed, besides=_probing(runner, settings.engine))
 
         def planned(submission: Submission) -> RunPlan:
-            slots = max(1, site.capacity.cores_hundredths // 100)
-            return plan(submission, store=store, index=index, slots=slots)
+            return plan(submission, store=store, index=index, slots=slots_of(runner.sites))
 
-        return Running(runner, journal=journal, plan=planned)
+        return Running(runner, journal=journal, plan=planned, sites=keeper)
 
     return make
+
+
+def _here(entry: SiteEntry | None, *, folder: Path, slots: int | None, idle_seconds: float) -> Placed | None:
+    """The computer that we are on as a site: so many slots as somebody says, else as its entry says, else one for each core."""
+    from pilotage.service.running.site_keeping import Placed
+
+    if slots == 0:
+        return None
+    chosen = slots if slots is not None else entry.slots if entry is not None else cores_here()
+    site = local_site(chosen, folder)
+    if entry is not None:
+        said = {"memory_bytes": entry.memory_bytes, "gpus": entry.gpus or None, "scratch_bytes": entry.scratch_bytes}
+        known = {name: value for name, value in said.items() if value is not None}
+        site = msgspec.structs.replace(site, capacity=msgspec.structs.replace(site.capacity, **known))
+    return Placed(site=site, make=partial(_local_access, site, folder, idle_seconds))
+
+
+def _local_access(site: Site, folder: Path, idle_seconds: float) -> SiteAccess:
+    from pilotage.adapters.local_token import token_file
+    from pilotage.adapters.sites.local import LocalSettings, LocalSite
+    from pilotage.adapters.sites.zipapp import build
+    from pilotage.service.announcement import SERVICE_FILE
+    from pilotage.service.server import SOCKET_FILE
+
+    return LocalSite(
+        LocalSettings(
+            site=site.name,
+            state=folder,
+            agent=build(folder / f"agent-{VERSION}.pyz"),
+            server=f"unix:{folder / SOCKET_FILE}",
+            announcement=folder / SERVICE_FILE,
+            token_file=token_file(folder),
+            capacity=site.capacity,
+            idle_seconds=idle_seconds,
+        )
+    )
+
+
+def _probing(runner: Runner, patience: EngineSection) -> Callable[[], None]:
+    """What has sites probed from time to time, as far as the settings want it."""
+    from pilotage.service.running.probing import Prober
+    from pilotage.service.running.unwired import probes_under_way
+
+    def probe(site: str) -> None:
+        runner.operate_site("probe", site).result()
+
+    prober = Prober(probe, at_once=patience.probes, every_seconds=patience.probe_seconds, clock=time.monotonic)
+
+    def look() -> None:
+        if patience.probes:
+            under_way = runner.ask(probes_under_way).result()
+            prober.look([each.name for each in runner.sites if each.kind != LOCAL], under_way=under_way)
+
+    return look
 
 
 def engine_settings(patience: EngineSection) -> EngineSettings:

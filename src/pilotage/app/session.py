@@ -23,22 +23,24 @@ from pilotage.adapters.settings_files import STATE_FOLDER, load_settings, state_
 from pilotage.agent.sweeping import started_at
 from pilotage.app.background import START_SECONDS, start_in_background, stop_service
 from pilotage.app.book import state_folders
+from pilotage.app.followers import Followers
+from pilotage.app.following import JobGone
+from pilotage.app.looking import ran_jobs
 from pilotage.client import Server, ServerRefused, ServerUnreachable
 from pilotage.client.finding import Address, address_in
 from pilotage.client.jobs import Jobs
-from pilotage.client.server import ANSWER_SECONDS, Parameters, path_of
+from pilotage.client.server import ANSWER_SECONDS
 from pilotage.model.configuration import Settings
 from pilotage.model.errors import PilotageError
-from pilotage.model.operations import Hold, Release
+from pilotage.model.operations import Hold, OperationOn, Release
 from pilotage.service.announcement import SERVICE_FILE, Announcement, find_service
 
 MARK_FILE = "embedded.json"
 """In the state folder: which service was started for a run, and not by hand."""
-STOPPED_FILE = "stopped.json"
-"""In the state folder: which job is held because its run was stopped, and for no other reason."""
 STOP_SECONDS = 15.0
 """How long a service that is to end is waited for; in good order it takes less than one."""
-STOPPED = "its run was stopped; the same command goes on with it"
+STOPPED = "its run was stopped; go on with it: pilotage attach"
+"""In the book: why a job is held, where it is for no other reason."""
 IDLE_SECONDS = 600
 """A service that was started for a run ends by itself after so long with nothing to do and nobody who asks."""
 LOCK_FILE = "book.lock"
@@ -53,10 +55,6 @@ class _Mark(msgspec.Struct, frozen=True):
     pid: int
 
 
-class _Stopped(msgspec.Struct, frozen=True):
-    job: str
-
-
 class _Pilot(msgspec.Struct, frozen=True):
     pid: int
     started: Any  # by the clock of the system, which tells a process from a later one of the same number
@@ -69,19 +67,29 @@ class OnlyTheBook(PilotageError):
 class Session:
     """The service of one folder, from its finding or starting to its end."""
 
-    def __init__(self, folder: Path, *, slots: int | None = None, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        slots: int | None = None,
+        sites: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """Look for a service; where none runs, begin to start one, and do not wait for it."""
         self.folder = folder
         self._environment = os.environ if environment is None else environment
         self._slots = slots
+        self._sites = sites
         self._starting: threading.Thread | None = None
         self._failure: Exception | None = None
+        self._answered = False
         self.state = self._running_folder()
         self.started = self.state is None
         if self.state is None:
             self.state = state_folder(self._load_settings(folder), folder=folder).absolute()
             self._starting = threading.Thread(target=self._start, name="start-service", daemon=True)
             self._starting.start()
+        self._followers = Followers(self.state)
 
     @property
     def was_there(self) -> bool:
@@ -97,19 +105,40 @@ class Session:
     def server(self, *, answer_seconds: float = ANSWER_SECONDS) -> Server:
         """A connection, once the service answers; one that has died is started again. Raises what kept it from it."""
         self._await_start()
-        address = self._address()
+        assert self.state is not None
+        address = address_in(self.state)
         if address is None or not address.runs:
             self._restart()
-            address = self._address()
+            address = address_in(self.state)
         if address is None or not address.runs:
             raise ServerUnreachable("the service of this folder does not run", subject=str(self.state))
         self._refuse_book_only()
+        self._answered = True
         return Server(
             address.url,
             token=address.token_source(),
             start_hint="see its log: service.log",
             answer_seconds=answer_seconds,
+            ca_file=address.ca_file,
         )
+
+    def join(self) -> None:
+        """Say that this command uses the service that was found, until its process ends: no other one stops it now."""
+        if self.was_there:
+            self._followers.use()
+
+    def follow(self, job: str) -> None:
+        """Say that this command shows a job, until its process ends: another one does not stop it for itself alone."""
+        self._followers.use()
+        self._followers.show(job)
+
+    def is_followed_elsewhere(self, job: str) -> bool:
+        """Whether another command shows a job, now that this one leaves it."""
+        return self._followers.others_show(job)
+
+    def is_shared(self, job: str = "") -> bool:
+        """Whether other commands use the service, now that this one leaves it, or it has other work than a job."""
+        return self._followers.others_use() or self.has_other_work(job)
 
     def is_embedded(self) -> bool:
         """Whether the service was started for a run, this one or another, and may be ended with it."""
@@ -131,53 +160,61 @@ class Session:
             return False
         return last.pid == mark.pid
 
-    def stop(self, job: str = "") -> bool:
-        """End the service in good order, and the agents that it started; everything can go on later. Whether all ended.
+    def hold(self, job: str) -> None:
+        """Start nothing more of a job whose run is stopped; one that is held already stays so for its own reason.
 
-        A job is held first: then nothing of it is started while its agents end, and they can still say what became of
-        their work, so that it goes on at once when it is asked for again. A service that does not answer is not waited
-        for longer than this takes otherwise.
+        Nothing of it is started then while its agents end, and they can still say what became of their work, so that it
+        goes on at once when it is asked for again. A service that does not answer is not waited for.
         """
+        with suppress(PilotageError), self.server(answer_seconds=STOP_SECONDS) as server:
+            if not Jobs(server).job(job)["held"]:
+                Jobs(server).operate(Hold(job=job, message=STOPPED))
+
+    def end_attempts(self, job: str) -> bool:
+        """End what runs of a job that is held, and of no other; it is run again when the job goes on. Whether that was taken."""
+        try:
+            with self.server(answer_seconds=STOP_SECONDS) as server:
+                under_way = "state in (SCHEDULED, RUNNING)"
+                Jobs(server).operate_on(OperationOn(operation="reschedule", where=under_way, job=job))
+        except PilotageError:
+            return False
+        return True
+
+    def stop(self) -> bool:
+        """End the agents that the service started, and it, in good order; everything can go on later. Whether all ended."""
         with suppress(PilotageError):
             self._await_start()
         assert self.state is not None
-        if job:
-            with suppress(PilotageError), self.server(answer_seconds=STOP_SECONDS) as server:
-                Jobs(server).operate(Hold(job=job, message=STOPPED))
-                _write_whole(self.state / STOPPED_FILE, msgspec.json.encode(_Stopped(job)))
-            end_agents(self.state)
+        end_agents(self.state)  # first: they have somebody to tell
         with suppress(PilotageError):  # it has ended by itself, or does not end, which is looked at below
             stop_service(self._settings(), patience_seconds=STOP_SECONDS)
         return end_agents(self.state) and find_service(self.state) is None
 
     def has_other_work(self, job: str = "") -> bool:
-        """Whether the service has jobs beside this one that are not over."""
-        asked: Parameters = {"query": "state in (SUBMITTED, WAITING, READY, SCHEDULED, RUNNING)", "limit": 2}
+        """Whether the service has jobs beside this one that are not over; one that is held is work while something of it runs."""
         assert self.state is not None
         try:
             with self.server(answer_seconds=STOP_SECONDS) as server:
-                return any(each["id"] != job for each in server.get(path_of("jobs"), asked)["jobs"])
+                return any(
+                    not other["held"] or Jobs(server).progress(other["id"]).running > 0
+                    for other in Jobs(server).unfinished()
+                    if other["id"] != job
+                )
         except PilotageError:
             # Who lives and does not answer may have any work, unless it was started for this run alone.
             return find_service(self.state) is not None and not self.started
 
     def give_up(self) -> None:
         """Nothing will be run: a service that was started for it ends, unless another command found it meanwhile."""
-        if self.started and not self.has_other_work():
+        if self.started and not self.is_shared():
             self.stop()
+        self._followers.close()
 
     def go_on(self, job: str) -> None:
-        """Release a job that was held only because its run was stopped."""
-        assert self.state is not None
-        file = self.state / STOPPED_FILE
-        try:
-            stopped = msgspec.json.decode(file.read_bytes(), type=_Stopped)
-        except (OSError, msgspec.DecodeError):
-            return
-        if stopped.job == job:
-            with self.server() as server, suppress(ServerRefused):
+        """Release a job that is held only because its run was stopped."""
+        with self.server() as server, suppress(ServerRefused):
+            if Jobs(server).job(job)["held"] and Jobs(server).held_for(job) == STOPPED:
                 Jobs(server).operate(Release(job=job))
-            file.unlink(missing_ok=True)
 
     # --- finding ---
 
@@ -188,10 +225,6 @@ class Session:
             if address is not None and address.runs:
                 return folder
         return None
-
-    def _address(self) -> Address | None:
-        assert self.state is not None
-        return address_in(self.state)
 
     def _refuse_book_only(self) -> None:
         assert self.state is not None
@@ -221,6 +254,8 @@ class Session:
         words = ["--port", "0", "--until-idle", str(IDLE_SECONDS)]
         if self._slots is not None:
             words += ["--slots", str(self._slots)]
+        if self._sites:
+            words += ["--sites", self._sites]
         try:
             self._mark(start_in_background(self._settings(), words, folder=self._home()))
         except Exception as failure:  # noqa: BLE001 # raised again by who waits for it
@@ -257,13 +292,16 @@ class Session:
             if find_service(self.state) is not None:
                 self.started = False
                 return True
-            if not _is_held(self.state / LOCK_FILE):
+            if not is_held(self.state / LOCK_FILE):
                 return False
             time.sleep(LOOK_SECONDS)
         return False
 
     def _restart(self) -> None:
-        """Start the service again that was started for a run, this one or another, and is gone."""
+        """Start the service again that was started for a run, this one or another, and is gone; not without its book."""
+        assert self.state is not None
+        if self._answered and not (self.state / SERVICE_FILE).exists():
+            raise JobGone(str(self.state))
         if not self.started and not self._was_embedded():
             return
         self._failure = None
@@ -274,6 +312,34 @@ class Session:
         """Raise what kept the service from starting, unless it was another command that started one."""
         if self._failure is not None and not self._somebody_else_started():
             raise self._failure
+
+
+def go_on_at(address: Address) -> Server:
+    """The service of an address, for who wants something run: one of a state folder that has ended is started as for a run."""
+    state = Path(address.origin)
+    if address.runs or not address.origin or not state.is_dir() or not ran_jobs(state):
+        return address.server()
+    home = home_of(state)
+    settings = load_settings(environment=os.environ, folder=home, flags={})
+    if state_folder(settings, folder=home).absolute() != state:
+        return address.server()  # nobody here knows with which settings it was started
+    return Session(home).server()
+
+
+def home_of(state: Path) -> Path:
+    """The folder in which the service of a state folder is started."""
+    return state.parent if state.name == STATE_FOLDER else Path.cwd()
+
+
+def nearest_address(folder: Path) -> Address | None:
+    """The service of a folder or above it: one that runs, or else the nearest that has ended; None where none ever was."""
+    found = None
+    for path in _state_paths(folder, os.environ):
+        address = address_in(path)
+        if address is not None and address.runs:
+            return address
+        found = found or address
+    return found
 
 
 def running_service(folder: Path, *, environment: Mapping[str, str] | None = None) -> Server | None:
@@ -306,7 +372,7 @@ def end_agents(state: Path) -> bool:
     for record in left:
         _terminate(record)
     until = time.monotonic() + AGENTS_SECONDS
-    while any(map(_is_held, left)):
+    while any(map(is_held, left)):
         if time.monotonic() > until:
             return False
         time.sleep(LOOK_SECONDS)
@@ -317,11 +383,11 @@ def _terminate(record: Path) -> None:
     """Tell the agent of a record to end, if it lives and its process is still the one that was started."""
     with suppress(OSError, msgspec.DecodeError):
         pilot = msgspec.json.decode(record.read_bytes(), type=_Pilot)
-        if _is_held(record) and started_at(pilot.pid) == pilot.started:
+        if is_held(record) and started_at(pilot.pid) == pilot.started:
             os.kill(pilot.pid, signal.SIGTERM)
 
 
-def _is_held(record: Path) -> bool:
+def is_held(record: Path) -> bool:
     """Whether somebody holds the lock of a file: an agent that of its record, as long as it lives."""
     try:
         with record.open("rb") as stream:

@@ -9,13 +9,19 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from pilotage.model.outputs import PublishedFile
 
 _PIECE_BYTES = 2**20
+_GONE = "it is gone"
 _CANNOT_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EACCES, errno.ENOSYS})
+
+
+TakenKind = Literal["well", "gone", "changed", "in-the-way"]
+"""How a file is: well; missing; another than was granted; or well, with something in its way where it is to be put."""
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +30,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     file: PublishedFile
     path: str
     problem: str = ""
+    kind: TakenKind = "well"
 
 
 def take(files: Iterable[tuple[str, PublishedFile]], *, to: Path | None) -> Iterator[Taken]:
@@ -36,10 +43,12 @@ def take(files: Iterable[tuple[str, PublishedFile]], *, to: Path | None) -> Iter
         outside = Path(file.name).is_absolute() or ".." in Path(file.name).parts
         problem = "its name leads out of the folder" if outside else _difference(source, file)
         path = source
+        kind: TakenKind = "well" if not problem else "gone" if problem == _GONE else "changed"
         if not problem and to is not None:
             path = to / file.name
             problem = _put(source, path, file)
-        yield Taken(file=file, path=str(path), problem=problem)
+            kind = "in-the-way" if problem else "well"
+        yield Taken(file=file, path=str(path), problem=problem, kind=kind)
 
 
 def _difference(path: Path, file: PublishedFile) -> str:
@@ -53,7 +62,7 @@ def _difference(path: Path, file: PublishedFile) -> str:
             while piece := stream.read(_PIECE_BYTES):
                 digest.update(piece)
     except FileNotFoundError:
-        return "it is gone"
+        return _GONE
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
     return "" if digest.hexdigest() == file.sha256 else "its content is not what was granted"

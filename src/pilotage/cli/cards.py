@@ -19,8 +19,17 @@ def size_text(size_bytes: int) -> str:
     """A number of bytes as people say it."""
     for factor, unit in _UNITS:
         if size_bytes >= factor:
-            return f"{size_bytes / factor:.3g} {unit}"
+            many = size_bytes / factor
+            return f"{many:.3g} {unit}" if many < 999.5 else f"{many:.0f} {unit}"
     return f"{size_bytes} B"
+
+
+def peak_texts(peak_bytes: int | None, *, below_bytes: int | None) -> Iterator[str]:
+    """How much memory was used at once, or below what that was; nothing where neither is known."""
+    if peak_bytes is not None:
+        yield f"peak memory {size_text(peak_bytes)}"
+    elif below_bytes is not None:
+        yield f"peak memory below {size_text(below_bytes)}"
 
 
 def headline(job: str, group: FailureGroup) -> str:
@@ -69,8 +78,7 @@ def _endings(card: FailureCard) -> Iterator[str]:
         yield f"signal {card.signal}{_signal_name(card.signal)}"
     elif card.exit_status is not None:
         yield f"exit status {card.exit_status}"
-    if card.peak_memory_bytes is not None:
-        yield f"peak memory {size_text(card.peak_memory_bytes)}"
+    yield from peak_texts(card.peak_memory_bytes, below_bytes=card.peak_memory_below_bytes)
 
 
 def _signal_name(number: int) -> str:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from pilotage.model.progress import Progress
 
 
+AGAIN, WITHOUT_FRESH = "the same command", "the same command without --fresh"
+"""What goes on with a job that was stopped: `--fresh` would start everything anew."""
+
+
 class HungUp(BaseException):
     """The terminal is gone."""
 
@@ -57,16 +61,26 @@ def signals_raised() -> Iterator[None]:
 def carry_out(source: Source, how: HowToRun, *, before_load: Callable[[], None], detach: bool, as_json: bool) -> int:
     """Run a job from its source to its end; the exit code."""
     gc.enable()  # it may go on for days
+    from pilotage.app.running import bring
     from pilotage.app.session import Session
 
     with signals_raised():
-        session = Session(source.folder, slots=how.slots)
+        session, sent = Session(source.folder, slots=how.slots, sites=how.sites), False
         try:
+            session.join()
             before_load()
-            brought = _brought(source, how, session)
+            loaded = _loaded(source)
+            with session.server() as server:
+                sent = True
+                brought = bring(source, loaded, server, how)
         except (KeyboardInterrupt, Terminated, HungUp):
             session.give_up()
-            say_to_reader("stopped before anything was run; the same command begins again")
+            if sent:
+                say_to_reader("stopped while the job was submitted: it may have begun, and go on; see: pilotage status")
+            else:
+                say_to_reader("stopped before anything was run; the same command begins again")
+            if as_json:
+                _emit_stopped(ExitCode.STOPPED)
             return ExitCode.STOPPED
         except BaseException:
             session.give_up()
@@ -79,16 +93,14 @@ def carry_out(source: Source, how: HowToRun, *, before_load: Callable[[], None],
             begin=lambda: _say_beginning(brought, session, how),
             detach=detach,
             as_json=as_json,
+            again=WITHOUT_FRESH if how.fresh else AGAIN,
         )
 
 
-def _brought(source: Source, how: HowToRun, session: Session) -> Submitted:
-    from pilotage.app.running import bring
-
+def _loaded(source: Source) -> LoadedJob:
     loaded = source.load()
     _count_warnings(loaded, source)
-    with session.server() as server:
-        return bring(source, loaded, server, how)
+    return loaded
 
 
 def _count_warnings(loaded: LoadedJob, source: Source) -> None:
@@ -103,10 +115,18 @@ def _count_warnings(loaded: LoadedJob, source: Source) -> None:
 def _say_beginning(brought: Submitted, session: Session, how: HowToRun) -> None:
     answer = brought.answer
     for job in answer.superseded:
-        say_to_reader(f"{job} was not over, and is killed: its document has changed")
+        if how.fresh:
+            say_to_reader(
+                f"{job} was not over, and is killed: --fresh starts everything anew\n"
+                f"  to go on with {job} instead: pilotage kill {answer.job}, then pilotage restart {job}\n"
+                "  to run only what is missing: the same command without --fresh"
+            )
+        else:
+            say_to_reader(f"{job} was not over, and is killed: its document has changed")
     told = f"{answer.job}: {plural(answer.packages, 'package')}"
     if answer.resumed:
         told += "; it was begun before, and goes on"
+        told += " as it was begun, with or without --keep-failed" if how.keep_failed else ""
     elif answer.adopted:
         told += f", {answer.adopted:,} of them made by an earlier run"
     say_to_reader(told)
@@ -115,8 +135,10 @@ def _say_beginning(brought: Submitted, session: Session, how: HowToRun) -> None:
             f"warning: {session.state} is on {session.network}, a network file system: slower, and only as safe as its"
             " locks\n  keep the state on a local disk with: PILOTAGE_JOURNAL_URL=sqlite:DIR"
         )
-    if session.was_there and how.slots is not None:
-        say_to_reader("a service was here already: its own slots count, and not --slots")
+    said = [word for word, given in (("slots", how.slots is not None), ("sites", how.sites)) if given]
+    if session.was_there and said:
+        words = " and ".join(said)
+        say_to_reader(f"a service was here already: its own {words} count, and not --{' and --'.join(said)}")
 
 
 def _nothing_to_do(brought: Submitted, *, as_json: bool) -> int:
@@ -132,21 +154,27 @@ def _nothing_to_do(brought: Submitted, *, as_json: bool) -> int:
 
 
 def follow_job(
-    job: str, session: Session, *, as_json: bool, begin: Callable[[], None] | None = None, detach: bool = False
+    job: str,
+    session: Session,
+    *,
+    as_json: bool,
+    begin: Callable[[], None] | None = None,
+    detach: bool = False,
+    again: str = AGAIN,
 ) -> int:
-    """Show a job until it is over, or a signal comes, and do what that means; the exit code."""
+    """Show a job until it is over, or a signal comes, and do what that means; the exit code. `again` is what goes on."""
     from pilotage.app.following import Following
 
     following = Following(session.server, job)
     try:
-        session.go_on(job)
+        session.follow(job)
         if begin is not None:
             begin()
         if detach:
             return _detached(job, as_json=as_json)
         return watch_to_end(following, as_json=as_json)
     except (KeyboardInterrupt, Terminated):
-        return _interrupted(job, session, following)
+        return _interrupted(job, session, following, again=again, as_json=as_json)
     except HungUp:
         return ExitCode.STOPPED  # nobody is there to be told; the job goes on
     finally:
@@ -160,23 +188,44 @@ def _detached(job: str, *, as_json: bool) -> int:
     return ExitCode.COMPLETE
 
 
-def _interrupted(job: str, session: Session, following: Following) -> int:
+def _interrupted(job: str, session: Session, following: Following, *, again: str, as_json: bool) -> int:
     """Stop in good order what was started for this run; a second Ctrl-C ends this command at once."""
+    code = _stopped(job, session, following, again=again)
+    if as_json:
+        _emit_stopped(code, job, again=again)
+    return code
+
+
+def _emit_stopped(code: int, job: str = "", *, again: str = AGAIN) -> None:
+    """Say to programs that there is no result."""
+    from pilotage.cli.failures import emit_error, error_object
+
+    word = "interrupted" if code == ExitCode.INTERRUPTED else "stopped"
+    emit_error(error_object(word, f"{word} before the job was over", f"{again} goes on"), job=job)
+
+
+def _stopped(job: str, session: Session, following: Following, *, again: str) -> int:
     try:
-        if not session.is_embedded() or session.has_other_work(job):
+        followed = session.is_followed_elsewhere(job)
+        if followed or not session.is_embedded():
+            why = "another terminal shows it, too" if followed else "the service here was not started for a run"
             say_to_reader(
-                f"\nthe service here runs other work, too, and goes on with {job}\n"
+                f"\n{why}: {job} goes on\n"
                 f"  come back to it with: pilotage attach {job}\n  end it with: pilotage kill {job}"
             )
             return ExitCode.STOPPED
         say_to_reader("\nstopping; Ctrl-C again ends this at once")
         following.close()
-        if session.stop(job):
-            say_to_reader("stopped; the same command goes on where it was")
+        session.hold(job)
+        shared = session.is_shared(job)
+        if shared and session.end_attempts(job):
+            say_to_reader(f"stopped; {again} goes on where it was\n  the service stays: it has other work")
+        elif not shared and session.stop():
+            say_to_reader(f"stopped; {again} goes on where it was")
         else:
             say_to_reader(
                 f"the service, or an agent, did not end; look for it with: pilotage doctor\n"
-                f"  what is done is kept, and the same command goes on where it was; its log: {session.state}/service.log"
+                f"  what is done is kept, and {again} goes on where it was; its log: {session.state}/service.log"
             )
     except (KeyboardInterrupt, Terminated):
         say_to_reader("interrupted")
@@ -198,7 +247,11 @@ def watch_to_end(following: Following, *, as_json: bool) -> int:
         shown.close()
     assert progress is not None
     code = exit_code_of(progress)
-    emit([_json(summary_object(progress, code))] if as_json else summary_lines(progress))
+    if as_json:
+        emit([_json(summary_object(progress, code))])
+    else:
+        killed_for = following.killed_for() if progress.state == "CANCELLED" else ""
+        emit(summary_lines(progress, killed_for=killed_for))
     return code
 
 
@@ -212,11 +265,12 @@ def summary_object(progress: Progress, code: int) -> dict[str, object]:
     return {**found, "exit_code": int(code)}
 
 
-def summary_lines(progress: Progress) -> Iterator[str]:
-    """A job and what came of it, for people."""
+def summary_lines(progress: Progress, *, killed_for: str = "") -> Iterator[str]:
+    """A job and what came of it, for people; `killed_for` was said when it was killed."""
     from pilotage.cli.cards import failure_lines
     from pilotage.cli.progress import counts_line
     from pilotage.cli.words import duration, one_line
+    from pilotage.model.submission import SUPERSEDED
 
     begun, ended = progress.submitted_at, progress.finished_at
     took = (
@@ -225,7 +279,11 @@ def summary_lines(progress: Progress) -> Iterator[str]:
         else ""
     )
     yield f"{one_line(progress.job)}: {progress.state}{took}: {counts_line(progress)}\n"
+    if killed_for:
+        yield f"killed: {one_line(killed_for)}\n"
     yield from failure_lines(progress)
+    if killed_for.startswith(SUPERSEDED):
+        return  # what took its place makes what it would have made
     if progress.stuck:
         yield f"nothing can move: {one_line(progress.stuck)}\n"
         if progress.next_step:

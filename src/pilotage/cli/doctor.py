@@ -16,16 +16,15 @@ from pilotage.model.exit_codes import ExitCode
 def doctor(journal: str | None, *, as_json: bool) -> int:
     """Find out what is broken between here and a result.
 
-    Programs, disk, clock, token, service and agents are tried, one after the other. The exit code is 1 where something
-    is bad.
+    Programs, disk, clock, token, service and agents are tried, one after the other: those of this folder, or of the
+    nearest above it where it has none. The exit code is 1 where something is bad.
     """
     from pathlib import Path
 
-    from pilotage.app import book
-    from pilotage.app.doctor import diagnose
+    from pilotage.app.doctor import concerned_here, diagnose
 
-    settings = book.settings_here({"journal.url": journal})
-    findings = diagnose(settings, folder=Path.cwd())
+    concerned = concerned_here(journal)
+    findings = diagnose(concerned.settings, folder=Path.cwd(), state=concerned.state)
     if as_json:
         import msgspec
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pilotage.cli.failures import show
 from pilotage.cli.following import follow, json_line
+from pilotage.cli.naming import looked_at
 from pilotage.cli.output import emit
 from pilotage.cli.query import subject_of
-from pilotage.cli.remote import Place, connect, place_of, server_option
+from pilotage.cli.remote import Place, look, server_option
 from pilotage.cli.words import cut, fields_of, moment, one_line, room
 from pilotage.model.exit_codes import ExitCode
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("place", metavar="JOB|PACKAGE")
+@click.argument("place", metavar="[JOB|PACKAGE]", required=False)
 @click.option(
     "--follow", "-f", "following", is_flag=True, help="Go on with what happens from now on, until interrupted."
 )
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --follow, one for each event.")
 @server_option
 def events(
-    place: str,
+    place: str | None,
     after: int,
     limit: int | None,
     query: str | None,
@@ -44,17 +46,23 @@ def events(
 ) -> int:
     """Show what happened to a job or a package, in the order of the book.
 
-    A package is written JOB/1.2.1 or JOB/001/002/001. --follow goes on where it was when the server comes back.
+    A package is written JOB/1.2.1 or JOB/001/002/001. JOB is an id, or a name: then the newest job of that name is
+    meant. Without one it is the last job that is not over, or the last of all. --follow goes on where it was when the server comes back.
     """
-    where = place_of(place)
-    with connect(server, token_file) as connection:
+    with look(server, token_file) as connection:
+        where = looked_at(connection, place)
         if following:
             asked: dict[str, str | int | None] = {"query": query, "after": after}
             line = json_line if as_json else _line
             return follow(connection, _path(where), asked, mark="position", line=line, limit=limit)
         found = islice(_pages(connection, where, query, after), limit)
-        emit(_as_object(found) if as_json else map(_line, found))
-    return ExitCode.COMPLETE
+        if not as_json:
+            emit(map(_line, found))
+            return ExitCode.COMPLETE
+        first = list(islice(found, 1))  # what is refused is refused before anything is printed
+        told = _AsObject(chain(first, found))
+        emit(told)
+    return told.exit_code
 
 
 def _path(where: Place) -> str:
@@ -80,10 +88,24 @@ def _line(event: dict[str, Any]) -> str:
     return f"{cut(line.rstrip(), room())}\n"
 
 
-def _as_object(found: Iterator[dict[str, Any]]) -> Iterator[str]:
-    yield '{"events":['
-    separator = "\n"
-    for event in found:
-        yield separator + json_line(event).rstrip("\n")
-        separator = ",\n"
-    yield "\n]}\n"
+class _AsObject:
+    """Events as one object, piece by piece; it is whole also where the server goes away in the middle, and says so."""
+
+    def __init__(self, found: Iterator[dict[str, Any]]) -> None:
+        self._found = found
+        self.exit_code: int = ExitCode.COMPLETE
+
+    def __iter__(self) -> Iterator[str]:
+        from pilotage.model.errors import PilotageError
+
+        yield '{"events":['
+        separator = "\n"
+        try:
+            for event in self._found:
+                yield separator + json_line(event).rstrip("\n")
+                separator = ",\n"
+        except PilotageError as error:
+            self.exit_code, told = show(error)
+            yield f'\n],"error":{json_line(told)}}}\n'
+        else:
+            yield "\n]}\n"

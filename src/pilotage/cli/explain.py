@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilotage.cli.naming import looked_at_package
 from pilotage.cli.output import emit
-from pilotage.cli.remote import Place, connect, json_option, named_package, server_option
+from pilotage.cli.remote import Place, json_option, look, server_option
 from pilotage.cli.words import moment, one_line
 
 if TYPE_CHECKING:
@@ -16,19 +17,23 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("package", metavar="PACKAGE")
+@click.argument("package", metavar="[PACKAGE]", required=False)
 @json_option
 @server_option
-def explain(package: str, server: str | None, token_file: str | None, *, as_json: bool) -> None:
+def explain(package: str | None, server: str | None, token_file: str | None, *, as_json: bool) -> None:
     """Say why a package is where it is: why it does not run, above all.
 
-    It is written JOB/1.2.1 or JOB/001/002/001. The reason that matters most stands first.
+    It is written JOB/1.2.1 or JOB/001/002/001, with the id of its job or its name, which means the newest job of that
+    name; 1.2.1 alone is one of the last job. Of a job with a single package, the job is enough. The reason that matters
+    most stands first.
     """
     from pilotage.client.jobs import Jobs
 
-    where, dotted = named_package(package)
-    with connect(server, token_file) as connection:
+    with look(server, token_file) as connection:
+        where, dotted = looked_at_package(connection, package)
         told = Jobs(connection).explain(where.job, dotted)
+        if connection.resting:
+            told = without_service(told, where.job)
     if as_json:
         import msgspec
 
@@ -37,6 +42,19 @@ def explain(package: str, server: str | None, token_file: str | None, *, as_json
         emit([app.json_text(msgspec.to_builtins(told))])
     else:
         emit(explanation_lines(where, told))
+
+
+def without_service(told: Explanation, job: str) -> Explanation:
+    """An explanation by the book alone, which takes the job for somebody else's; but it is only that no service runs."""
+    import msgspec
+
+    known = {"message": "no service runs here: nothing of it begins", "code": "no-service"}
+    step = f"go on with: pilotage attach {job}"
+    reasons = (
+        msgspec.structs.replace(why, **known, next_step=step) if why.code == "elsewhere" else why
+        for why in told.reasons
+    )
+    return msgspec.structs.replace(told, reasons=tuple(reasons))
 
 
 def explanation_lines(where: Place, told: Explanation) -> Iterator[str]:

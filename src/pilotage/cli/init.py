@@ -43,7 +43,7 @@ def init(commands: tuple[str, ...], listed: str | None, job: str | None, *, forc
     try:
         text = first.document_text(first.list_of_commands(found, job=name)) if found else ask_for_document(name)
     except PilotageError as refusal:
-        code = show(refusal)
+        code, _ = show(refusal)
         say_to_reader("nothing was written")
         return code
     write_files({NAME: [text]})

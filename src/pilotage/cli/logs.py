@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilotage.cli.naming import looked_at_package
 from pilotage.cli.output import emit, say_to_reader
-from pilotage.cli.remote import connect, json_option, named_package, server_option
+from pilotage.cli.remote import json_option, look, server_option
 from pilotage.cli.streams import failure_of
 from pilotage.model.exit_codes import ExitCode
 
@@ -24,7 +25,7 @@ STREAMS = ("stdout", "stderr")
 
 
 @click.command()
-@click.argument("package", metavar="PACKAGE")
+@click.argument("package", metavar="[PACKAGE]", required=False)
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Of this attempt; none: of the last one.")
 @click.option("--stdout", "only", flag_value="stdout", help="Only what it wrote to its standard output, as it is.")
 @click.option("--stderr", "only", flag_value="stderr", help="Only what it wrote to its standard error, as it is.")
@@ -32,7 +33,7 @@ STREAMS = ("stdout", "stderr")
 @json_option
 @server_option
 def logs(
-    package: str,
+    package: str | None,
     attempt: int | None,
     only: str | None,
     server: str | None,
@@ -43,18 +44,21 @@ def logs(
 ) -> int:
     """Show what the programs of a package wrote.
 
-    It is written JOB/1.2.1 or JOB/001/002/001. Of what is very long, the beginning and the end are kept.
+    It is written JOB/1.2.1 or JOB/001/002/001, with the id of its job or its name, which means the newest job of that
+    name; 1.2.1 alone is one of the last job. Of a job with a single package, the job is enough. Of what is very long, the beginning and the end are kept.
     """
     from pilotage.client.jobs import Jobs
 
     if follow and as_json:
         raise click.UsageError("--follow and --json exclude each other.")
-    where, dotted = named_package(package)
     streams = (only,) if only is not None else STREAMS
-    with connect(server, token_file) as connection:
+    with look(server, token_file) as connection:
+        where, dotted = looked_at_package(connection, package)
         if follow:
             return _follow(connection, where.job, dotted, streams, attempt)
         found = Jobs(connection).logs(where.job, dotted, attempt=attempt)
+        if attempt is not None and not found:
+            _refuse_unknown(connection, where.job, dotted, attempt)
     if as_json:
         import msgspec
 
@@ -88,12 +92,18 @@ def _follow(connection: Server, job: str, package: str, streams: Sequence[str], 
         while True:
             # Asked before the logs are read: what came with the end is shown, too.
             over = _is_over(connection, job, package, attempt)
-            for log in _of_one_attempt(jobs.logs(job, package, attempt=attempt), streams, attempt):
+            found = jobs.logs(job, package, attempt=attempt)
+            if attempt is not None and not found and (over or connection.resting):
+                _refuse_unknown(connection, job, package, attempt)
+            for log in _of_one_attempt(found, streams, attempt):
                 key = (log.attempt, log.stream)
                 emit([_new(told.get(key), log, heading=len(streams) > 1)])
                 told[key] = log.text
             if over or failure_of(sys.stdout) is not None:
                 return ExitCode.COMPLETE
+            if connection.resting:
+                say_to_reader(f"no service runs here: nothing more comes; go on with: pilotage attach {job}")
+                return ExitCode.STOPPED
             time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
@@ -106,6 +116,18 @@ def _new(before: str | None, log: Log, *, heading: bool) -> str:
         new = log.text[len(before) :]
         return f"--- {log.stream} of attempt {log.attempt}, going on ---\n{new}" if heading and new else new
     return log.tail if log.text != before else ""  # the middle is gone: the end is what is new
+
+
+def _refuse_unknown(connection: Server, job: str, package: str, attempt: int) -> None:
+    """Raise where a package has no such attempt; one that wrote nothing is no fault."""
+    from pilotage.client.server import path_of
+    from pilotage.model.errors import PilotageError
+
+    attempts = connection.get(path_of("jobs", job, "packages", package))["attempts"]
+    known = [each["attempt"] for each in attempts]
+    if attempt not in known:
+        had = f"it had {max(known)}" if known else "it was not tried yet"
+        raise PilotageError(f"there is no attempt {attempt}: {had}", subject=f"{job}/{package}")
 
 
 def _is_over(connection: Server, job: str, package: str, attempt: int | None) -> bool:

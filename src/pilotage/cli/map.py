@@ -30,6 +30,7 @@ def map_command(
     outputs: tuple[str, ...],
     job: str | None,
     slots: int | None,
+    sites: str | None,
     *,
     shell: bool,
     fresh: bool,
@@ -58,7 +59,7 @@ def map_command(
     asked = Asked(command=command, items=items, job=job or "", outputs=outputs, shell=shell)
     folder = Path.cwd()
     source = Source(folder=folder, document="", load=lambda: mapped(asked, folder=folder))
-    how = chosen_how(slots=slots, fresh=fresh, keep_failed=keep_failed)
+    how = chosen_how(slots=slots, sites=sites, fresh=fresh, keep_failed=keep_failed)
     return carry_out(source, how, before_load=lambda: None, detach=detach, as_json=as_json)
 
 

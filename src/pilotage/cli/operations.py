@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from pilotage.cli.naming import steered_job, steered_place
+from pilotage.cli.operating_options import ASKED_ABOVE, message_option, places_argument, where_options
 from pilotage.cli.output import emit, say_to_reader
-from pilotage.cli.remote import connect, json_option, place_of, server_option
+from pilotage.cli.remote import Place, connect, connect_to_go_on, json_option, place_of, server_option
 from pilotage.cli.words import one_line, plural
 from pilotage.model.exit_codes import ExitCode
+from pilotage.model.states import FINAL_NAMES
 
 if TYPE_CHECKING:
     from pilotage.client import Server
-    from pilotage.model.operations import AnyOperation, OperatedOn, OperationOn
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
-ASKED_ABOVE = 100
-"""More than so many at once are confirmed first."""
+    from pilotage.model.operations import Accepted, AnyOperation, OperatedOn, OperationOn
 
 _DONE = {
     "kill": "killed", "hold": "held", "release": "released", "restart": "restarted", "reschedule": "rescheduled",
     "replicate": "replicated", "drop": "dropped", "restore": "restored",
 }  # fmt: skip
+
+
+Before = Callable[["Server", "AnyOperation"], None]
+"""What is looked at before an operation is asked for; it may refuse that."""
+
+
+class Wanted(NamedTuple):
+    """The id or the name of a job, and what is asked for it: what that is about, and the operation."""
+
+    job: str
+    make: Callable[[str], tuple[str, AnyOperation]]
+    before: Before | None = None
 
 
 class Where(NamedTuple):
@@ -42,37 +53,6 @@ class Side(NamedTuple):
     server: str | None
     token_file: str | None
     as_json: bool
-
-
-def where_options(*, jobs: bool) -> Callable[[Decorated], Decorated]:
-    """`--where`, which takes the place of names; `--jobs` where whole jobs can be meant."""
-
-    def decorate(command: Decorated) -> Decorated:
-        command = click.option("--yes", is_flag=True, help=f"Do not ask, also where it is more than {ASKED_ABOVE}.")(
-            command
-        )
-        if jobs:
-            command = click.option(
-                "--jobs", "target", flag_value="jobs", help="The QUERY is for jobs, each as a whole."
-            )(command)
-            command = click.option(
-                "--packages", "target", flag_value="packages", default="packages", help="It is for packages. [default]"
-            )(command)
-        return click.option(
-            "--where", "query", metavar="QUERY", help="Everything that it finds, such as state=RUNNING and site=lyon."
-        )(command)
-
-    return decorate
-
-
-def message_option(command: Decorated) -> Decorated:
-    """`--message`: for the book."""
-    return click.option("--message", default="", metavar="TEXT", help="Why: it stands in the book.")(command)
-
-
-def places_argument(*, name: str) -> Callable[[Decorated], Decorated]:
-    """Jobs or packages by name."""
-    return click.argument("places", nargs=-1, metavar=f"[{name}]...")
 
 
 @click.command()
@@ -149,7 +129,8 @@ def retry(places: tuple[str, ...], query: str | None, target: str, message: str,
     if query is not None and target == "packages":
         failed = "state in (ABORTED, CANCELLED)"  # what is well, or under way, is not touched
         query = failed if query.strip() == "all" else f"{query} and {failed}"
-    return _operate("restart", places, Where(query, target, more["yes"]), _side(more), message=message)
+    where = Where(query, target, more["yes"])
+    return _operate("restart", places, where, _side(more), message=message, before=_refuse_done)
 
 
 @click.command()
@@ -210,7 +191,37 @@ def _side(more: dict[str, Any]) -> Side:
     return Side(more["server"], more["token_file"], more["as_json"])
 
 
-def _operate(kind: str, places: Sequence[str], where: Where, side: Side, *, message: str = "") -> int:
+def _refuse_done(connection: Server, operation: AnyOperation) -> None:
+    """Raise `ServerRefused` where a package is done: nothing of it failed."""
+    from pilotage.client import ServerRefused
+    from pilotage.client.server import path_of
+
+    package = getattr(operation, "package", "")
+    if not package:
+        return
+    try:
+        state = connection.get(path_of("jobs", operation.job, "packages", package))["package"]["state"]
+    except ServerRefused as error:
+        if error.code == "unknown_job":
+            raise
+        return  # who is asked for the operation says why
+    if state in ("DONE", "CLEARED"):
+        subject = str(Place(operation.job, package))
+        step = f"run it once more all the same: pilotage restart {subject}"
+        raise ServerRefused(
+            f"{subject} did not fail: {state}", subject="", status=409, code="package_over", next_step=step
+        )
+
+
+def _operate(
+    kind: str,
+    places: Sequence[str],
+    where: Where,
+    side: Side,
+    *,
+    message: str = "",
+    before: Before | None = None,
+) -> int:
     from pilotage.model import operations
 
     if where.query is not None:
@@ -219,15 +230,19 @@ def _operate(kind: str, places: Sequence[str], where: Where, side: Side, *, mess
         raise click.UsageError("What? Name it, or find it with --where QUERY.")
     made = getattr(operations, kind.capitalize())
     fields: dict[str, Any] = {"message": message} if message else {}
-    wanted: list[tuple[str, AnyOperation]] = []
+    wanted: list[Wanted] = []
     for word in places:
-        place = place_of(word)
+        place = steered_place(word)
         if place.package is None and kind in ("reschedule", "replicate"):
             raise click.UsageError(f"{word!r} is a job: which package of it? Write {word}/1.2.1.")
-        wanted.append(
-            (str(place), made(job=place.job, **({"package": place.package} if place.package else {}), **fields))
-        )
+        about = {"package": place.package} if place.package else {}
+        make = partial(_on_place, place.package, partial(made, **about, **fields))
+        wanted.append(Wanted(place.job, make, before))
     return _on_each(kind, wanted, side)
+
+
+def _on_place(package: str | None, made: Callable[..., AnyOperation], job: str) -> tuple[str, AnyOperation]:
+    return str(Place(job, package)), made(job=job)
 
 
 def _on_lines(kind: str, job: str | None, lines: Sequence[str], where: Where, side: Side) -> int:
@@ -239,27 +254,71 @@ def _on_lines(kind: str, job: str | None, lines: Sequence[str], where: Where, si
         return _on_all(kind, [job] if job else [], where, side)
     if job is None or not lines:
         raise click.UsageError(f"Which line? Write: pilotage {kind} JOB STAGE.LINE")
-    wanted: list[tuple[str, AnyOperation]] = []
-    for line in lines:
-        stage, dot, number = line.replace("/", ".").partition(".")
-        if not dot or not stage.isdecimal() or not number.isdecimal() or not int(stage) or not int(number):
-            raise click.UsageError(f"{line!r} is no line: write STAGE.LINE, such as 1.2.")
-        made = getattr(operations, kind.capitalize())(job=job, stage=int(stage), line=int(number))
-        wanted.append((f"{job}/{int(stage)}.{int(number)}", made))
-    return _on_each(kind, wanted, side)
+    made = getattr(operations, kind.capitalize())
+    return _on_each(kind, [Wanted(job, partial(_on_line, *_line_of(line), made)) for line in lines], side)
 
 
-def _on_each(kind: str, wanted: Sequence[tuple[str, AnyOperation]], side: Side) -> int:
-    """One after the other; one that is refused is named, and the others are done all the same."""
+def _on_line(stage: int, line: int, made: Callable[..., AnyOperation], job: str) -> tuple[str, AnyOperation]:
+    return f"{job}/{stage}.{line}", made(job=job, stage=stage, line=line)
+
+
+def _line_of(text: str) -> tuple[int, int]:
+    stage, dot, number = text.replace("/", ".").partition(".")
+    if not dot or not stage.isdecimal() or not number.isdecimal() or not int(stage) or not int(number):
+        raise click.UsageError(f"{text!r} is no line: write STAGE.LINE, such as 1.2.")
+    return int(stage), int(number)
+
+
+def _connected(kind: str, side: Side) -> Server:
+    """The server; what begins something needs one that runs, and what stops something finds nothing to stop without."""
+    begins = kind in ("restart", "release")
+    return (connect_to_go_on if begins else connect)(side.server, side.token_file)
+
+
+def _operated(connection: Server, wanted: Wanted) -> tuple[str, Accepted]:
+    """Ask for it: of the job of this id, or, where there is none, of the one that is meant by its name.
+
+    Of a job that the service has put away, what became of it is said instead of that it is unknown.
+    """
     from pilotage.client import ServerRefused
     from pilotage.client.jobs import Jobs
 
+    jobs, job = Jobs(connection), wanted.job
+    try:
+        subject, operation = wanted.make(job)
+        if wanted.before is not None:
+            wanted.before(connection, operation)
+        return subject, jobs.operate(operation)
+    except ServerRefused as error:
+        if error.code != "unknown_job":
+            raise
+        chosen = steered_job(connection, job)
+        if chosen != job:
+            return _operated(connection, wanted._replace(job=chosen))
+        found = jobs.job(job)
+        state = found["state"]
+        told = (
+            f"the job {job} is over: {state}" if state in FINAL_NAMES else f"the job {job} is not run by this service"
+        )
+        told += ", its results were taken over" if state == "CLEARED" else ""
+        step = ""
+        if state in FINAL_NAMES:
+            again = f"retry --failed {job}" if found["failed"] else f"restart {job}/1.2.1"
+            step = f"begin {'what failed' if found['failed'] else 'a package'} of it anew with: pilotage {again}"
+        raise ServerRefused(told, subject="", status=409, code="job_over", next_step=step) from error
+
+
+def _on_each(kind: str, wanted: Sequence[Wanted], side: Side) -> int:
+    """One after the other; one that is refused is named, and the others are done all the same."""
+    from pilotage.client import ServerRefused
+
     done: list[dict[str, Any]] = []
     refused: list[dict[str, str]] = []
-    with connect(side.server, side.token_file) as connection:
-        for subject, operation in wanted:
+    with _connected(kind, side) as connection:
+        for each in wanted:
+            subject, _ = each.make(each.job)
             try:
-                accepted = Jobs(connection).operate(operation)
+                subject, accepted = _operated(connection, each)
             except ServerRefused as error:
                 if len(wanted) == 1 and not side.as_json:
                     raise
@@ -282,11 +341,12 @@ def _on_all(kind: str, places: Sequence[str], where: Where, side: Side, *, messa
     assert where.query is not None
     if len(places) > 1 or (places and place_of(places[0]).package is not None):
         raise click.UsageError("With --where, at most one JOB is named, in which is looked.")
-    job = places[0] if places else ""
-    if job and where.target == "jobs":
-        raise click.UsageError(f"--jobs finds whole jobs: name {job} without --where, or look for packages in it.")
-    wanted = OperationOn(operation=kind, where=where.query, target=where.target, job=job, message=message)
-    with connect(side.server, side.token_file) as connection:
+    named = places[0] if places else ""
+    if named and where.target == "jobs":
+        raise click.UsageError(f"--jobs finds whole jobs: name {named} without --where, or look for packages in it.")
+    with _connected(kind, side) as connection:
+        job = steered_job(connection, named) if named else ""
+        wanted = OperationOn(operation=kind, where=where.query, target=where.target, job=job, message=message)
         count = _count(connection, wanted)
         if count > ASKED_ABOVE and not where.yes:
             _confirm(f"{kind} {plural(count, where.target.removesuffix('s'))}?")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pilotage.cli.naming import looked_at
 from pilotage.cli.output import emit, say_to_reader
-from pilotage.cli.remote import Place, connect, json_option, place_of, server_option
+from pilotage.cli.remote import Place, json_option, look, server_option
 from pilotage.cli.words import one_line, plural, table
 from pilotage.model.exit_codes import ExitCode
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from pilotage.model.outputs import PackageOutput
 
 PROBLEMS_SHOWN_MAX = 20
+LOGS = ("standard_output", "standard_error", "application_output", "application_error")
 
 
 @click.command()
@@ -32,19 +35,20 @@ def outputs(place: str, to: Path | None, server: str | None, token_file: str | N
     """Verify the outputs of a job or a package, and hand them over.
 
     Every file is compared with what was granted. Where all of a finished job are well, the book has it that you took
-    them over: the job is CLEARED. Of a package, its exit code and message and where its logs are is told as well.
+    them over: the job is CLEARED. Of a package, its exit code and message and where its logs are is told as well. JOB is
+    an id, or a name: then the newest job of that name is meant.
     """
     from pilotage.client.jobs import Jobs
 
-    where = place_of(place)
-    with connect(server, token_file) as connection:
+    with look(server, token_file) as connection:
+        where = looked_at(connection, place)
         jobs = Jobs(connection)
         if where.package is None:
-            return _job(jobs, where.job, to, as_json=as_json)
-        return _package(jobs, where, where.package, to, as_json=as_json)
+            return _job(jobs, where.job, to, as_json=as_json, resting=connection.resting)
+        return _package(jobs, where, where.package, to, as_json=as_json, resting=connection.resting)
 
 
-def _job(jobs: Jobs, job: str, to: Path | None, *, as_json: bool) -> int:
+def _job(jobs: Jobs, job: str, to: Path | None, *, as_json: bool, resting: bool) -> int:
     from pilotage.app.taking import take
     from pilotage.model.states import FINAL_NAMES
 
@@ -68,11 +72,19 @@ def _job(jobs: Jobs, job: str, to: Path | None, *, as_json: bool) -> int:
 
         emit([app.json_text({"job": job, "files": listed, "problems": len(problems), "cleared": cleared})])
     else:
-        _tell_job(job, count, size_bytes, to, problems, over=over)
+        _tell_job(job, count, size_bytes, to, problems)
+        if problems:
+            say_to_reader(_cure(jobs, job, problems))
+        elif cleared:
+            say_to_reader("the book has it that you took them over: the job is CLEARED")
+        elif resting:
+            say_to_reader(f"the job is not over, and no service runs it: go on with: pilotage attach {one_line(job)}")
+        else:
+            say_to_reader("the job goes on: ask again when it is over")
     return ExitCode.FAILED if problems else ExitCode.COMPLETE
 
 
-def _tell_job(job: str, count: int, size_bytes: int, to: Path | None, problems: list[Taken], *, over: bool) -> None:
+def _tell_job(job: str, count: int, size_bytes: int, to: Path | None, problems: list[Taken]) -> None:
     from pilotage.cli.cards import size_text
 
     for taken in problems[:PROBLEMS_SHOWN_MAX]:
@@ -82,13 +94,24 @@ def _tell_job(job: str, count: int, size_bytes: int, to: Path | None, problems: 
     there = f" in {one_line(to)}" if to is not None else ""
     well = count - len(problems)
     emit([f"{one_line(job)}: {plural(well, 'file')} verified of {count:,}, {size_text(size_bytes)}{there}\n"])
-    if problems:
-        say_to_reader(f"make them anew: pilotage restart {one_line(job)}/{problems[0].file.package}")
-    elif not over:
-        say_to_reader("the job goes on: ask again when it is over")
 
 
-def _package(jobs: Jobs, where: Place, package: str, to: Path | None, *, as_json: bool) -> int:
+def _cure(jobs: Jobs, job: str, problems: list[Taken]) -> str:
+    """What to do first about files that are not well."""
+    from pilotage.client import ServerRefused
+
+    first = next((each for each in problems if each.kind != "in-the-way"), problems[0])
+    if first.kind == "in-the-way":
+        return f"move {one_line(first.path)} away, or name another folder; then ask again"
+    with suppress(ServerRefused):  # a server that runs no jobs
+        progress = jobs.progress(job)
+        if progress.unpublished and progress.next_step:
+            return f"what was made has not got its names: {one_line(progress.next_step)}"
+    away = f"move {one_line(first.path)} away, then make it anew" if first.kind == "changed" else "make it anew"
+    return f"{away}: pilotage restart {one_line(job)}/{first.file.package}"
+
+
+def _package(jobs: Jobs, where: Place, package: str, to: Path | None, *, as_json: bool, resting: bool) -> int:
     import msgspec
 
     from pilotage.app.taking import take
@@ -104,6 +127,8 @@ def _package(jobs: Jobs, where: Place, package: str, to: Path | None, *, as_json
         from pilotage import app
 
         told = {**msgspec.to_builtins(output), "outputs": [_told(each) for each in taken]}
+        for name in LOGS if resting else ():  # nobody serves what they name; `pilotage logs` shows them
+            (told[name] or {}).pop("url", None)
         emit([app.json_text(told)])
     else:
         emit(_package_lines(where, output, taken))

@@ -48,6 +48,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "drop": ("operations", "Leave a line out of a job."),
         "restore": ("operations", "Take a dropped line back in."),
     },
+    "Sites": {
+        "site": ("site", "Look after the places that run packages: add, test, list, hibernate, wake."),
+    },
     "The book": {
         "book": ("book", "Look after a book: rebuild, check, seal, dump, load, purge."),
         "courier": ("courier", "Deliver events that wait in the spool, to each server its own."),
@@ -63,8 +66,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "pilotage itself": {
         "simulate": (
             "simulate",
-            "Run made-up worlds in virtual time, with every fault there is, and check what must hold.",
+            "Say how long a job would take at your sites; or, without one, put pilotage itself to the test.",
         ),
+        "tls": ("tls", "Make the service speak TLS: an authority of its own, and a certificate."),
     },
 }
 """Every command by name: the module of `pilotage.cli` that has it, and what `--help` says of it.
@@ -86,7 +90,9 @@ class Program(click.Group):
         if not standalone_mode:
             return run(*arguments, standalone_mode=False, **extra)
         guard_standard_streams()
-        sys.exit(failures.exit_code_of(lambda: run(*arguments, standalone_mode=False, **extra)))
+        words = arguments[0] if arguments and arguments[0] is not None else extra.get("args")
+        as_json = failures.wants_json(sys.argv[1:] if words is None else list(words))
+        sys.exit(failures.exit_code_of(lambda: run(*arguments, standalone_mode=False, **extra), as_json=as_json))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands."""

@@ -14,7 +14,7 @@ from typing import Protocol
 import click
 
 from pilotage.cli.cards import headline
-from pilotage.cli.output import columns, is_coloured, say_to_reader, shown
+from pilotage.cli.output import COLUMNS_DEFAULT, columns, is_coloured, say_to_reader, shown
 from pilotage.cli.words import cut, duration, one_line, plural, text_width
 from pilotage.model.progress import FailureGroup, Progress, StageProgress
 
@@ -24,6 +24,7 @@ WINDOW_SECONDS = 60.0
 """The rate is that of the last minute."""
 NAME_CELLS_MAX = 24
 BAR_CELLS_MAX = 40
+LINES_DEFAULT = 24
 _LINES_BESIDE_STAGES = 4
 _UP, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[{}A", "\r\x1b[2K", "\x1b[J"
 
@@ -226,10 +227,10 @@ def _terminal() -> tuple[int, int]:
     try:
         size = os.get_terminal_size(sys.stderr.fileno())
     except (OSError, ValueError):
-        return columns(), 24
+        return columns(), LINES_DEFAULT
     said = os.environ.get("COLUMNS", "")
-    width = int(said) if said.isdigit() and int(said) else size.columns
-    return max(width, 20), max(size.lines, 6)
+    width = int(said) if said.isdigit() and int(said) else size.columns or COLUMNS_DEFAULT
+    return max(width, 20), max(size.lines or LINES_DEFAULT, 6)  # one that says nothing of its size has the usual one
 
 
 def board_lines(progress: Progress, meter: Meter, *, width: int, height: int, style: Style) -> list[str]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pilotage.cli.options import QueryCommand
 from pilotage.cli.output import emit, say_to_reader
-from pilotage.cli.remote import addresses_of, json_option, servers_option
+from pilotage.cli.remote import addresses_of, json_option, looking_at, servers_option
 from pilotage.cli.words import fields_of, moment, plural, table
 from pilotage.model.exit_codes import ExitCode
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from pilotage.client.questions import Failure, Found, Question, Target
 
 LIMIT_DEFAULT = 100
+_NAMED_JOB = re.compile(r"""\bjob\s*=\s*["']?([\w.-]+)""")
 
 
 @click.command(cls=QueryCommand)
@@ -65,6 +68,8 @@ def query(
             found = questions.find(connections, asked, cursor=cursor)
             failures += found.failures
             _show(found, target, failures, as_json=as_json)
+            if not found.items and not failures:
+                _hint_at_ids(connections, query)
     finally:
         for server in connections:
             server.close()
@@ -83,7 +88,7 @@ def _connections(servers: Sequence[str], token_files: Sequence[str]) -> tuple[li
     addresses = addresses_of(servers, token_files)
     for address in addresses:
         try:
-            found.append(address.server())
+            found.append(looking_at(address))
         except ServerError as error:
             if len(addresses) == 1:
                 raise
@@ -125,6 +130,20 @@ def _show(found: Found, target: Target, failures: list[Failure], *, as_json: boo
     _tell_sealed(found.sealed_jobs)
     if found.next is not None:
         say_to_reader(f"there is more; go on with: --cursor {found.next}")
+
+
+def _hint_at_ids(connections: Sequence[Server], query: str) -> None:
+    """Say what the id is, where `job=` was given the name of a job."""
+    from pilotage.cli.naming import looked_at_job
+    from pilotage.client import ServerRefused
+
+    for word in dict.fromkeys(match.group(1) for match in _NAMED_JOB.finditer(query)):
+        for connection in connections:
+            with suppress(ServerRefused):
+                job = looked_at_job(connection, word)
+                if job != word:
+                    say_to_reader(f"job= is an id: the newest job of the name {word} is {job}; name={word} finds all")
+                    break
 
 
 def _tell_sealed(jobs: int) -> None:

@@ -15,11 +15,35 @@ if TYPE_CHECKING:
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
+_CA_FILE = "pilotage.ca_file"
 _SERVER_HELP = "The server: its URL, or a folder in which one runs; none: PILOTAGE_SERVER, or the nearest folder's."
 
 
+def _keep_ca_file(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+    context.meta[_CA_FILE] = value or ""
+
+
+def ca_file_option(command: Decorated) -> Decorated:
+    """`--ca-file`: it is kept with the command, and `addresses_of` finds it there."""
+    return click.option(
+        "--ca-file",
+        type=click.Path(),
+        metavar="FILE",
+        expose_value=False,
+        callback=_keep_ca_file,
+        help="The ca.pem of an https server; none: PILOTAGE_CA_FILE, or the nearest folder's.",
+    )(command)
+
+
+def said_ca_file() -> str:
+    """What `--ca-file` says of the command that runs."""
+    context = click.get_current_context(silent=True)
+    return str(context.meta.get(_CA_FILE, "")) if context is not None else ""
+
+
 def server_option(command: Decorated) -> Decorated:
-    """`--server` and `--token-file`, once each."""
+    """`--server`, `--token-file` and `--ca-file`, once each."""
+    command = ca_file_option(command)
     command = click.option("--token-file", type=click.Path(), metavar="FILE", help="The file with the token to show.")(
         command
     )
@@ -27,7 +51,8 @@ def server_option(command: Decorated) -> Decorated:
 
 
 def servers_option(command: Decorated) -> Decorated:
-    """`--server` and `--token-file`, as often as there are servers."""
+    """`--server` and `--token-file`, as often as there are servers, and `--ca-file`."""
+    command = ca_file_option(command)
     command = click.option(
         "--token-file",
         "token_files",
@@ -53,6 +78,7 @@ def addresses_of(servers: Sequence[str], token_files: Sequence[str]) -> list[Add
     return find_addresses(
         servers,
         token_files=token_files,
+        ca_file=said_ca_file(),
         environment=os.environ,
         state_folders=book.state_folders(environment=os.environ, folder=Path.cwd()),
     )
@@ -82,6 +108,27 @@ def connect(server: str | None, token_file: str | None) -> Server:
     return address_of(server, token_file).server()
 
 
+def look(server: str | None, token_file: str | None) -> Server:
+    """The same for who only looks: where the service of the folder has ended, its book answers."""
+    return looking_at(address_of(server, token_file))
+
+
+def looking_at(address: Address) -> Server:
+    """A connection to a server, or to what answers for it from its book."""
+    if address.runs:
+        return address.server()  # what reads the book is not imported where nobody needs it
+    from pilotage.app.looking import look_at
+
+    return look_at(address)
+
+
+def connect_to_go_on(server: str | None, token_file: str | None) -> Server:
+    """The same for who wants something run: where the service of the folder has ended, it is started as by `run`."""
+    from pilotage.app.session import go_on_at
+
+    return go_on_at(address_of(server, token_file))
+
+
 class Place(NamedTuple):
     """A job, or a package of it as `stage.line.n`."""
 
@@ -107,14 +154,6 @@ def place_of(text: str) -> Place:
     if not job or parse_dotted(dotted) is None:
         raise click.UsageError(f"{text!r} is no package: write JOB/1.2.1 or JOB/001/002/001.")
     return Place(job, dotted)
-
-
-def named_package(text: str) -> tuple[Place, str]:
-    """The package that a word names, with its dotted place; a job alone is refused."""
-    place = place_of(text)
-    if place.package is None:
-        raise click.UsageError(f"{text!r} is a job: which package of it? Write {text}/1.2.1.")
-    return place, place.package
 
 
 def package_of(text: str | None, *, job: str | None) -> tuple[str | None, str | None]:

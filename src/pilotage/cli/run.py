@@ -14,14 +14,17 @@ if TYPE_CHECKING:
 
 
 def how_options(command: click.decorators.FC) -> click.decorators.FC:
-    """`--slots`, `--fresh`, `--keep-failed`, `--detach` and `--json`, which `run` and `map` share."""
+    """`--slots`, `--sites`, `--fresh`, `--keep-failed`, `--detach` and `--json`, which `run` and `map` share."""
     for option in reversed(
         (
             click.option(
                 "--slots",
-                type=click.IntRange(1, 100_000),
+                type=click.IntRange(0, 100_000),
                 metavar="N",
-                help="Packages at once; none: one for each core.",
+                help="Packages here at once; none: one for each core; 0: only at other sites.",
+            ),
+            click.option(
+                "--sites", metavar="FILE", help="The file of sites; none: sites.yaml here, or in your settings."
             ),
             click.option("--fresh", is_flag=True, help="Run everything, also what an earlier run has made."),
             click.option("--keep-failed", is_flag=True, help="Keep the scratch folders of failed attempts."),
@@ -37,11 +40,15 @@ def how_options(command: click.decorators.FC) -> click.decorators.FC:
     return command
 
 
-def chosen_how(*, slots: int | None, fresh: bool, keep_failed: bool) -> HowToRun:
+def chosen_how(*, slots: int | None, sites: str | None, fresh: bool, keep_failed: bool) -> HowToRun:
     """What the options say."""
+    from pathlib import Path
+
     from pilotage.app.running import HowToRun
 
-    return HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed)
+    # The service runs in the folder of the document, and the word is meant for the current one.
+    file = str(Path(sites).expanduser().absolute()) if sites else ""
+    return HowToRun(slots=slots, sites=file, fresh=fresh, keep_failed=keep_failed)
 
 
 @click.command()
@@ -52,6 +59,7 @@ def run(
     file: str | None,
     source_format: str,
     slots: int | None,
+    sites: str | None,
     *,
     fresh: bool,
     keep_failed: bool,
@@ -67,5 +75,5 @@ def run(
     from pilotage.cli.carrying import carry_out
 
     source = document_source(file, source_format=chosen_format(source_format))
-    how = chosen_how(slots=slots, fresh=fresh, keep_failed=keep_failed)
+    how = chosen_how(slots=slots, sites=sites, fresh=fresh, keep_failed=keep_failed)
     return carry_out(source, how, before_load=import_numpy_quickly, detach=detach, as_json=as_json)

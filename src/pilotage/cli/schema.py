@@ -9,9 +9,15 @@ from pilotage.cli.output import emit
 
 
 @click.command()
+@click.option("--sites", is_flag=True, help="Of a file of sites, sites.yaml, instead.")
 @output_option
-def schema(output: str) -> None:
+def schema(output: str, *, sites: bool) -> None:
     """Print the JSON Schema of a document, for editors and other programs."""
     from pilotage import app
 
+    if sites:
+        from pilotage.app.site_entries import schema as sites_schema
+
+        emit([app.json_text(sites_schema())], output=output)
+        return
     emit([app.json_text(app.document_schema())], output=output)

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--book-only", is_flag=True, help="Keep and answer from the book, and run nothing.")
 @click.option(
-    "--slots", type=click.IntRange(min=1), metavar="N", help="Packages that run here at once; none: the cores."
+    "--slots",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Packages that run here at once; none: the cores; 0: only at other sites.",
 )
+@click.option("--sites", metavar="FILE", help="The file of sites; none: sites.yaml here, or in your settings.")
 @click.option("--journal", metavar="URL", help="Where the book is kept: sqlite:DIR or postgresql://…")
 @click.option("--host", metavar="ADDRESS", help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="The port to listen on; 0 takes any free one.")
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
 )
 def serve(
     slots: int | None,
+    sites: str | None,
     journal: str | None,
     host: str | None,
     port: int | None,
@@ -55,18 +60,20 @@ def serve(
     """
     from pilotage.app import book
 
-    settings = book.settings_here({"journal.url": journal, "service.host": host, "service.port": port})
+    flags = {"journal.url": journal, "service.host": host, "service.port": port, "service.sites": sites}
+    settings = book.settings_here(flags)
     if stop:
         from pilotage.app.background import stop_service
 
         say_to_reader(f"stopped {stop_service(settings, upward=journal is None).url}")
         return ExitCode.COMPLETE
-    if book_only and (slots is not None or idle_seconds is not None):
-        raise click.UsageError("--slots and --until-idle are for a service that runs jobs: leave --book-only out.")
+    if book_only and not (slots is None and idle_seconds is None and sites is None):
+        told = "--slots, --sites and --until-idle are for a service that runs jobs: leave --book-only out."
+        raise click.UsageError(told)
     if background:
         from pilotage.app.background import start_in_background
 
-        said = {"--slots": slots, "--host": host, "--port": port, "--until-idle": idle_seconds}
+        said = {"--slots": slots, "--sites": sites, "--host": host, "--port": port, "--until-idle": idle_seconds}
         options = [word for name, value in said.items() if value is not None for word in (name, str(value))]
         only = ["--book-only"] if book_only else []
         _tell(settings, start_in_background(settings, [*only, *options]))

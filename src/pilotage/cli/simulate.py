@@ -1,4 +1,4 @@
-"""`pilotage simulate`: the engine and the core in virtual time, with faults, against their checkers."""
+"""`pilotage simulate`: a job in virtual time among sites as they are believed to be; or made-up worlds and their checkers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,35 @@ if TYPE_CHECKING:
     from pilotage.simulator.run import Result
     from pilotage.simulator.world import World
 
+RUNS = 200
+DRAWING = "simulation.svg"
 SHRINKING_RUNS_MAX = 60  # each may take as long as the run that failed
 
 
 @click.command()
+@click.argument("file", required=False, metavar="[JOB.yaml]", type=click.Path(allow_dash=True))
+@click.option(
+    "--sites", metavar="FILE", default="", help="With a job: its sites; none: the sites.yaml that holds here."
+)
+@click.option(
+    "--runs", type=click.IntRange(1, 100_000), metavar="COUNT", help="With a job: how many runs; 200 unless given."
+)
+@click.option(
+    "--world-from",
+    "sources",
+    multiple=True,
+    metavar="[SITE=]WHAT",
+    help="With a job: take the world from what happened: a job of this folder's book, or the file of a trace.",
+)
+@click.option(
+    "--compare",
+    "comparisons",
+    multiple=True,
+    metavar="NAME=VALUE,…",
+    help="With a job: run it in several ways, such as selection=best,thompson, and draw them.",
+)
+@click.option("--svg", metavar="OUT", help="With --compare: where to draw it; simulation.svg unless given.")
+@click.option("--save-world", metavar="OUT", help="With a job: write the world down, to look at it or change it.")
 @click.option(
     "--seed", type=click.IntRange(min=0), metavar="N", help="The one world to run; everything follows from it."
 )
@@ -29,11 +54,18 @@ SHRINKING_RUNS_MAX = 60  # each may take as long as the run that failed
     "world_file",
     type=click.File("rb"),
     metavar="FILE",
-    help="Run a world that a failure printed, instead of one made from a seed.",
+    help="With a job: how its sites behave. Without: a world that a failure printed, instead of one made from a seed.",
 )
 @click.option("--trace", is_flag=True, help="Print every event of the book as well.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each world, for other programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for other programs.")
 def simulate(
+    file: str | None,
+    sites: str,
+    runs: int | None,
+    sources: tuple[str, ...],
+    comparisons: tuple[str, ...],
+    svg: str | None,
+    save_world: str | None,
     seed: int | None,
     seeds: int | None,
     first: int | None,
@@ -42,11 +74,36 @@ def simulate(
     trace: bool,
     as_json: bool,
 ) -> int:
-    """Run made-up worlds in virtual time, with every fault there is, and check what must hold.
+    """Say how long a job would take at your sites; or, without one, put pilotage itself to the test.
 
-    A seed fixes everything: the same seed gives the same events. Exit code 0: everything held; 1: something did not,
-    and it is said how to see it again.
+    With a job, it is run many times in virtual time, with seeds from 0 on, and nothing is started anywhere. Without one,
+    made-up worlds are run with every fault there is, and it is checked what must hold; exit code 1: something did not.
     """
+    of_worlds = seed is not None or seeds is not None or first is not None or trace
+    of_jobs = {"--sites": sites, "--runs": runs, "--world-from": sources, "--compare": comparisons, "--svg": svg}
+    if file is not None:
+        if of_worlds:
+            raise click.UsageError(
+                "--seed, --seeds, --from and --trace are for made-up worlds: leave them out, or the job"
+            )
+        if svg is not None and not comparisons:
+            raise click.UsageError("--svg draws what is compared: say --compare")
+        from pilotage.cli.forecasts import Asked, forecast
+
+        import_numpy_quickly()
+        asked = Asked(
+            file=file,
+            sites=sites,
+            runs=runs or RUNS,
+            world=(world_file.read(), world_file.name) if world_file is not None else None,
+            sources=sources,
+            comparisons=comparisons,
+            svg=svg or DRAWING,
+            save_world=save_world,
+        )
+        return forecast(asked, as_json=as_json)
+    if given := [name for name, value in {**of_jobs, "--save-world": save_world}.items() if value]:
+        raise click.UsageError(f"{given[0]} is for a job: name its document")
     if seed is not None and (seeds is not None or first is not None):
         raise click.UsageError("--seed names one world: leave out --seeds and --from, or --seed")
     if world_file is not None and (seed is not None or seeds is not None or first is not None):

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pilotage.cli.output import emit, say_to_reader
-from pilotage.cli.remote import connect, json_option, server_option
+from pilotage.cli.remote import json_option, look, server_option
 from pilotage.cli.words import duration, one_line, table
 
 WINDOWS = ("1m", "1h", "1d")
@@ -36,7 +36,7 @@ def statistics(
     """
     from pilotage.client.server import path_of
 
-    with connect(server, token_file) as connection:
+    with look(server, token_file) as connection:
         told = connection.get(path_of("statistics"), {"window": window, "site": site, "activity": activity})
     if as_json:
         from pilotage import app

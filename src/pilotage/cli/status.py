@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pilotage.cli.naming import looked_at
 from pilotage.cli.output import emit
-from pilotage.cli.remote import Place, connect, json_option, place_of, server_option
+from pilotage.cli.remote import Place, json_option, look, server_option
 from pilotage.cli.words import duration, moment, one_line, plural, table
 from pilotage.model.states import FINAL_NAMES
 
@@ -21,29 +22,34 @@ _COUNTED = ("done", "cleared", "running", "scheduled", "ready", "waiting", "subm
 
 
 @click.command()
-@click.argument("place", metavar="JOB|PACKAGE")
+@click.argument("place", metavar="[JOB|PACKAGE]", required=False)
 @json_option
 @server_option
-def status(place: str, server: str | None, token_file: str | None, *, as_json: bool) -> None:
+def status(place: str | None, server: str | None, token_file: str | None, *, as_json: bool) -> None:
     """Show how a job or a package stands.
 
     Of a job, what failed is grouped by its cause, and where nothing can move it is said why. Of a package, every
     attempt is shown, and of one that failed how, where, its last words, and whether it is tried again. It is written
-    JOB/1.2.1 or JOB/001/002/001.
+    JOB/1.2.1 or JOB/001/002/001. JOB is an id, or a name: then the newest job of that name is meant. Without one it is
+    the last job that is not over, or the last of all.
     """
     from pilotage.client.server import path_of
 
-    where = place_of(place)
-    with connect(server, token_file) as connection:
+    with look(server, token_file) as connection:
+        where = looked_at(connection, place)
         if where.package is None:
             told = _job(connection, where.job)
             stages = connection.get(path_of("jobs", where.job, "stages"), {"limit": STAGES_SHOWN_MAX})["stages"]
             more = _asked(connection, told, where.job, "progress")
+            if connection.resting and more is not None and told["state"] not in FINAL_NAMES:
+                more |= {"stuck": "no service runs here", "next_step": f"go on with: pilotage attach {where.job}"}
             found, lines = {"job": told, "stages": stages}, _job_lines(told, stages, more)
             found |= {"progress": more} if more is not None else {}
         else:
             found = connection.get(path_of("jobs", where.job, "packages", where.package))
             more = _asked(connection, found["package"], where.job, "packages", where.package, "explain")
+            if connection.resting and more is not None:
+                more = _resting(more, where.job)
             lines = _package_lines(where, found["package"], found["attempts"], more)
             found |= {"explanation": more} if more is not None else {}
     if as_json:
@@ -73,7 +79,7 @@ def _asked(connection: Server, about: dict[str, Any], *path: str) -> Any:
     from pilotage.client import ServerRefused
     from pilotage.client.server import path_of
 
-    if about["state"] in ("DONE", "CLEARED") and not about.get("failed"):
+    if about["state"] in ("DONE", "CLEARED") and not about.get("failed") and not about.get("held"):
         return None
     try:
         return connection.get(path_of("jobs", *path))
@@ -81,6 +87,17 @@ def _asked(connection: Server, about: dict[str, Any], *path: str) -> Any:
         if error.status == 404:
             return None
         raise
+
+
+def _resting(told: dict[str, Any], job: str) -> dict[str, Any]:
+    """An explanation by the book alone, where it is the folder's own service that does not run."""
+    import msgspec
+
+    from pilotage.cli.explain import without_service
+    from pilotage.model.explanations import Explanation
+
+    explained: dict[str, Any] = msgspec.to_builtins(without_service(msgspec.convert(told, Explanation), job))
+    return explained
 
 
 def _job_lines(job: dict[str, Any], stages: list[dict[str, Any]], progress: Any) -> Iterator[str]:
@@ -92,7 +109,8 @@ def _job_lines(job: dict[str, Any], stages: list[dict[str, Any]], progress: Any)
         ("owner", job["owner"]),
         ("parent", job["parent"]),
         ("packages", _histogram(job)),
-        ("why", job["cause"] or job["cleared_by"]),
+        ("why", job["cause"]),
+        ("cleared", f"by {job['cleared_by']}" if job["cleared_by"] else None),
         ("epoch", job["epoch"] if job["epoch"] > 1 else None),
         ("place", job["place"] if job["place"] != "live" else None),
         *_times(job, ("submitted", "accepted", "started", *finished, "updated")),
@@ -111,7 +129,11 @@ def _job_lines(job: dict[str, Any], stages: list[dict[str, Any]], progress: Any)
     yield from _moving_lines(progress)
     if job["failed"]:
         words = f"job={job['id']} and state in (ABORTED, CANCELLED)"
-        yield f'  {plural(job["failed"], "package")} failed; see them with: pilotage query "{one_line(words)}"\n'
+        see = "see it" if job["failed"] == 1 else "see them"
+        failed, cancelled = job["counts"]["aborted"], job["counts"]["cancelled"]
+        what = f"{plural(failed or cancelled, 'package')} {'failed' if failed else 'cancelled'}"
+        what += f", {cancelled:,} cancelled" if failed and cancelled else ""
+        yield f'  {what}; {see} with: pilotage query "{one_line(words)}"\n'
 
 
 def _moving_lines(told: Any) -> Iterator[str]:
@@ -145,6 +167,7 @@ def _package_lines(
         ("exit", package["exit_code"]),
         ("message", package["exit_message"]),
         ("reason", package["reason"]),
+        ("used", ", ".join(_used(next((each for each in attempts if each["attempt"] == package["attempt"]), {})))),
         ("why", package["cause"] or package["cleared_by"]),
         ("epoch", package["epoch"] if package["epoch"] > 1 else None),
         ("heard", None if package["heard"] else "nothing yet"),
@@ -191,6 +214,7 @@ def _card_lines(
         exit_status=last.get("exit_status"),
         signal=last.get("signal"),
         peak_memory_bytes=last.get("peak_memory_bytes"),
+        peak_memory_below_bytes=last.get("peak_memory_below_bytes"),
         site=last.get("site") or "",
         node=last.get("node") or "",
         again=again,
@@ -199,6 +223,19 @@ def _card_lines(
     )
     yield "  failure\n"
     yield from card_lines(where.job, card, indent="    ")
+
+
+def _used(attempt: dict[str, Any]) -> Iterator[str]:
+    """What an attempt used, as far as anybody told."""
+    from pilotage.cli.cards import peak_texts, size_text
+
+    for name in ("user", "system"):
+        if attempt.get(f"cpu_{name}_seconds") is not None:
+            yield f"{duration(round(attempt[f'cpu_{name}_seconds'], 3))} {name}"
+    yield from peak_texts(attempt.get("peak_memory_bytes"), below_bytes=attempt.get("peak_memory_below_bytes"))
+    for name in ("read", "written"):
+        if attempt.get(f"{name}_bytes") is not None:
+            yield f"{size_text(attempt[f'{name}_bytes'])} {name}"
 
 
 def _attempt(attempt: dict[str, Any]) -> tuple[object, ...]:
@@ -222,6 +259,11 @@ def _attempt(attempt: dict[str, Any]) -> tuple[object, ...]:
 
 def _state(told: dict[str, Any]) -> str:
     flags = [word for word in ("held", "dropped") if told.get(word)]
+    # A job is over, and DONE, also where packages of it failed.
+    if told.get("failed") and told["state"] in FINAL_NAMES:
+        failed, cancelled = told["counts"]["aborted"], told["counts"]["cancelled"]
+        flags += [f"{failed:,} failed"] if failed else []
+        flags += [f"{cancelled:,} cancelled"] if cancelled and told["state"] != "CANCELLED" else []
     return f"{told['state']} ({', '.join(flags)})" if flags else str(told["state"])
 
 

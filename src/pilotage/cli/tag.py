@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
 
 import click
 
 from pilotage.cli.log_event import delivery_options, send
-from pilotage.cli.remote import json_option, place_of, server_option
+from pilotage.cli.remote import Place, address_of, json_option, looking_at, place_of, server_option
 
 
 @click.command()
@@ -31,7 +32,7 @@ def tag(words: tuple[str, ...], **options: Any) -> int:
         raise click.UsageError("Say which tag: NAME=VALUE.")
     surroundings = read_environment(dict(os.environ))
     if targets:
-        place = place_of(targets[0])
+        place = _registered(place_of(targets[0]), options)
         subject, source = Subject(place.job, place.package), "client"
     else:
         subject, source = surroundings.subject._replace(attempt=None), "application"
@@ -52,3 +53,16 @@ def tag(words: tuple[str, ...], **options: Any) -> int:
             )
         )
     return send(composed, source=source, **options)
+
+
+def _registered(place: Place, options: dict[str, Any]) -> Place:
+    """The same with the id of the job that its word names; a job may be tagged before it is there, by its id."""
+    from pilotage.cli.naming import steered_job
+    from pilotage.client import ServerError
+
+    address = address_of(options["server"], options["token_file"])
+    if not address.origin:
+        return place  # a server elsewhere may be away, and an event is kept without asking anybody
+    with suppress(ServerError), looking_at(address) as connection:
+        return Place(steered_job(connection, place.job), place.package)
+    return place

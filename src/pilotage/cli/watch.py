@@ -17,34 +17,25 @@ from pilotage.model.exit_codes import ExitCode
 def watch(job: str | None, server: str | None, token_file: str | None, *, as_json: bool) -> int:
     """Show how far a job is, until it is over.
 
-    Without JOB it is the last one that is not over. Ctrl-C ends the watching, and not the job. The exit code is that of the job: 0 complete, 1 packages failed.
+    JOB is an id, or a name: then the newest job of that name is meant. Without one it is the last job that is not over. Ctrl-C ends the watching, and not the job. The exit code is that of the job: 0 complete, 1 packages failed.
     """
     gc.enable()
     from pilotage.app.following import Following
     from pilotage.cli.carrying import watch_to_end
-    from pilotage.cli.remote import connect
+    from pilotage.cli.naming import last_job, looked_at_job
+    from pilotage.cli.remote import connect, look
+    from pilotage.client.jobs import Jobs
+    from pilotage.model.states import FINAL_NAMES
 
-    with connect(server, token_file) as connection:
-        chosen = job or last_job(connection)
-    following = Following(lambda: connect(server, token_file), chosen)
+    with look(server, token_file) as connection:
+        chosen = looked_at_job(connection, job) if job else last_job(connection)
+        # What is over is told from the book; there is nothing to wait for where nobody runs what is not.
+        if connection.resting and Jobs(connection).progress(chosen).state not in FINAL_NAMES:
+            connect(server, token_file).close()
+    following = Following(lambda: look(server, token_file), chosen)
     try:
         return watch_to_end(following, as_json=as_json)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     finally:
         following.close()
-
-
-def last_job(connection: object) -> str:
-    """The job that was submitted last of those that are not over, or of all; raises `PilotageError` where there is none."""
-    from pilotage.client import Server
-    from pilotage.client.server import path_of
-    from pilotage.model.errors import PilotageError
-
-    assert isinstance(connection, Server)
-    for query in ("state in (SUBMITTED, WAITING, READY, SCHEDULED, RUNNING)", "all"):
-        found = connection.get(path_of("jobs"), {"query": query, "limit": 1000})["jobs"]
-        if found:
-            newest: str = max(found, key=lambda each: each["submitted_at"] or 0.0)["id"]
-            return newest
-    raise PilotageError("there is no job yet", next_step="run one: pilotage run")

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from pilotage.agent import BadSetting, Courier, Queue, Spool
+from pilotage.agent.http_client import Connection
+from pilotage.agent.spool import is_pilots_own
 from pilotage.client.finding import Address
 
 LOOK_SECONDS = 2.0
@@ -36,11 +38,11 @@ def deliver_once(spool: Spool, known: Known, *, timeout_seconds: float) -> list[
 
 def _deliver(queue: Queue, address: Address | None, timeout_seconds: float) -> Delivery:
     told = Delivery(server=queue.server, folder=str(queue.folder))
-    if address is None or not address.runs:
+    if address is None or not address.runs or is_pilots_own(queue.server):
         waiting = queue.pending()
         problem = _no_way(queue, address) if waiting else ""
         return msgspec.structs.replace(told, waiting=waiting, problem=problem)
-    courier = Courier(queue, token=address.token_source())
+    courier = _courier(queue, address)
     try:
         drained = courier.drain_once(timeout_seconds=timeout_seconds)
     finally:
@@ -56,7 +58,14 @@ def _deliver(queue: Queue, address: Address | None, timeout_seconds: float) -> D
     )
 
 
+def _courier(queue: Queue, address: Address) -> Courier:
+    connection = Connection(queue.server, ca_file=address.ca_file)
+    return Courier(queue, token=address.token_source(), connection=connection)
+
+
 def _no_way(queue: Queue, address: Address | None) -> str:
+    if is_pilots_own(queue.server):
+        return "only the pilot of a package reaches it, and delivers this"
     if address is not None:
         return f"the service of {address.origin} does not run"
     return f"no token is known for it: --server {queue.server} --token-file FILE"
@@ -73,8 +82,8 @@ def deliver_for_ever(spool: Spool, known: Known, *, stop: threading.Event, say: 
             for queue in spool.queues():
                 address = addresses.get(queue.server)
                 courier = couriers.get(queue.server)
-                if courier is None and address is not None and address.runs:
-                    courier = couriers[queue.server] = Courier(queue, token=address.token_source())
+                if courier is None and address is not None and address.runs and not is_pilots_own(queue.server):
+                    courier = couriers[queue.server] = _courier(queue, address)
                     threads.append(threading.Thread(target=courier.run, args=(stop,), daemon=True))
                     threads[-1].start()
                 if courier is None:

@@ -9,6 +9,7 @@ from pilotage.model.exit_codes import ExitCode
 __all__ = [
     "AgentError",
     "BadDocument",
+    "CertificateRefused",
     "NoServer",
     "NotOurServer",
     "ServerError",
@@ -40,6 +41,10 @@ class ServerUnreachable(ServerError):
 
     exit_code = ExitCode.STOPPED
     retryable = True
+
+
+class CertificateRefused(ServerError):
+    """The certificate of the server is not believed, so nothing was said to it; the message says why, and what to do."""
 
 
 class ServerRefused(ServerError):

@@ -18,7 +18,8 @@ import msgspec
 
 from pilotage.agent.errors import BadSetting
 from pilotage.agent.identity import TokenSource
-from pilotage.agent.spool import normal_server
+from pilotage.agent.spool import is_pilots_own, normal_server
+from pilotage.agent.tls import CA_FILE_VARIABLE
 from pilotage.client.errors import NoServer, ServerError, ServerUnreachable
 from pilotage.client.server import Server
 
@@ -47,6 +48,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     token: str | None = None
     token_file: str | None = None
+    ca_file: str = ""  # the authority of its certificate; none: those of this computer
     origin: str = ""  # the state folder
     runs: bool = True  # as far as its state folder tells
 
@@ -65,10 +67,22 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     def server(self) -> Server:
         """A connection to it; nothing is opened yet. Raises `ServerError` where it is known not to run."""
-        hint = f"start it with `{self._start_command()}`, or name another with --server URL"
+        if is_pilots_own(self.url):
+            raise ServerUnreachable(
+                "only the pilot of this package reaches the server",
+                subject=self.url,
+                next_step="`pilotage tag` and `pilotage log` are delivered by it; ask everything else elsewhere",
+            )
         if not self.runs:
-            raise ServerUnreachable("the service of this folder does not run", subject=self.origin, next_step=hint)
-        return Server(self.url, token=self.token_source(), start_hint=hint)
+            raise ServerUnreachable(
+                "the service of this folder does not run", subject=self.origin, next_step=self.start_hint
+            )
+        return Server(self.url, token=self.token_source(), start_hint=self.start_hint, ca_file=self.ca_file)
+
+    @property
+    def start_hint(self) -> str:
+        """What to do where it does not run."""
+        return f"start it with `{self._start_command()}`, or name another with --server URL"
 
     def _start_command(self) -> str:
         """What starts the service of this folder, and not a second one below it."""
@@ -85,12 +99,13 @@ def find_addresses(
     named: Sequence[str],
     *,
     token_files: Sequence[str] = (),
+    ca_file: str = "",
     environment: Mapping[str, str],
     state_folders: Iterable[StateFolder],
 ) -> list[Address]:
     """The servers that are named, or else the one that the environment or a state folder knows; raises `NoServer`.
 
-    `token_files` is empty, or one for all, or one for each. A name without `://` is a folder with a state folder.
+    `token_files` is empty, or one for all, or one for each; `ca_file` goes before what the environment says. A name without `://` is a folder with a state folder.
     """
     if len(token_files) > 1 and len(token_files) != len(named):
         raise BadSetting(
@@ -106,13 +121,21 @@ def find_addresses(
         found, files = [_named(server, environment=environment, folders=state_folders)], [*token_files, None][:1]
     else:
         found, files = [_in_a_folder(environment, state_folders)], [*token_files, None][:1]
+    pinned = ca_file or environment.get(CA_FILE_VARIABLE, "")
     return [
-        address if file is None else msgspec.structs.replace(address, token=None, token_file=file)
+        _pinned(address if file is None else msgspec.structs.replace(address, token=None, token_file=file), pinned)
         for address, file in zip(found, files, strict=True)
     ]
 
 
+def _pinned(address: Address, ca_file: str) -> Address:
+    """An address with the authority that was said, which goes before the one of a folder."""
+    return msgspec.structs.replace(address, ca_file=ca_file) if ca_file else address
+
+
 def _named(name: str, *, environment: Mapping[str, str], folders: Iterable[StateFolder]) -> Address:
+    if is_pilots_own(name):
+        return _with_token(Address(url=name), environment)
     if "://" not in name:
         return _with_token(_in_named_folder(Path(name)), environment)
     url = normal_server(name)
@@ -173,6 +196,7 @@ def _in_a_folder(environment: Mapping[str, str], folders: Iterable[StateFolder])
 class _Told(msgspec.Struct, frozen=True):
     url: str
     token_file: str = ""
+    ca_file: str = ""
 
 
 def address_in(folder: Path) -> Address | None:
@@ -200,7 +224,13 @@ def address_in(folder: Path) -> Address | None:
             subject=str(file),
             next_step="remove it and start the service again, or name the server with --server URL",
         ) from None
-    return Address(url=url, token_file=told.token_file or str(folder / TOKEN_FILE), origin=str(folder), runs=runs)
+    return Address(
+        url=url,
+        token_file=told.token_file or str(folder / TOKEN_FILE),
+        ca_file=told.ca_file,
+        origin=str(folder),
+        runs=runs,
+    )
 
 
 def _is_locked(descriptor: int) -> bool:

@@ -15,7 +15,9 @@ from pilotage.model.outputs import LogPlace, OutputsPage, PackageOutput, Publish
 from pilotage.model.progress import Progress
 from pilotage.model.submission import RunPlan, Submission, SubmissionAnswer
 
-PACKAGES_AT_ONCE = 1000
+AT_ONCE = 1000
+UNFINISHED = "state in (SUBMITTED, WAITING, READY, SCHEDULED, RUNNING)"
+"""The query for jobs that are not over."""
 
 Told = TypeVar("Told")
 
@@ -93,7 +95,7 @@ class Jobs:
         """The files of a job's results, each with the folder that its name is in."""
         cursor: str | None = None
         while True:
-            asked: Parameters = {"cursor": cursor, "limit": PACKAGES_AT_ONCE}
+            asked: Parameters = {"cursor": cursor, "limit": AT_ONCE}
             page = _read(self._server.get(path_of("jobs", job, "outputs"), asked), OutputsPage)
             for file in page.files:
                 yield page.folder, file
@@ -109,6 +111,36 @@ class Jobs:
         """A job as the book has it."""
         found: Mapping[str, Any] = self._server.get(path_of("jobs", job))
         return found
+
+    def unfinished(self) -> Iterator[Mapping[str, Any]]:
+        """The jobs that are not over, as the book has them."""
+        cursor: str | None = None
+        while True:
+            page = self._server.get(path_of("jobs"), {"query": UNFINISHED, "limit": AT_ONCE, "cursor": cursor})
+            yield from page["jobs"]
+            cursor = page["next"]
+            if cursor is None:
+                return
+
+    def held_for(self, job: str) -> str:
+        """Why a job was held last, as whoever held it said; nothing where it was released since."""
+        return self._last_message(job, "type in (Held, Released)")
+
+    def killed_for(self, job: str) -> str:
+        """Why a job was killed, as whoever did it said."""
+        return self._last_message(job, "type = CancelAccepted")
+
+    def _last_message(self, job: str, query: str) -> str:
+        """What the last event of the job itself says to people, of those that a query finds."""
+        why, after, more = "", 0, True
+        while more:
+            asked: Parameters = {"query": query, "after": after, "limit": AT_ONCE}
+            page = self._server.get(path_of("jobs", job, "events"), asked)
+            for event in page["events"]:
+                if event["package"] is None:
+                    why = event["data"].get("message", "")
+            after, more = page["after"], page["more"]
+        return why
 
 
 def _read(told: Any, kind: type[Told]) -> Told:

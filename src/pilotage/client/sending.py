@@ -10,6 +10,7 @@ import msgspec
 from pilotage.agent import AgentError, EventId, NotDelivered, Producer
 from pilotage.agent.courier import acknowledged
 from pilotage.agent.errors import TokenRefused
+from pilotage.agent.spool import is_pilots_own
 from pilotage.client.composing import Composed
 from pilotage.client.finding import Address
 from pilotage.client.server import Server, path_of
@@ -63,11 +64,17 @@ def log_events(
         spool=spool,
         token=address.token,
         token_file=address.token_file,
+        ca_file=address.ca_file,
         deliver=False,
         environment=dict(environment),
     )
     try:
-        if deliver_seconds > 0 and (not producer.queue.seen() or any(event.type in REGISTERS for event in events)):
+        is_reached = not is_pilots_own(address.url)
+        if (
+            deliver_seconds > 0
+            and is_reached
+            and (not producer.queue.seen() or any(event.type in REGISTERS for event in events))
+        ):
             _learn_position(producer, address, seconds=deliver_seconds)
         logged = [_log(producer, event) for event in events]
         producer.sync()
@@ -91,7 +98,8 @@ def log_events(
 
 def _learn_position(producer: Producer, address: Address, *, seconds: float) -> None:
     """Note how far the book of the server is, if it answers: what is logged now comes after all of that."""
-    server = Server(address.url, token=address.token_source(), answer_seconds=min(seconds, POSITION_SECONDS))
+    limit_seconds = min(seconds, POSITION_SECONDS)
+    server = Server(address.url, token=address.token_source(), answer_seconds=limit_seconds, ca_file=address.ca_file)
     with contextlib.suppress(PilotageError, AgentError, OSError), server:
         producer.queue.note_seen(int(server.get(path_of("position"))["position"]))
 

@@ -13,8 +13,10 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from pilotage.agent.errors import AgentError
+from pilotage.agent.tls import NotTrusted, client_context, why_not_trusted
 from pilotage.client.errors import (
     BadDocument,
+    CertificateRefused,
     NotOurServer,
     ServerError,
     ServerRefused,
@@ -37,6 +39,9 @@ Parameters = Mapping[str, str | int | float | None]
 class Server:
     """A connection to a server, kept open between questions. One thread asks at a time."""
 
+    resting = False
+    """Whether only its book answers, because the service that runs its jobs has ended."""
+
     def __init__(
         self,
         url: str,
@@ -44,13 +49,18 @@ class Server:
         token: Callable[[], str] | None = None,
         start_hint: str = "",
         answer_seconds: float = ANSWER_SECONDS,
+        ca_file: str = "",
     ) -> None:
-        """Name the server by its base URL; `token` says which token to show now, `start_hint` what to do if it is gone."""
+        """Name the server by its base URL; `token` says which token to show now, `start_hint` what to do if it is gone.
+
+        `ca_file` has the only authority whose certificate is believed; none: those of this computer.
+        """
         self.url = url.rstrip("/")
         self._parts = urlsplit(self.url)
         self._token = token
         self._start_hint = start_hint
         self._answer_seconds = answer_seconds
+        self._ca_file = ca_file
         self._http: HTTPConnection | None = None
 
     def __enter__(self) -> Server:
@@ -193,7 +203,10 @@ class Server:
         return http.getresponse()
 
     def _connect(self) -> HTTPConnection:
-        http = _connection(self._parts.scheme, self._parts.hostname or "", self._parts.port)
+        try:
+            http = _connection(self._parts.scheme, self._parts.hostname or "", self._parts.port, self._ca_file)
+        except NotTrusted as error:
+            raise self._unreachable(error) from error
         try:
             http.connect()
         except (OSError, ValueError) as error:
@@ -210,6 +223,10 @@ class Server:
             why = "it says nothing"
         elif isinstance(error, ConnectionRefusedError):
             why = "nobody listens there"
+        elif isinstance(error, NotTrusted):
+            return CertificateRefused(str(error), subject=self.url)
+        elif self._parts.scheme == "https" and (told := _why_tls(error, self._parts.hostname or "", self._ca_file)):
+            return CertificateRefused(told, subject=self.url)
         else:
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return ServerUnreachable(f"no answer: {why}", subject=self.url, next_step=self._start_hint)
@@ -233,6 +250,9 @@ class Server:
         if problems := error.get("problems"):
             return BadDocument(msgspec.convert(problems, list[Problem]))
         message, hint = error["message"], str(error.get("hint") or "").replace("\n", "\n  ")
+        subject, colon, rest = message.partition(": ")
+        if status == 409 and colon and subject in rest.split():
+            message = rest  # what stands in the way of an operation is said in the sentence itself
         if status >= 500:
             return ServerTroubled(message, subject=self.url, next_step=hint)
         if status == 401 and not hint:
@@ -250,10 +270,16 @@ def _with(path: str, parameters: Parameters | None) -> str:
     return f"{path}?{urlencode(said)}" if said else path
 
 
-def _connection(scheme: str, host: str, port: int | None) -> HTTPConnection:
+def _why_tls(error: Exception, host: str, ca_file: str) -> str:
+    """Why the certificate was not believed; nothing where that is not what went wrong."""
+    import ssl
+
+    return why_not_trusted(error, host, ca_file=ca_file) if isinstance(error, ssl.SSLError) else ""
+
+
+def _connection(scheme: str, host: str, port: int | None, ca_file: str) -> HTTPConnection:
     if scheme == "https":
-        import ssl
         from http.client import HTTPSConnection
 
-        return HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=ssl.create_default_context())
+        return HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=client_context(ca_file))
     return HTTPConnection(host, port, timeout=CONNECT_SECONDS)

@@ -8,6 +8,7 @@ from pilotage.ports.clock import (
 from pilotage.ports.files import (
     FileStore,
     MadeWork,
+    Mark,
     NotOurs,
     SeenFile,
     StoredFile,
@@ -37,6 +38,7 @@ from pilotage.ports.notifying import (
 from pilotage.ports.sites import (
     SeenAtSite,
     SiteAccess,
+    SiteBusy,
     SiteUnreachable,
     SubmissionRefused,
 )
@@ -56,6 +58,7 @@ __all__ = [
     "Letter",
     "MadeWork",
     "Mailer",
+    "Mark",
     "NotDelivered",
     "NotOurs",
     "Notifier",
@@ -64,6 +67,7 @@ __all__ = [
     "SeenAtSite",
     "SeenFile",
     "SiteAccess",
+    "SiteBusy",
     "SiteUnreachable",
     "StoreError",
     "StoredFile",

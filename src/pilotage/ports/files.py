@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -30,6 +30,15 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     inode: int
 
 
+class Mark(msgspec.Struct, frozen=True):
+    """By what an agent knows that a path of its node is the very folder of the store, and no other of that name."""
+
+    text: str = ""  # a line of the mark beside the staged outputs; empty: none could be made
+    in_folder: str = (
+        ""  # the name in the tree of another that says the same, where the outputs are not staged in the tree
+    )
+
+
 class FileStore(Protocol):
     """Where the files of jobs are: a tree for each document's folder, and beside it what waits for a grant."""
 
@@ -37,14 +46,26 @@ class FileStore(Protocol):
         """Where attempts of a job put their outputs, on the file system of the tree; it is made where it is not there."""
         ...
 
+    def mark(self, folder: str, job: str) -> Mark:
+        """Make the marks of a job, which are there until it is forgotten; done again, they are the same."""
+        ...
+
     def kept_folder(self, job: str) -> str:
         """Where agents beside the store keep what finished binaries made, for a later attempt; nothing is made."""
         ...
 
-    def publish(self, folder: str, ref: AttemptRef, manifest: Sequence[OutputFile]) -> None:
+    def publish(
+        self,
+        folder: str,
+        ref: AttemptRef,
+        manifest: Sequence[OutputFile],
+        *,
+        is_rival: Callable[[str], bool] | None = None,
+    ) -> None:
         """Put the staged files of a granted attempt under their names. Done again, it changes nothing.
 
-        Raises `NotOurs` where a file of somebody else is in the way, `StoreError` where the system does not let it.
+        A file that we made is replaced, unless `is_rival` says of the job that made it that this must not be. Raises
+        `NotOurs` where a file is in the way, `StoreError` where the system does not let it.
         """
         ...
 
@@ -135,6 +156,10 @@ class WorkIndex(Protocol):
 
     def makers(self, folder: str, names: Collection[str]) -> dict[str, tuple[OutputFile, ...]]:
         """Which of these files are ours, with every content that was made under the name: an earlier one may be there."""
+        ...
+
+    def maker(self, folder: str, name: str, *, sha256: str) -> str:
+        """The job that made a content under a name, the last if several did; empty where none is known."""
         ...
 
     def knows(self, folder: str, *, document: str | None = None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -27,6 +27,13 @@ class SubmissionRefused(PilotageError):
         self.reason = reason
 
 
+class SiteBusy(PilotageError):
+    """The site answered that it takes no more now, and nothing was queued: its limits are not faults. Try later."""
+
+    retryable = True
+    reason = "queue-full"
+
+
 class SeenAtSite(msgspec.Struct, frozen=True, kw_only=True):
     """What a listing says of one key."""
 
@@ -39,22 +46,34 @@ class SeenAtSite(msgspec.Struct, frozen=True, kw_only=True):
 class SiteAccess(Protocol):
     """A way to start pilots and bound attempts at one site. Our key is the name of what is started: it is told by that."""
 
-    def submit_pilot(self, key: str) -> str:
-        """Start a pilot under a key, unless there is one; its native id. Raises `SiteUnreachable`, `SubmissionRefused`."""
+    @property
+    def look_seconds(self) -> float:
+        """How long to wait between two listings."""
+        ...
+
+    def submit_pilots(self, key: str, *, count: int = 1) -> Sequence[str]:
+        """Start pilots, unless they are there: under a key, and under those whose number is greater by 1, 2, ….
+
+        Their native ids, in this order; fewer than asked for where the rest has to wait. Where not one could be started it
+        raises `SiteUnreachable`, `SiteBusy` or `SubmissionRefused`.
+        """
         ...
 
     def submit_attempt(self, key: str, *, ref: AttemptRef, demand: Demand) -> str:
-        """Start an agent for one attempt, unless there is one; its native id. Raises as `submit_pilot`."""
+        """Start an agent for one attempt, unless there is one; its native id. Raises as `submit_pilots`."""
         ...
 
-    def cancel(self, key: str) -> None:
-        """End what was started under a key; nothing happens where there is nothing. Raises `SiteUnreachable`."""
+    def cancel(self, *keys: str) -> None:
+        """End what was started under these keys; nothing happens where there is nothing. Raises `SiteUnreachable`."""
         ...
 
-    def listing(self) -> Mapping[str, SeenAtSite]:
-        """Everything of ours that is there or ended since the last listing, by key. Raises `SiteUnreachable`."""
+    def listing(self, expected: Collection[str] = ()) -> Mapping[str, SeenAtSite]:
+        """Everything of ours that is there or ended since the last listing, by key. Raises `SiteUnreachable`.
+
+        What is `expected` and not there is asked for elsewhere, where the site remembers what ended.
+        """
         ...
 
     def close(self) -> None:
-        """Let go of what is held; what was started goes on."""
+        """Let go of what is held, and break off a call that is under way in another thread; what was started goes on."""
         ...

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -16,6 +16,7 @@ from pilotage.book.codec import Checked, Refusal
 from pilotage.book.rows import JobRow
 from pilotage.model import payloads
 from pilotage.model.errors import PilotageError
+from pilotage.model.exchange import AttemptRef
 
 Right = Literal["read", "modify", "cancel"]
 
@@ -25,7 +26,10 @@ DECIDE = "book.decide"
 ANY_OWNER = "book.any_owner"
 SUBMIT = "job.submit"
 OPERATE = "job.operate"
+SITES = "site.operate"
 EXCHANGE = "agent.exchange"
+SITE_AGENT = "agent.site"
+OWN_PACKAGE = "package.log"
 
 SCOPES: Mapping[str, str] = {
     READ: "read jobs, packages, events and statistics",
@@ -34,7 +38,10 @@ SCOPES: Mapping[str, str] = {
     ANY_OWNER: "act for everybody: register, read and change jobs of any owner",
     SUBMIT: "submit jobs to be run",
     OPERATE: "kill, hold, release, restart and otherwise steer jobs that one may cancel or modify",
+    SITES: "hibernate, wake and probe sites: for who runs the service",
     EXCHANGE: "fetch work and report on it: for agents",
+    SITE_AGENT: "submit and withdraw pilots at a site: for the agent of that site",
+    OWN_PACKAGE: "tag one package, and note things about it: for what runs in it",
 }
 """Every scope a token may have, and what it allows."""
 
@@ -58,6 +65,27 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     groups: frozenset[str] = frozenset()
     scopes: frozenset[str] = frozenset()
+    site: str = ""  # speaks for this site alone: an agent elsewhere
+    package: AttemptRef | None = None  # speaks of this package alone: what an attempt runs
+    issued_at: float = 0.0
+    expires_at: float = 0.0  # 0: when its key does
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the token speaks for a site or a package, and so has no rights of its user."""
+        return bool(self.site) or self.package is not None
+
+
+class KnowsTokens(Protocol):
+    """Who knows tokens that are not kept anywhere."""
+
+    def principal(self, token: str) -> Principal | None:
+        """Who shows a token; None where it is none of these."""
+        ...
+
+    def renewed(self, principal: Principal) -> str:
+        """Another token where the one of this principal ends soon; else nothing."""
+        ...
 
 
 def local_principal(user: str) -> Principal:
@@ -73,9 +101,10 @@ def digest_of(token: str) -> str:
 class Access:
     """Knows tokens by their digests, and answers what their principals may do."""
 
-    def __init__(self, principals: Mapping[str, Principal]) -> None:
-        """Take principals by the digests of their tokens, as `digest_of` makes them."""
+    def __init__(self, principals: Mapping[str, Principal], *, tokens: KnowsTokens | None = None) -> None:
+        """Take principals by the digests of their tokens, as `digest_of` makes them, and who knows any others."""
         self._principals = tuple(principals.items())
+        self._tokens = tokens
 
     def principal(self, authorization: str | None) -> Principal:
         """Who sends this `Authorization` header; raises `Unauthenticated`."""
@@ -87,6 +116,8 @@ class Access:
             for known, principal in self._principals:
                 if hmac.compare_digest(known, digest):
                     found = principal
+            if found is None and self._tokens is not None and token:
+                found = self._tokens.principal(token.strip())
         if found is None:
             raise Unauthenticated(
                 "no token, or one that is not known here",
@@ -94,6 +125,10 @@ class Access:
                 next_step="the local token is in the file `token` of the book's folder; clients read PILOTAGE_TOKEN_FILE",
             )
         return found
+
+    def renewed(self, principal: Principal) -> str:
+        """Another token for a principal whose own ends soon; nothing where it lasts."""
+        return self._tokens.renewed(principal) if self._tokens is not None and principal.expires_at else ""
 
 
 def require_scope(principal: Principal, scope: str) -> None:
@@ -110,6 +145,8 @@ def require_scope(principal: Principal, scope: str) -> None:
 
 def may(principal: Principal, right: Right, job: JobRow) -> bool:
     """Whether a principal has a right on a job; who may do anything to it may read it."""
+    if principal.is_bound:
+        return False
     if ANY_OWNER in principal.scopes or job.owner == principal.user:
         return True
     if job.access in ("", "[]"):
@@ -144,6 +181,8 @@ def allowed_events(
 
     Events of a job that is not registered yet are taken from everybody who may log at all: whose it is, is not known.
     """
+    if principal.package is not None:
+        return _of_its_package(principal.package, checked)
     if may_log_anything(principal):
         return checked, []
     decides = DECIDE in principal.scopes
@@ -156,6 +195,23 @@ def allowed_events(
             if event.job not in jobs:
                 jobs[event.job] = find_job(event.job)
             why = _why_not(principal, one.data, jobs[event.job])
+        if why:
+            refused.append(Refusal(index=one.index, code="forbidden", message=why))
+        else:
+            allowed.append(one)
+    return allowed, refused
+
+
+def _of_its_package(own: AttemptRef, checked: Sequence[Checked]) -> tuple[Sequence[Checked], list[Refusal]]:
+    """The events that a running package may log: notes and tags of itself."""
+    allowed, refused = [], []
+    for one in checked:
+        event = one.event
+        why = ""
+        if (event.job, event.package) != (own.job, own.package) or event.attempt not in (None, own.attempt):
+            why = f"this token is for attempt {own.attempt} of {own.job}/{own.package}, and for nothing else"
+        elif event.source != "application" or not isinstance(one.data, payloads.Tagged | payloads.Noted):
+            why = "a package tags itself and notes things, as the source `application`: no more"
         if why:
             refused.append(Refusal(index=one.index, code="forbidden", message=why))
         else:

@@ -24,6 +24,7 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     token_file: str
     version: str
     started_at: float
+    ca_file: str = ""  # the authority of its certificate, for clients on this computer; none: there is none of its own
     socket: str = (
         ""  # where agents of this computer reach it; its URL where the folder has no sockets; empty: runs nothing
     )

@@ -112,35 +112,42 @@ class Core:
         engine.now, engine.stamp = self._time.now, self._time.stamp
         outbox = Outbox()
         exchanges: dict[str, Exchange] = {}
-        hear = self._hear
         for item in inbox:
-            match item:
-                case Exchange():
-                    if hear(item, outbox):
-                        exchanges[item.pilot] = item
-                case Asked():
-                    outbox.answers.append(Answer(token=item.token, outcome=operate(engine, item.operation)))
-                case Submit():
-                    outbox.answers.append(Answer(token=item.token, outcome=self._submit(item)))
-                case Grown():
-                    self._grow(item)
-                case GrowthFailed():
-                    self._give_up(item)
-                case Reload():
-                    if item.job.row.job not in engine.jobs:
-                        restore_job(engine, item.job, gone=item.gone)
-                case PutAway():
-                    if (job := engine.jobs.get(item.job)) is not None and is_over(job):
-                        let_go_of(engine, job)
-                case _:
-                    on_report(engine, item)
-            outbox.events += engine.take_decided()
+            if not isinstance(item, Exchange):
+                self._take_in(item, outbox)
+            elif self._hear(item, outbox):
+                exchanges[item.pilot] = item
+            if engine.decided:
+                outbox.events += engine.take_decided()
         outbox.events += engine.decide(engine.now)
         self._reply(exchanges, outbox)
         self._see_off(exchanges)
         outbox.effects = engine.take_effects()
         outbox.wake_at = self._time.wake_at(self._wake_at())
         return outbox
+
+    def _take_in(self, item: Input, outbox: Outbox) -> None:
+        """Take in what does not come from an agent."""
+        engine = self.engine
+        match item:
+            case Asked():
+                outbox.answers.append(Answer(token=item.token, outcome=operate(engine, item.operation)))
+            case Submit():
+                outbox.answers.append(Answer(token=item.token, outcome=self._submit(item)))
+            case Grown():
+                self._grow(item)
+            case GrowthFailed():
+                self._give_up(item)
+            case Reload():
+                if item.job.row.job not in engine.jobs:
+                    restore_job(engine, item.job, gone=item.gone)
+            case PutAway():
+                if (job := engine.jobs.get(item.job)) is not None and is_over(job):
+                    let_go_of(engine, job)
+            case Exchange():
+                raise TypeError(f"an exchange of {item.pilot} is heard, not taken in")
+            case _:
+                on_report(engine, item)
 
     # --- agents ---
 

@@ -17,6 +17,8 @@ from pilotage.model.reports import AnyReport
 
 ADOPTED = "adopted"
 """The site of attempts that were never made here."""
+MADE_BEFORE = "made-before"
+"""The reason that an agent gives with the success of what an earlier run had made: nothing was run."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):

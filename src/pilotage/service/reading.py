@@ -80,7 +80,8 @@ class Reading:
 
     def position(self, principal: Principal) -> int:
         """The position of the last event."""
-        require_scope(principal, READ)
+        if principal.package is None:  # what runs in a package says with it what it has seen
+            require_scope(principal, READ)
         return self._journal.position()
 
     def job(self, principal: Principal, job: str) -> JobRow:

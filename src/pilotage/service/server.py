@@ -17,11 +17,12 @@ from pilotage.model.extras import extra
 from pilotage.model.version import VERSION
 from pilotage.ports import Clock, Journal
 from pilotage.service.access import Access
-from pilotage.service.announcement import Announcement, announced, refuse_second
+from pilotage.service.announcement import SERVICE_FILE, Announcement, announced, refuse_second
 from pilotage.service.keeper import Afterwards
 from pilotage.service.notifications import MakeNotifications
 
 if TYPE_CHECKING:
+    from pilotage.service.http.certificate import Certificate, TlsFiles
     from pilotage.service.http.services import MakeRunning
 
 log = logging.getLogger(__name__)
@@ -44,17 +45,19 @@ def serve(
     within: Sequence[Afterwards] = (),
     make_notifications: MakeNotifications | None = None,
     make_running: MakeRunning | None = None,
+    tls: TlsFiles | None = None,
     idle_seconds: float | None = None,
     started: Started | None = None,
 ) -> int | None:
     """Serve the book until a signal comes, which is returned; whatever was acknowledged by then is durable.
 
     With `make_running` jobs are run, too, and agents are answered; after `idle_seconds` with nothing to run and nobody
-    who asks it ends by itself.
+    who asks it ends by itself. With `tls` TCP speaks TLS; the socket in the folder stays plain.
 
     Raises `JournalBusy` where another service has the folder or the journal, `CannotListen` where the port is taken.
     """
     with extra("server", purpose="to serve the book over HTTP"):
+        from pilotage.service.http.displaced import end_when_displaced
         from pilotage.service.http.door import make_door
         from pilotage.service.http.idling import end_when_idle
         from pilotage.service.http.listener import Listener, NoSocketsHere, bind, bind_local, url_of
@@ -63,10 +66,13 @@ def serve(
     state_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     refuse_second(state_folder)
     with ExitStack() as stack:
+        certificate = _certificate(tls)
+        scheme = "https" if certificate is not None else "http"
         bound = stack.enter_context(bind(settings.service.host, settings.service.port))
+        url = (tls.url if tls is not None else "") or url_of(bound, scheme=scheme)
         journal = open_journal()
         stack.callback(journal.close)
-        notifications = make_notifications(journal, base_url=url_of(bound)) if make_notifications is not None else None
+        notifications = make_notifications(journal, base_url=url) if make_notifications is not None else None
         services = Services(
             journal,
             access=access,
@@ -84,10 +90,11 @@ def serve(
             try:
                 beside.append(stack.enter_context(bind_local(local)))
             except NoSocketsHere as fault:
-                agents_at = url_of(bound)
+                agents_at = url
                 log.warning("agents come over TCP, to %s: %s", agents_at, fault)
         announcement = Announcement(
-            url=url_of(bound),
+            url=url,
+            ca_file=tls.ca_file if tls is not None else "",
             pid=os.getpid(),
             token_file=str(token_file),
             version=VERSION,
@@ -97,6 +104,8 @@ def serve(
 
         def announce() -> None:
             stack.enter_context(announced(state_folder, announcement))
+            dismiss = services.running.dismiss if services.running is not None else log.info
+            stack.callback(end_when_displaced(state_folder / SERVICE_FILE, dismiss=dismiss))
             # Soon, and not now: those who waited for this moment are answered first.
             settling = threading.Timer(SETTLE_SECONDS, settle_down)
             settling.daemon = True
@@ -106,11 +115,21 @@ def serve(
                 started(announcement)
 
         door, let_go = make_door(services)
-        listener = Listener(door, bound=bound, beside=beside, started=announce, stopping=let_go)
+        listener = Listener(
+            door, bound=bound, beside=beside, started=announce, stopping=let_go, certificate=certificate
+        )
         if idle_seconds is not None and services.running is not None:
             stack.callback(end_when_idle(listener, services.running, idle_seconds=idle_seconds))
         listener.listen()
         return listener.ended_by
+
+
+def _certificate(tls: TlsFiles | None) -> Certificate | None:
+    if tls is None:
+        return None
+    from pilotage.service.http.certificate import Certificate
+
+    return Certificate(tls)
 
 
 def settle_down() -> None:

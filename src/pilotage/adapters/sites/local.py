@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -50,6 +50,7 @@ class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
     deserted_seconds: float = 10.0  # the same with nothing: another is started here in no time
     grace_seconds: float = GRACE_SECONDS
     wall_seconds: float = 0.0
+    look_seconds: float = 0.5  # it costs next to nothing
     interpreter: str = sys.executable
 
 
@@ -65,8 +66,31 @@ class LocalSite:
         self._settling = 0  # the process that tells what dead pilots left
         self._cancelled: dict[str, float] = {}  # when, by key
 
-    def submit_pilot(self, key: str) -> str:
-        """Start a pilot under a key, unless there is one; its process id."""
+    @property
+    def look_seconds(self) -> float:
+        """How long to wait between two listings."""
+        return self._settings.look_seconds
+
+    def submit_pilots(self, key: str, *, count: int = 1) -> list[str]:
+        """Start pilots under a key and those that follow it, unless they are there; their process ids."""
+        if count == 1:
+            return [self._submit_pilot(key)]
+        from pilotage.agent.batch import element_key
+
+        started: list[str] = []
+        for offset in range(count):
+            follower = element_key(key, offset)
+            if follower is None:
+                raise ValueError(f"the key of several pilots ends in a number, not {key!r}")
+            try:
+                started.append(self._submit_pilot(follower))
+            except SubmissionRefused:
+                if not started:
+                    raise
+                break  # what is left is asked for again, and refused then
+        return started
+
+    def _submit_pilot(self, key: str) -> str:
         settings = self._settings
         capacity = _capacity_options(
             settings.capacity.cores_hundredths, settings.capacity.memory_bytes, settings.capacity.gpus
@@ -160,17 +184,18 @@ class LocalSite:
             words.append(f"--token-file={settings.token_file}")
         return words
 
-    def cancel(self, key: str) -> None:
-        """End what was started under a key: it is told to, and killed at a later listing if it does not."""
+    def cancel(self, *keys: str) -> None:
+        """End what was started under these keys: it is told to, and killed at a later listing if it does not."""
         with self._guard:
-            record = self._folder / f"{quote(key, safe=':@')}{_SUFFIX}"
-            known = _read(record)
-            if known is not None and not _is_free(record):
-                self._cancelled.setdefault(key, time.monotonic())
-                _signal(known, signal.SIGTERM)
+            for key in keys:
+                record = self._folder / f"{quote(key, safe=':@')}{_SUFFIX}"
+                known = _read(record)
+                if known is not None and not _is_free(record):
+                    self._cancelled.setdefault(key, time.monotonic())
+                    _signal(known, signal.SIGTERM)
 
-    def listing(self) -> Mapping[str, SeenAtSite]:
-        """Everything that runs here, and what ended since the last listing, by key."""
+    def listing(self, expected: Collection[str] = ()) -> Mapping[str, SeenAtSite]:
+        """Everything that runs here, and what ended since the last listing, by key; nothing else remembers what ended."""
         found = {}
         with self._guard:
             self._reap()

@@ -16,6 +16,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from pilotage.agent import batch
 from pilotage.model.version import VERSION
 
 PACKAGE = "pilotage.agent"
@@ -84,6 +85,10 @@ def _sources() -> dict[str, bytes]:
                 waiting.append((name, entry))
             elif entry.name.endswith(".py"):
                 found[name] = entry.read_bytes()
+    # Dialects that somebody added lie in folders of their own, which are part of the same package.
+    for further in batch.__path__[1:]:
+        for file in sorted(Path(further).glob("*.py")):
+            found.setdefault(f"pilotage/agent/batch/{file.name}", file.read_bytes())
     return found
 
 

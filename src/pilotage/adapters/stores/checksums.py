@@ -10,6 +10,7 @@ import os
 import stat
 import threading
 import time
+from contextlib import suppress
 
 from pilotage.ports.files import SeenFile, StoredFile, StoreError, WorkIndex
 
@@ -20,13 +21,11 @@ _SETTLED_NS = 2_000_000_000  # a file changed this shortly ago may change again 
 def stored(path: str, name: str) -> StoredFile | None:
     """What is at a path; something that is no regular file has a size of -1."""
     try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        try:
-            found = os.lstat(path)  # a link to nowhere is in the way, too
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-    except (NotADirectoryError, ValueError):
+        found = os.lstat(path)
+        if stat.S_ISLNK(found.st_mode):
+            with suppress(FileNotFoundError):  # a link to nowhere is in the way, too
+                found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     except OSError as fault:  # a name that is too long, a link to itself, a folder that may not be looked into
         raise StoreError(f"it cannot be looked at: {fault.strerror}", subject=name[:200]) from fault

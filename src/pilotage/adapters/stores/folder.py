@@ -4,7 +4,7 @@ A file that is in the way is replaced only if this program made it and nobody ch
 """
 
 # Paths are texts here: to make a Path costs more than the system call that it is for.
-# ruff: noqa: PTH103, PTH104, PTH106, PTH108, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208
+# ruff: noqa: PTH100, PTH103, PTH104, PTH106, PTH108, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -13,21 +13,26 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from pilotage.adapters.stores.checksums import Checksums, stored
-from pilotage.model.events import DOTTED, JOB_ID
+from pilotage.adapters.stores.marks import Marks, is_mark
+from pilotage.model.events import JOB_ID, parse_dotted
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.payloads import OutputFile
-from pilotage.ports.files import NotOurs, StoredFile, StoreError, WorkIndex
+from pilotage.ports.files import Mark, NotOurs, StoredFile, StoreError, WorkIndex
 
 STATE_FOLDER = ".pilotage"
 STAGED_BESIDE = ".pilotage-staged"
 """Where outputs are staged when the state folder is on another file system than the results."""
 
+IsRival = Callable[[str], bool]
+"""Whether the files of a job must not be replaced."""
+
 _STAGED = re.compile(r"([0-9]+\.[0-9]+\.[0-9]+)-([0-9]+)-([0-9]+)")
+_STAGING = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _FEW = 16  # so many names of one directory are looked up one by one; for more, the directory is listed
 _PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN})
 
@@ -38,10 +43,13 @@ class FolderStore:
     def __init__(self, state: Path, index: WorkIndex) -> None:
         """Stage within `state` where that is on the file system of the results; the index says what is ours."""
         self._state = state
+        self._inside = f"{os.path.abspath(state)}/"
         self._checksums = Checksums(index)
         self._index = index
         self._roots: dict[str, str] = {}  # folder → where its jobs stage
+        self._paths: dict[tuple[str, str], str] = {}  # folder and job → where it stages
         self._made: set[str] = set()  # staged folders that exist
+        self._marks = Marks(STAGED_BESIDE)
 
     # --- staged ---
 
@@ -55,6 +63,10 @@ class FolderStore:
                 raise _told(fault, path, "outputs cannot be staged") from fault
             self._made.add(path)
         return path
+
+    def mark(self, folder: str, job: str) -> Mark:
+        """Make the marks by which agents know the folders of a job."""
+        return self._marks.make(folder, job, staged=self.staged_folder(folder, job))
 
     def kept_folder(self, job: str) -> str:
         """Where agents beside the store keep what finished binaries made, for a later attempt; nothing is made."""
@@ -73,10 +85,15 @@ class FolderStore:
 
     def write_staged(self, folder: str, ref: AttemptRef, *, number: int, offset: int, data: bytes) -> None:
         """Write a piece of a staged file."""
-        self.staged_folder(folder, ref.job)
+        staged = self.staged_folder(folder, ref.job)
         path = self._staged_file(folder, ref, number)
         try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            try:
+                handle = os.open(path, _STAGING, 0o644)
+            except FileNotFoundError:  # somebody removed the folder since it was made
+                self._made.discard(staged)
+                self.staged_folder(folder, ref.job)
+                handle = os.open(path, _STAGING, 0o644)
             try:
                 written = 0
                 while written < len(data):
@@ -106,21 +123,27 @@ class FolderStore:
         path = self._staged_path(folder, job)
         with suppress(OSError):
             for name in os.listdir(path):
-                if _STAGED.fullmatch(name):
+                if _STAGED.fullmatch(name) or is_mark(name):
                     os.unlink(os.path.join(path, name))
             os.rmdir(path)
         self._made.discard(path)
+        self._paths.pop((folder, job), None)
         if os.path.basename(os.path.dirname(path)) == STAGED_BESIDE:
             with suppress(OSError):
                 os.rmdir(os.path.dirname(path))
+        else:
+            self._marks.remove(folder, job)
 
     def _staged_path(self, folder: str, job: str) -> str:
-        root = self._roots.get(folder)
-        if root is None:
-            root = self._roots[folder] = self._staging_root(folder)
-        if JOB_ID.fullmatch(job) is None:
-            raise StoreError("this is no id of a job", subject=job[:80])
-        return os.path.join(root, job)
+        path = self._paths.get((folder, job))
+        if path is None:
+            root = self._roots.get(folder)
+            if root is None:
+                root = self._roots[folder] = self._staging_root(folder)
+            if JOB_ID.fullmatch(job) is None:
+                raise StoreError("this is no id of a job", subject=job[:80])
+            path = self._paths[folder, job] = os.path.join(root, job)
+        return path
 
     def _staging_root(self, folder: str) -> str:
         try:
@@ -131,31 +154,48 @@ class FolderStore:
         return os.path.join(folder, STAGED_BESIDE)
 
     def _staged_file(self, folder: str, ref: AttemptRef, number: int) -> str:
-        if DOTTED.fullmatch(ref.package) is None:
+        if parse_dotted(ref.package) is None:
             raise StoreError("this is no place of a package", subject=ref.package[:80])
-        return os.path.join(self._staged_path(folder, ref.job), f"{ref.package}-{ref.attempt}-{number}")
+        return f"{self._staged_path(folder, ref.job)}/{ref.package}-{ref.attempt}-{number}"
 
     # --- the tree ---
 
-    def publish(self, folder: str, ref: AttemptRef, manifest: Sequence[OutputFile]) -> None:
-        """Put the staged files of a granted attempt under their names."""
+    def publish(
+        self, folder: str, ref: AttemptRef, manifest: Sequence[OutputFile], *, is_rival: IsRival | None = None
+    ) -> None:
+        """Put the staged files of a granted attempt under their names: all of them, or none where one is in the way."""
+        outputs: list[tuple[OutputFile, str, str, bool]] = []
         for number, file in enumerate(manifest):
             target = self._target(folder, file.name)
-            staged = self._staged_file(folder, ref, number)
             try:
-                self._publish_one(folder, file, staged=staged, target=target)
+                there = self._is_there(folder, file, target=target, is_rival=is_rival)
+            except OSError as fault:
+                raise _told(fault, target, "an output cannot be published") from fault
+            outputs.append((file, self._staged_file(folder, ref, number), target, there))
+        for file, staged, target, there in outputs:
+            try:
+                if there:
+                    with suppress(FileNotFoundError):
+                        os.unlink(staged)  # done before, or equal: nothing to bring
+                else:
+                    self._bring(folder, file, staged=staged, target=target)
             except OSError as fault:
                 raise _told(fault, target, "an output cannot be published") from fault
 
-    def _publish_one(self, folder: str, file: OutputFile, *, staged: str, target: str) -> None:
+    def _is_there(self, folder: str, file: OutputFile, *, target: str, is_rival: IsRival | None) -> bool:
+        """Whether an output is under its name already; what is there instead and must stay is refused."""
         there = stored(target, file.name)
-        if there is not None:
-            if self._is(folder, there, file):
-                with suppress(FileNotFoundError):
-                    os.unlink(staged)  # done before, or equal: nothing to bring
-                return
-            if not self.is_ours(folder, [there])[file.name]:
-                raise not_ours(target)
+        if there is None:
+            return False
+        if self._is(folder, there, file):
+            return True
+        if not self.is_ours(folder, [there])[file.name]:
+            raise not_ours(target)
+        if is_rival is not None:
+            self._refuse_rival(folder, file.name, target, is_rival)
+        return False
+
+    def _bring(self, folder: str, file: OutputFile, *, staged: str, target: str) -> None:
         try:
             _move(staged, target)
         except FileNotFoundError:
@@ -170,6 +210,15 @@ class FolderStore:
         now = stored(target, file.name)
         if now is not None:
             self._checksums.remember(folder, now, file.sha256, made=True)
+
+    def _refuse_rival(self, folder: str, name: str, target: str, is_rival: IsRival) -> None:
+        job = self._index.maker(folder, name, sha256=self.checksum(folder, name) or "")
+        if job and is_rival(job):
+            raise NotOurs(
+                f"the job {job}, which was not over when this one came, has made another file of this name",
+                subject=target,
+                next_step="move that file away if both are wanted, or remove it",
+            )
 
     def _is(self, folder: str, there: StoredFile, file: OutputFile) -> bool:
         """Whether a file that is there has the content of an output."""
@@ -248,9 +297,10 @@ class FolderStore:
         parts = name.split("/")
         if not name or "\0" in name or "" in parts or "." in parts or ".." in parts:
             raise StoreError("this is no name of a file in the job's tree", subject=name[:200])
-        if parts[0] in (STATE_FOLDER, STAGED_BESIDE):
+        path = os.path.join(folder, name)
+        if parts[0] in (STATE_FOLDER, STAGED_BESIDE) or path.startswith(self._inside):
             raise StoreError("this is where pilotage keeps its own state", subject=name[:200])
-        return os.path.join(folder, name)
+        return path
 
     def _target(self, folder: str, name: str) -> str:
         """The path of a name to be written, which must not lead out of the folder through links either."""
@@ -269,6 +319,14 @@ class FolderStore:
                     "a link leads out of the folder of the results",
                     subject=parent,
                     next_step="make it a folder, or run the document where the link leads to",
+                )
+            led = f"{os.path.realpath(os.path.dirname(path))}/"
+            own = (os.path.join(root, STATE_FOLDER), os.path.join(root, STAGED_BESIDE), os.path.realpath(self._state))
+            if led.startswith(tuple(f"{each}/" for each in own)):
+                raise StoreError(
+                    "a link leads to where pilotage keeps its own state",
+                    subject=parent,
+                    next_step="make it a folder, or give the output another name",
                 )
         return path
 

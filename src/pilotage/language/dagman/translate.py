@@ -139,9 +139,14 @@ class Translator:
         origin = Origin(command.file, command.mark)
         words = command.script.text.split()
         words[0] = program(node.directory, words[0])
-        words = [node.name if word in ("$JOB", "$NODE") else word for word in words]
-        unknown = [word for word in words[1:] if _SCRIPT_MACRO.fullmatch(word)]
+        known = {"$JOB": node.name, "$NODE": node.name}
+        known |= {"$MAX_RETRIES": str(node.retry.times)} if node.retry is not None else {}
+        words = [known.get(word, word) for word in words]
+        later = ("$RETURN", "$RETRY") if command.kind == "post" else ("$RETRY",)  # filled in when the script starts
+        unknown = [word for word in words[1:] if _SCRIPT_MACRO.fullmatch(word) and word not in later]
         if unknown:
+            message = f"a script of {node.name!r} gets {', '.join(unknown)} as written: only a running DAGMan knows it"
+            self._report.warn("script-macro", message, origin.mark, file=origin.file)
             self._lose("SCRIPT", f"{', '.join(unknown)}: known only to a running DAGMan; kept as written", origin)
         if command.debug_file:
             self._lose("SCRIPT", "DEBUG: the output of scripts is kept with the package", origin)

@@ -139,7 +139,8 @@ class Block:
     def tag(self, position: int) -> str:
         """The tag of one of its packages; empty where nothing is iterated."""
         item, line = divmod(position, self.line_items.count)
-        return "_".join(part for part in (self.items.tag(item), self.line_items.tag(line)) if part)
+        outer, inner = self.items.tag(item), self.line_items.tag(line)
+        return f"{outer}_{inner}" if outer and inner else outer or inner
 
     def tag_rows(self, positions: Sequence[int]) -> Tags:
         """The tags of some of its packages, a row each."""

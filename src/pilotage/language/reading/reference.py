@@ -18,6 +18,7 @@ from pilotage.language.reading.kinds import (
 from pilotage.language.reading.records import ALONE, CHILDREN, Field, Record, fields_of
 from pilotage.model import definition as d
 from pilotage.model.settings import PACKAGE_SETTINGS
+from pilotage.model.site_entry import Location, SiteEntry, SitesFile
 
 SECTIONS: tuple[tuple[type[d.Value], str], ...] = (
     (d.Definition, "The job"),
@@ -44,19 +45,36 @@ SECTIONS: tuple[tuple[type[d.Value], str], ...] = (
 )
 
 
+SITE_SECTIONS: tuple[tuple[type[d.Value], str], ...] = (
+    (SitesFile, "The file"),
+    (SiteEntry, "Site"),
+    (Location, "Location"),
+)
+
+
+def sites_tables() -> str:
+    """Every record of a file of sites with its fields, as Markdown."""
+    return "\n".join(_tables(SITE_SECTIONS))
+
+
 def reference_tables() -> str:
     """Every record with its fields, as Markdown."""
-    parts = []
-    for struct, title in SECTIONS:
-        parts.append(f"## {title}\n\n{_sentence(struct)}\n")
-        parts.append("| field | value | default | meaning |\n|---|---|---|---|")
-        parts.extend(_row(field) for field in fields_of(struct))
-        parts.append("")
+    parts = _tables(SECTIONS)
     parts.append("## Settings that a package may override\n")
     parts.append("By `environment: {setting: {…}}`, at any level.\n")
     parts.append("| setting | kind | meaning |\n|---|---|---|")
     parts.extend(f"| `{name}` | {setting.kind} | {setting.description} |" for name, setting in PACKAGE_SETTINGS.items())
     return "\n".join(parts) + "\n"
+
+
+def _tables(sections: tuple[tuple[type[d.Value], str], ...]) -> list[str]:
+    parts = []
+    for struct, title in sections:
+        parts.append(f"## {title}\n\n{_sentence(struct)}\n")
+        parts.append("| field | value | default | meaning |\n|---|---|---|---|")
+        parts.extend(_row(field) for field in fields_of(struct))
+        parts.append("")
+    return parts
 
 
 def _sentence(struct: type[d.Value]) -> str:
@@ -95,7 +113,7 @@ def _value(kind: Kind) -> str:
     if isinstance(kind, MapOf):
         return f"mapping to {_value(kind.value)}"
     if isinstance(kind, Record):
-        title = next(title for struct, title in SECTIONS if struct is kind.struct)
+        title = next(title for struct, title in (*SECTIONS, *SITE_SECTIONS) if struct is kind.struct)
         return f"[{title.lower()}](#{title.lower().replace(' ', '-')})"
     if isinstance(kind, Choice):
         return ", ".join(f"`{word}`" for word in kind.words if word)

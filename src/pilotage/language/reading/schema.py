@@ -29,6 +29,16 @@ def document_schema() -> Schema:
     return head | job | {"$defs": {"Each": Each().schema(), **definitions}}
 
 
+def record_schema(struct: type[d.Value], *, title: str, version: int) -> Schema:
+    """The schema of a file that is one record beside a document, and begins with the version of its language."""
+    definitions = {each.__name__: _record_schema(each) for each in _structs(struct)}
+    whole = definitions.pop(struct.__name__)
+    whole["properties"]["pilotage"] = {"const": version, "description": "The version of the language."}
+    whole["required"] = ["pilotage"]
+    head: Schema = {"$schema": DIALECT, "title": title}
+    return head | whole | {"$defs": definitions}
+
+
 def _structs(start: type[d.Value]) -> list[type[d.Value]]:
     """Every record that a document can hold, outer ones first."""
     found, waiting = [start], [start]

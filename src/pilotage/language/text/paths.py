@@ -25,7 +25,7 @@ def tidy_names(names: list[str]) -> list[str]:
 
 def tidy_name(name: str) -> str:
     """One name in its one spelling."""
-    if not name or "\0" in name:
+    if "/" not in name or "\0" in name:
         return name
     tidy = posixpath.normpath(name)
     return tidy[1:] if tidy.startswith("//") else tidy

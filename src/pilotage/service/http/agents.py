@@ -9,22 +9,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 import msgspec
 
+from pilotage.book.rows import JobRow
+from pilotage.language.text.paths import why_outside
 from pilotage.model.errors import PilotageError
 from pilotage.model.events import COUNTER_MAX, DOTTED, JOB_ID
-from pilotage.model.exchange import AttemptRef
-from pilotage.model.work import AgentSays
-from pilotage.service.access import EXCHANGE, require_scope
+from pilotage.model.exchange import AttemptRef, ExchangeReply
+from pilotage.model.site_exchange import SiteSays
+from pilotage.model.states import FINAL_NAMES
+from pilotage.model.work import AgentHears, AgentSays
+from pilotage.service.access import EXCHANGE, SITE_AGENT, Principal, require_scope
 from pilotage.service.http.errors import (
     ErrorBody,
     ErrorView,
     Malformed,
     NotARange,
+    NotAwaited,
     TooLarge,
     UnknownContent,
     error_of,
@@ -32,6 +38,8 @@ from pilotage.service.http.errors import (
 )
 from pilotage.service.http.running import Running
 from pilotage.service.http.services import Services
+from pilotage.service.http.site_bounds import SiteBounds, check_attempt
+from pilotage.service.reading import package_place
 from pilotage.service.running.driver import NotRunning
 from pilotage.service.unknown import UnknownJob, UnknownPackage
 
@@ -41,9 +49,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PREFIX = "/agent/"
+EVENTS = "/v1/events"
+TOKEN_HEADER = b"pilotage-token"
+"""In the answer to an exchange: the token to show from now on."""
 EXCHANGE_BYTES_MAX = 64 * 2**20
 PIECE_BYTES = 2**20
 """Files go by in pieces: neither side holds a whole one."""
+OUTPUTS_MAX = 100_000
+"""Files of one attempt; agents do not take more."""
 
 _STAGED = re.compile(r"/agent/staged/([^/]+)/([^/]+)/([0-9]{1,9})/([0-9]{1,9})")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -51,6 +64,7 @@ _JSON = (b"content-type", b"application/json")
 _BYTES = (b"content-type", b"application/octet-stream")
 
 _decode = msgspec.json.Decoder(AgentSays).decode
+_decode_site = msgspec.json.Decoder(SiteSays).decode
 _encode = msgspec.json.Encoder().encode
 
 Headers = list[tuple[bytes, bytes]]
@@ -66,6 +80,13 @@ class AgentDoor:
         self._running = running
         self._open: set[asyncio.Future[bytes]] = set()  # exchanges that wait for something to say
         self._stopping = False
+        self._bounds = SiteBounds(running)
+        running.when_dismissed(self._release)
+
+    def _release(self) -> None:
+        """From any thread: let every agent go that waits for work; it is told why."""
+        for waiting in list(self._open):
+            waiting.get_loop().call_soon_threadsafe(waiting.cancel)
 
     def stop(self) -> None:
         """Let every agent go that waits for work: it asks again, and again, until a service is back."""
@@ -84,46 +105,99 @@ class AgentDoor:
             return
         try:
             if scope["path"] == "/agent/exchange" and scope["method"] == "POST":
-                self._let_in(scope)
-                await send_whole(send, 200, await self._exchange(receive), [_JSON])
+                principal = self._let_in(scope)
+                reply = await self._exchange(receive, principal)
+                await send_whole(send, 200, reply, [_JSON, *self._renewal(principal)])
+            elif scope["path"] == "/agent/site" and scope["method"] == "POST":
+                principal = self._let_in(scope, SITE_AGENT)
+                reply = await self._exchange_with_site(receive, principal)
+                await send_whole(send, 200, reply, [_JSON, *self._renewal(principal)])
+            elif scope["path"] == "/agent/events" and scope["method"] == "POST":
+                # What packages say of themselves, through a relay, which lets nothing pass but what is for agents.
+                events: Any = {**scope, "path": EVENTS, "raw_path": EVENTS.encode()}
+                await self._app(events, receive, send)
             else:
                 await self._bring(scope, receive, send)
         except Exception as fault:  # noqa: BLE001 # whatever it is, the agent is told, and the log
             await refuse(scope, send, fault)
 
-    def _let_in(self, scope: Any) -> None:
-        require_scope(self._services.access.principal(header_of(scope, b"authorization")), EXCHANGE)
+    def _let_in(self, scope: Any, right: str = EXCHANGE) -> Principal:
+        principal = self._services.access.principal(header_of(scope, b"authorization"))
+        require_scope(principal, right)
+        return principal
 
-    async def _exchange(self, receive: Receive) -> bytes:
+    def _renewal(self, principal: Principal) -> Headers:
+        """A further header where the token of an agent ends soon: with the next one."""
+        token = self._services.access.renewed(principal) if principal.expires_at else ""
+        return [(TOKEN_HEADER, token.encode("ascii"))] if token else []
+
+    async def _exchange(self, receive: Receive, principal: Principal) -> bytes:
         body = await read_body(receive, EXCHANGE_BYTES_MAX)
         try:
             says = _decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
             raise Malformed(f"this is no exchange: {fault}") from None
-        if self._stopping:
-            raise _stopping()
-        waiting = asyncio.wrap_future(self._running.jobs.exchange(says))
-        self._open.add(waiting)
+        if principal.site:
+            await self._bounds.check_exchange(principal, says)
+        if (farewell := self._farewell(says)) is not None:
+            return farewell
         try:
-            return await waiting
+            return await self._patiently(lambda: self._running.jobs.exchange(says))
         except asyncio.CancelledError:
+            if (farewell := self._farewell(says)) is not None:
+                return farewell
             if not self._stopping:
                 raise
             raise _stopping() from None
+
+    async def _patiently(self, ask: Callable[[], Future[bytes]]) -> bytes:
+        """Wait for an answer that may be long in coming; it is cancelled when the service stops."""
+        if self._stopping:
+            raise _stopping()
+        waiting = asyncio.wrap_future(ask())
+        self._open.add(waiting)
+        try:
+            return await waiting
         finally:
             self._open.discard(waiting)
 
+    async def _exchange_with_site(self, receive: Receive, principal: Principal) -> bytes:
+        body = await read_body(receive, EXCHANGE_BYTES_MAX)
+        try:
+            says = _decode_site(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+            raise Malformed(f"this is no exchange of a site: {fault}") from None
+        self._bounds.check_site(principal, says)
+        if self._running.dismissed:
+            raise _stopping()
+        try:
+            return await self._patiently(lambda: self._running.jobs.exchange_with_site(says))
+        except asyncio.CancelledError:
+            if not self._stopping and not self._running.dismissed:
+                raise
+            raise _stopping() from None
+
+    def _farewell(self, says: AgentSays) -> bytes | None:
+        """What an agent is told that has to leave; None where it may stay."""
+        exchange = says.exchange
+        if not self._running.dismissed:
+            return None
+        reply = ExchangeReply(pilot=exchange.pilot, sequence=exchange.sequence, leave=self._running.dismissed)
+        return _encode(AgentHears(reply=reply))
+
     async def _bring(self, scope: Any, receive: Receive, send: Send) -> None:
         """Content, files and staged outputs: for agents that see no folder of ours."""
-        self._let_in(scope)
+        principal = self._let_in(scope)
         kind, _, rest = scope["path"].removeprefix(PREFIX).partition("/")
         match scope["method"], kind:
             case "GET", "content":
                 await send_whole(send, 200, await self._content(rest), [_BYTES])
             case "GET", "files":
+                if principal.site:
+                    await self._bounds.check_job(principal, rest)
                 await self._file(rest, scope, send)
             case "PUT", "staged":
-                await self._take(scope, receive)
+                await self._take(scope, receive, principal)
                 await send_whole(send, 204, b"", [])
             case _:
                 body = ErrorBody(code="not_found", message="agents find nothing here")
@@ -137,27 +211,31 @@ class AgentDoor:
             raise UnknownContent("no such content is kept here", subject=sha256[:64])
         return content
 
-    async def _folder(self, job: str) -> str:
+    async def _job(self, job: str) -> tuple[JobRow, str]:
+        """A job that is run here, and its folder."""
         row = await self._services.ask(self._services.journal.job, job) if JOB_ID.fullmatch(job) else None
         folder = self._running.folder_of(row) if row is not None else None
-        if folder is None:
+        if row is None or folder is None:
             raise UnknownJob("no such job is run here", subject=f"job {job[:64]}")
-        return folder
+        return row, folder
 
     async def _file(self, job: str, scope: Any, send: Send) -> None:
         name = _parameters(scope).get("name", "")
-        folder, store = await self._folder(job), self._running.jobs.store
+        (_, folder), store = await self._job(job), self._running.jobs.store
+        if why := why_outside(name):
+            raise UnknownContent(f"no file of the job can have this name: {why}", subject=name[:256])
         found = (await self._services.ask(store.look_up, folder, [name])).get(name)
-        if found is None:
-            raise UnknownContent("no such file is there", subject=name[:256])
+        if found is None or found.size_bytes < 0:
+            raise UnknownContent("no such file is there" if found is None else "this is no file", subject=name[:256])
         asked = header_of(scope, b"range")
         start, end = range_of(asked, size_bytes=found.size_bytes)
         headers: Headers = [_BYTES, (b"content-length", b"%d" % (end - start)), (b"accept-ranges", b"bytes")]
         if asked:
             headers.append((b"content-range", b"bytes %d-%d/%d" % (start, end - 1, found.size_bytes)))
-        # The first piece is read before anything is promised.
-        pieces = self._pieces(folder, name, start=start, end=end)
-        first = await anext(pieces, b"")
+        # The first piece is read before anything is promised, though it may be empty.
+        size_bytes = min(PIECE_BYTES, end - start)
+        first = await asyncio.to_thread(store.read, folder, name, offset=start, size_bytes=size_bytes)
+        pieces = self._pieces(folder, name, start=start + len(first), end=end if first else start)
         await send({"type": "http.response.start", "status": 206 if asked else 200, "headers": headers})
         await send({"type": "http.response.body", "body": first, "more_body": True})
         try:
@@ -179,24 +257,43 @@ class AgentDoor:
             start += len(piece)
             yield piece
 
-    async def _take(self, scope: Any, receive: Receive) -> None:
+    async def _take(self, scope: Any, receive: Receive, principal: Principal) -> None:
         found = _STAGED.fullmatch(scope["path"])
         if found is None or not DOTTED.fullmatch(found[2]):
             raise UnknownPackage("no outputs are taken here", subject=scope["path"][:256])
-        ref = AttemptRef(found[1], found[2], int(found[3]))
+        ref, number = AttemptRef(found[1], found[2], int(found[3])), int(found[4])
         offset_text = _parameters(scope).get("offset", "0")
         if not offset_text.isascii() or not offset_text.isdigit() or int(offset_text) > COUNTER_MAX:
             raise NotARange("not a place in a file", subject="offset", got=repr(offset_text[:40]))
-        folder, write = await self._folder(ref.job), self._running.jobs.store.write_staged
-        offset, number, held = int(offset_text), int(found[4]), bytearray()
-        more = True
+        row, folder = await self._job(ref.job)
+        await self._services.ask(self._refuse_unasked, row, ref, number, principal)
+        write = self._running.jobs.store.write_staged
+        begin = offset = int(offset_text)
+        held, more = bytearray(), True
         while more:
             piece, more = await _piece(receive)
             held += piece
-            if held and (len(held) >= PIECE_BYTES or not more):
+            # What is empty is a file, too.
+            if len(held) >= PIECE_BYTES or (not more and (held or offset == begin)):
                 await asyncio.to_thread(write, folder, ref, number=number, offset=offset, data=bytes(held))
                 offset += len(held)
                 held.clear()
+
+    def _refuse_unasked(self, job: JobRow, ref: AttemptRef, number: int, principal: Principal) -> None:
+        """Refuse outputs that nobody asked for: what is staged must be some attempt's that may still be granted."""
+        if job.state in FINAL_NAMES:
+            raise NotAwaited(f"the job {job.job} is over: {job.state}", subject=f"package {ref.package}")
+        facts = self._services.reading.package(job, package_place(ref.package)).facts
+        attempt = facts.attempts.get(ref.attempt) if facts is not None else None
+        if attempt is None:
+            raise UnknownPackage(
+                f"job {job.job} has no such attempt", subject=f"attempt {ref.attempt} of {ref.package}"
+            )
+        check_attempt(principal, attempt.site)
+        if attempt.staged_at is not None or attempt.finished_at is not None:
+            raise NotAwaited("its outputs were told before", subject=f"attempt {ref.attempt} of {ref.package}")
+        if number >= OUTPUTS_MAX:
+            raise NotAwaited(f"an attempt has at most {OUTPUTS_MAX:,} outputs", subject=f"output {number}")
 
 
 _RANGE = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")

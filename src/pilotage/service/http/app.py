@@ -26,6 +26,7 @@ from pilotage.service.http.outputs import OUTPUT_ROUTES
 from pilotage.service.http.progress import PROGRESS_ROUTES
 from pilotage.service.http.running_routes import RUNNING_ROUTES
 from pilotage.service.http.services import Services
+from pilotage.service.http.sites import SITE_ROUTES
 from pilotage.service.http.subscriptions import SUBSCRIPTION_ROUTES
 from pilotage.service.http.surroundings import SURROUNDING_ROUTES, health
 
@@ -57,6 +58,7 @@ def make_app(services: Services) -> Litestar:
             *PROGRESS_ROUTES,
             *OUTPUT_ROUTES,
             *SUBSCRIPTION_ROUTES,
+            *SITE_ROUTES,
             *SURROUNDING_ROUTES,
         ],
         guards=[_lets_in(services)],

@@ -13,6 +13,7 @@ from pilotage.book.subscriptions import SubscriptionError
 from pilotage.model.errors import DocumentError, PilotageError, Problem
 from pilotage.ports import BadAddress, JournalError, JournalFull, JournalUnavailable, NotOurs, StoreError
 from pilotage.service.access import Forbidden, Unauthenticated
+from pilotage.service.running.agent_site import UnknownSite
 from pilotage.service.running.driver import NotRunning, OperationRefused, Superseded
 from pilotage.service.subscriptions import NotPolled, TooManySubscriptions, UnknownSubscription
 from pilotage.service.unknown import JobPurged, UnknownJob, UnknownPackage
@@ -61,6 +62,10 @@ class NotARange(PilotageError):
     """A piece of a file that is not in it."""
 
 
+class NotAwaited(PilotageError):
+    """Outputs that nobody awaits: their attempt has told of them, or its job is over."""
+
+
 class UnknownContent(PilotageError):
     """No such file, log or content is kept here."""
 
@@ -80,6 +85,7 @@ STATUSES: Mapping[type[Exception], _Status] = {
     UnknownJob: _Status(404, "unknown_job"),
     UnknownPackage: _Status(404, "unknown_package"),
     UnknownSubscription: _Status(404, "unknown_subscription"),
+    UnknownSite: _Status(404, "unknown_site"),
     JobPurged: _Status(410, "purged"),
     TooManySubscriptions: _Status(409, "too_many_subscriptions"),
     NotPolled: _Status(409, "not_polled"),
@@ -94,6 +100,7 @@ STATUSES: Mapping[type[Exception], _Status] = {
     BatchTooLarge: _Status(413, "too_large"),
     TooLarge: _Status(413, "too_large"),
     NotARange: _Status(416, "not_a_range"),
+    NotAwaited: _Status(409, "not_awaited"),
     UnknownContent: _Status(404, "unknown_content"),
     BookOnly: _Status(409, "book_only"),
     Superseded: _Status(409, "superseded"),

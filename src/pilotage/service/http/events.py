@@ -23,6 +23,7 @@ from pilotage.service.http.asking import Ask, Book
 from pilotage.service.http.error_responses import faults
 from pilotage.service.http.errors import BadParameter, BatchTooLarge
 from pilotage.service.http.openapi import BatchOperation
+from pilotage.service.http.package_tokens import refuse_ended
 from pilotage.service.http.parameters import (
     WAIT_SECONDS_MAX,
     After,
@@ -74,7 +75,10 @@ _REFUSED = "Some events were refused, each by its index; every other event of th
 )
 async def log_events(request: Ask, services: Book) -> Response[Receipt]:
     """Keep events. Everything that is not named in `refused` is durable when the answer comes; repeats are welcome."""
-    require_scope(request.user, WRITE)
+    if request.user.package is not None:
+        await services.ask(refuse_ended, services, request.user.package)
+    else:
+        require_scope(request.user, WRITE)
     body = await request.body()
     batch = await _read(request, services, body)
     receipt = await asyncio.wrap_future(services.writer.submit(batch))
@@ -101,7 +105,7 @@ async def _allowed(
 ) -> tuple[Sequence[Checked], Sequence[Refusal]]:
     principal, find_job = request.user, services.journal.job
     runs = services.running is not None
-    if may_log_anything(principal) and not runs:
+    if may_log_anything(principal) and not runs and principal.package is None:
         return checked, ()
 
     def judge() -> tuple[Sequence[Checked], Sequence[Refusal]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -12,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -21,10 +22,13 @@ from pilotage.model.errors import PilotageError
 if TYPE_CHECKING:
     from litestar.types import ASGIApp
 
+    from pilotage.service.http.certificate import Certificate
+
 GRACE_SECONDS = 10
 """How long requests that are under way may take once the service was asked to stop."""
 
 KEEP_ALIVE_SECONDS = 30
+CERTIFICATE_TICKS = 50  # of a tenth of a second each
 BACKLOG = 512
 FILES_MAX = 16_384
 SOCKET_NAME_BYTES_MAX = 100  # of the 108 that the system has room for
@@ -62,10 +66,12 @@ class Listener(uvicorn.Server):
         started: Callable[[], None],
         stopping: Callable[[], None],
         beside: Sequence[socket.socket] = (),
+        certificate: Certificate | None = None,
     ) -> None:
         """Take who is told when requests are answered, and who is told before the last ones are waited for.
 
-        `beside` are further sockets on which the same is answered.
+        `beside` are further sockets on which the same is answered; they stay plain where a certificate makes the first
+        one speak TLS.
         """
         super().__init__(
             uvicorn.Config(
@@ -84,6 +90,7 @@ class Listener(uvicorn.Server):
             )
         )
         self._sockets = [bound, *beside]
+        self._certificate = certificate
         self._when_started = started
         self._when_stopping = stopping
         self.ended_by: int | None = None
@@ -94,9 +101,32 @@ class Listener(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer, then say so."""
-        await super().startup(sockets)
+        if self._certificate is None:
+            await super().startup(sockets)
+        else:
+            self.config.ssl = self._certificate.context
+            await super().startup(self._sockets[:1])
+            self.servers += [await self._serve_plainly(each) for each in self._sockets[1:] if self.started]
         if self.started:
             self._when_started()
+
+    async def _serve_plainly(self, bound: socket.socket) -> asyncio.Server:
+        config = self.config
+
+        def protocol() -> asyncio.Protocol:
+            made: Any = config.http_protocol_class
+            answering: asyncio.Protocol = made(
+                config=config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+            return answering
+
+        return await asyncio.get_running_loop().create_server(protocol, sock=bound, backlog=BACKLOG)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look from time to time whether there is another certificate; whether it is time to end."""
+        if self._certificate is not None and counter % CERTIFICATE_TICKS == 0:
+            self._certificate.look()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let those go who would wait for news, then finish the requests that are under way."""
@@ -181,7 +211,9 @@ def _way_out(fault: OSError) -> str:
     return "choose an address of this computer with --host: 127.0.0.1 for itself alone, 0.0.0.0 for everybody"
 
 
-def url_of(bound: socket.socket) -> str:
+def url_of(bound: socket.socket, *, scheme: str = "http") -> str:
     """The base URL of a bound socket, without a slash at its end."""
     host, port = bound.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    if scheme == "https":  # a certificate is for a name, and "all addresses" is none
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

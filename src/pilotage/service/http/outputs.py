@@ -9,8 +9,9 @@ from litestar import MediaType, Response, get
 from litestar.params import PathParameter, QueryParameter
 
 from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts
+from pilotage.book.settle import default_state
 from pilotage.model.layout import PackageId
-from pilotage.model.outputs import LogPlace, OutputsPage, PackageOutput, PublishedFile
+from pilotage.model.outputs import LogPlace, Measured, OutputsPage, PackageOutput, PublishedFile
 from pilotage.model.payloads import OutputFile
 from pilotage.model.work import LogText
 from pilotage.service.http.asking import Ask, Book
@@ -142,7 +143,7 @@ async def package_outputs(request: Ask, services: Book, job: JobPath, package: P
 def _output(
     services: Services, running: Running, job: JobRow, place: PackageId, facts: PackageFacts | None
 ) -> PackageOutput:
-    known = facts if facts is not None else PackageFacts(state=job.state)
+    known = facts if facts is not None else PackageFacts(state=default_state(job))
     number = known.attempt or 0
     last = known.attempts.get(number, AttemptFacts())
     base = f"/v1/jobs/{job.job}/packages/{place.dotted}/logs/{number}"
@@ -163,6 +164,7 @@ def _output(
         application_error=places["stderr"],
         folder=running.folder_of(job) or "",
         outputs=_manifest(services, job, place, last) if last.granted_at is not None else (),
+        measured=msgspec.convert(last, Measured, from_attributes=True),
     )
 
 

@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 from litestar import get
 
-from pilotage.book.rows import Counted, JobRow, PackageFacts, StageRow
+from pilotage.book.rows import AttemptFacts, Counted, JobRow, PackageFacts, StageRow
 from pilotage.book.shapes import shape_of
 from pilotage.engine.engine import Engine
+from pilotage.model.events import parse_dotted
 from pilotage.model.explanations import Explanation, Why, WhyCode
 from pilotage.model.layout import PackageId
+from pilotage.model.outcomes import ExitCodeGasw
 from pilotage.model.progress import CARDS_MAX, FailureCard, FailureGroup, Progress, StageProgress
 from pilotage.model.states import FINAL_NAMES
 from pilotage.service.http.asking import Ask, Book
 from pilotage.service.http.error_responses import faults
 from pilotage.service.http.parameters import JobPath, PackagePath
+from pilotage.service.http.running import Running
 from pilotage.service.http.services import Services
-from pilotage.service.messages import ADOPTED
+from pilotage.service.http.unpublished import fault_left, left_unpublished
+from pilotage.service.http.viewing import unheard
+from pilotage.service.messages import ADOPTED, MADE_BEFORE
 from pilotage.service.packages import ShownPackage
 from pilotage.service.reading import package_place
+from pilotage.service.running.publishing import Unpublished
 from pilotage.service.running.standstill import Stand, stand_of
 
 FAILURES_LOOKED_AT = 5_000
-"""Packages that failed, looked at to group them: of more than these, those behind count with the largest group."""
+"""Packages that failed, looked at one by one: of more than these, those behind count with the largest group."""
+NOT_PUBLISHED = "not-published"
+"""The reason on the card of a package that is done, and whose files could not get their names."""
 
 NAMES_SHOWN = 3
 PILOTS_LOOKED_AT = 10_000
@@ -33,11 +41,15 @@ LINES_TOLD = 3
 STAGES_MAX = 1000
 _DONE = "state in (DONE, CLEARED)"
 _COUNTS = {
-    "adopted": f"{_DONE} and site={ADOPTED}",
+    "adopted": f"{_DONE} and (site={ADOPTED} or reason={MADE_BEFORE})",
     "healed": f"{_DONE} and attempts>1",
     "retrying": "state in (SUBMITTED, WAITING, READY) and attempts>0",
     "retried": "state in (SCHEDULED, RUNNING) and attempts>1",
 }
+_AFTER_FAILURES = ("healed", "retrying", "retried")
+_NOBODYS_FAULT = ("preempted", "rescheduled", "dropped")
+_STOPPED = ("wall-time", "out-of-memory", "looping")
+_NO_FAILURE = (ExitCodeGasw.SUCCESS, ExitCodeGasw.EXECUTION_CANCELED)
 
 
 @get(
@@ -52,22 +64,27 @@ async def progress(request: Ask, services: Book, job: JobPath) -> Progress:
     running = services.running
     progress = await services.ask(_by_the_counts, services, request, job)
     if running is None or not running.jobs.alive:
-        return progress
+        return await services.ask(_at_rest, services, request, progress)
 
-    def stand(engine: Engine) -> tuple[Stand, int, tuple[str, str]]:
+    def stand(engine: Engine) -> tuple[Stand, int, Unpublished | None]:
         return stand_of(engine, job), running.jobs.unpublished(job), running.jobs.publishing_fault(job)
 
     # Asked after the book was: of a job that is over there, the engine knows whether its files are under their names.
-    stands, unpublished, (fault, cure) = await asyncio.wrap_future(running.jobs.ask(stand))
+    stands, unpublished, fault = await asyncio.wrap_future(running.jobs.ask(stand))
     over = progress.state in FINAL_NAMES
     stuck, next_step = ("", "") if over else (stands.stuck, stands.next_step)
-    if fault and (over or stuck):  # it is held for this, and not over before its files have their names
-        stuck, next_step = fault, f"{cure or 'mend that'}; then: pilotage release {job}"
+    failures = progress.failures
+    if fault is not None:
+        cure = _cure(fault, job)
+        failures = (_unpublished_group(progress, fault, next_step=cure), *failures)
+        if over or stuck:  # it is held for this, and not over before its files have their names
+            stuck, next_step = fault.what, cure
     trouble = stands.trouble
-    if stands.is_of_pilots and not over and (said := await services.ask(_last_words, services)):
-        trouble += f"; the last one said: {said}"
+    if stands.troubled_site and not over:
+        trouble += await _words_of(services, running, stands.troubled_site)
     return msgspec.structs.replace(
-        progress,
+        _with_running(progress, stands.running),
+        failures=failures[:CARDS_MAX],
         slots=stands.slots,
         result=stands.result if over else None,
         unpublished=unpublished,
@@ -77,10 +94,64 @@ async def progress(request: Ask, services: Book, job: JobPath) -> Progress:
     )
 
 
-def _last_words(services: Services) -> str:
-    """The end of what the last pilot wrote that ended; nothing where none wrote anything."""
+def _at_rest(services: Services, request: Ask, progress: Progress) -> Progress:
+    """The same, with what is known of a job that is over where no service runs it: whether its files have their names."""
+    if progress.state not in FINAL_NAMES:
+        return progress
+    fault = fault_left(services, services.reading.job(request.user, progress.job))
+    if fault is None:
+        return progress
+    cure = _tried_by(progress.job)
+    failures = (_unpublished_group(progress, fault, next_step=cure), *progress.failures)
+    return msgspec.structs.replace(
+        progress, failures=failures[:CARDS_MAX], unpublished=fault.count, stuck=fault.what, next_step=cure
+    )
+
+
+def _cure(fault: Unpublished, job: str) -> str:
+    return f"{fault.next_step or 'mend that'}; then: pilotage release {job}"
+
+
+def _tried_by(job: str) -> str:
+    return f"a service tries again, and says what is in the way: pilotage attach {job}"
+
+
+def _with_running(progress: Progress, running: Mapping[int, int] | None) -> Progress:
+    """The same, without those among the running that only wait with their agents until a slot is free."""
+    if running is None:
+        return progress
+    stages = tuple(
+        msgspec.structs.replace(each, running=min(each.running, running.get(each.stage, 0))) for each in progress.stages
+    )
+    return msgspec.structs.replace(progress, running=min(progress.running, sum(running.values())), stages=stages)
+
+
+def _unpublished_group(progress: Progress, fault: Unpublished, *, next_step: str) -> FailureGroup:
+    """Packages that are done and whose files are not under their names."""
+    place = parse_dotted(fault.package)
+    card = FailureCard(
+        package=fault.package,
+        path=place.path(progress.name) if place is not None else "",
+        attempt=fault.attempt,
+        reason=NOT_PUBLISHED,
+        exit_message=fault.what,
+        next_step=next_step,
+    )
+    return FailureGroup(count=fault.count, card=card)
+
+
+async def _words_of(services: Services, running: Running, site: str) -> str:
+    """What a site said, or else the last of its pilots, to follow what is wrong with it."""
+    if said := running.jobs.said_of_site(site):
+        return f": {said}"
+    words = await services.ask(_last_words, services, site)
+    return f"; the last one said: {words}" if words else ""
+
+
+def _last_words(services: Services, site: str) -> str:
+    """The end of what the last pilot of a site wrote that ended; nothing where none wrote anything."""
     rows = services.journal.pilots(after="", limit=PILOTS_LOOKED_AT)
-    ended = [row for row in rows if row.ended_at is not None]
+    ended = [row for row in rows if row.ended_at is not None and row.site in (site, None)]
     last = max(ended, key=lambda row: row.ended_at or 0.0, default=None)
     lines = (last.stderr or "").strip().splitlines() if last is not None else []
     return " / ".join(lines[-LINES_TOLD:])
@@ -144,16 +215,34 @@ def _counted(services: Services, request: Ask, row: JobRow) -> dict[str, int]:
 
     def count() -> dict[str, int]:
         counted = services.reading.count_packages
-        return {name: counted(request.user, text, job=row) for name, text in _COUNTS.items()}
+        found = {name: counted(request.user, text, job=row) for name, text in _COUNTS.items()}
+        for name in _AFTER_FAILURES:
+            if found[name]:
+                found[name] -= _without_failures(services, row, _COUNTS[name])
+        return found
 
     return services.pace.paced(_asked("counts", row), (row.heard_at, row.done, row.running), count)
+
+
+def _without_failures(services: Services, row: JobRow, text: str) -> int:
+    """How many of these packages were only stopped, by whoever may, and begun again: nothing of them has failed."""
+    packages = _looked_through(services, row, text)
+    return sum(
+        found.facts is not None and not any(map(_has_failed, found.facts.attempts.values())) for found in packages
+    )
+
+
+def _has_failed(attempt: AttemptFacts) -> bool:
+    if attempt.finished_at is not None:
+        return attempt.exit_code not in _NO_FAILURE
+    return attempt.lost_at is not None and attempt.lost_reason not in _NOBODYS_FAULT
 
 
 def _failures(services: Services, row: JobRow) -> tuple[FailureGroup, ...]:
     def group() -> tuple[FailureGroup, ...]:
         groups: dict[tuple[object, ...], tuple[int, ShownPackage]] = {}
         looked = 0
-        for found in _aborted(services, row):
+        for found in _looked_through(services, row, "state=ABORTED and dropped=false"):
             facts = found.facts
             kind = _kind(facts) if facts is not None else ("job",)
             count, first = groups.get(kind, (0, found))
@@ -174,10 +263,11 @@ def _asked(what: str, row: JobRow) -> str:
     return f"{what} {row.job} {row.finished_at if row.state in FINAL_NAMES else ''}"
 
 
-def _aborted(services: Services, row: JobRow) -> Iterator[ShownPackage]:
+def _looked_through(services: Services, row: JobRow, text: str) -> Iterator[ShownPackage]:
+    """The first packages of a job that a query asks for."""
     cursor, looked = None, 0
     while looked < FAILURES_LOOKED_AT:
-        found = services.reading.packages_of(row, "state=ABORTED", cursor=cursor, limit=1000)
+        found = services.reading.packages_of(row, text, cursor=cursor, limit=1000)
         yield from found.items
         looked += len(found.items)
         cursor = found.next
@@ -190,7 +280,10 @@ def _kind(facts: PackageFacts) -> tuple[object, ...]:
     last = facts.attempts.get(facts.attempt or 0)
     if facts.cause == "upstream" or last is None:
         return (facts.cause,)
-    return (facts.cause, last.reason or last.lost_reason, last.exit_code, last.exit_status, last.signal)
+    reason = last.reason or last.lost_reason
+    # What was stopped from outside ends as it can: at once, or only when it is killed. The cause is the same.
+    ended = (last.exit_status, last.signal) if reason not in _STOPPED else ()
+    return (facts.cause, reason, last.exit_code, *ended)
 
 
 def card_of(job: JobRow, package: ShownPackage) -> FailureCard:
@@ -220,6 +313,7 @@ def card_of(job: JobRow, package: ShownPackage) -> FailureCard:
         exit_status=last.exit_status,
         signal=last.signal,
         peak_memory_bytes=last.peak_memory_bytes,
+        peak_memory_below_bytes=last.peak_memory_below_bytes,
         site=last.site or "",
         node=last.node or "",
     )
@@ -250,18 +344,26 @@ async def explain(request: Ask, services: Book, job: JobPath, package: PackagePa
     found = await services.ask(look)
     running = services.running
     if running is not None and running.jobs.alive:
-        told = await asyncio.wrap_future(
-            running.jobs.ask(lambda engine: engine.explain(job, place.dotted, found.facts))
-        )
+
+        def ask(engine: Engine) -> tuple[Explanation | None, Unpublished | None]:
+            return engine.explain(job, place.dotted, found.facts), running.jobs.publishing_fault(job)
+
+        told, fault = await asyncio.wrap_future(running.jobs.ask(ask))
         if told is not None:
+            if fault is not None and fault.package == place.dotted:
+                why = Why(code="job-held", message=fault.what, subject=job, next_step=_cure(fault, job))
+                return msgspec.structs.replace(told, reasons=(why, *told.reasons))
             return told
-    return _by_the_book(found, place)
+    return await services.ask(_by_the_book, services, found, place)
 
 
-def _by_the_book(found: ShownPackage, place: PackageId) -> Explanation:
-    facts = found.facts if found.facts is not None else PackageFacts(state=found.job.state)
+def _by_the_book(services: Services, found: ShownPackage, place: PackageId) -> Explanation:
+    facts = found.facts if found.facts is not None else unheard(found.job, found.activity)
     reasons: list[Why] = []
-    if facts.state in _OVER:
+    if facts.state == "DONE" and place.dotted in left_unpublished(services, found.job):
+        message, step = "it is done, and what it made is not under its names", _tried_by(found.job.job)
+        reasons.append(Why(code="done", message=message, since=facts.entered_at, next_step=step))
+    elif facts.state in _OVER:
         code, message = _OVER[facts.state]
         message += f": {facts.cause}" if facts.cause else ""
         message += f" ({facts.cause_message})" if facts.cause_message else ""

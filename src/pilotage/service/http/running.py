@@ -16,6 +16,7 @@ from pilotage.book.rows import JobRow
 from pilotage.engine.engine import Engine
 from pilotage.model.operations import Accepted, AnyOperation
 from pilotage.model.outcomes import ClearedBy
+from pilotage.model.site_exchange import SiteSays
 from pilotage.model.submission import Origin, RunPlan, Submission, SubmissionAnswer
 from pilotage.model.work import AgentSays
 from pilotage.ports import FileStore, Journal, WorkIndex
@@ -24,6 +25,9 @@ from pilotage.service.http.errors import BookOnly, Malformed
 from pilotage.service.http.services import Services
 from pilotage.service.http.views import View
 from pilotage.service.retention import Action
+from pilotage.service.running.publishing import Unpublished
+from pilotage.service.running.site_keeping import KeptSites
+from pilotage.service.running.unwired import SiteDeed
 
 SUBMISSION_BYTES_MAX = 2**30
 CONTENT_BYTES_MAX = 256 * 2**20
@@ -58,12 +62,24 @@ class RunsJobs(Protocol):
         """What an agent says; the answer as it goes over the wire."""
         ...
 
+    def exchange_with_site(self, says: SiteSays) -> Future[bytes]:
+        """What the agent of a site says; the answer as it goes over the wire. Raises `UnknownSite`."""
+        ...
+
+    def said_of_site(self, site: str) -> str:
+        """What a site said last that kept things from being done there; nothing where all is well."""
+        ...
+
     def submit(self, submission: Submission) -> Future[SubmissionAnswer]:
         """Bring a job in."""
         ...
 
     def operate(self, operation: AnyOperation) -> Future[Accepted]:
         """Ask for an operation; fails with `OperationRefused`."""
+        ...
+
+    def operate_site(self, deed: SiteDeed, site: str, *, message: str = "") -> Future[Accepted]:
+        """Have something done with a site; fails with `OperationRefused`."""
         ...
 
     def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
@@ -74,8 +90,8 @@ class RunsJobs(Protocol):
         """How many grants of a job have not led to files under their names; to be asked within a question only."""
         ...
 
-    def publishing_fault(self, job: str) -> tuple[str, str]:
-        """Why files of a job have not got their names, and what to do about it; to be asked within a question only."""
+    def publishing_fault(self, job: str) -> Unpublished | None:
+        """What of a job has not got its names, and why; to be asked within a question only."""
         ...
 
     def seen_to(self, action: Action) -> None:
@@ -92,6 +108,23 @@ class RunsJobs(Protocol):
 
     def stop(self) -> None:
         """Let what is under way be written, and end."""
+        ...
+
+
+class KeepsSites(Protocol):
+    """Who keeps the sites as their file says."""
+
+    @property
+    def known(self) -> KeptSites:
+        """The sites as they are kept, and what is wrong with their file."""
+        ...
+
+    def start(self) -> None:
+        """Begin to look at the file."""
+        ...
+
+    def stop(self) -> None:
+        """Look no more."""
         ...
 
 
@@ -117,11 +150,17 @@ class Asked:
 class Running:
     """What runs jobs, as requests see it."""
 
-    def __init__(self, jobs: RunsJobs, *, journal: Journal, plan: Plan) -> None:
-        """Take what runs them, and what says beforehand what that would come to; nothing runs before `start`."""
+    def __init__(self, jobs: RunsJobs, *, journal: Journal, plan: Plan, sites: KeepsSites | None = None) -> None:
+        """Take what runs them, what says beforehand what that would come to, and who keeps the sites, if anybody does.
+
+        Nothing runs before `start`.
+        """
         self.jobs = jobs
         self.plan = plan
+        self.sites = sites
         self.asked = Asked()
+        self.dismissed = ""  # why agents are told to leave
+        self._when_dismissed: list[Callable[[], None]] = []
         self._journal = journal
         self._origin = lru_cache(maxsize=4096)(self._read_origin)
         self._once: OrderedDict[tuple[str, str], asyncio.Future[Any]] = OrderedDict()
@@ -129,10 +168,24 @@ class Running:
     def start(self) -> None:
         """Go on with the jobs of the book."""
         self.jobs.start()
+        if self.sites is not None:
+            self.sites.start()
 
     def stop(self) -> None:
         """End in good order."""
+        if self.sites is not None:
+            self.sites.stop()
         self.jobs.stop()
+
+    def dismiss(self, reason: str) -> None:
+        """Have every agent leave, whatever it holds; any thread may say so."""
+        self.dismissed = reason
+        for tell in self._when_dismissed:
+            tell()
+
+    def when_dismissed(self, tell: Callable[[], None]) -> None:
+        """Have somebody told when agents are to leave."""
+        self._when_dismissed.append(tell)
 
     def folder_of(self, row: JobRow) -> str | None:
         """The folder of a job's results; None of a job that is not run here."""

@@ -1,4 +1,4 @@
-"""What is around the jobs, over HTTP: sites, pilots, nodes, statistics, how far the book is, and whether all is well."""
+"""What is around the jobs, over HTTP: pilots, nodes, statistics, how far the book is, and whether all is well."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pilotage.model.version import VERSION
 from pilotage.service.http.asking import Ask, Book
 from pilotage.service.http.error_responses import faults
 from pilotage.service.http.parameters import AfterName, Limit
-from pilotage.service.http.viewing import node_view, pilot_view, site_view
-from pilotage.service.http.views import FlowsView, HealthView, NodesPage, PilotsPage, PositionView, SitesView
+from pilotage.service.http.viewing import node_view, pilot_view
+from pilotage.service.http.views import FlowsView, HealthView, NodesPage, PilotsPage, PositionView
 from pilotage.service.writer import WriterStopped
 
 Window = Annotated[Literal["1m", "1h", "1d"], QueryParameter(description="The time before now that is looked at.")]
@@ -73,16 +73,6 @@ async def nodes(request: Ask, services: Book, after: AfterName = "", limit: Limi
     return await services.ask(answer)
 
 
-@get("/v1/sites", operation_id="sites", summary="Sites", tags=["sites"], responses=faults(401, 403, 503))
-async def sites(request: Ask, services: Book) -> SitesView:
-    """Every site and how it stands."""
-
-    def answer() -> SitesView:
-        return SitesView(sites=[site_view(row) for row in services.reading.sites(request.user)])
-
-    return await services.ask(answer)
-
-
 @get(
     "/healthz",
     operation_id="health",
@@ -99,4 +89,4 @@ async def health(services: Book) -> HealthView:
     return HealthView(status="ok", version=VERSION)
 
 
-SURROUNDING_ROUTES = (position, flows, pilots, nodes, sites)
+SURROUNDING_ROUTES = (position, flows, pilots, nodes)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from pilotage.book.facts import read_tags, tags_of
-from pilotage.book.rows import AttemptFacts, Counted, JobRow, NodeRow, PackageFacts, PilotRow, SiteRow, StageRow
+from pilotage.book.rows import AttemptFacts, Counted, JobRow, NodeRow, PackageFacts, PilotRow, StageRow
 from pilotage.book.settle import compound_state, settle
 from pilotage.model.layout import PackageId
 from pilotage.model.payloads import AccessRule
@@ -26,7 +26,6 @@ from pilotage.service.http.views import (
     PackageView,
     PhaseView,
     PilotView,
-    SiteView,
     StageView,
 )
 
@@ -107,7 +106,7 @@ def package_view(
 ) -> PackageView:
     """A package as it is answered; without facts nothing was heard of it, and it stands where its job puts it."""
     heard = facts is not None
-    row = facts if facts is not None else _unheard(job, activity)
+    row = facts if facts is not None else unheard(job, activity)
     return PackageView(
         id=place.dotted,
         path=place.path(job.name),
@@ -143,7 +142,8 @@ def package_view(
     )
 
 
-def _unheard(job: JobRow, activity: str) -> PackageFacts:
+def unheard(job: JobRow, activity: str) -> PackageFacts:
+    """A package of which nothing was heard: it stands where its job puts it."""
     facts = PackageFacts(activity=activity)
     settle(facts, job)
     return facts
@@ -212,8 +212,3 @@ def node_view(row: NodeRow) -> NodeView:
     """A node's row as it is answered."""
     plain = {name: getattr(row, name) for name in NodeView.__struct_fields__}
     return NodeView(**{**plain, "software": _json(row.software), "environment": _json(row.environment)})
-
-
-def site_view(row: SiteRow) -> SiteView:
-    """A site's row as it is answered."""
-    return SiteView(**{name: getattr(row, name) for name in SiteView.__struct_fields__})

@@ -153,7 +153,12 @@ class AttemptView(View, frozen=True, kw_only=True):
     exit_status: int | None
     signal: int | None
     peak_memory_bytes: int | None
+    peak_memory_below_bytes: int | None
     cpu_seconds: float | None
+    cpu_user_seconds: float | None
+    cpu_system_seconds: float | None
+    read_bytes: int | None
+    written_bytes: int | None
     phase: str | None
     created_at: float | None
     queued_at: float | None
@@ -265,16 +270,6 @@ class NodeView(View, frozen=True, kw_only=True):
     updated_at: float
 
 
-class SiteView(View, frozen=True, kw_only=True):
-    """A place that runs attempts."""
-
-    site: str
-    kind: str
-    status: str
-    message: str
-    updated_at: float
-
-
 class JobsPage(View, frozen=True, kw_only=True):
     """Some jobs in the order of their ids; `next` is the cursor of the next page, where there is one."""
 
@@ -334,9 +329,3 @@ class NodesPage(View, frozen=True, kw_only=True):
 
     nodes: list[NodeView]
     next: str | None
-
-
-class SitesView(View, frozen=True, kw_only=True):
-    """All sites."""
-
-    sites: list[SiteView]

@@ -22,7 +22,7 @@ from pilotage.service.running.at_work import JobAtWork, JobsAtWork
 from pilotage.service.running.completing import Completer
 from pilotage.service.running.keys import is_complete
 from pilotage.service.running.manifests import Manifests
-from pilotage.service.running.publishing import Hold, Publisher
+from pilotage.service.running.publishing import Hold, Publisher, Unpublished
 
 log = logging.getLogger(__name__)
 
@@ -31,36 +31,54 @@ class Aftermath:
     """Follows the events of each step in the order of the book; one thread uses it."""
 
     def __init__(
-        self, jobs: JobsAtWork, manifests: Manifests, *, store: FileStore, index: WorkIndex, hold: Hold
+        self,
+        jobs: JobsAtWork,
+        manifests: Manifests,
+        *,
+        store: FileStore,
+        index: WorkIndex,
+        hold: Hold,
+        on_its_way: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """Take the jobs, their files, and how a job is held whose files cannot be published."""
+        """Take the jobs, their files, and how a job is held whose files cannot be published.
+
+        `on_its_way` says whether events of a job follow that the engine knows already: it runs ahead of what is durable.
+        """
         self._jobs = jobs
         self._manifests = manifests
         self._store = store
         self._index = index
-        self._publisher = Publisher(store, manifests, hold=hold)
+        self._publisher = Publisher(store, manifests, hold=hold, are_rivals=jobs.are_rivals)
         self._completer = Completer(store, index)
-        self._spent: dict[
-            str, dict[str, list[float]]
-        ] = {}  # by job and activity: how many succeeded, and their seconds
+        # By job and activity: how many succeeded, and their seconds, as far as that was not noted yet.
+        self._spent: dict[str, dict[str, list[float]]] = {}
+        self._timed: dict[str, int] = {}  # by job: how many succeeded
+        self._on_its_way = on_its_way
+        self._lingering: dict[str, None] = {}  # jobs that were over by the engine before all of it had come here
 
     def stop(self) -> None:
-        """Work out nothing more."""
+        """Work out nothing more; how long things took is noted."""
+        for job in list(self._spent):
+            self._note_times(job)
         self._completer.stop()
 
     def unpublished(self, job: str) -> int:
         """How many packages of a job are done and could not be published."""
         return self._publisher.waiting(job)
 
-    def fault(self, job: str) -> tuple[str, str]:
-        """Why something of a job could not be published, and what to do about it; nothing where all could."""
+    def fault(self, job: str) -> Unpublished | None:
+        """What of a job could not be published, and why; None where all could."""
         return self._publisher.fault(job)
+
+    def check_inputs(self, assignment: Assignment) -> None:
+        """Refuse what reads files that could not be published. Raises `StoreError`."""
+        self._publisher.check_inputs(assignment)
 
     def follow(self, engine: Engine, events: Sequence[Checked]) -> None:
         """Do what follows from the events of a step."""
         granted: list[AttemptRef] = []
         adopted: set[AttemptRef] = set()
-        touched: dict[str, None] = {}
+        touched, self._lingering = self._lingering, {}
         for one in events:
             kind = type(one.data)
             if kind is payloads.CommitGranted:
@@ -129,15 +147,13 @@ class Aftermath:
 
     def _let_go(self, job: str) -> None:
         """A job is over: what is kept for it beside the book is not needed any more."""
+        if self._on_its_way(job):
+            self._lingering[job] = None  # the last of its files may not have their names yet
+            return
         at_work = self._jobs.get(job)
         if at_work is not None and not self._publisher.waiting(job):
-            spent = self._spent.pop(job, {})
-            if spent:
-                times = {activity: (int(count), seconds) for activity, (count, seconds) in spent.items()}
-                try:
-                    self._index.note_times(at_work.folder, at_work.expansion.definition.job, times)
-                except StoreError as fault:
-                    log.warning("how long %s took is not remembered: %s", job, fault)
+            self._note_times(job)
+            self._timed.pop(job, None)
             self._store.forget(at_work.folder, job)
             self._jobs.let_go(job)
 
@@ -168,6 +184,20 @@ class Aftermath:
             times = spent.setdefault(at_work.activity(number), [0.0, 0.0])
             times[0] += 1
             times[1] += sum(seconds)
+            count = self._timed[at_work.job] = self._timed.get(at_work.job, 0) + 1
+            if not count & (count - 1):  # ever more seldom: a plan made meanwhile has something to go by
+                self._note_times(at_work.job)
+
+    def _note_times(self, job: str) -> None:
+        """Have it remembered how long packages of a job took."""
+        spent, at_work = self._spent.pop(job, {}), self._jobs.get(job)
+        if not spent or at_work is None:
+            return
+        times = {activity: (int(count), seconds) for activity, (count, seconds) in spent.items()}
+        try:
+            self._index.note_times(at_work.folder, at_work.expansion.definition.job, times)
+        except StoreError as fault:
+            log.warning("how long %s took is not remembered: %s", job, fault)
 
     def _on_expanded(self, engine: Engine, one: Checked) -> None:
         assert isinstance(one.data, payloads.StageExpanded)

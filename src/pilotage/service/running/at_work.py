@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection
+from functools import partial
+
+import msgspec
 
 from pilotage.language import Expansion
 from pilotage.model.errors import PilotageError
@@ -12,15 +15,18 @@ from pilotage.model.events import parse_dotted
 from pilotage.model.exchange import Assignment, AttemptRef
 from pilotage.model.plan import JobPlan
 from pilotage.model.submission import Origin
-from pilotage.model.work import Work
-from pilotage.ports import FileStore, Journal, MadeWork, StoredFile, WorkFields, WorkIndex
+from pilotage.model.work import Work, WorkScript
+from pilotage.ports import FileStore, Journal, MadeWork, Mark, StoredFile, WorkFields, WorkIndex
 from pilotage.service.running.expanding import Expanded
 from pilotage.service.running.keys import fields_of, is_complete, key_of
 from pilotage.service.running.manifests import Manifest, Manifests
+from pilotage.service.running.rivals import are_rivals
 from pilotage.service.running.submission import recall
 from pilotage.service.running.works import compose
 
 log = logging.getLogger(__name__)
+
+_NUMBERS_MAX = 8192
 
 
 class JobAtWork:
@@ -44,16 +50,26 @@ class JobAtWork:
         self.origin = origin
         self.folder = origin.folder
         self.has_earlier = False  # something was made in its folder before it
+        self._numbers: dict[str, int] = {}  # of packages that were asked for lately
         self._staged = staged
         self._kept = kept
         self._asked: dict[AttemptRef, tuple[int, WorkFields]] = {}  # of attempts that are under way, with the number
+        self._keys: dict[AttemptRef, str] = {}  # of those of them whose key was asked for
         self._placed: dict[AttemptRef, dict[str, StoredFile]] = {}  # their inputs whose checksums are not known
         self._store = store
+        self._mark: Mark | None = None  # made for the first attempt
 
     def number(self, package: str) -> int | None:
         """The number of the package at a dotted place."""
-        place = parse_dotted(package)
-        return None if place is None else self.plan.number(place.stage, place.line, place.number)
+        found = self._numbers.get(package)
+        if found is None:
+            place = parse_dotted(package)
+            found = None if place is None else self.plan.number(place.stage, place.line, place.number)
+            if found is not None:  # and stays so, also where the job grows
+                if len(self._numbers) >= _NUMBERS_MAX:
+                    self._numbers.clear()
+                self._numbers[package] = found
+        return found
 
     def number_of(self, ref: AttemptRef) -> int | None:
         """The number of the package of an attempt: of one that is under way it is remembered."""
@@ -74,6 +90,8 @@ class JobAtWork:
             for source in assignment.inputs
             if (found := self.number(source.package)) is not None
         }
+        if self._mark is None:
+            self._mark = self._store.mark(self.folder, self.job)
         work = compose(
             self.expansion,
             number,
@@ -81,14 +99,29 @@ class JobAtWork:
             self.origin,
             staged=self._staged,
             kept=self._kept,
+            mark=self._mark,
+            granted=sorted(granted),
             manifest_of=lambda producer: manifests.of(granted[producer]) if producer in granted else None,
         )
-        fields = fields_of(work)
+        fields = fields_of(self._with_scripts_of_now(work) if work.pre or work.post else work)
         self._asked[assignment.ref] = (number, fields)
+        self._keys.pop(assignment.ref, None)
         if not is_complete(fields):
             unknown = [name for name, sha256 in fields.inputs.items() if not sha256]
             self._placed[assignment.ref] = self._store.look_up(self.folder, unknown)
         return work
+
+    def _with_scripts_of_now(self, work: Work) -> Work:
+        """The same with the scripts beside it as they are: they run in the folder, and not as they were captured."""
+
+        def of_now(script: WorkScript | None) -> WorkScript | None:
+            if script is None or not script.files:
+                return script
+            checksum = partial(self._store.checksum, self.folder)
+            files = [msgspec.structs.replace(each, sha256=checksum(each.name) or each.sha256) for each in script.files]
+            return msgspec.structs.replace(script, files=tuple(files))
+
+        return msgspec.structs.replace(work, pre=of_now(work.pre), post=of_now(work.post))
 
     def asked_again(self, assignment: Assignment, manifests: Manifests) -> None:
         """Work out what an attempt was asked for that a service has given out which is gone.
@@ -105,14 +138,17 @@ class JobAtWork:
     def earlier_key(self, ref: AttemptRef) -> tuple[str, str] | None:
         """The folder and the key under which an earlier run may have made what an attempt is asked for."""
         asked = self._asked.get(ref) if self.has_earlier else None
-        return (self.folder, key_of(asked[1])) if asked is not None and is_complete(asked[1]) else None
+        if asked is None or not is_complete(asked[1]):
+            return None
+        key = self._keys[ref] = key_of(asked[1])
+        return self.folder, key
 
     def made(self, ref: AttemptRef, manifest: Manifest) -> MadeWork:
         """What a granted attempt made, for those who ask for the same later."""
         _, fields = self._asked.pop(ref)
         placed = self._placed.pop(ref, {})
         return MadeWork(
-            key=key_of(fields),
+            key=self._keys.pop(ref, "") or key_of(fields),
             fields=fields,
             folder=self.folder,
             document=self.expansion.definition.job,
@@ -124,6 +160,7 @@ class JobAtWork:
     def forget(self, ref: AttemptRef) -> None:
         """An attempt is over without a grant."""
         self._asked.pop(ref, None)
+        self._keys.pop(ref, None)
         self._placed.pop(ref, None)
 
 
@@ -174,6 +211,10 @@ class JobsAtWork:
         """Which of some jobs are of a folder, laid out."""
         found = ((job, self.get(job)) for job in sorted(jobs))
         return [(job, each.expansion) for job, each in found if each is not None and each.folder == folder]
+
+    def are_rivals(self, job: str, other: str) -> bool:
+        """Whether a job must not replace what another has made."""
+        return are_rivals(self._journal, job, other)
 
     def let_go(self, job: str) -> None:
         """A job is over, or was not taken: it is had from the book should anybody ask."""

@@ -7,9 +7,11 @@ are looked at: a million packages cost no more than one.
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Protocol
 
@@ -34,6 +36,15 @@ INPUTS_BYTES_MAX = 16 * 2**20
 PROGRAM_BYTES_MAX = 16 * 2**20
 """A program or script larger than this is known by its checksum, and brought from its folder."""
 
+_INTERPRETER = re.compile(r"(?:ba|da|k|z)?(sh|python|perl|ruby|Rscript|node)[0-9.]*\Z")
+_TEXTS = {  # by interpreter: options after which no file follows, but a text or the name of a module
+    "sh": frozenset("c"),
+    "python": frozenset("cm"),
+    "perl": frozenset("eE"),
+    "ruby": frozenset("e"),
+    "Rscript": frozenset("e"),
+    "node": frozenset("ep"),
+}
 _GAP = "\0"  # stands for what differs between packages: no word with it can be the name of a file
 _LOOKED_AT_MAX = (
     100_000  # inputs of one template that are looked for; beyond it they are too many to be captured anyway
@@ -91,7 +102,7 @@ def capture(expansion: Expansion, files: Files, keep: Keep) -> dict[str, Capture
     """Store what a job brings along, through `keep`, and say what it is, by name."""
     made = _Made(expansion)
     found: dict[str, Captured] = {}
-    for name in dict.fromkeys(name for block in expansion.blocks for name in words_of(block, expansion.definition)):
+    for name in dict.fromkeys(name for block in expansion.blocks for name in _named(block, expansion.definition)):
         file = files.find(name)
         if file is not None and name not in made:
             found[name] = _captured(name, file, files, keep, content=file.size_bytes <= PROGRAM_BYTES_MAX)
@@ -113,9 +124,36 @@ def words_of(block: Block, definition: Definition) -> list[str]:
     names: dict[str, None] = {}
     for word in _words(block, definition):
         for part in (word, word.partition("=")[2]):  # `--config=settings.ini` names a file, too
-            if part and _GAP not in part and not part.startswith(("-", "/")) and not why_outside(part):
+            if _may_be_a_name(part):
                 names[tidy_name(part)] = None
     return list(names)
+
+
+def script_file(words: Sequence[str]) -> str:
+    """The file that a script beside a package is: its program, or what it has an interpreter read; empty where none is told.
+
+    Its other words are no matter: it runs in the document's folder, and may well write into what they name.
+    """
+    found = words[0] if words else ""
+    program = _INTERPRETER.match(found.rpartition("/")[2])
+    if program is not None:
+        options = list(takewhile(lambda word: word.startswith("-"), words[1:]))
+        texts = [word for word in options if not word.startswith("--") and not _TEXTS[program[1]].isdisjoint(word)]
+        found = words[len(options) + 1] if not texts and len(options) + 1 < len(words) else ""
+    return tidy_name(found) if _may_be_a_name(found) else ""
+
+
+def _may_be_a_name(word: str) -> bool:
+    return bool(word) and _GAP not in word and not word.startswith(("-", "/")) and not why_outside(word)
+
+
+def _named(block: Block, definition: Definition) -> Iterator[str]:
+    """The names of everything that the commands of a block speak of, and of the scripts beside them."""
+    yield from words_of(block, definition)
+    scripts = block.package.scripts
+    for script in (scripts.pre, scripts.post):
+        if script is not None and (name := script_file([_constant(block.bound(text)) for text in script.run])):
+            yield name
 
 
 def _words(block: Block, definition: Definition) -> Iterator[str]:

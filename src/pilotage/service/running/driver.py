@@ -163,6 +163,10 @@ class Driver:
         """Bring a job in; fails with `OperationRefused`. The token goes into the message."""
         return self._ask_core(make)
 
+    def tell(self, make: Callable[[int], Input]) -> Future[Accepted]:
+        """Bring in whatever else is answered; fails with `OperationRefused`. The token goes into the message."""
+        return self._ask_core(make)
+
     def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
         """Have a question answered between two steps; it must only look."""
         future: Future[Told] = Future()
@@ -178,7 +182,7 @@ class Driver:
             self._inbox.append(message)
             self._change.notify()
 
-    def _ask_core(self, make: Callable[[int], Asked | Submit], *, before: Sequence[Input] = ()) -> Future[Accepted]:
+    def _ask_core(self, make: Callable[[int], Input], *, before: Sequence[Input] = ()) -> Future[Accepted]:
         future: Future[Accepted] = Future()
         with self._change:
             if self._refuses(future):

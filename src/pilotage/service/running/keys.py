@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from pilotage.model.work import Work, WorkBinary, WorkScript
+from pilotage.model.work import Work, WorkBinary, WorkInput, WorkScript
 from pilotage.ports import WorkFields
 
 Checksum = Callable[[str], str | None]
@@ -27,7 +27,10 @@ def fields_of(work: Work) -> WorkFields:
     """What a work asks for, field by field; an input whose checksum is not known yet has an empty one."""
     commands = [(each.argv, each.stdin, each.stdout, each.stderr) for each in work.binaries]
     makes = any(each.outputs or each.stdout or each.stderr for each in work.binaries)
-    programs = {each.name: each.sha256 for each in work.inputs if each.executable}
+    programs: dict[str, str] = {}
+    inputs: dict[str, str] = {}
+    for given in (*work.inputs, *_files(work.pre), *_files(work.post)) if work.pre or work.post else work.inputs:
+        (programs if given.executable else inputs)[given.name] = given.sha256
     container = (work.container.image, work.container.engine) if work.container is not None else ()
     environment = [each.environment for each in work.binaries]
     return WorkFields(
@@ -36,8 +39,16 @@ def fields_of(work: Work) -> WorkFields:
         environment=_digest(environment) if len(environment) != 1 or environment[0] else _USUAL,
         # What makes no file is asked for as often as it is written: two equal commands are two.
         outputs=_digest([_outputs(each) for each in work.binaries] if makes else work.path),
-        inputs=_joined({each.name: each.sha256 for each in work.inputs if not each.executable}),
+        inputs=_joined(inputs),
     )
+
+
+def software_of(work: Work) -> tuple[str, ...]:
+    """What the field `software` is made of, by name: a description, an image, the programs that are brought along."""
+    files = (*work.inputs, *_files(work.pre), *_files(work.post))
+    image = work.container.image if work.container is not None else ""
+    names = [work.software, image, *(each.name for each in files if each.executable)]
+    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def completed(fields: WorkFields, checksum: Checksum) -> WorkFields | None:
@@ -90,6 +101,10 @@ def _outputs(binary: WorkBinary) -> list[tuple[str, str, str, bool]]:
 
 def _argv(script: WorkScript | None) -> tuple[str, ...]:
     return script.argv if script is not None else ()
+
+
+def _files(script: WorkScript | None) -> tuple[WorkInput, ...]:
+    return script.files if script is not None else ()
 
 
 def _digest(value: object) -> str:

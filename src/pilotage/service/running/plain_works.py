@@ -17,6 +17,8 @@ from pilotage.language.text.templates import Template, Values, literal_text, par
 from pilotage.model.definition import Binary, Definition, Scripts
 from pilotage.model.work import WorkBinary, WorkOutput
 
+_NO_STREAMS = ("", "", "")
+
 
 class PlainWork(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What differs between the packages of a plain block."""
@@ -36,6 +38,8 @@ class _Gaps:
         self._names = tuple(gap.name for gap in template.placeholders)
 
     def fill(self, values: Values) -> str:
+        if len(self._names) == 1:
+            return self._form % values[self._names[0]]
         return self._form % tuple([values[name] for name in self._names])
 
 
@@ -61,11 +65,13 @@ class PlainBlock:
     __slots__ = (
         "_binary",
         "_block",
+        "_columns",
         "_command",
         "_constants",
         "_definition",
         "_environment",
         "_inputs",
+        "_line_columns",
         "_needs_places",
         "_outputs",
         "_same",
@@ -78,13 +84,15 @@ class PlainBlock:
         self._block = block
         self._definition = definition
         self._binary = binary
-        self._constants = dict(block.constants)
+        self._constants: dict[str, str | tuple[str, ...]] = dict(block.constants)
+        self._columns = tuple(block.items.columns.items())
+        self._line_columns = tuple(block.line_items.columns.items())
         self._inputs = tuple(_Text(block.bound(given.name)) for given in binary.inputs)
-        self._staged = tuple(given.acquisition != "self" for given in binary.inputs)
+        staged = tuple(given.acquisition != "self" for given in binary.inputs)
+        self._staged = None if all(staged) else staged
         self._outputs = tuple(_Text(block.bound(output.name)) for output in binary.outputs)
-        self._streams = tuple(
-            _Text(block.bound(stream)) if stream else None for stream in (binary.stdin, binary.stdout, binary.stderr)
-        )
+        streams = (binary.stdin, binary.stdout, binary.stderr)
+        self._streams = tuple(_Text(block.bound(stream)) if stream else None for stream in streams if any(streams))
         self._environment = environment_levels(definition, block.package, binary, {}).exported
         self._command = _plain_command(binary, block)
         gaps = _gaps(binary)
@@ -105,17 +113,19 @@ class PlainBlock:
         """The inputs and the command of the package at a position of the block."""
         block, binary = self._block, self._binary
         item, line = divmod(position, block.line_items.count)
-        values: dict[str, str | tuple[str, ...]] = {
-            **self._constants,
-            **block.items.values(item),
-            **block.line_items.values(line),
-        }
+        values = self._constants.copy()
+        for name, column in self._columns:
+            values[name] = column.value(item)
+        for name, column in self._line_columns:
+            values[name] = column.value(line)
         if self._needs_places:
             values["tag"] = block.tag(position)
             values["package"] = block.dotted(position)
         inputs = tuple([text.write(values) for text in self._inputs])
         outputs = tuple([text.write(values) for text in self._outputs])
-        stdin, stdout, stderr = [text.write(values) if text is not None else "" for text in self._streams]
+        stdin, stdout, stderr = (
+            [text.write(values) if text is not None else "" for text in self._streams] if self._streams else _NO_STREAMS
+        )
         if self._command is not None:
             argv = tuple([word if isinstance(word, str) else word.fill(values) for word in self._command])
         else:
@@ -132,7 +142,9 @@ class PlainBlock:
             stderr=stderr,
             outputs=tuple([WorkOutput(name=name) for name in outputs]),
         )
-        staged = inputs if all(self._staged) else tuple(n for n, s in zip(inputs, self._staged, strict=True) if s)
+        staged = inputs
+        if self._staged is not None:
+            staged = tuple(n for n, s in zip(inputs, self._staged, strict=True) if s)
         return (*staged, stdin) if stdin else staged, command
 
 

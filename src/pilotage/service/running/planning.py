@@ -84,8 +84,8 @@ def _planned(expansion: Expansion, number: int, why: str) -> PlannedPackage:
 
 
 def _kind(why: str) -> str:
-    """A change without the name of the file: `input`, `missing output`."""
-    for kind in ("missing output", "changed output", "missing input", "waits for", "input"):
+    """A change without the names of files: `input`, `missing output`, `software`."""
+    for kind in ("missing output", "changed output", "missing input", "waits for", "input", "software"):
         if why.startswith(f"{kind} "):
             return kind
     return why

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
-from pilotage.model.exchange import AttemptRef
+import msgspec
+
+from pilotage.model.exchange import Assignment, AttemptRef
 from pilotage.ports import FileStore, StoreError
 from pilotage.service.running.manifests import Manifests
 
@@ -17,24 +20,37 @@ log = logging.getLogger(__name__)
 
 Hold = Callable[[str, str], None]
 """Hold a job, with a message."""
+AreRivals = Callable[[str, str], bool]
+"""Whether the first of two jobs must not replace what the second has made."""
+
+
+class Unpublished(msgspec.Struct, frozen=True, kw_only=True):
+    """A package whose files could not get their names: why, and what to do about it before its job is released."""
+
+    package: str  # dotted
+    attempt: int
+    what: str
+    next_step: str = ""
+    count: int = 1  # of packages of its job with which it is so
 
 
 class Publisher:
     """Publishes what was granted, and throws away what was not; one thread uses it."""
 
-    def __init__(self, store: FileStore, manifests: Manifests, *, hold: Hold) -> None:
-        """Take the store, what attempts made, and how a job is held."""
+    def __init__(self, store: FileStore, manifests: Manifests, *, hold: Hold, are_rivals: AreRivals) -> None:
+        """Take the store, what attempts made, how a job is held, and which jobs must leave each other's files alone."""
         self._store = store
         self._manifests = manifests
         self._hold = hold
+        self._are_rivals = are_rivals
         self._waiting: dict[str, dict[AttemptRef, str]] = {}  # by job: what could not be published, and its folder
-        self._faults: dict[str, tuple[str, str]] = {}  # by job: why not, and what to do
+        self._faults: dict[str, Unpublished] = {}  # by job: the last of them
 
     def publish(self, folder: str, ref: AttemptRef) -> None:
         """Publish what a granted attempt made; where that cannot be, its job is held until somebody releases it."""
         manifest = self._manifests.of(ref) or ()
         try:
-            self._store.publish(folder, ref, manifest)
+            self._store.publish(folder, ref, manifest, is_rival=partial(self._are_rivals, ref.job))
         except StoreError as fault:
             self.postpone(folder, ref, fault)
 
@@ -43,7 +59,9 @@ class Publisher:
         log.warning("%s: %s", ref, fault)
         self._waiting.setdefault(ref.job, {})[ref] = folder
         told = f"what {ref.package} made cannot be published: {fault.subject}: {fault.what}"
-        self._faults[ref.job] = (told, fault.next_step)
+        self._faults[ref.job] = Unpublished(
+            package=ref.package, attempt=ref.attempt, what=told, next_step=fault.next_step
+        )
         self._hold(ref.job, told)
 
     def discard(self, folder: str, ref: AttemptRef) -> None:
@@ -58,9 +76,18 @@ class Publisher:
         """How many packages of a job are done and could not be published."""
         return len(self._waiting.get(job, ()))
 
-    def fault(self, job: str) -> tuple[str, str]:
-        """Why something of a job could not be published, and what to do about it; nothing where all could."""
-        return self._faults.get(job, ("", ""))
+    def fault(self, job: str) -> Unpublished | None:
+        """What of a job could not be published, and why: the last of it; None where all could."""
+        found = self._faults.get(job)
+        return msgspec.structs.replace(found, count=self.waiting(job)) if found is not None else None
+
+    def check_inputs(self, assignment: Assignment) -> None:
+        """Refuse what reads files that wait here: something else may be under their names. Raises `StoreError`."""
+        job = assignment.ref.job
+        waiting = self._waiting.get(job, {})
+        for source in assignment.inputs if waiting else ():
+            if AttemptRef(job, source.package, source.attempt) in waiting:
+                raise StoreError(f"what {source.package} made is not under its names", subject=job)
 
     def take_waiting(self, job: str) -> list[AttemptRef]:
         """What waits of a job, now that it was released: it is tried again, and waits here no more."""

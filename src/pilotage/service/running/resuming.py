@@ -6,9 +6,12 @@ import msgspec
 
 from pilotage.book.rows import JobRow
 from pilotage.model.states import FINAL_NAMES
-from pilotage.model.submission import Origin, Submission
+from pilotage.model.submission import SUPERSEDED, Origin, Submission
 from pilotage.ports import Journal
-from pilotage.service.running.submission import Prepared
+from pilotage.service.running.submission import ORIGIN, Prepared
+
+ANEW, CHANGED = "to start everything anew", "with another content"
+"""How a document is run again whose earlier job is not over."""
 
 _lists = msgspec.json.Decoder(dict[str, str])
 _origin = msgspec.json.Decoder(Origin)
@@ -29,31 +32,33 @@ def earlier_runs(journal: Journal, submission: Submission, prepared: Prepared) -
             continue
         if row.cancelled_at is not None or row.aborted_at is not None:
             continue  # it is on its way out
-        origin = _origin_of(journal, row)
+        origin = origin_of(journal, row)
         if origin is None or (origin.folder, origin.document) != (submission.folder, submission.document):
             continue
-        if not same and not submission.fresh and is_same(row, prepared):
+        if not same and not submission.fresh and is_same(row, prepared, origin):
             same = row.job
         else:
             others.append(row.job)
     return Earlier(same=same, others=tuple(others))
 
 
-def is_same(row: JobRow, prepared: Prepared) -> bool:
-    """Whether a job was submitted with the same definition, lists and files."""
+def is_same(row: JobRow, prepared: Prepared, origin: Origin) -> bool:
+    """Whether a job of an origin was submitted with the same definition, lists and files, however it was to begin."""
+    if row.definition != prepared.registered.definition or origin.format != prepared.origin.format:
+        return False
     lists = _lists.decode(row.lists)
-    # A job that has grown has more lists than it was submitted with.
-    return row.definition == prepared.registered.definition and all(
-        lists.get(name) == sha256 for name, sha256 in prepared.registered.lists.items()
-    )
+    # A job that has grown has more lists than it was submitted with. Its origin also says whether it was to begin anew.
+    wanted = prepared.registered.lists.items()
+    return all(lists.get(name) == sha256 for name, sha256 in wanted if name != ORIGIN)
 
 
-def _origin_of(journal: Journal, row: JobRow) -> Origin | None:
-    sha256 = _lists.decode(row.lists).get("origin")
+def origin_of(journal: Journal, row: JobRow) -> Origin | None:
+    """Where a job comes from; None of one that is not run here."""
+    sha256 = _lists.decode(row.lists).get(ORIGIN)
     content = journal.content(sha256) if sha256 else None
     return _origin.decode(content) if content is not None else None
 
 
-def superseded_by(job: str) -> str:
-    """What is said of a job whose document was run again with another content."""
-    return f"superseded by {job}: its document was run again with another content"
+def superseded_by(job: str, *, how: str) -> str:
+    """What is said of a job whose document was run again, with another content or to start anew."""
+    return f"{SUPERSEDED} {job}: its document was run again {how}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pilotage.language import Expansion
-from pilotage.ports import NotOurs
+from pilotage.model.states import FINAL_NAMES
+from pilotage.ports import Journal, NotOurs
+from pilotage.service.running.resuming import origin_of
 from pilotage.service.running.submission import plain_outputs
 
 _SHOWN_MAX = 5
@@ -28,3 +30,20 @@ def refuse_rivals(expansion: Expansion, folder: str, others: Iterable[tuple[str,
                 subject=folder,
                 next_step=f"wait for its end, or kill it: pilotage kill {job}",
             )
+
+
+def are_rivals(journal: Journal, job: str, other: str) -> bool:
+    """Whether a job must not replace what another has made: both were unfinished at once.
+
+    What was over before may be replaced, and so may what an earlier run of the same document made.
+    """
+    row, before = journal.job(job), journal.job(other)
+    if job == other or row is None or before is None:
+        return False
+    ended_at = max(at or 0.0 for at in (before.finished_at, before.cancelled_at, before.aborted_at))
+    if before.state in FINAL_NAMES and ended_at <= (row.submitted_at or 0.0):
+        return False
+    if (row.name, row.owner) != (before.name, before.owner):
+        return True
+    mine, its = origin_of(journal, row), origin_of(journal, before)
+    return mine is None or its is None or mine.document != its.document

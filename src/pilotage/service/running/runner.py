@@ -22,10 +22,11 @@ from pilotage.engine.settings import EngineSettings
 from pilotage.language import Expansion
 from pilotage.model.effects import Effect, ExpandStage
 from pilotage.model.errors import PilotageError
-from pilotage.model.exchange import Assignment, ExchangeReply
+from pilotage.model.exchange import Assignment, AttemptRef, ExchangeReply
 from pilotage.model.operations import Accepted, AnyOperation, Clear, Hold, Kill, Release, Restart
 from pilotage.model.outcomes import ClearedBy
 from pilotage.model.site import Site
+from pilotage.model.site_exchange import SiteSays
 from pilotage.model.work import AgentHears, AgentSays, LogText, Work
 from pilotage.ports import Clock, FileStore, Journal, SiteAccess, StoreError, WorkIndex
 from pilotage.service.core import Core
@@ -34,16 +35,20 @@ from pilotage.service.retention import Action
 from pilotage.service.running.adoption import Adopted as Found
 from pilotage.service.running.adoption import adopt, made_before, out_of_place
 from pilotage.service.running.aftermath import Aftermath
+from pilotage.service.running.agent_site import AgentSettings
 from pilotage.service.running.at_work import JobsAtWork
 from pilotage.service.running.clearing import clear_job
 from pilotage.service.running.driver import Driver, OperationRefused
 from pilotage.service.running.expanding import Expanded, Expander
 from pilotage.service.running.manifests import Manifest, Manifests
-from pilotage.service.running.resuming import earlier_runs, superseded_by
+from pilotage.service.running.publishing import Unpublished
+from pilotage.service.running.resuming import ANEW, CHANGED, earlier_runs, superseded_by
 from pilotage.service.running.rivals import refuse_rivals
-from pilotage.service.running.site_worker import POLL_SECONDS, SiteWorker
+from pilotage.service.running.site_worker import AtSite
 from pilotage.service.running.starting import snapshot_of, start_from
 from pilotage.service.running.submission import Prepared, Submission, SubmissionAnswer, prepare
+from pilotage.service.running.unwired import SiteDeed, asked_of_site, sites_changed
+from pilotage.service.running.workers import SiteWorkers, Way, has_something
 from pilotage.service.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -65,14 +70,16 @@ class Runner:
         codec: Codec,
         sites: Sequence[Site],
         accesses: Mapping[str, SiteAccess],
+        agent_sites: Mapping[str, AgentSettings] | None = None,
         store: FileStore,
         index: WorkIndex,
         settings: EngineSettings,
-        poll_seconds: float = POLL_SECONDS,
+        package_token: Callable[[AttemptRef], str] | None = None,
     ) -> None:
         """Put the parts together; nothing runs before `start`.
 
-        `accesses` has a way to each of the sites, by name; they are looked at every `poll_seconds`.
+        `accesses` has a way to each of the sites, by name, but for the `agent_sites`, which have agents of their own.
+        `package_token` makes what an attempt shows when it speaks of itself.
         """
         self._journal = journal
         self._writer = writer
@@ -82,20 +89,14 @@ class Runner:
         self._store = store
         self._index = index
         self._settings = settings
+        self._package_token = package_token
         self._manifests = Manifests(journal)
         self._jobs = JobsAtWork(journal, store=store, index=index)
-        self._aftermath = Aftermath(self._jobs, self._manifests, store=store, index=index, hold=self._hold)
-        self._driver = Driver(writer=writer, clock=clock, outside=self)
-        self._workers = {
-            name: SiteWorker(
-                name,
-                access,
-                report=self._driver.receive,
-                expected=partial(self._expected, name),
-                poll_seconds=poll_seconds,
-            )
-            for name, access in accesses.items()
-        }
+        driver = self._driver = Driver(writer=writer, clock=clock, outside=self)
+        self._aftermath = Aftermath(
+            self._jobs, self._manifests, store=store, index=index, hold=self._hold, on_its_way=driver.on_its_way
+        )
+        self._workers = SiteWorkers({**accesses, **(agent_sites or {})}, report=driver.receive, expected=self._expected)
         self._expander = Expander(self, journal, ask=self._driver.ask, tell=self._driver.receive)
         self._submitter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submitter")
         self._core: Core | None = None
@@ -106,13 +107,13 @@ class Runner:
         """Go on from the book; returns when agents and users are answered."""
         self._driver.start()
         self._expander.start()
-        for worker in self._workers.values():
-            worker.start()
+        self._workers.start()
+        if (told := sites_changed(self._sites)) is not None:
+            self._driver.receive(told)  # the book learns what they are, and which are gone
 
     def stop(self) -> None:
         """End in good order; what runs at the sites goes on."""
-        for worker in self._workers.values():
-            worker.stop()
+        self._workers.stop()
         self._submitter.shutdown(wait=True, cancel_futures=True)
         self._driver.stop()
         self._expander.stop()
@@ -131,6 +132,11 @@ class Runner:
         return self._journal
 
     @property
+    def sites(self) -> Sequence[Site]:
+        """Where it runs things."""
+        return self._sites
+
+    @property
     def index(self) -> WorkIndex:
         """What was made before, and the logs."""
         return self._index
@@ -143,6 +149,39 @@ class Runner:
     def exchange(self, says: AgentSays) -> Future[bytes]:
         """What an agent says; the answer, for the wire, once everything it rests on is durable."""
         return self._driver.exchange(says)
+
+    def exchange_with_site(self, says: SiteSays) -> Future[bytes]:
+        """What the agent of a site says; the answer for the wire, which may be long in coming. Raises `UnknownSite`."""
+        return self._workers.exchange(says)
+
+    def said_of_site(self, site: str) -> str:
+        """What a site said last that kept things from being done there; nothing where all is well."""
+        return self._workers.said(site)
+
+    def change_sites(self, sites: Sequence[Site], ways: Mapping[str, Way]) -> bool:
+        """These are the sites from now on, and these are new or other ways to some; whether the engine could be told.
+
+        Whoever acts at a site that is gone goes on there until `let_go_of_sites` finds nothing left.
+        """
+        told = sites_changed(sites)
+        if told is None:
+            return False
+        for name, way in ways.items():
+            self._workers.put(name, way)
+        self._sites = sites
+        self._driver.receive(told)
+        return True
+
+    def let_go_of_sites(self) -> None:
+        """Nobody acts any longer at sites that are gone, and with them all that was started there."""
+        left = {*self._workers.names} - {site.name for site in self._sites}
+        for name in left:
+            if not self._driver.ask(partial(has_something, name)).result():
+                self._workers.remove(name)
+
+    def operate_site(self, deed: SiteDeed, site: str, *, message: str = "") -> Future[Accepted]:
+        """Have something done with a site; fails with `OperationRefused`."""
+        return self._driver.tell(asked_of_site(deed, site, message=message))
 
     def operate(self, operation: AnyOperation) -> Future[Accepted]:
         """Ask for an operation; fails with `OperationRefused`."""
@@ -158,8 +197,8 @@ class Runner:
         """How many grants of a job have not led to files under their names; to be asked within a question only."""
         return self._aftermath.unpublished(job) + int(self._driver.on_its_way(job))
 
-    def publishing_fault(self, job: str) -> tuple[str, str]:
-        """Why files of a job have not got their names, and what to do about it; to be asked within a question only."""
+    def publishing_fault(self, job: str) -> Unpublished | None:
+        """What of a job has not got its names, and why; to be asked within a question only."""
         return self._aftermath.fault(job)
 
     def submit(self, submission: Submission) -> Future[SubmissionAnswer]:
@@ -212,9 +251,10 @@ class Runner:
         except BaseException:
             self._jobs.let_go(prepared.job)
             raise
+        told = superseded_by(prepared.job, how=ANEW if submission.fresh else CHANGED)
         for other in earlier.others:
             with suppress(OperationRefused):  # it is over by now
-                self._driver.operate(Kill(job=other, message=superseded_by(prepared.job))).result()
+                self._driver.operate(Kill(job=other, message=told)).result()
         return SubmissionAnswer(job=prepared.job, packages=count, adopted=adopted, superseded=earlier.others)
 
     def _go_on(self, job: str, prepared: Prepared) -> SubmissionAnswer:
@@ -257,7 +297,9 @@ class Runner:
     def reply(self, reply: ExchangeReply) -> bytes:
         """What goes over the wire to an agent: the reply, with how to run what it is given."""
         work = self._reused([self._work(assignment) for assignment in reply.assignments], reply.assignments)
-        return _encode(AgentHears(reply=reply, work=tuple(work)))
+        mint = self._package_token
+        tokens = tuple(mint(each.ref) for each in reply.assignments) if mint is not None else ()
+        return _encode(AgentHears(reply=reply, work=tuple(work), tokens=tokens))
 
     def _reused(self, work: list[Work], assignments: Sequence[Assignment]) -> list[Work]:
         """The same, with what an earlier run made of the very same inputs instead of how to make it again.
@@ -285,12 +327,15 @@ class Runner:
         return work
 
     def carry_out(self, effects: Sequence[Effect]) -> None:
-        """Hand each to the thread that does such things."""
+        """Hand each to the thread that does such things; all of a site at once, so that it can join them."""
+        at_sites: dict[str, list[AtSite]] = {}
         for effect in effects:
             if isinstance(effect, ExpandStage):
                 self._expander.want(effect)
-            elif (worker := self._workers.get(effect.site)) is not None:
-                worker.want(effect)
+            else:
+                at_sites.setdefault(effect.site, []).append(effect)
+        for site, wanted in at_sites.items():
+            self._workers.want(site, wanted)
 
     def end(self) -> None:
         """Nothing more will come."""
@@ -300,6 +345,7 @@ class Runner:
         if at_work is None:
             return Work(path="", name="", index=0, folder="", staged="", refused="the definition of its job is gone")
         try:
+            self._aftermath.check_inputs(assignment)
             return at_work.work(assignment, self._manifests)
         except PilotageError as fault:
             refused = str(fault)
@@ -348,14 +394,7 @@ def _unfinished(engine: Engine) -> set[str]:
 
 
 def _submit_message(prepared: Prepared, token: int, *, taken: bool) -> Submit:
-    adopted = [
-        Adopted(
-            package=each.number,
-            manifest=each.manifest,
-            message=each.message,
-        )
-        for each in prepared.adopted
-    ]
+    adopted = [Adopted(package=each.number, manifest=each.manifest, message=each.message) for each in prepared.adopted]
     return Submit(
         token=token, job=prepared.job, registered=prepared.registered, plan=prepared.plan, adopted=adopted, taken=taken
     )

@@ -1,28 +1,37 @@
 """One site at work: what the engine wants done there is done in a thread of its own, and what is seen there is reported.
 
 A batch system that hangs holds up nobody else. Submissions and cancellations may come twice: they are known by their keys.
+A site that takes no more now is asked again later, after longer and longer pauses: what is wanted there waits here.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from itertools import islice
 
 from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
 from pilotage.model.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
-from pilotage.ports import SiteAccess, SiteUnreachable, SubmissionRefused
+from pilotage.ports import SiteAccess, SiteBusy, SiteUnreachable, SubmissionRefused
 
 log = logging.getLogger(__name__)
 
-AtSite = SubmitPilot | SubmitAttempt | CancelSubmitted
+Submission = SubmitPilot | SubmitAttempt
+AtSite = Submission | CancelSubmitted
 Report = Callable[[AnyReport], None]
 Expected = Callable[[], Collection[str]]
 """The keys of everything that the site once said it took, and that is not known to be over."""
 
-POLL_SECONDS = 2.0
 UNREACHABLE_SECONDS_MAX = 60.0
+STOP_SECONDS = 2.0
+BUSY_SECONDS, BUSY_SECONDS_MAX = 5.0, 300.0
+TOGETHER_MAX = 100
+"""Pilots that are asked for at once, or things that are cancelled."""
+_NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,14})", re.DOTALL)
 
 
 class SiteWorker:
@@ -35,89 +44,158 @@ class SiteWorker:
         *,
         report: Report,
         expected: Expected,
-        poll_seconds: float = POLL_SECONDS,
+        busy_seconds: float = BUSY_SECONDS,
     ) -> None:
         """Take who is told of what is seen, and who knows what should be; nothing runs before `start`."""
         self._site = site
         self._access = access
         self._report = report
         self._expected = expected
-        self._poll_seconds = poll_seconds
         self._thread = threading.Thread(target=self._run, name=f"site {site}", daemon=True)
         self._change = threading.Condition()
         self._wanted: deque[AtSite] = deque()
+        self._later: dict[str, Submission] = {}  # what the site had no room for, by key
+        self._later_at = 0.0
+        self._busy_seconds = self._first_busy_seconds = busy_seconds
         self._stopping = False
         self._answers: bool | None = None  # whether the site did, when it was last asked
-        self._pause_seconds = poll_seconds
+        self._full = False  # whether that was told
+        self._look_at = 0.0
+        self._pause_seconds = access.look_seconds
         self._cancelled: set[str] = set()
 
     def start(self) -> None:
         """Begin; the first thing is a look around."""
         self._thread.start()
 
-    def want(self, effect: AtSite) -> None:
-        """Have something done, in order."""
+    def want(self, *effects: AtSite) -> None:
+        """Have things done, in order."""
         with self._change:
-            self._wanted.append(effect)
+            self._wanted.extend(effects)
             self._change.notify()
 
     def stop(self) -> None:
-        """End; what runs at the site goes on."""
+        """End; what runs at the site goes on. A call that is not answered soon is broken off."""
         with self._change:
             self._stopping = True
             self._change.notify()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(STOP_SECONDS)
         self._access.close()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         while not self._stopping:
             try:
-                self._look()
+                if time.monotonic() >= self._look_at:
+                    self._look()
+                    self._look_at = time.monotonic() + self._access.look_seconds
                 self._work()
                 self._seen(answers=True)
-                self._pause_seconds = self._poll_seconds
+                self._pause_seconds = self._access.look_seconds
             except SiteUnreachable as fault:
-                self._seen(answers=False, message=str(fault))
-                self._pause_seconds = min(2 * self._pause_seconds, UNREACHABLE_SECONDS_MAX)
+                self._failed(str(fault))
             except Exception as fault:  # one surprise must not end the work of a site for ever
                 log.exception("site %s", self._site)
-                self._seen(answers=False, message=f"{type(fault).__name__}: {fault}")
-                self._pause_seconds = min(2 * self._pause_seconds, UNREACHABLE_SECONDS_MAX)
+                self._failed(f"{type(fault).__name__}: {fault}")
             with self._change:
-                wanted = self._wanted and self._answers
-                if not wanted:
-                    self._change.wait_for(lambda: self._stopping or self._wanted_now(), timeout=self._pause_seconds)
+                self._change.wait_for(self._wanted_now, timeout=max(0.0, self._next_at() - time.monotonic()))
+
+    def _failed(self, message: str) -> None:
+        if self._stopping:
+            return  # it was broken off
+        self._seen(answers=False, message=message)
+        self._pause_seconds = min(2 * self._pause_seconds, UNREACHABLE_SECONDS_MAX)
+        self._look_at = time.monotonic() + self._pause_seconds
+
+    def _next_at(self) -> float:
+        return min(self._look_at, self._later_at) if self._later and self._answers else self._look_at
 
     def _wanted_now(self) -> bool:
-        return bool(self._wanted) and bool(self._answers)
+        return self._stopping or (bool(self._wanted) and bool(self._answers))
+
+    # --- what is wanted ---
 
     def _work(self) -> None:
+        if self._later and time.monotonic() >= self._later_at:
+            with self._change:
+                self._wanted.extendleft(reversed(self._later.values()))
+            self._later.clear()
         while self._wanted and not self._stopping:
-            self._do(self._wanted[0])
-            self._wanted.popleft()
+            together = self._together()
+            self._do(together)
+            for _ in together:
+                self._wanted.popleft()
 
-    def _do(self, effect: AtSite) -> None:
-        if isinstance(effect, CancelSubmitted):
-            self._access.cancel(effect.key)
-            self._cancelled.add(effect.key)
-            return
-        try:
-            native_id = self._submit(effect)
-        except SubmissionRefused as refused:
-            self._report(SubmissionFailed(site=self._site, key=effect.key, reason=refused.reason, message=str(refused)))
+    def _together(self) -> list[AtSite]:
+        """What is next, with what follows it and can be done by the same call."""
+        with self._change:
+            wanted = list(islice(self._wanted, TOGETHER_MAX))
+        found = wanted[:1]
+        for effect in wanted[1:]:
+            if not _goes_with(found[-1], effect):
+                break
+            found.append(effect)
+        return found
+
+    def _do(self, together: Sequence[AtSite]) -> None:
+        submissions = [effect for effect in together if not isinstance(effect, CancelSubmitted)]
+        if not submissions:
+            self._cancel([effect.key for effect in together])
+        elif self._later:
+            # Room is not made by asking again for what waits already, nor may others overtake it.
+            self._later.update((effect.key, effect) for effect in submissions)
         else:
-            self._report(Submitted(site=self._site, key=effect.key, native_id=native_id))
+            self._submit(submissions)
 
-    def _submit(self, effect: SubmitPilot | SubmitAttempt) -> str:
-        if isinstance(effect, SubmitPilot):
-            return self._access.submit_pilot(effect.key)
-        return self._access.submit_attempt(effect.key, ref=effect.ref, demand=effect.demand)
+    def _cancel(self, keys: Sequence[str]) -> None:
+        waiting = [key for key in keys if self._later.pop(key, None) is not None]
+        self._access.cancel(*keys)  # also what waits: an earlier process may have submitted it
+        self._cancelled.update(keys)
+        if waiting:
+            self._look_at = 0.0  # so that its end is told now
+
+    def _submit(self, submissions: Sequence[Submission]) -> None:
+        try:
+            native_ids = self._submitted(submissions)
+        except SubmissionRefused as refused:
+            for effect in submissions:
+                reason, message = refused.reason, str(refused)
+                self._report(SubmissionFailed(site=self._site, key=effect.key, reason=reason, message=message))
+            return
+        except SiteBusy as busy:
+            self._put_off(submissions, str(busy))
+            return
+        self._busy_seconds = self._first_busy_seconds
+        for effect, native_id in zip(submissions, native_ids, strict=False):
+            self._report(Submitted(site=self._site, key=effect.key, native_id=native_id))
+        if len(native_ids) < len(submissions):
+            self._submit(submissions[len(native_ids) :])  # and hear why
+        elif self._full:
+            self._full = False
+            self._report(SiteSeen(site=self._site, answers=True))
+
+    def _submitted(self, submissions: Sequence[Submission]) -> Sequence[str]:
+        first = submissions[0]
+        if isinstance(first, SubmitAttempt):
+            return [self._access.submit_attempt(first.key, ref=first.ref, demand=first.demand)]
+        return self._access.submit_pilots(first.key, count=len(submissions))
+
+    def _put_off(self, submissions: Sequence[Submission], message: str) -> None:
+        self._later.update((effect.key, effect) for effect in submissions)
+        self._later_at = time.monotonic() + self._busy_seconds
+        self._busy_seconds = min(2 * self._busy_seconds, BUSY_SECONDS_MAX)
+        if not self._full:
+            self._full = True
+            self._report(SiteSeen(site=self._site, answers=True, message=message))
+
+    # --- what is seen ---
 
     def _look(self) -> None:
         """Report what has ended, and what the engine believes to be there and is not."""
         expected = self._expected()  # before the listing: what comes in between is not missed in it
-        listed = self._access.listing()
+        listed = self._access.listing(expected)
         for key, seen in listed.items():
             if seen.ended:
                 self._report(Gone(site=self._site, key=key, reason=seen.reason or "ended", stderr=seen.stderr))
@@ -134,3 +212,15 @@ class SiteWorker:
             if self._answers is not None or not answers:
                 self._report(SiteSeen(site=self._site, answers=answers, message=message))
             self._answers = answers
+
+
+def _goes_with(before: AtSite, effect: AtSite) -> bool:
+    """Whether one call can do both: cancellations, and pilots whose keys follow each other."""
+    if isinstance(before, CancelSubmitted):
+        return isinstance(effect, CancelSubmitted)
+    if not isinstance(before, SubmitPilot) or not isinstance(effect, SubmitPilot):
+        return False
+    first, second = _NUMBERED.fullmatch(before.key), _NUMBERED.fullmatch(effect.key)
+    if first is None or second is None or first.group(1) != second.group(1):
+        return False
+    return int(second.group(2)) == int(first.group(2)) + 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 from pilotage.engine.ending import result_of
@@ -9,18 +11,24 @@ from pilotage.engine.engine import Engine
 from pilotage.engine.explain import explain
 from pilotage.engine.jobs import JobState
 from pilotage.engine.parts import Standing
+from pilotage.engine.places import SiteState
+from pilotage.service.running.unwired import executor_of
 
 _MOVING = (Standing.DELAYED, Standing.RESERVED, Standing.LIVE)
+_MOVING_WHEN_HELD = (Standing.LIVE,)  # what waits for its time begins nothing then
 
 
 class Stand(msgspec.Struct, frozen=True, kw_only=True):
     """How a job stands in the engine: `stuck` says why nothing can move, `trouble` what keeps things from moving now."""
 
     slots: int = 0  # that live pilots offer
+    running: dict[int, int] | None = (
+        None  # by stage: packages that have a slot; None: nobody knows better than the book
+    )
     stuck: str = ""
     next_step: str = ""
     trouble: str = ""
-    is_of_pilots: bool = False  # the trouble: none can start
+    troubled_site: str = ""  # where no pilot can start, if that is the trouble
     result: int | None = None  # the exit code of a job that a package has ended
 
 
@@ -32,12 +40,31 @@ def stand_of(engine: Engine, job: str) -> Stand:
         return Stand(slots=slots, result=result_of(known) if known is not None else None)
     if not known.unfinished and not known.late:
         return Stand(slots=slots, result=result_of(known))
-    if any(known.counts[each] for each in _MOVING):
-        trouble = _trouble(engine)
-        return Stand(slots=slots, trouble=trouble or _waits_again(engine, known), is_of_pilots=bool(trouble))
+    if any(known.counts[each] for each in (_MOVING if not known.held else _MOVING_WHEN_HELD)):
+        site, trouble = _trouble(engine, known)
+        return Stand(
+            slots=slots,
+            running=_running(engine, known),
+            trouble=trouble or _waits_again(engine, known),
+            troubled_site=site,
+        )
     stuck, next_step = _stuck(engine, known)
-    trouble = "" if stuck else _trouble(engine)
-    return Stand(slots=slots, stuck=stuck, next_step=next_step, trouble=trouble, is_of_pilots=bool(trouble))
+    site, trouble = ("", "") if stuck else _trouble(engine, known)
+    return Stand(slots=slots, stuck=stuck, next_step=next_step, trouble=trouble, troubled_site=site)
+
+
+def _running(engine: Engine, job: JobState) -> dict[int, int] | None:
+    """How many packages of each stage have a slot of a pilot, which runs in order as many as fit; the others wait there."""
+    waiting: set[int] = set()
+    running: set[int] = set()
+    for pilot in engine.pilots.values():
+        slots = pilot.count_running()
+        for position, attempt in enumerate(pilot.assigned.values()):
+            if attempt.ref.job == job.id:
+                (running if position < slots else waiting).add(attempt.number)
+    if len(waiting | running) != job.counts[Standing.LIVE]:
+        return None  # some are at a batch system, or with somebody who was not heard of for a while
+    return dict(Counter(job.named(number)[1][0] for number in running))
 
 
 def _stuck(engine: Engine, job: JobState) -> tuple[str, str]:
@@ -85,13 +112,22 @@ def _waits_again(engine: Engine, job: JobState) -> str:
     return f"{what} is tried later: {why}" if waiting == 1 else f"{what} are tried later: {why}"
 
 
-def _trouble(engine: Engine) -> str:
-    """What keeps pilots from starting, where none lives."""
-    if engine.pilots:
-        return ""
+def _trouble(engine: Engine, job: JobState) -> tuple[str, str]:
+    """The site that keeps pilots from starting where none lives, or where something of the job waits for one; and how."""
     for site in engine.sites.values():
+        if site.pilots or (engine.pilots and not _waits_for(job, site)):
+            continue
         if not site.answers:
-            return f"site {site.name} does not answer"
+            return site.name, f"site {site.name} does not answer"
         if site.dead_starts:
-            return f"no pilot could start at {site.name}: {site.dead_starts} died before they spoke"
-    return ""
+            return site.name, f"no pilot could start at {site.name}: {site.dead_starts} died before they spoke"
+        if getattr(site, "asleep", False) and _waits_for(job, site):
+            return "", f"site {site.name} hibernates: see pilotage site explain {site.name}"
+    return "", ""
+
+
+def _waits_for(job: JobState, site: SiteState) -> bool:
+    """Whether something of a job is reserved for a site, or may run nowhere else."""
+    if any(queue.job is job for queue in site.reserved):
+        return True
+    return any(queue.ready and executor_of(queue) == site.name for queue in job.classes.values())

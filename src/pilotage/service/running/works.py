@@ -6,7 +6,7 @@ attempts that made them; what was captured at submission comes by its content.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 from pilotage.language import ConcreteBinary, ConcretePackage, Expansion
@@ -23,11 +23,13 @@ from pilotage.model.graph import EdgeKind
 from pilotage.model.payloads import OutputFile
 from pilotage.model.submission import Captured, Origin
 from pilotage.model.work import Work, WorkBinary, WorkContainer, WorkInput, WorkOutput, WorkPattern, WorkScript
-from pilotage.service.running.capturing import words_of
+from pilotage.ports import Mark
+from pilotage.service.running.capturing import script_file, words_of
 from pilotage.service.running.plain_works import PlainBlock, plain_block
 
 ManifestOf = Callable[[int], "tuple[OutputFile, ...] | None"]
 
+NO_MARK = Mark()
 _FILES = int(EdgeKind.FILE | EdgeKind.PATTERN)
 _AWAITED = int(EdgeKind.AWAITED)
 
@@ -83,16 +85,22 @@ def compose(
     *,
     staged: str,
     manifest_of: ManifestOf,
+    granted: Sequence[int] | None = None,
     kept: str = "",
+    mark: Mark = NO_MARK,
 ) -> Work:
     """The work of an assignment: `number` is its package in the expansion, `staged` where its outputs are put.
 
-    `manifest_of` gives the granted manifest of a package by its number. `kept` is a folder for what finished binaries
-    made, or empty.
+    `manifest_of` gives the granted manifest of a package by its number; `granted` are the numbers of the packages that
+    the assignment names as its inputs, in order, where they are known. `kept` is a folder for what finished binaries
+    made, or empty; `mark` is by what an agent knows its folders.
     """
     block = expansion.block(number)
     common = _works_of(expansion, origin).of(block, expansion)
-    granted = _granted(expansion, assignment) if common.takes_files and assignment.inputs else []
+    if not common.takes_files:
+        granted = ()
+    elif granted is None:
+        granted = _granted(expansion, assignment) if assignment.inputs else ()
     left_out = _left_out(expansion, number, granted) if common.takes_files else ()
     if common.plain is not None and not left_out:
         written = common.plain.write(number)
@@ -103,6 +111,8 @@ def compose(
             index=number,
             folder=origin.folder,
             staged=staged,
+            mark=mark.text,
+            folder_mark=mark.in_folder,
             inputs=inputs,
             binaries=written.binaries,
             keep_failed=origin.keep_failed,
@@ -112,7 +122,7 @@ def compose(
     kept_folder = ""
     if kept and len(package.binaries) > 1 and not package.startup:
         kept_folder = f"{kept}/{assignment.ref.job}-{assignment.ref.package}-{assignment.epoch}"
-    return _work(package, block, origin, inputs=inputs, staged=staged, kept=kept_folder)
+    return _work(package, block, origin, inputs=inputs, staged=staged, kept=kept_folder, mark=mark)
 
 
 def concrete(
@@ -240,7 +250,14 @@ def _open_inside(package: ConcretePackage, block: Block) -> tuple[str, ...]:
 
 
 def _work(
-    package: ConcretePackage, block: Block, origin: Origin, *, inputs: tuple[WorkInput, ...], staged: str, kept: str
+    package: ConcretePackage,
+    block: Block,
+    origin: Origin,
+    *,
+    inputs: tuple[WorkInput, ...],
+    staged: str,
+    kept: str,
+    mark: Mark,
 ) -> Work:
     declared = package.declared
     runs = not (declared.noop or declared.done)
@@ -253,6 +270,8 @@ def _work(
         index=package.number,
         folder=origin.folder,
         staged=staged,
+        mark=mark.text,
+        folder_mark=mark.in_folder,
         inputs=inputs if runs else (),
         binaries=tuple(_binary(binary, block, values) for binary in package.binaries) if runs else (),
         startup=package.startup if runs else (),
@@ -266,8 +285,8 @@ def _work(
         ),
         watched=progress.files if progress is not None else (),
         stalled_after_seconds=progress.stalled_after_seconds if progress is not None else 0.0,
-        pre=_script(scripts.pre) if not declared.done else None,
-        post=_script(scripts.post) if not declared.done else None,
+        pre=_script(scripts.pre, origin) if not declared.done else None,
+        post=_script(scripts.post, origin) if not declared.done else None,
         pre_skip_exit_code=scripts.skip_exit_code,
         kept=kept,
         keep_failed=origin.keep_failed,
@@ -296,9 +315,13 @@ def _folder(text: str, values: Values) -> str:
     return "" if folder == "." else folder
 
 
-def _script(script: Script | None) -> WorkScript | None:
+def _script(script: Script | None, origin: Origin) -> WorkScript | None:
     if script is None:
         return None
+    name = script_file(script.run)
     return WorkScript(
-        argv=script.run, defer_exit_code=script.defer_exit_code, defer_seconds=script.defer_seconds or 0.0
+        argv=script.run,
+        defer_exit_code=script.defer_exit_code,
+        defer_seconds=script.defer_seconds or 0.0,
+        files=(_brought(name, origin.captured[name]),) if name in origin.captured else (),
     )

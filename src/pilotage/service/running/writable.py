@@ -7,17 +7,23 @@ import os
 from pathlib import Path
 
 from pilotage.language import Expansion
-from pilotage.ports import StoreError
+from pilotage.ports import NotOurs, StoreError
 from pilotage.service.running.capturing import output_column
 
 
 def refuse_unwritable(expansion: Expansion, folder: str) -> None:
-    """Raise `StoreError` where a folder that an output belongs into takes no files of this user."""
+    """Raise `StoreError` where a folder that an output belongs into takes no files of this user, `NotOurs` where it is a file."""
     wanted = {""} if any(True for block in expansion.blocks for _ in block.outputs()) else set()
     for block in expansion.blocks:
         for _, output in block.outputs():
             if not block.makes_pattern(output) and not block.package.done:
                 wanted |= {name.rpartition("/")[0] for name in output_column(block, output) if "/" in name}
+    for file in sorted({blocking for each in wanted if (blocking := _in_the_way(Path(folder), each)) is not None}):
+        raise NotOurs(
+            "a file is where results need a folder",
+            subject=str(file),
+            next_step="move it away, or give the outputs another folder",
+        )
     for parent in sorted({_nearest(Path(folder), each) for each in wanted}):
         if not os.access(parent, os.W_OK | os.X_OK):
             raise StoreError(
@@ -25,6 +31,16 @@ def refuse_unwritable(expansion: Expansion, folder: str) -> None:
                 subject=str(parent),
                 next_step="let this user write there, or run a copy of the document in a folder of your own",
             )
+
+
+def _in_the_way(folder: Path, name: str) -> Path | None:
+    """What is no folder, and stands where one of a name is to be."""
+    path = folder
+    for part in Path(name).parts:
+        path /= part
+        if not path.is_dir():
+            return path if os.path.lexists(path) else None
+    return None
 
 
 def _nearest(folder: Path, name: str) -> Path:

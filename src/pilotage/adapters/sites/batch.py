@@ -1,0 +1,166 @@
+"""A site with a batch system, reached from here: agents are started there as batch jobs under our keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from pilotage.adapters.sites.callers import Caller
+from pilotage.adapters.sites.installing import Installation
+from pilotage.agent.batch import Busy, Dialect, Refused, Unknown
+from pilotage.agent.batch.berth import OUTPUT_FOLDER, Berth
+from pilotage.agent.batch.desk import ARRAY_MAX, SETTLE_SECONDS, Desk
+from pilotage.model.demand import Demand
+from pilotage.model.exchange import AttemptRef
+from pilotage.model.site_entry import SiteEntry
+from pilotage.ports import SeenAtSite, SiteBusy, SiteUnreachable, SubmissionRefused
+
+LOOK_SECONDS = 10.0
+_NEXT_STEPS = {
+    "bad-queue": "name another `queue` in the site's entry",
+    "bad-account": "name another `account` in the site's entry",
+    "bad-resources": "ask for less in the site's entry: slots, memory, GPUs, or wall time",
+    "not-allowed": "ask who runs the site what you may use",
+}
+
+
+class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a site, and what its agents are given."""
+
+    entry: SiteEntry
+    prefix: str  # of what is ours there: see `site_prefix`
+    server: Callable[[], str]  # the address that its nodes reach us by
+    token: Callable[[], str] = str  # what its agents show
+    ca_file: Callable[[], Path | None] = lambda: None  # whom they believe
+    notes: Path | None = None  # a file for what may be queued without our knowing, for who comes after us
+    look_seconds: float = LOOK_SECONDS
+    settle_seconds: float = SETTLE_SECONDS
+    grace_seconds: float = 10.0
+    array_max: int = ARRAY_MAX
+
+
+class BatchSite:
+    """Starts agents through a batch system; see `SiteAccess`."""
+
+    def __init__(self, settings: BatchSettings, dialect: Dialect, caller: Caller) -> None:
+        """Begin; what an earlier process started is found again. Nothing is called yet."""
+        self._settings = settings
+        self._caller = caller
+        self._installation = Installation(
+            caller,
+            folder=settings.entry.folder,
+            prefix=settings.prefix,
+            ca_file=settings.ca_file,
+            token=settings.token,
+        )
+        self._desk = Desk(
+            dialect,
+            caller.run,
+            self._berth,
+            output=self._output,
+            array_max=settings.array_max,
+            settle_seconds=settings.settle_seconds,
+            unsure=_noted(settings.notes),
+            note=partial(_note, settings.notes) if settings.notes is not None else None,
+        )
+
+    @property
+    def look_seconds(self) -> float:
+        """How long to wait between two listings."""
+        return self._settings.look_seconds
+
+    def submit_pilots(self, key: str, *, count: int = 1) -> list[str]:
+        """Start pilots under a key and those that follow it, unless they are there; the native ids of the first ones."""
+        with self._told():
+            return self._desk.submit_pilots(key, count)
+
+    def submit_attempt(self, key: str, *, ref: AttemptRef, demand: Demand) -> str:
+        """Start an agent for one attempt, unless there is one; its native id."""
+        serves = f"{ref.job}:{ref.package}:{ref.attempt}"
+        with self._told():
+            return self._desk.submit_attempt(key, serves=serves, demand=msgspec.to_builtins(demand))
+
+    def cancel(self, *keys: str) -> None:
+        """End what was started under these keys."""
+        with self._told():
+            self._desk.cancel(*keys)
+
+    def listing(self, expected: Collection[str] = ()) -> Mapping[str, SeenAtSite]:
+        """Everything that is there, and what ended since the last listing, by key."""
+        with self._told():
+            listed = self._desk.listing(expected)
+            self._installation.refresh()  # what waits in the queue reads the token when it starts
+        if any(each.reason in ("failed", "platform-failure") for each in listed.values()):
+            self._installation.doubt()
+        return {
+            key: SeenAtSite(native_id=each.native_id, ended=each.ended, reason=each.reason, stderr=each.stderr)
+            for key, each in listed.items()
+        }
+
+    def close(self) -> None:
+        """Close the connection; what was started goes on."""
+        self._caller.close()
+
+    def _output(self) -> str:
+        return f"{self._installation.ensure()}/{OUTPUT_FOLDER}"
+
+    def _berth(self) -> Berth:
+        entry, installation = self._settings.entry, self._installation
+        folder = installation.ensure()
+        return Berth(
+            site=entry.name,
+            folder=folder,
+            agent=installation.agent,
+            server=self._settings.server(),
+            token_file=installation.token_file,
+            ca_file=installation.ca_file,
+            python=entry.python,
+            setup=entry.setup,
+            slots=entry.slots,
+            memory_bytes=entry.memory_bytes or 0,
+            gpus=entry.gpus,
+            scratch_bytes=entry.scratch_bytes or 0,
+            wall_seconds=entry.wall_time_seconds or 0.0,
+            idle_seconds=entry.idle_seconds,
+            grace_seconds=self._settings.grace_seconds,
+            queue=entry.queue,
+            account=entry.account,
+            directives=entry.directives,
+        )
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say what went wrong in the words of the port."""
+        site = self._settings.entry.name
+        try:
+            yield
+        except Unknown as error:
+            raise SiteUnreachable(str(error), subject=site) from error
+        except Busy as error:
+            raise SiteBusy(str(error), subject=site) from error
+        except Refused as error:
+            raise SubmissionRefused(
+                str(error), reason=error.reason, subject=site, next_step=_NEXT_STEPS.get(error.reason, "")
+            ) from error
+        except ValueError as error:  # the entry cannot be said in this system's language
+            raise SubmissionRefused(str(error), reason="bad-resources", subject=site) from error
+        except OSError as error:  # nothing was submitted that cannot be noted first
+            raise SiteUnreachable(f"cannot note what is submitted: {error}", subject=site) from error
+
+
+def _noted(file: Path | None) -> list[str]:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=list[str]) if file is not None else []
+    except (OSError, msgspec.DecodeError):
+        return []
+
+
+def _note(file: Path, keys: Collection[str]) -> None:
+    draft = file.with_name(f".{file.name}.draft")
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft.write_bytes(msgspec.json.encode([*keys]))
+    draft.replace(file)

@@ -1,0 +1,153 @@
+"""What agents need at a site, put there through any way of running a command: the agent, whom to believe, and a token."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pilotage.adapters.sites.callers import Caller
+from pilotage.adapters.sites.zipapp import archive, digest
+from pilotage.agent.batch import Call, Unknown
+from pilotage.agent.batch.berth import OUTPUT_FOLDER, STATE_FOLDER
+from pilotage.agent.credentials import ends_at
+from pilotage.model.version import VERSION
+
+HOME_FOLDER = ".pilotage-site"
+OLD_DAYS = 30
+"""What nobody fetched, and agents of earlier versions, are removed after so long."""
+RENEW_LEFT = 0.5
+"""A token is replaced when so much of its life is left: what reads it may wait in a queue for days."""
+_HERE = "here:"
+
+_PREPARE = """\
+umask 077
+cd || exit
+mkdir -p {folder} || exit
+cd {folder} && chmod 700 . && mkdir -p {output} {state} || exit
+find . -maxdepth 2 \\( -name 'agent-*.pyz' -o -name '*.out' -o -name '.*.new' \\) -type f -mtime +{days} ! -name {agent} \
+-exec rm -f {{}} + 2>/dev/null
+echo "{here}$(pwd)"
+if [ -s {agent} ]; then echo agent; fi
+"""
+# A connection that breaks looks like the end of the file: only what is whole gets its name.
+_PUT = """\
+umask 077
+file=$1 draft=$(dirname "$1")/.$(basename "$1").$$.new
+cat > "$draft" && chmod "$2" "$draft" && [ "$(wc -c < "$draft")" -eq "$3" ] && mv -f "$draft" "$file" && exit
+status=$?
+rm -f "$draft"
+exit $((status ? status : 1))
+"""
+
+
+class Installation:
+    """The folder of one service at one site, with what its agents need; everything is put there when it is first needed."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        *,
+        folder: str,
+        prefix: str,
+        ca_file: Callable[[], Path | None],
+        token: Callable[[], str],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Take the way there, the folder that its user named, and where the rest comes from."""
+        self._caller = caller
+        self._named = posixpath.join(home_relative(folder), prefix)
+        self._ca_file = ca_file
+        self._make_token = token
+        self._clock = clock
+        self._folder = ""
+        self._token = ""
+        self._renew_at = 0.0
+        self._ca_digest = b""
+        self._agent = f"agent-{VERSION}-{digest()[:12]}.pyz"
+
+    @property
+    def agent(self) -> str:
+        """The path of the agent; known once it is installed."""
+        return f"{self._folder}/{self._agent}"
+
+    @property
+    def token_file(self) -> str:
+        """The path of the token, or nothing where there is none."""
+        return f"{self._folder}/token" if self._token else ""
+
+    @property
+    def ca_file(self) -> str:
+        """The path of the authority that is believed, or nothing where there is none."""
+        return f"{self._folder}/ca.pem" if self._ca_digest else ""
+
+    def ensure(self) -> str:
+        """See that all is there; the folder. Raises `Unknown` where that cannot be."""
+        if not self._folder:
+            self._prepare()
+        self.refresh()
+        return self._folder
+
+    def refresh(self) -> None:
+        """Put a newer token or authority where the old ones are, once something is installed."""
+        if not self._folder:
+            return
+        now = self._clock()
+        if now >= self._renew_at:
+            token = self._make_token()
+            if token:
+                put(self._caller, f"{self._folder}/token", token.encode("ascii") + b"\n", mode=0o600)
+            self._token = token
+            end = ends_at(token)
+            self._renew_at = float("inf") if end is None else end - RENEW_LEFT * (end - now)
+        file = self._ca_file()
+        content = file.read_bytes() if file is not None else b""
+        known = hashlib.sha256(content).digest() if content else b""
+        if known != self._ca_digest:
+            if content:
+                put(self._caller, f"{self._folder}/ca.pem", content, mode=0o600)
+            self._ca_digest = known
+
+    def doubt(self) -> None:
+        """Look again at the next need whether all is there: something may have removed it."""
+        self._folder, self._renew_at, self._ca_digest = "", 0.0, b""
+
+    def _prepare(self) -> None:
+        script = _PREPARE.format(
+            folder=shlex.quote(self._named),
+            output=OUTPUT_FOLDER,
+            state=STATE_FOLDER,
+            agent=shlex.quote(self._agent),
+            days=OLD_DAYS,
+            here=_HERE,
+        )
+        answer = self._caller.run(Call(("sh",), script))
+        lines = answer.stdout.splitlines()
+        folder = next((line[len(_HERE) :] for line in lines if line.startswith(_HERE)), "")
+        if answer.exit_status != 0 or not folder:
+            raise Unknown(f"cannot use the folder {self._named}: {' '.join(answer.stderr.split()) or 'not a word'}")
+        if "agent" not in lines:
+            put(self._caller, f"{folder}/{self._agent}", archive(), mode=0o700)
+        self._folder = folder
+
+
+def put(caller: Caller, path: str, content: bytes, *, mode: int) -> None:
+    """Write a file at a site; it appears whole, and nobody else can read it before it has its mode. Raises `Unknown`."""
+    words = ("sh", "-c", _PUT, "sh", path, f"{mode:o}", str(len(content)))
+    answer = caller.run(Call(words, content.decode("utf-8", "surrogateescape")))
+    if answer.exit_status != 0:
+        raise Unknown(f"cannot write {path}: {' '.join(answer.stderr.split()) or 'not a word'}")
+
+
+def home_relative(folder: str) -> str:
+    """A folder as the home folder sees it: `~`, `~/x` and `x` are below it, `/x` is not. Raises `ValueError`."""
+    if folder.startswith("~") and folder != "~" and not folder.startswith("~/"):
+        raise ValueError(f"only one's own home folder can be meant by `~`: {folder!r}")
+    text = folder[1:].lstrip("/") if folder.startswith("~") else folder
+    if folder and not text:
+        return "."
+    # A leading hyphen would be read as an option.
+    return posixpath.normpath(text or HOME_FOLDER) if text.startswith("/") else f"./{text or HOME_FOLDER}"

@@ -1,0 +1,149 @@
+"""The keys of a service's tokens: made once, in files of the state folder's `keys` that nobody else can read.
+
+Who removes a key ends every token that it signed; the next start makes another.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pilotage.model.errors import PilotageError
+from pilotage.model.extras import extra
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+KEYS_FOLDER = "keys"
+TOKEN_KEY_FILE = "tokens.pem"
+PACKAGE_KEY_FILE = "packages.key"
+PACKAGE_KEY_BYTES = 32
+_BYTES_MAX = 4096
+
+
+class KeyFault(PilotageError):
+    """A key cannot be made or used. The message says which file, and what to do."""
+
+
+class StoredKeys:
+    """Keys in a state folder. Nothing is read or made before it is needed: most services sign nothing."""
+
+    def __init__(self, state: Path) -> None:
+        """Name the state folder."""
+        self._folder = state / KEYS_FOLDER
+        self._guard = threading.Lock()
+        self._signing: Ed25519PrivateKey | None = None
+
+    def sign(self, claims: Mapping[str, Any]) -> str:
+        """A JWT with these claims, signed with Ed25519."""
+        with extra("server", purpose="to sign tokens"):
+            import jwt
+        return jwt.encode(dict(claims), self._key(), algorithm="EdDSA")
+
+    def verify(self, token: str, *, issuer: str, audience: str) -> Mapping[str, Any]:
+        """The claims of a JWT that this signed, whenever it ends; raises `ValueError` for any other."""
+        if not (self._folder / TOKEN_KEY_FILE).exists():
+            raise ValueError("nothing was signed here")
+        with extra("server", purpose="to read tokens"):
+            import jwt
+        wanted = ["exp", "iat", "sub", "iss", "aud"]
+        try:
+            # The times are for who knows how far clocks may be apart.
+            options: Any = {"require": wanted, "verify_exp": False, "verify_nbf": False, "verify_iat": False}
+            key = self._key().public_key()
+            return jwt.decode(token, key, algorithms=["EdDSA"], issuer=issuer, audience=audience, options=options)
+        except jwt.InvalidTokenError as error:
+            raise ValueError(str(error)) from error
+
+    def package_key(self) -> bytes:
+        """The key of the digests in packages' tokens."""
+        return bytes.fromhex(
+            self._content(PACKAGE_KEY_FILE, lambda: secrets.token_hex(PACKAGE_KEY_BYTES).encode()).decode("ascii")
+        )
+
+    def _key(self) -> Ed25519PrivateKey:
+        with self._guard:
+            if self._signing is None:
+                self._signing = self._read_signing()
+            return self._signing
+
+    def _read_signing(self) -> Ed25519PrivateKey:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import (
+            Encoding,
+            NoEncryption,
+            PrivateFormat,
+            load_pem_private_key,
+        )
+
+        def make() -> bytes:
+            return Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+        try:
+            key = load_pem_private_key(self._content(TOKEN_KEY_FILE, make), password=None)
+        except ValueError as error:
+            raise self._no_key(TOKEN_KEY_FILE, str(error)) from error
+        if not isinstance(key, Ed25519PrivateKey):
+            raise self._no_key(TOKEN_KEY_FILE, type(key).__name__)
+        return key
+
+    def _no_key(self, name: str, got: str) -> KeyFault:
+        file = self._folder / name
+        return KeyFault(
+            "this file holds no key of ours",
+            subject=str(file),
+            got=got,
+            next_step=f"remove it and another is made; every token of the old one ends: rm {file}",
+        )
+
+    def _content(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """What is in a file; where there is none it is made, whole and once, whoever else does so at the same moment."""
+        file = self._folder / name
+        try:
+            if not file.exists():
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _make(file, make())
+            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                _refuse_shared(file, os.fstat(descriptor))
+                return os.read(descriptor, _BYTES_MAX).strip()
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise KeyFault("cannot use this key", subject=str(file), got=error.strerror or str(error)) from error
+
+
+def _refuse_shared(file: Path, status: os.stat_result) -> None:
+    mode = stat.S_IMODE(status.st_mode)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or mode & 0o077:
+        raise KeyFault(
+            "others could have read or written this key",
+            subject=str(file),
+            expected="a plain file of your own, mode 600",
+            got=f"mode {mode:o}, user id {status.st_uid}",
+            next_step=f"remove it and another is made; every token of the old one ends: rm {file}",
+        )
+
+
+def _make(file: Path, content: bytes) -> None:
+    draft = file.with_name(f".{file.name}-{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(descriptor)
+        try:
+            os.link(draft, file)
+        except FileExistsError:
+            return  # another process was first: its key is ours
+        except OSError:  # no hard links here
+            if not file.exists():
+                draft.rename(file)
+    finally:
+        draft.unlink(missing_ok=True)

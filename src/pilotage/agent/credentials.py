@@ -1,0 +1,97 @@
+"""The token that an agent shows: the last of those that it was given, in its file or with an answer of the service.
+
+A service renews tokens with its answers. What came so is kept in memory, and in a file of the agent's own for who has to
+speak for it after its end; the file that it was started with stays as it is: others may read it, too.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from pilotage.agent.link import connect, read_token
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pilotage.agent.link import Link
+
+TOKEN_FIELD = b"pilotage-token"  # of an answer: what to show from now on
+_MODE = 0o600
+
+
+def ends_at(token: str) -> float | None:
+    """When a token ends, in seconds since 1970, by what it says of itself; None of one that says nothing."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        return float(claims["exp"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+class Credentials:
+    """Says which token to show now. Any thread may ask."""
+
+    def __init__(self, token_file: str, own_file: Path | None = None) -> None:
+        """Read the file that it is started with; `own_file` is where renewed ones are kept."""
+        self._token_file = token_file
+        self._own_file = own_file
+        self._guard = threading.Lock()
+        self._token = ""
+        self.look_again()
+
+    def __call__(self) -> str:
+        """The token, empty where there is none."""
+        return self._token
+
+    def look_again(self) -> None:
+        """Read the files: somebody else may have put a newer token there. The one that ends last is shown."""
+        given = read_token(self._token_file)
+        own = read_token(str(self._own_file)) if self._own_file is not None else ""
+        with self._guard:
+            # One that says no end is not renewed: whatever its file says now is right.
+            if given and ends_at(given) is None:
+                self._token = given
+                return
+            known = [each for each in (given, own, self._token) if each]
+            self._token = max(known, key=lambda each: ends_at(each) or 0.0, default="")
+
+    def connect(self, server: str, *, announcement: str, ca_file: str) -> Link:
+        """Connect to a service, and show it whatever is the token at each request; see `link.connect`."""
+        self.look_again()
+        return connect(server, announcement=announcement, ca_file=ca_file, token=self)
+
+    def take(self, fields: Mapping[bytes, bytes]) -> None:
+        """Take the token that an answer of the service may bring in its header."""
+        if TOKEN_FIELD in fields:
+            self.renewed(fields[TOKEN_FIELD].decode("latin-1"))
+
+    def renewed(self, token: str) -> None:
+        """The service gave another one."""
+        if not token or token == self._token or (ends_at(token) or 0.0) <= (ends_at(self._token) or 0.0):
+            return
+        with self._guard:
+            self._token = token
+        if self._own_file is not None:
+            with contextlib.suppress(OSError):  # it is known here, and the next one may be kept
+                _keep(self._own_file, token)
+
+
+def _keep(file: Path, token: str) -> None:
+    draft = file.with_name(f".{file.name}.draft")
+    with contextlib.suppress(FileNotFoundError):
+        draft.unlink()
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
+    try:
+        os.write(descriptor, token.encode("ascii") + b"\n")
+    finally:
+        os.close(descriptor)
+    draft.replace(file)

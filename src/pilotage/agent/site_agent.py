@@ -1,0 +1,290 @@
+"""The agent of a site: in its user's account at the cluster, it submits and withdraws pilots as the service wants.
+
+It asks the service, which answers when there is something to do; looks at the batch system; and says what it has seen. All
+that counts is in the batch system and in a small file, so that it may end and begin at any moment. Pilots do not need it,
+but for the way to the service where that leads through its relay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import select
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pilotage.agent.batch import Unknown, dialects
+from pilotage.agent.batch.berth import Berth
+from pilotage.agent.batch.desk import Desk
+from pilotage.agent.credentials import TOKEN_FIELD, ends_at
+from pilotage.agent.link import LinkBroken, read_token
+from pilotage.agent.pilot import say
+from pilotage.agent.site_calls import run_here, schedulers_here
+from pilotage.agent.site_desk import SETTLE_SECONDS, Reports, SiteWork
+from pilotage.agent.site_memory import ASKED
+from pilotage.agent.site_place import SitePlace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pilotage.agent.batch import Answer, Call
+    from pilotage.agent.credentials import Credentials
+    from pilotage.agent.link import Answer as HttpAnswer
+    from pilotage.agent.link import Link
+    from pilotage.agent.site_memory import SiteMemory
+
+BACKOFF_SECONDS = (0.2, 10.0)
+DENIED_SECONDS = 10.0
+LATE_SECONDS = 30.0  # so much longer than an interval an answer may take
+COMPLAIN_SECONDS = 300.0
+
+
+class SiteAgentSettings(NamedTuple):
+    """What the agent of a site is told when it is started."""
+
+    site: str
+    version: str = "unknown"
+    scheduler: str = "auto"
+    settle_seconds: float = SETTLE_SECONDS
+    deserted_seconds: float = 0.0  # without the service for so long it ends; 0: never
+
+
+class SiteAgent:
+    """Runs in the main thread; `ask_to_leave` may be called from anywhere."""
+
+    def __init__(
+        self,
+        settings: SiteAgentSettings,
+        place: SitePlace,
+        memory: SiteMemory,
+        *,
+        connect: Callable[[], Link],
+        credentials: Credentials,
+        run: Callable[[Call], Answer] = run_here,
+    ) -> None:
+        """Take where it works, what it remembers, and how it reaches the service; nothing is done yet."""
+        self._settings = settings
+        self._place = place
+        self._memory = memory
+        self._connect = connect
+        self._credentials = credentials
+        self._run = run
+        self._work = SiteWork(memory, settle_seconds=settings.settle_seconds)
+        self._reports = Reports(memory, settings.site)
+        self._id = os.urandom(8).hex()
+        self._sequence = 0
+        self._service, self._heard = "", 0
+        self._interval_seconds = 10.0
+        self._backoff_seconds = BACKOFF_SECONDS[0]
+        self._complained: dict[str, float] = {}
+        self._seen: tuple[bool, str] | None = None  # what the batch system was last found to be
+        self._seen_said: tuple[bool, str] | None = None
+        self._desk: Desk | None = None
+        self._desk_for: tuple[str, str] = ("", "")
+        self._scheduler = ""
+        self._link: Link | None = None
+        self._heard_at = time.monotonic()
+        self._looked_at = -math.inf
+        self._leaving = ""
+        self._awake, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def run(self) -> str:
+        """Work until it is asked to leave; why it left."""
+        while not self._leaving:
+            heard = self._exchange()
+            self._look()
+            if heard:
+                self._heard_at = time.monotonic()
+            elif 0.0 < self._settings.deserted_seconds <= time.monotonic() - self._heard_at:
+                self.ask_to_leave("the service was not reached for too long")
+            else:
+                self._pause(self._backoff_seconds)
+                self._backoff_seconds = min(2.0 * self._backoff_seconds, BACKOFF_SECONDS[1])
+        self._drop()
+        return self._leaving
+
+    def ask_to_leave(self, reason: str) -> None:
+        """From a signal handler or another thread: end soon. Pilots go on."""
+        self._leaving = self._leaving or reason
+        with contextlib.suppress(OSError):
+            os.write(self._wake, b"!")
+
+    # --- the batch system --------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Look around at the site, and do what is wanted there."""
+        if self._leaving:
+            return
+        try:
+            desk = self._at_desk()
+            if desk is None:
+                return
+            if self._is_due():
+                self._work.look(desk)
+                self._looked_at = time.monotonic()
+            self._work.act(desk)
+        except Unknown as unknown:
+            self._seen = (False, str(unknown))
+            self._complain("site", f"the batch system does not answer: {unknown}")
+        except OSError as error:
+            self._seen = (False, f"the agent of the site cannot work: {error}")
+            self._complain("disk", f"cannot work: {error}")
+        else:
+            self._seen = (True, self._work.message)
+
+    def _is_due(self) -> bool:
+        """Whether to look around: not each time that the service has something to say."""
+        waits = any(record.state == ASKED for record in self._memory.records.values())
+        return waits or time.monotonic() >= self._looked_at + 0.5 * self._interval_seconds
+
+    def _at_desk(self) -> Desk | None:
+        entry, prefix = self._memory.entry, self._memory.prefix
+        if entry is None or not prefix:
+            return None  # the service was never heard
+        scheduler = self._find_scheduler(str(entry.get("kind", "")))
+        if self._desk is None or self._desk_for != (scheduler, prefix):
+            self._desk = Desk(dialects()[scheduler](prefix), self._run, self._berth)
+            self._desk_for = (scheduler, prefix)
+            self._looked_at = -math.inf  # nothing is done before it is known what an earlier process did
+        return self._desk
+
+    def _find_scheduler(self, kind: str) -> str:
+        """The name of the dialect; raises `Unknown` where there is none for what is here."""
+        wanted = self._settings.scheduler
+        if wanted != "auto":
+            self._scheduler = wanted
+        elif not self._scheduler:
+            here = schedulers_here(self._run)
+            self._scheduler = kind if kind in here else next(iter(here), "")
+            if self._scheduler:
+                say(f"the batch system is {self._scheduler} {here[self._scheduler]}")
+        if self._scheduler not in dialects():
+            known = ", ".join(dialects())
+            raise Unknown(
+                f"there is no dialect {self._scheduler!r}; there are {known}"
+                if self._scheduler
+                else f"no batch system was found here; name it with --scheduler, one of: {known}"
+            )
+        return self._scheduler
+
+    def _berth(self) -> Berth:
+        return self._place.berth(self._memory.entry or {})
+
+    # --- the service ---------------------------------------------------------------------------------------------------
+
+    def _exchange(self) -> bool:
+        """Say what there is to say, and wait for the answer; whether it came."""
+        self._sequence += 1
+        reports = self._reports.due()
+        if self._seen is not None and self._seen != self._seen_said:
+            answers, message = self._seen
+            reports.append(
+                {"report": "seen", "site": self._settings.site, "answers": answers, "message": message[:2000]}
+            )
+        body = {
+            "site": self._settings.site,
+            "agent": self._id,
+            "sequence": self._sequence,
+            "service": self._service,
+            "heard": self._heard,
+            "version": self._settings.version,
+            "scheduler": self._scheduler,
+            "token_until": ends_at(read_token(self._place.pilot_token_file)) or 0.0,
+            "reports": reports,
+        }
+        seen = self._seen
+        try:
+            answer = self._ask(json.dumps(body).encode())
+            if answer is None:
+                return False
+            if answer.status != 200:
+                self._refused(answer)
+                return False
+            hears = json.loads(answer.body)
+            if hears["agent"] != self._id or hears["sequence"] != self._sequence:
+                raise LinkBroken("it answers somebody else")
+            self._hear(hears, answer)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self._drop()
+            self._reports.forget()
+            self._complain("service", f"no answer from the service: {error}")
+            return False
+        self._seen_said = seen if self._service == hears["service"] else None
+        return True
+
+    def _ask(self, body: bytes) -> HttpAnswer | None:
+        """One request; None where the agent is to leave. A connection that rested and was closed says nothing."""
+        for fresh in (False, True):
+            if fresh:
+                self._drop()
+            rested = self._link is not None
+            try:
+                if self._link is None:
+                    self._credentials.look_again()
+                    self._link = self._connect()
+                self._link.send("POST", "/agent/site", body, fields="Content-Type: application/json\r\n")
+                return self._await(self._link)
+            except OSError:
+                if not rested:
+                    raise
+        return None
+
+    def _await(self, link: Link) -> HttpAnswer | None:
+        until = time.monotonic() + self._interval_seconds + LATE_SECONDS
+        poll = select.poll()
+        poll.register(link.fileno(), select.POLLIN)
+        poll.register(self._awake, select.POLLIN)
+        while not self._leaving:
+            left_seconds = until - time.monotonic()
+            if left_seconds <= 0:
+                raise LinkBroken("no answer in time")
+            for descriptor, _ in poll.poll(left_seconds * 1000.0):
+                if descriptor == link.fileno():
+                    answer = link.receive()
+                    if answer is not None:
+                        if answer.fields.get(b"connection", b"").lower() == b"close":
+                            self._drop()
+                        return answer
+        return None
+
+    def _hear(self, hears: dict[str, Any], answer: HttpAnswer) -> None:
+        if self._complained.pop("service", None) is not None:
+            say("the service answers")
+        if hears["service"] != self._service:
+            self._reports.forget()  # another one, which may know less than the last
+        self._service, self._heard = str(hears["service"]), int(hears.get("number", 0))
+        self._interval_seconds = float(hears.get("interval_seconds", 10.0))
+        self._backoff_seconds = BACKOFF_SECONDS[0]
+        self._credentials.renewed(answer.fields.get(TOKEN_FIELD, b"").decode("latin-1"))
+        if hears.get("token"):
+            self._place.keep_pilot_token(str(hears["token"]))
+        self._memory.told(hears)
+        self._memory.save()
+
+    def _refused(self, answer: HttpAnswer) -> None:
+        told = f"HTTP {answer.status}: {answer.body[:300].decode('utf-8', 'replace')}"
+        self._reports.forget()
+        self._complain("service", f"the service does not take what this agent says: {told}")
+        if answer.status in (401, 403):
+            self._credentials.look_again()
+            self._backoff_seconds = max(self._backoff_seconds, DENIED_SECONDS)
+
+    def _drop(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def _pause(self, seconds: float) -> None:
+        if self._leaving:
+            return
+        poll = select.poll()
+        poll.register(self._awake, select.POLLIN)
+        poll.poll(seconds * 1000.0)
+
+    def _complain(self, about: str, text: str) -> None:
+        now = time.monotonic()
+        if now >= self._complained.get(about, -COMPLAIN_SECONDS) + COMPLAIN_SECONDS:
+            self._complained[about] = now
+            say(text)

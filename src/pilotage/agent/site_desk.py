@@ -1,0 +1,196 @@
+"""What the agent of a site does there: it brings what is wanted together with what is there, by keys, and notes what came of it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pilotage.agent.batch import Busy, Refused, element_key
+from pilotage.agent.site_memory import ASKED, FAILED, GONE, SUBMITTED
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from pilotage.agent.site_memory import SiteMemory
+
+SETTLE_SECONDS = 30.0
+"""So long after a submission that an earlier process may have made, what it queued is seen in a listing."""
+BUSY_SECONDS = (5.0, 300.0)
+CANCEL_SECONDS = 30.0
+TOGETHER_MAX = 100
+AGAIN_SECONDS = 5.0
+
+SUBMIT_PILOT, SUBMIT_ATTEMPT, CANCEL = "submit-pilot", "submit-attempt", "cancel-submitted"
+
+
+class AtDesk(Protocol):
+    """What is needed of `Desk`."""
+
+    def submit_pilots(self, key: str, count: int = 1) -> list[str]:
+        """Start pilots."""
+        ...
+
+    def submit_attempt(self, key: str, *, serves: str, demand: Mapping[str, Any]) -> str:
+        """Start an agent for one attempt."""
+        ...
+
+    def cancel(self, *keys: str) -> None:
+        """End things."""
+        ...
+
+    def listing(self, expected: Collection[str] = ()) -> dict[str, Any]:
+        """What is there, and what has ended."""
+        ...
+
+
+class SiteWork:
+    """Does what is wanted, with the memory that makes it safe to die at any moment."""
+
+    def __init__(self, memory: SiteMemory, *, settle_seconds: float = SETTLE_SECONDS) -> None:
+        """Take the memory; nothing is done yet."""
+        self._memory = memory
+        self._settle_seconds = settle_seconds
+        self._busy_until = 0.0
+        self._busy_seconds = BUSY_SECONDS[0]
+        self._cancelled_at: dict[str, float] = {}
+        self.message = ""  # why what is wanted waits
+
+    def look(self, desk: AtDesk) -> None:
+        """Note what is there and what has ended; raises `Unknown`."""
+        memory = self._memory
+        submitted = {key for key, record in memory.records.items() if record.state == SUBMITTED}
+        over = {key for key, record in memory.records.items() if record.state in (GONE, ASKED)}
+        for key, seen in desk.listing((memory.expected | submitted) - over).items():
+            if seen.ended:
+                memory.note(key, GONE, native_id=seen.native_id, reason=seen.reason or "ended", text=seen.stderr)
+            else:
+                memory.note(key, SUBMITTED, native_id=seen.native_id)
+        memory.save()
+
+    def act(self, desk: AtDesk) -> None:
+        """Do what is wanted and not done; raises `Unknown`, and `OSError` where nothing can be noted."""
+        memory = self._memory
+        cancelled = [str(each["key"]) for each in memory.effects if each.get("type") == CANCEL]
+        self._submit(desk, [each for each in memory.effects if each.get("type") != CANCEL], {*cancelled})
+        due = []
+        for key in cancelled:
+            record = memory.records.get(key)
+            if record is None:
+                memory.note(key, GONE, reason="cancelled")
+            elif record.state == SUBMITTED and time.monotonic() >= self._cancelled_at.get(key, 0.0):
+                due.append(key)
+        for start in range(0, len(due), TOGETHER_MAX):
+            some = due[start : start + TOGETHER_MAX]
+            desk.cancel(*some)
+            self._cancelled_at.update((key, time.monotonic() + CANCEL_SECONDS) for key in some)
+        self._cancelled_at = {key: at for key, at in self._cancelled_at.items() if key in cancelled}
+        memory.save()
+
+    def _submit(self, desk: AtDesk, effects: Sequence[Mapping[str, Any]], cancelled: Collection[str]) -> None:
+        wanted = []
+        for effect in effects:
+            key = str(effect["key"])
+            record = self._memory.records.get(key)
+            if record is not None and record.state == ASKED and self._memory.age_seconds(key) < self._settle_seconds:
+                continue  # it may be there: it is looked for
+            if record is not None and record.state != ASKED:
+                continue
+            if key in cancelled:
+                self._memory.note(key, GONE, reason="cancelled")
+            else:
+                wanted.append(effect)
+        if not wanted:
+            self.message = ""
+        if time.monotonic() < self._busy_until:
+            return
+        try:
+            for group in _together(wanted):
+                self._start(desk, group)
+        except Busy as busy:
+            self.message = f"the batch system takes no more now: {busy}"
+            self._busy_until = time.monotonic() + self._busy_seconds
+            self._busy_seconds = min(2.0 * self._busy_seconds, BUSY_SECONDS[1])
+        else:
+            self._busy_seconds = BUSY_SECONDS[0]
+
+    def _start(self, desk: AtDesk, group: Sequence[Mapping[str, Any]]) -> None:
+        memory, keys = self._memory, [str(each["key"]) for each in group]
+        for key in keys:
+            memory.note(key, ASKED)
+        memory.save()  # before anything is started: whoever comes after us must know
+        first = group[0]
+        try:
+            if first.get("type") == SUBMIT_PILOT:
+                native_ids = desk.submit_pilots(keys[0], len(keys))
+            else:
+                ref = first["ref"]
+                serves = f"{ref['job']}:{ref['package']}:{ref['attempt']}"
+                native_ids = [desk.submit_attempt(keys[0], serves=serves, demand=first.get("demand") or {})]
+        except Refused as refused:
+            for key in keys:
+                memory.note(key, FAILED, reason=refused.reason, text=str(refused))
+        except Busy:
+            for key in keys:  # nothing was queued
+                del memory.records[key]
+            memory.save()
+            raise
+        else:
+            for key, native_id in zip(keys, native_ids):  # noqa: B905 # there may be fewer, and Python 3.8 has no strict
+                memory.note(key, SUBMITTED, native_id=native_id)
+        memory.save()
+
+
+def _together(effects: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Pilots whose keys follow each other go together; everything else by itself."""
+    groups: list[list[Mapping[str, Any]]] = []
+    for effect in effects:
+        last = groups[-1] if groups else []
+        if (
+            last
+            and len(last) < TOGETHER_MAX
+            and effect.get("type") == last[-1].get("type") == SUBMIT_PILOT
+            and element_key(str(last[-1]["key"]), 1) == effect["key"]
+        ):
+            last.append(effect)
+        else:
+            groups.append([effect])
+    return groups
+
+
+class Reports:
+    """What the service is to hear: everything that it asks or expects and that is known here, but not over and over at once."""
+
+    def __init__(self, memory: SiteMemory, site: str) -> None:
+        """Take the memory."""
+        self._memory = memory
+        self._site = site
+        self._said: dict[tuple[str, str], float] = {}
+
+    def due(self) -> list[dict[str, Any]]:
+        """What to say now."""
+        memory, now = self._memory, time.monotonic()
+        asked = {str(each["key"]) for each in memory.effects if each.get("type") != CANCEL}
+        cancelled = {str(each["key"]) for each in memory.effects if each.get("type") == CANCEL}
+        said: dict[tuple[str, str], float] = {}
+        reports = []
+        for key, record in memory.records.items():
+            told: dict[str, Any] = {"site": self._site, "key": key}
+            if record.state == SUBMITTED and key in asked:
+                told.update(report="submitted", native_id=record.native_id)
+            elif record.state == FAILED and key in asked:
+                told.update({"report": "submission-failed", "reason": record.reason, "message": record.text})
+            elif record.state == GONE and (key in asked or key in cancelled or key in memory.expected):
+                told.update({"report": "gone", "reason": record.reason, "stderr": record.text})
+            else:
+                continue
+            again_at = self._said.get((key, record.state), 0.0)
+            if now >= again_at:
+                reports.append(told)
+                again_at = now + AGAIN_SECONDS
+            said[key, record.state] = again_at
+        self._said = said
+        return reports
+
+    def forget(self) -> None:
+        """Nothing that was said counts: it was not heard, or another service listens now."""
+        self._said.clear()

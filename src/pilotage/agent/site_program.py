@@ -1,0 +1,178 @@
+"""`agent.pyz site …`: the agent of a site as a program, with its relay, its lock and its line in the crontab."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pilotage.agent.errors import AgentError
+from pilotage.agent.link import Address
+
+if TYPE_CHECKING:
+    import argparse
+
+    from pilotage.agent.site_memory import SiteMemory
+    from pilotage.agent.site_place import SitePlace
+
+RUNS_ALREADY, FAILED = 3, 1
+LOG_FILE = "site-agent.log"
+_ANYWHERE = ("", "0.0.0.0", "::")  # nodes of the cluster must reach it
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the program takes."""
+    parser.add_argument("--server", required=True, metavar="ADDRESS", help="https://HOST:PORT or unix:PATH")
+    parser.add_argument("--site", required=True, metavar="NAME", help="the site that it is at")
+    parser.add_argument("--folder", required=True, metavar="DIR", help="where it works, on a disk that all nodes share")
+    parser.add_argument(
+        "--scheduler", default="auto", metavar="NAME", help="the batch system; auto: what is found here"
+    )
+    parser.add_argument("--token-file", default="", metavar="FILE", help="what it shows to the service")
+    parser.add_argument(
+        "--ca-file", default="", metavar="FILE", help="the only authority whose certificate it believes"
+    )
+    parser.add_argument(
+        "--listen", default="", metavar="HOST:PORT", help="relay for nodes that reach this computer alone"
+    )
+    parser.add_argument("--spool", action="store_true", help="relay for nodes that share nothing but the folder")
+    parser.add_argument(
+        "--settle", type=float, default=30.0, metavar="SECONDS", help="until what an earlier agent submitted is listed"
+    )
+    parser.add_argument(
+        "--deserted", type=float, default=0.0, metavar="SECONDS", help="end without the service after; 0: never"
+    )
+    cron = parser.add_mutually_exclusive_group()
+    cron.add_argument("--install-cron", action="store_true", help="start it with this computer from now on, and end")
+    cron.add_argument("--uninstall-cron", action="store_true", help="start it no more with this computer, and end")
+
+
+def main(chosen: argparse.Namespace) -> int:
+    """Run it; the exit status."""
+    folder = Path(os.path.abspath(os.path.expanduser(chosen.folder)))
+    try:
+        Address.parse(chosen.server)
+        if chosen.install_cron or chosen.uninstall_cron:
+            return _cron(chosen, folder)
+        return _work(chosen, folder)
+    except (AgentError, ValueError, OSError) as error:
+        sys.stderr.write(f"pilotage-agent: {error}\n")
+        return RUNS_ALREADY if type(error).__name__ == "AlreadyRuns" else FAILED
+
+
+def _cron(chosen: argparse.Namespace, folder: Path) -> int:
+    from pilotage.agent import crontab
+
+    if chosen.uninstall_cron:
+        said = "removed from" if crontab.uninstall(folder) else "not in"
+    else:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        changed = crontab.install(_command(chosen, folder), folder, log=folder / LOG_FILE)
+        said = "put into" if changed else "already in"
+    sys.stdout.write(f"the agent of site {chosen.site} is {said} your crontab\n")
+    return 0
+
+
+def _command(chosen: argparse.Namespace, folder: Path) -> list[str]:
+    words = [sys.executable, "-I", "-S", str(_own_file()), "site", f"--server={chosen.server}", f"--site={chosen.site}"]
+    words += [f"--folder={folder}", f"--scheduler={chosen.scheduler}"]
+    for option, value in (("token-file", chosen.token_file), ("ca-file", chosen.ca_file)):
+        words += [f"--{option}={os.path.abspath(value)}"] if value else []
+    words += [f"--listen={chosen.listen}"] if chosen.listen else []
+    return [*words, *(["--spool"] if chosen.spool else [])]
+
+
+def _own_file() -> Path:
+    """The archive that this is; raises `OSError` where it is none: nothing could be started at a node then."""
+    file = Path(os.path.abspath(sys.argv[0]))
+    if not file.is_file() or file.suffix != ".pyz":
+        raise OSError(f"{file} is not the agent in one file: start agent-VERSION.pyz, which `pilotage` makes")
+    return file
+
+
+def _work(chosen: argparse.Namespace, folder: Path) -> int:
+    from pilotage.agent.credentials import Credentials
+    from pilotage.agent.link import connect
+    from pilotage.agent.pilot import say
+    from pilotage.agent.relaying import Relaying
+    from pilotage.agent.site_agent import SiteAgent, SiteAgentSettings
+    from pilotage.agent.site_lock import FolderLock
+    from pilotage.agent.site_memory import SiteMemory
+    from pilotage.agent.site_place import MEMORY_FILE, SitePlace
+
+    version = str(getattr(sys.modules.get("pilotage"), "__version__", "unknown"))
+    place = SitePlace(folder, site=chosen.site, version=version, token_file=chosen.token_file, ca_file=chosen.ca_file)
+    place.make()
+    asked: list[SiteAgent] = []
+
+    def lost() -> None:
+        for each in asked:
+            each.ask_to_leave("another agent of this folder has taken over")
+
+    lock = FolderLock(folder, lost=lost)
+    lock.take()
+    try:
+        memory = SiteMemory(folder / MEMORY_FILE)
+        place.install(_own_file())
+        relaying = Relaying(chosen.server, ca_file=chosen.ca_file, say=say)
+        _start_relays(relaying, chosen, place, memory)
+        credentials = Credentials(chosen.token_file, place.own_token_file)
+        settings = SiteAgentSettings(chosen.site, version, chosen.scheduler, chosen.settle, chosen.deserted)
+        agent = SiteAgent(
+            settings,
+            place,
+            memory,
+            connect=lambda: connect(chosen.server, ca_file=chosen.ca_file, token=credentials),
+            credentials=credentials,
+        )
+        asked.append(agent)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _: agent.ask_to_leave(signal.Signals(number).name))
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it goes on when who started it hangs up
+        say(f"the agent of site {chosen.site} works; pilots ask {place.server}")
+        why = agent.run()
+        relaying.stop()
+        say(f"the agent of site {chosen.site} ends: {why}; its pilots go on")
+    finally:
+        lock.release()
+    return 0
+
+
+def _start_relays(relaying: object, chosen: argparse.Namespace, place: SitePlace, memory: SiteMemory) -> None:
+    """Start what was asked for, and say what pilots are told."""
+    from pilotage.agent.relaying import Relaying, bound
+
+    assert isinstance(relaying, Relaying)
+    listener = None
+    place.server = chosen.server
+    # A socket of this computer is no use to a node.
+    spool = chosen.spool or (chosen.server.startswith("unix:") and not chosen.listen)
+    if spool:
+        place.server = f"spool:{place.relay_folder}"
+    if chosen.listen:
+        host, _, port = chosen.listen.rpartition(":")
+        if not port.isdigit():
+            raise ValueError(f"--listen takes HOST:PORT, not {chosen.listen!r}")
+        host = host.strip("[]")
+        # Pilots that live know the port of before.
+        listener = _bound_again(host, int(port), memory.port) if not int(port) else bound(host, int(port))
+        memory.port = listener.getsockname()[1]
+        memory.save()
+        told = os.uname().nodename if host in _ANYWHERE else host
+        place.server = f"http://[{told}]:{memory.port}" if ":" in told else f"http://{told}:{memory.port}"
+    if listener is not None or spool:
+        relaying.start(listener=listener, folder=place.relay_folder if spool else None)
+
+
+def _bound_again(host: str, port: int, before: int) -> socket.socket:
+    from pilotage.agent.relaying import bound
+
+    if before:
+        try:
+            return bound(host, before)
+        except OSError:
+            pass  # it is somebody else's by now
+    return bound(host, port)

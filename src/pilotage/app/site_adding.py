@@ -1,0 +1,266 @@
+"""What can be found out about a cluster by looking: its batch system, its queues, its Python, its disk and its way out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pilotage.agent.batch import Answer, BatchError, Call, Dialect, Limits, Queue, Unknown, dialects
+from pilotage.model.errors import PilotageError, did_you_mean
+from pilotage.model.site_entry import SiteEntry
+
+if TYPE_CHECKING:
+    from pilotage.adapters.sites.callers import Caller
+
+DAY_SECONDS = 86_400
+PYTHON_MIN = (3, 8)
+PYTHONS = (
+    "python3",
+    *(f"python3.{minor}" for minor in range(14, 7, -1)),
+    "/usr/bin/python3",
+    "/usr/libexec/platform-python",
+)
+PREFIX = "pilotage-look"
+REACH_SECONDS = 5
+_MARK = "pilotage-found:"
+
+# Each line tells one thing; what a login shell prints besides is passed over.
+_LOOK = """\
+cd || exit
+echo "{mark}home $(pwd)"
+if ( umask 077; : > .pilotage-look.$$ ) 2>/dev/null; then rm -f .pilotage-look.$$; echo "{mark}writable yes"; fi
+echo "{mark}kind $(stat -f -c %T . 2>/dev/null)"
+echo "{mark}host $(hostname 2>/dev/null || uname -n)"
+echo "{mark}platform $(uname -m)-$(uname -s | tr A-Z a-z)"
+for each in {pythons}; do
+  told=$("$each" -I -S -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null) && echo "{mark}python $each $told"
+done
+exit 0
+"""
+# By a Python that is known to be there: not every node has a program that fetches.
+_REACH = """\
+import socket, sys
+host, port = sys.argv[1], int(sys.argv[2])
+try:
+    socket.create_connection((host, port), {seconds}).close()
+except OSError as error:
+    print("no: %s" % (error.strerror or error))
+else:
+    print("yes")
+"""
+
+
+class CannotLook(PilotageError):
+    """Nothing can be found out about a site: it cannot be reached, or nothing that is known is there."""
+
+
+class FoundPython(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python that could start the agent."""
+
+    word: str
+    version: str
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether it is new enough."""
+        return tuple(int(part) for part in self.version.split(".")[:2]) >= PYTHON_MIN
+
+
+class FoundQueue(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue or partition and what one node of it has; 0 where nothing is told."""
+
+    name: str
+    is_default: bool
+    wall_seconds: int
+    cores: int
+    memory_bytes: int
+    nodes: int
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was found out."""
+
+    host: str
+    home: str
+    writable: bool
+    file_system: str
+    platform: str
+    kind: str
+    version: str
+    experimental: bool
+    queues: tuple[FoundQueue, ...]
+    array_max: int
+    jobs_max: int
+    pythons: tuple[FoundPython, ...]
+    server: str  # the address that was tried; none: there is no service
+    way_out: str  # "yes", or why not; none: it was not tried
+    unknown: str = ""  # why limits are not known
+
+
+class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked for by hand, instead of what would be chosen."""
+
+    kind: str = ""
+    queue: str = ""
+    account: str = ""
+    python: str = ""
+    folder: str = ""
+    slots: int = 0
+    pilots_max: int = 0
+    wall_time_seconds: float = 0.0
+
+
+def look_around(caller: Caller, *, kind: str = "", server: str = "", why_not: str = "") -> Found:
+    """Look at a cluster from its login node; raises `CannotLook`.
+
+    `why_not` says why the service cannot be reached from there, where that is known without trying.
+    """
+    try:
+        answer = caller.run(Call(("sh",), _LOOK.format(mark=_MARK, pythons=" ".join(map(shlex.quote, PYTHONS)))))
+    except Unknown as error:
+        raise CannotLook(f"it cannot be reached: {error}", next_step="try by hand what ssh says, then again") from error
+    told = dict(_told(answer))
+    if "home" not in told:
+        said = " ".join(f"{answer.stderr} {answer.stdout}".split())[-500:]
+        raise CannotLook("its shell does not answer as one should", got=said or f"exit status {answer.exit_status}")
+    pythons = tuple(_pythons(answer))
+    dialect, version, limits, unknown = _scheduler(caller, kind)
+    enough = next((each for each in pythons if each.is_enough), None)
+    return Found(
+        host=told.get("host", ""),
+        home=told["home"],
+        writable="writable" in told,
+        file_system=told.get("kind", ""),
+        platform=told.get("platform", ""),
+        kind=dialect.name,
+        version=version,
+        experimental=dialect.experimental,
+        queues=tuple(_queue(each) for each in limits.queues),
+        array_max=limits.array_max,
+        jobs_max=limits.jobs_max,
+        pythons=pythons,
+        server=server,
+        way_out=why_not or (_way_out(caller, server, enough) if server and enough is not None else ""),
+        unknown=unknown,
+    )
+
+
+def entry_from(name: str, address: str, found: Found, chosen: Chosen) -> SiteEntry:
+    """The entry that follows from what was found and what is asked for by hand; raises `CannotLook`."""
+    queue = _chosen_queue(found, chosen.queue)
+    python = chosen.python or next((each.word for each in found.pythons if each.is_enough), "")
+    if not python:
+        versions = ", ".join(f"{each.word} is {each.version}" for each in found.pythons)
+        raise CannotLook(
+            "there is no Python that could start the agent",
+            expected="Python 3.8 or later",
+            got=versions or "none at all",
+            next_step="name one with --python PATH, or write `setup: [module load …]` into its entry",
+        )
+    if not found.writable and not chosen.folder:
+        raise CannotLook(
+            "its home folder cannot be written",
+            got=found.home,
+            next_step="name a folder that all nodes share: --folder DIR",
+        )
+    wall = chosen.wall_time_seconds or min(DAY_SECONDS, (queue.wall_seconds if queue is not None else 0) or DAY_SECONDS)
+    reaches = found.way_out in ("", "yes")
+    return SiteEntry(
+        name=name,
+        kind=found.kind,
+        address=address,
+        started_by="service" if reaches else "agent",
+        queue=chosen.queue or (queue.name if queue is not None and not queue.is_default else ""),
+        account=chosen.account,
+        folder=chosen.folder,
+        python=python,
+        slots=chosen.slots or 1,
+        wall_time_seconds=float(wall),
+        pilots_max=chosen.pilots_max or min(10, found.jobs_max or 10),
+        platform=found.platform,
+    )
+
+
+def _told(answer: Answer) -> Iterator[tuple[str, str]]:
+    for line in answer.stdout.splitlines():
+        if line.startswith(_MARK) and not line.startswith(f"{_MARK}python "):
+            name, _, value = line[len(_MARK) :].partition(" ")
+            yield name, value.strip()
+
+
+def _pythons(answer: Answer) -> Iterator[FoundPython]:
+    for line in answer.stdout.splitlines():
+        words = line.split()
+        if len(words) == 3 and words[0] == f"{_MARK}python" and words[2].replace(".", "").isdecimal():
+            yield FoundPython(word=words[1], version=words[2])
+
+
+def _scheduler(caller: Caller, kind: str) -> tuple[Dialect, str, Limits, str]:
+    """The batch system that is there, its version, what it allows, and why that is not known.
+
+    Of several the first that answers, those first that our tests know; where none answers, the first whose commands are there.
+    """
+    known = dialects()
+    if kind and kind not in known:
+        raise CannotLook("no batch system of this kind is known", got=kind, next_step=did_you_mean(kind, known))
+    tried = [known[kind](PREFIX)] if kind else sorted((each(PREFIX) for each in known.values()), key=_rank)
+    silent: list[tuple[Dialect, str, Limits, str]] = []
+    for dialect in tried:
+        try:
+            version = dialect.version(caller.run(dialect.is_here()))
+        except BatchError:
+            continue
+        if version:
+            limits, unknown = _limits(caller, dialect)
+            if not unknown:
+                return dialect, version, limits, ""
+            silent.append((dialect, version, limits, unknown))
+    if silent:
+        return silent[0]
+    raise CannotLook(
+        "no batch system was found there",
+        expected=", ".join(each.name for each in tried),
+        next_step="look which commands the login node has; those that a login shell finds alone are not found by ssh",
+    )
+
+
+def _rank(dialect: Dialect) -> tuple[bool, str]:
+    return dialect.experimental, dialect.name
+
+
+def _limits(caller: Caller, dialect: Dialect) -> tuple[Limits, str]:
+    try:
+        return dialect.limited([caller.run(call) for call in dialect.limits()]), ""
+    except BatchError as error:
+        return Limits(), str(error)
+
+
+def _queue(queue: Queue) -> FoundQueue:
+    return FoundQueue(**queue._asdict())
+
+
+def _chosen_queue(found: Found, named: str) -> FoundQueue | None:
+    if named:
+        known = {each.name: each for each in found.queues}
+        if known and named not in known:
+            raise CannotLook("there is no such queue", got=named, next_step=did_you_mean(named, known))
+        return known.get(named)
+    return next((each for each in found.queues if each.is_default), found.queues[0] if found.queues else None)
+
+
+def _way_out(caller: Caller, server: str, python: FoundPython) -> str:
+    """Whether the login node reaches the address of the service."""
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(server)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    words = (python.word, "-I", "-S", "-c", _REACH.format(seconds=REACH_SECONDS), parts.hostname or "", str(port))
+    try:
+        answer = caller.run(Call(words))
+    except Unknown as error:
+        return f"no: {error}"
+    lines = answer.stdout.strip().splitlines()
+    return lines[-1] if lines else "no: nothing was answered"

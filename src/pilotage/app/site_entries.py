@@ -1,0 +1,145 @@
+"""The sites that a person wrote down: read from `sites.yaml`, and one entry written into it or taken out of it.
+
+Whoever wrote the file finds it as it was: an entry is added or removed as lines of text, and the rest is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pilotage.adapters.sites_file import Kept, read_file, sites_file, write_file
+from pilotage.language.reading.sites import entry_lines, read_sites, sites_schema, write_sites
+from pilotage.model.configuration import Settings
+from pilotage.model.errors import DocumentError, PilotageError, did_you_mean
+from pilotage.model.site_entry import SiteEntry, SitesFile
+
+
+class SiteRefused(PilotageError):
+    """A site is there already, or is not; or it cannot be changed without changing what its writer wrote besides."""
+
+
+class KnownSites(NamedTuple):
+    """What a file says, and the file as it was read; without a file there are no sites."""
+
+    file: Path
+    kept: Kept | None
+    entries: tuple[SiteEntry, ...]
+
+    def entry(self, name: str) -> SiteEntry:
+        """The entry of a site; raises `SiteRefused`."""
+        found = next((each for each in self.entries if each.name == name), None)
+        if found is None:
+            hint = did_you_mean(name, [each.name for each in self.entries]) if self.entries else ""
+            next_step = hint or f"add it: pilotage site add {name}"
+            raise SiteRefused("no such site in this file", subject=f"{self.file}: {name}", next_step=next_step)
+        return found
+
+
+def file_here(settings: Settings, *, named: str = "", folder: Path | None = None) -> Path:
+    """The file of sites that commands in a folder mean, or in the current one."""
+    place = folder if folder is not None else Path.cwd()
+    return sites_file(environment=os.environ, folder=place, named=named or settings.service.sites).absolute()
+
+
+def known_sites(file: Path) -> KnownSites:
+    """What a file says; raises `DocumentError` with every fault of it."""
+    kept = read_file(file)
+    if kept is None:
+        return KnownSites(file, None, ())
+    found, report = read_sites(kept.content, file=str(file))
+    if found is None:
+        raise DocumentError(report.errors)
+    return KnownSites(file, kept, found.sites)
+
+
+def executors_for(folder: Path) -> frozenset[str]:
+    """What packages of documents in a folder may name as their executor besides this computer: sites, and their kinds."""
+    try:
+        entries = known_sites(sites_file(environment=os.environ, folder=folder)).entries
+    except PilotageError:
+        return frozenset()  # what is wrong with the file is said by whoever uses it
+    return frozenset(name for entry in entries for name in (entry.name, entry.kind))
+
+
+def schema() -> Mapping[str, Any]:
+    """The JSON Schema of a file of sites."""
+    return sites_schema()
+
+
+def text_of(entry: SiteEntry, file: Path) -> str:
+    """A file with one entry and nothing else; raises `DocumentError` where the entry is not fit to be one."""
+    text = write_sites(SitesFile(sites=(entry,)))
+    found, report = read_sites(text.encode("utf-8"), file=str(file))
+    if found is None:
+        raise DocumentError(report.errors)
+    return text
+
+
+def add_entry(file: Path, entry: SiteEntry) -> str:
+    """Write one more entry into a file, behind those that are there; the lines that were added.
+
+    Raises `SiteRefused` where a site of this name is there, and `DocumentError` where the entry is not fit to be one.
+    """
+    known = known_sites(file)
+    if any(each.name == entry.name for each in known.entries):
+        next_step = f"remove it: pilotage site remove {entry.name}"
+        raise SiteRefused("there is a site of this name", subject=f"{file}: {entry.name}", next_step=next_step)
+    whole = text_of(entry, file)
+    if known.kept is None or not known.entries:
+        write_file(file, _comments(known.kept) + whole, before=known.kept)
+        return whole
+    text = known.kept.content.decode("utf-8")
+    margin = " " * entry_lines(known.kept.content, file=str(file))[0].indent
+    lines = [line.removeprefix("  ") for line in whole.split("\n")[2:-1]]
+    added = "".join(f"{margin}{line}\n" if line else "\n" for line in lines)
+    changed = text + ("" if text.endswith("\n") else "\n") + added
+    _write_expected(file, changed, known.kept, (*known.entries, entry))
+    return added
+
+
+def remove_entry(file: Path, name: str) -> SiteEntry:
+    """Take an entry out of a file; the entry. Raises `SiteRefused`."""
+    known = known_sites(file)
+    entry = known.entry(name)
+    assert known.kept is not None
+    position = known.entries.index(entry)
+    expected = tuple(each for each in known.entries if each is not entry)
+    places = entry_lines(known.kept.content, file=str(file))
+    lines = known.kept.content.decode("utf-8").splitlines(keepends=True)
+    if expected:
+        end = places[position + 1].line - 1 if position + 1 < len(places) else len(lines)
+        # A comment right above the next entry is about that one.
+        while position + 1 < len(places) and lines[end - 1].lstrip().startswith("#"):
+            end -= 1
+        del lines[places[position].line - 1 : end]
+        changed = "".join(lines)
+    else:
+        # A list without entries is written in another way; what stood before it stays.
+        before = lines[: places[0].line - 1]
+        changed = "".join("sites: []\n" if line.rstrip() == "sites:" else line for line in before)
+    _write_expected(file, changed, known.kept, expected)
+    return entry
+
+
+def _comments(kept: Kept | None) -> str:
+    """The comments of a file without sites."""
+    if kept is None:
+        return ""
+    lines = kept.content.decode("utf-8").splitlines(keepends=True)
+    return "".join(line for line in lines if line.startswith("#"))
+
+
+def _write_expected(file: Path, text: str, kept: Kept, expected: tuple[SiteEntry, ...]) -> None:
+    """Replace a file by a text that says what is expected; where it does not, its writer must do it."""
+    found, _ = read_sites(text.encode("utf-8"), file=str(file))
+    if found is None or found.sites != expected:
+        raise SiteRefused(
+            "this file is written in a way that only its writer can change",
+            subject=str(file),
+            expected="each site as an item of a list, on lines of its own",
+            next_step="change it in an editor",
+        )
+    write_file(file, text, before=kept)

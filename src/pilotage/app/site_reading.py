@@ -1,0 +1,105 @@
+"""The sites of a service, from its file: this computer and those that are written down, each with what makes a way to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pilotage.adapters.sites_file import SitesFileError, mark_of
+from pilotage.app.site_entries import known_sites
+from pilotage.model.site import Site
+from pilotage.model.site_entry import SiteEntry, site_of
+from pilotage.service.running.site_keeping import Placed
+
+if TYPE_CHECKING:
+    from pilotage.adapters.sites_file import Mark
+    from pilotage.model.configuration import Settings
+    from pilotage.service.running.workers import Way
+    from pilotage.service.tokens import Tokens
+
+Here = Callable[[SiteEntry | None], Placed | None]
+"""This computer as a site, by its own entry where it has one; None where nothing is run here."""
+
+
+class SitesReader:
+    """Looks at the file that holds now: that of the project may come and go, and then the user's own does."""
+
+    def __init__(self, find: Callable[[], Path], arrange: Callable[[Sequence[SiteEntry]], Sequence[Placed]]) -> None:
+        """Take what finds the file, and what makes sites of its entries."""
+        self._find = find
+        self._arrange = arrange
+        self._seen: Mark | tuple[()] | None = ()  # nothing was looked at yet
+        self._missed = False
+        self.file = ""
+
+    def changed(self) -> Sequence[Placed] | None:
+        """All sites, where anything has changed since this was last asked; raises what is wrong with the file, once."""
+        file = self._find()
+        mark = mark_of(file)
+        first = self._seen == ()
+        if mark == self._seen:
+            self._missed = False
+            return None
+        if not first and (mark is None or str(file) != self.file) and not self._missed:
+            self._missed = True  # editors replace a file, and for a moment there is none
+            return None
+        self._missed = False
+        self._seen, self.file = mark, str(file)
+        return self._arrange(known_sites(file).entries)
+
+
+class GivenSites:
+    """Sites that nothing changes."""
+
+    file = ""
+
+    def __init__(self, placed: Sequence[Placed]) -> None:
+        """Take them."""
+        self._placed: Sequence[Placed] | None = placed
+
+    def changed(self) -> Sequence[Placed] | None:
+        """All of them, once."""
+        placed, self._placed = self._placed, None
+        return placed
+
+
+def refuse_missing(file: Path) -> None:
+    """Raise where a file that somebody named is not there."""
+    if mark_of(file) is None:
+        raise SitesFileError(
+            "there is no such file of sites", subject=str(file), next_step="write it: pilotage site add NAME"
+        )
+
+
+def arranged(
+    entries: Iterable[SiteEntry], *, here: Here, state: Path, settings: Settings, tokens: Tokens
+) -> list[Placed]:
+    """The computer that we are on, and every site of some entries; nothing is made or called yet. Raises `UnknownKind`."""
+    from pilotage.app.serving import LOCAL
+    from pilotage.app.sites import refuse_unknown_kind
+
+    entries = list(entries)
+    own = here(next((each for each in entries if each.name == LOCAL), None))
+    placed = [own] if own is not None else []
+    for entry in entries:
+        if entry.name != LOCAL:
+            refuse_unknown_kind(entry)
+            make = partial(_way, entry, state=state, settings=settings, tokens=tokens)
+            placed.append(Placed(site=site_of(entry), entry=entry, make=make))
+    return placed
+
+
+def _way(entry: SiteEntry, *, state: Path, settings: Settings, tokens: Tokens) -> Way:
+    from pilotage.app.agent_sites import agent_sites_for
+    from pilotage.app.sites import access_for
+
+    if entry.started_by == "agent":
+        return agent_sites_for([entry], state=state, tokens=tokens)[entry.name]
+    return access_for(entry, state=state, settings=settings, tokens=tokens)
+
+
+def slots_of(sites: Iterable[Site]) -> int:
+    """How many packages of one core may run at once at some sites, at most."""
+    return max(1, sum(each.pilots_max * each.capacity.cores_hundredths // 100 for each in sites))

@@ -1,0 +1,283 @@
+"""One real pilot through every hop of a site: where it comes to a stop, that hop is named, with the pilot's own words.
+
+First the login node and its batch system are looked at directly, which tells most at once. Then the service is given a job
+of one package for this site alone, and is watched while it starts a pilot there, hears it, and gets the result.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pilotage.adapters.settings_files import state_folder
+from pilotage.app.site_hops import Hop, HopName, failed_at
+from pilotage.app.site_looks import Looks
+from pilotage.client import Server, ServerRefused
+from pilotage.client.jobs import Jobs
+from pilotage.client.server import Parameters, path_of
+from pilotage.model.errors import PilotageError
+from pilotage.model.operations import Kill
+from pilotage.model.states import FINAL_NAMES
+
+if TYPE_CHECKING:
+    from pilotage.model.configuration import Settings
+    from pilotage.model.site_entry import SiteEntry
+
+TEST_FOLDER = "site-test"
+"""What the name of the folder begins with in which the result of a test is expected, while it lasts."""
+OUTPUT = "site-test.txt"
+ORDER: tuple[HopName, ...] = ("submit", "starts", "python", "server", "exchange", "package")
+"""What is seen through the service: who passes one of these has passed those before it."""
+LOOK_SECONDS = 0.5
+KNOWN_SECONDS = 15.0
+LET_GO_LOOKS = 6
+DOCUMENT = """\
+pilotage: 1
+job: site-test
+stages:
+  - outputs: [{output}]
+    executor: {site}
+    retry: {{attempts_max: 2}}
+    shell: echo "$PILOTAGE_SITE" > {output}
+"""
+
+
+class HopFailed(Exception):
+    """A hop was not passed."""
+
+    def __init__(self, hop: HopName, message: str, *, stderr: str = "") -> None:
+        """Say which, why, and in whose words."""
+        super().__init__(message)
+        self.hop = hop
+        self.stderr = stderr
+
+
+class SiteTest:
+    """The test of one site."""
+
+    def __init__(
+        self,
+        entry: SiteEntry,
+        *,
+        settings: Settings,
+        folder: Path,
+        seconds_max: float,
+        tell: Callable[[Hop], None],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Take what is written of it, where its service is, and who is told of each hop; nothing is called yet."""
+        self._entry = entry
+        self._settings = settings
+        self._folder = folder
+        self._state = state_folder(settings, folder=folder).absolute()
+        self._until = time.monotonic() + seconds_max
+        self._tell = tell
+        self._sleep = sleep
+        self._begun = time.monotonic()
+        self._looks = Looks(entry, state=self._state, settings=settings)
+        self.hops: list[Hop] = []
+
+    def run(self) -> bool:
+        """Go through all hops, or as far as they are passed; whether all were."""
+        try:
+            self._by_looking()
+            with self._served() as server:
+                self._through(server)
+        except HopFailed as failed:
+            self._note(failed.hop, str(failed), ok=False, stderr=failed.stderr)
+        finally:
+            self._looks.close()
+        return all(each.ok for each in self.hops)
+
+    def _note(self, hop: HopName, message: str = "", *, ok: bool = True, stderr: str = "") -> None:
+        now = time.monotonic()
+        told = Hop(hop=hop, ok=ok, seconds=round(now - self._begun, 3), message=message, stderr=stderr.strip())
+        self._begun = now
+        self.hops.append(told)
+        self._tell(told)
+
+    # --- directly -----------------------------------------------------------------------------------------------------
+
+    def _by_looking(self) -> None:
+        for hop, look in self._looks.each():
+            try:
+                self._note(hop, look())
+            except PilotageError as fault:
+                raise HopFailed(hop, fault.what, stderr=fault.got) from fault
+
+    # --- through the service ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _served(self) -> Iterator[Server]:
+        """A connection to the service of the folder, which is started where none runs."""
+        from pilotage.app.session import Session
+
+        try:
+            session = Session(self._folder)
+            server = session.server()
+        except PilotageError as fault:
+            raise HopFailed("service", str(fault)) from fault
+        with server:
+            yield server
+
+    def _through(self, server: Server) -> None:
+        before = self._known(server)
+        place = self._folder / f"{TEST_FOLDER}-{self._entry.name}-{int(time.time() * 1000):x}"
+        place.mkdir(mode=0o700)
+        job = ""
+        try:
+            job = self._submitted(server, place)
+            self._follow(server, job, before)
+            self._outputs(server, job, place)
+        finally:
+            self._tidy(server, job, place)
+
+    def _known(self, server: Server) -> dict[str, Any]:
+        """The site as the service tells of it; waited for, since it looks at the file every few seconds."""
+        until = time.monotonic() + KNOWN_SECONDS
+        name, found = self._entry.name, None
+        while found is None:
+            with suppress(ServerRefused):
+                found = server.get(path_of("sites", name))
+            if found is None or found["site"]["status"] == "gone":
+                found = None
+                if time.monotonic() > until:
+                    listed = server.get(path_of("sites"))
+                    raise HopFailed("service", f"the service does not know it: {listed['fault'] or 'not in its file'}")
+                self._sleep(LOOK_SECONDS)
+        if found["site"]["closed"]:
+            with suppress(ServerRefused):
+                server.post(path_of("sites", name, "wake"), {"message": "it is tested"})
+        self._note("service", server.url)
+        return dict(found)
+
+    def _submitted(self, server: Server, place: Path) -> str:
+        from pilotage.app.running import HowToRun, bring, document_source
+
+        document = place / "pilotage.yaml"
+        document.write_text(DOCUMENT.format(site=self._entry.name, output=OUTPUT), "utf-8")
+        source = document_source(document)
+        return bring(source, source.load(), server, HowToRun(fresh=True)).answer.job
+
+    def _follow(self, server: Server, job: str, before: dict[str, Any]) -> None:
+        """Watch what becomes of the pilot and of the package; each hop is noted when something shows that it is passed."""
+        old = {row["pilot"] for row in before["pilots"]}
+        passed: set[HopName] = set()
+        if before["site"]["pilots_live"]:
+            self._pass(passed, "starts", "a pilot lives there already")
+        while True:
+            state = server.get(path_of("jobs", job))["state"]
+            told = server.get(path_of("sites", self._entry.name))
+            pilots = [row for row in told["pilots"] if row["pilot"] not in old]
+            attempts = server.get(path_of("jobs", job, "packages", "1.1.1"))["attempts"]
+            self._see(passed, told["site"], pilots, attempts)
+            lost = next((each for each in attempts if each.get("lost_at") is not None), None)
+            if lost is not None and self._entry.mode == "bound":
+                self._lost(server, job, passed, lost)
+            if state in FINAL_NAMES or (attempts and attempts[-1].get("exit_code") == "SUCCESS"):
+                break
+            failed = next((each for each in attempts if each.get("exit_code") not in (None, "SUCCESS")), None)
+            if failed is not None:
+                raise HopFailed(
+                    "package", failed.get("reason") or failed["exit_code"], stderr=failed["exit_message"] or ""
+                )
+            if time.monotonic() > self._until:
+                self._give_up(passed, told["site"], pilots)
+            self._sleep(LOOK_SECONDS)
+        if state in ("ABORTED", "CANCELLED"):
+            raise HopFailed("package", f"its job is {state}")
+        self._pass(passed, "exchange")
+        self._pass(passed, "package")
+
+    def _see(
+        self, passed: set[HopName], site: dict[str, Any], pilots: list[dict[str, Any]], attempts: list[dict[str, Any]]
+    ) -> None:
+        """Note what is passed, by what the book tells of pilots and attempts, and by what the batch system lists."""
+        if any(each.get("running_at") or each.get("started_at") for each in (*attempts, *pilots)):
+            self._pass(passed, "exchange")
+            return
+        for row in pilots:
+            if row["ended_at"] is not None:
+                words = row["stderr"] or ""
+                hop = failed_at(words, reason=row["reason"] or "") if row["native_id"] else "submit"
+                self._pass_before(passed, hop)
+                raise HopFailed(hop, row["reason"] or "it ended", stderr=words)
+        queued = next((row["pilot"] for row in pilots if row["native_id"]), "")
+        if queued or any(each.get("queued_at") for each in attempts):
+            self._pass(passed, "submit")
+            seen = self._looks.state(queued) if queued else ""
+            if seen == "running":
+                self._pass(passed, "starts")
+            elif seen.startswith("held"):
+                raise HopFailed("starts", f"it will not start by itself: {seen}")
+            self._denied(passed, queued)
+        elif site["message"]:
+            raise HopFailed("submit", site["message"])
+
+    def _lost(self, server: Server, job: str, passed: set[HopName], attempt: dict[str, Any]) -> None:
+        """The batch job of a package is gone: what it printed is with the event that says so."""
+        asked: Parameters = {"query": "type=AttemptLost"}
+        events = server.get(path_of("jobs", job, "packages", "1.1.1", "events"), asked)["events"]
+        words = events[-1]["data"].get("message", "") if events else ""
+        hop = failed_at(words) if attempt.get("native_id") else "submit"
+        self._pass_before(passed, hop)
+        raise HopFailed(hop, attempt.get("lost_reason") or "it is lost", stderr=words)
+
+    def _denied(self, passed: set[HopName], key: str) -> None:
+        """A pilot that runs and is not heard says why, and goes on trying for long: it is not waited for."""
+        words = self._looks.words(key) if key and "starts" in passed else ""
+        hop = failed_at(words) if words else "starts"
+        if hop in ("server", "exchange") and words.count("no answer from the service") + words.count("HTTP ") > 0:
+            self._pass_before(passed, hop)
+            raise HopFailed(hop, "the pilot runs, and cannot speak with the service", stderr=words)
+
+    def _give_up(self, passed: set[HopName], site: dict[str, Any], pilots: list[dict[str, Any]]) -> None:
+        hop = next((each for each in ORDER if each not in passed), ORDER[-1])
+        key = next((row["pilot"] for row in pilots), "")
+        seen = self._looks.state(key) if key else ""
+        why = site["closed"] or site["message"] or (f"the batch system says: {seen}" if seen else "")
+        message = "it was waited for long enough" + (f"; {why}" if why else "")
+        raise HopFailed(hop, message, stderr=self._looks.words(key) if key else "")
+
+    def _pass_before(self, passed: set[HopName], hop: HopName) -> None:
+        if hop in ORDER[1:]:
+            self._pass(passed, ORDER[ORDER.index(hop) - 1])
+
+    def _pass(self, passed: set[HopName], hop: HopName, message: str = "") -> None:
+        """Note a hop, and those before it that nothing showed by itself."""
+        for each in ORDER[: ORDER.index(hop) + 1]:
+            if each not in passed:
+                passed.add(each)
+                self._note(each, message)
+
+    def _outputs(self, server: Server, job: str, place: Path) -> None:
+        file = place / OUTPUT
+        while not file.exists() and time.monotonic() < self._until:
+            if stuck := server.get(path_of("jobs", job, "progress")).get("stuck"):
+                raise HopFailed("outputs", stuck)
+            self._sleep(LOOK_SECONDS)
+        got = file.read_text("utf-8").strip() if file.exists() else ""
+        if got != self._entry.name:
+            raise HopFailed("outputs", f"expected {self._entry.name!r} in {OUTPUT}, got {got!r}")
+        self._note("outputs")
+
+    def _tidy(self, server: Server, job: str, place: Path) -> None:
+        if job:
+            with suppress(PilotageError):  # it is over
+                Jobs(server).operate(Kill(job=job, message="the test of the site is over"))
+            self._let_go(server, job)
+        shutil.rmtree(place, ignore_errors=True)
+
+    def _let_go(self, server: Server, job: str) -> None:
+        """Have the book close the job, once nothing of it is under way; where that takes long, it is left to its time."""
+        for _ in range(LET_GO_LOOKS):
+            try:
+                server.post(path_of("jobs", job, "clear"))
+            except PilotageError:
+                self._sleep(LOOK_SECONDS)
+            else:
+                return

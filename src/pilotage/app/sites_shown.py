@@ -1,0 +1,25 @@
+"""Sites as they are written down, for whoever asks while no service runs: in the same form as a service tells of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pilotage.app.book import settings_here
+from pilotage.app.site_entries import file_here, known_sites
+from pilotage.model.site_entry import SiteEntry
+
+NOT_SERVED = "not served"
+
+
+def written_sites(named: str | None) -> dict[str, Any]:
+    """All sites of the file that commands in this folder mean; raises `DocumentError` for what is wrong with it."""
+    known = known_sites(file_here(settings_here(), named=named or ""))
+    return {"sites": [_view(entry) for entry in known.entries], "file": str(known.file), "fault": ""}
+
+
+def _view(entry: SiteEntry) -> dict[str, Any]:
+    counts = dict.fromkeys(("pilots_queued", "pilots_live", "slots", "used", "dead_starts"), 0)
+    unknown = dict.fromkeys(("score", "tscore", "queue_seconds"))
+    texts = dict.fromkeys(("message", "closed", "last_words"), "")
+    about = {"site": entry.name, "kind": entry.kind, "mode": entry.mode, "status": NOT_SERVED}
+    return {**about, **unknown, **counts, **texts, "updated_at": 0.0}

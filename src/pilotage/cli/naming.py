@@ -1,0 +1,147 @@
+"""Which job is meant: by its id, by the name that its document gave it, or, where nothing is said, the last one.
+
+Every run of a document is a job of the same name. Who looks means the newest of them; who steers means the one that is not
+over, and is asked which where there are several.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pilotage.cli.remote import Place, place_of
+
+if TYPE_CHECKING:
+    from pilotage.client import Server, ServerRefused
+
+UNFINISHED = "state in (SUBMITTED, WAITING, READY, SCHEDULED, RUNNING)"
+JOBS_AT_ONCE = 1000
+_NAMED_MAX = 5
+
+
+def looked_at(connection: Server, word: str | None) -> Place:
+    """The job or package that a word means to somebody who looks; of no job that is named, the last one."""
+    from pilotage.model.events import parse_dotted
+
+    if word is None:
+        return Place(last_job(connection))
+    place = place_of(word)
+    if place.package is None and parse_dotted(word) is not None:
+        return Place(last_job(connection), word)
+    return Place(looked_at_job(connection, place.job), place.package)
+
+
+def looked_at_package(connection: Server, word: str | None) -> tuple[Place, str]:
+    """The package that a word means, with its dotted place; a job is one where it has a single package."""
+    place = looked_at(connection, word)
+    if place.package is None:
+        place = Place(place.job, _only_package(connection, place.job))
+    assert place.package is not None
+    return place, place.package
+
+
+def looked_at_job(connection: Server, word: str) -> str:
+    """The id of a job that is named by it, or the newest job of a name; raises `ServerRefused` where there is none."""
+    unknown = _unknown(connection, word)
+    if unknown is None:
+        return word
+    called = _called(connection, word)
+    if not called:
+        raise unknown
+    return _newest(called)
+
+
+def steered_place(word: str) -> Place:
+    """The job or package that a word means to somebody who changes it; a job must be named, by its id or its name."""
+    from pilotage.model.events import parse_dotted
+
+    place = place_of(word)
+    if place.package is None and parse_dotted(word) is not None:
+        raise click.UsageError(f"{word!r} is a package of which job? Write JOB/{word}.")
+    return place
+
+
+def steered_job(connection: Server, word: str) -> str:
+    """The id of a job that is named by it; or the one of a name that is not over, or the newest where all are."""
+    unknown = _unknown(connection, word)
+    if unknown is None:
+        return word
+    called = _called(connection, word)
+    if not called:
+        raise unknown
+    unfinished = [job for job in called if not _is_over(job)]
+    if len(unfinished) > 1:
+        ids = [job["id"] for job in sorted(unfinished, key=_submitted_at, reverse=True)]
+        more = ", …" if len(ids) > _NAMED_MAX else ""
+        raise click.UsageError(
+            f"{len(ids)} jobs of the name {word!r} are not over: which? {', '.join(ids[:_NAMED_MAX])}{more}"
+        )
+    return _newest(unfinished or called)
+
+
+def last_job(connection: Server) -> str:
+    """The job that was submitted last of those that are not over, or of all; raises `PilotageError` where there is none."""
+    from pilotage.model.errors import PilotageError
+
+    for query in (UNFINISHED, "all"):
+        found = _jobs(connection, query)
+        if found:
+            return _newest(found)
+    raise PilotageError("there is no job yet", next_step="run one: pilotage run")
+
+
+def _unknown(connection: Server, word: str) -> ServerRefused | None:
+    """What the server says of a job of this id that it does not know; None where it knows it, if only by its name."""
+    from pilotage.client import ServerRefused
+    from pilotage.client.server import path_of
+
+    try:
+        connection.get(path_of("jobs", word))
+    except ServerRefused as error:
+        return error if error.code == "unknown_job" else None
+    return None
+
+
+def _called(connection: Server, name: str) -> list[dict[str, Any]]:
+    found = _jobs(connection, f"name={json.dumps(name, ensure_ascii=False)}")
+    return [job for job in found if job["place"] != "purged"] or found
+
+
+def _jobs(connection: Server, query: str) -> list[dict[str, Any]]:
+    from pilotage.client.server import path_of
+
+    found: list[dict[str, Any]] = []
+    cursor: str | None = None
+    while True:
+        page = connection.get(path_of("jobs"), {"query": query, "limit": JOBS_AT_ONCE, "cursor": cursor})
+        found += page["jobs"]
+        cursor = page["next"]
+        if cursor is None:
+            return found
+
+
+def _newest(jobs: list[dict[str, Any]]) -> str:
+    newest: str = max(jobs, key=_submitted_at)["id"]
+    return newest
+
+
+def _submitted_at(job: dict[str, Any]) -> float:
+    return float(job["submitted_at"] or 0.0)
+
+
+def _is_over(job: dict[str, Any]) -> bool:
+    from pilotage.model.states import FINAL_NAMES
+
+    return job["state"] in FINAL_NAMES
+
+
+def _only_package(connection: Server, job: str) -> str:
+    from pilotage.client.server import path_of
+
+    found = connection.get(path_of("jobs", job, "packages"), {"limit": 2})["packages"]
+    if len(found) == 1:
+        only: str = found[0]["id"]
+        return only
+    raise click.UsageError(f"{job} is a job: which package of it? Write {job}/1.2.1; see: pilotage query job={job}")

@@ -1,0 +1,313 @@
+"""`pilotage site`: the places that run packages: how each stands and why, and what an operator does about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pilotage.cli.output import emit, say_to_reader
+from pilotage.cli.remote import connect, json_option, look, server_option
+from pilotage.cli.site_agent import agent, pack, token
+from pilotage.cli.site_files import add, remove, sites_option
+from pilotage.cli.site_test import test
+from pilotage.cli.words import duration, moment, one_line, table
+from pilotage.model.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from pilotage.client import Server
+
+PROBE_SECONDS = 600.0
+LOOK_SECONDS = 1.0
+NOT_SERVED = "not served"
+GONE = ("gone", "removed")
+_DONE = {"hibernate": "hibernates", "wake": "is woken", "probe": "is being probed"}
+_COLUMNS = ("SITE", "KIND", "STATUS", "SCORE", "TSCORE", "PILOTS", "SLOTS", "USED", "QUEUE", "MESSAGE")
+
+
+@click.group()
+def site() -> None:
+    """Look after the places that run packages: add, test, list, hibernate, wake.
+
+    They are written down in sites.yaml, in the folder of the project or in your own settings. A service reads it when
+    it starts, and again when it changes.
+    """
+
+
+@site.command("list")
+@click.option("--all", "everything", is_flag=True, help="Also those that are gone, and that the book knows.")
+@sites_option
+@json_option
+@server_option
+def list_sites(
+    sites: str | None, server: str | None, token_file: str | None, *, everything: bool, as_json: bool
+) -> None:
+    """Show all sites and how each stands.
+
+    Pilots are those that are queued and those that live; slots are theirs, and QUEUE is how long they last waited, in
+    the middle. Of a site at which none can start, the last words of one are shown, and whether more are submitted.
+    """
+    found = _all_sites(server, token_file, sites)
+    if not everything:
+        found["sites"] = [each for each in found["sites"] if each["status"] not in GONE]
+    if as_json:
+        _emit_json(found)
+        return
+    if not found["sites"]:
+        emit(["there is no site; add one with: pilotage site add NAME ssh://USER@HOST\n"])
+    emit(table(map(_row, found["sites"]), header=_COLUMNS))
+    for each in found["sites"]:
+        emit(_trouble_lines(each))
+    if found["fault"]:
+        say_to_reader(f"warning: {found['file']}: the sites stay as they were: {found['fault']}")
+
+
+@site.command("show")
+@click.argument("name", metavar="NAME")
+@json_option
+@server_option
+def show(name: str, server: str | None, token_file: str | None, *, as_json: bool) -> None:
+    """Show one site: how it stands, what is written of it, and its latest pilots."""
+    with look(server, token_file) as connection:
+        found = _one(connection, name)
+    if as_json:
+        _emit_json(found)
+        return
+    about = found["site"]
+    emit([f"{one_line(name)}: {about['status']}\n"])
+    emit(table(_facts(about), indent="  "))
+    emit(_trouble_lines(about))
+    if found["entry"]:
+        emit(["  written down\n"])
+        emit(table(((key, _said(value)) for key, value in found["entry"].items() if key != "name"), indent="    "))
+    if found["pilots"]:
+        emit(["  pilots\n"])
+        came = {row["request"]: row for row in found["pilots"] if row["request"]}
+        shown = [row for row in found["pilots"] if row["pilot"] not in came]
+        asked = {row["pilot"]: row for row in found["pilots"]}
+        emit(table((_pilot(row, asked.get(row["request"])) for row in shown), indent="    "))
+
+
+@site.command("explain")
+@click.argument("name", metavar="NAME")
+@json_option
+@server_option
+def explain(name: str, server: str | None, token_file: str | None, *, as_json: bool) -> None:
+    """Say why a site is or is not given anything: what each stage of the choice says of it."""
+    with look(server, token_file) as connection:
+        found = _one(connection, name)
+        resting = connection.resting
+    if as_json:
+        _emit_json({"site": name, "status": found["site"]["status"], "reasons": found["reasons"]})
+        return
+    emit([f"{one_line(name)}: {found['site']['status']}\n"])
+    if resting:
+        emit(["  no service runs here: nothing is given to any site\n    next: pilotage serve\n"])
+    for why in found["reasons"]:
+        mark = "" if why.get("passes", True) else "  ← nothing passes here"
+        until = f" (until {moment(why['until'])})" if why.get("until") else ""
+        emit([f"  {why['stage']:<7} {one_line(why['message'])}{until}{mark}\n"])
+    emit(_trouble_lines(found["site"]))
+
+
+@site.command("hibernate")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--message", default="", metavar="TEXT", help="Why: it stands in the book.")
+@json_option
+@server_option
+def hibernate(
+    names: tuple[str, ...], message: str, server: str | None, token_file: str | None, *, as_json: bool
+) -> int:
+    """Give sites nothing more until somebody wakes them.
+
+    What runs there goes on.
+    """
+    with connect(server, token_file) as connection:
+        return _operate(connection, "hibernate", names, message=message, as_json=as_json)
+
+
+@site.command("wake")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--message", default="", metavar="TEXT", help="Why: it stands in the book.")
+@json_option
+@server_option
+def wake(names: tuple[str, ...], message: str, server: str | None, token_file: str | None, *, as_json: bool) -> int:
+    """Give sites a new chance that hibernate, or at which pilots could not start."""
+    with connect(server, token_file) as connection:
+        return _operate(connection, "wake", names, message=message, as_json=as_json)
+
+
+@site.command("probe")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--all", "everywhere", is_flag=True, help="All sites that the service knows.")
+@click.option("--no-wait", is_flag=True, help="End when the probes have begun; what came of them is in the book.")
+@click.option(
+    "--timeout", "seconds_max", type=click.FloatRange(min=1), default=PROBE_SECONDS, metavar="SECONDS", show_default=True,
+    help="How long to wait for each.",
+)  # fmt: skip
+@json_option
+@server_option
+def probe(
+    names: tuple[str, ...],
+    seconds_max: float,
+    server: str | None,
+    token_file: str | None,
+    *,
+    everywhere: bool,
+    no_wait: bool,
+    as_json: bool,
+) -> int:
+    """Try whether a pilot comes up at a site: one is started there, and ends at once.
+
+    What came of it is an event, SiteProbed. One that fails puts the site to sleep; one that passes wakes it.
+    """
+    from pilotage.cli.site_probes import await_probes, position
+
+    if bool(names) == everywhere:
+        raise click.UsageError("Which sites? Name them, or say --all.")
+    with connect(server, token_file) as connection:
+        if everywhere:
+            names = tuple(
+                each["site"] for each in _sites(connection)["sites"] if each["status"] not in (*GONE, "leaving")
+            )
+        before = position(connection)
+        if no_wait:
+            return _operate(connection, "probe", names, as_json=as_json)
+        done, refused = _asked(connection, "probe", names, message="", quiet=as_json)
+        begun = [each["site"] for each in done]
+        results = await_probes(connection, begun, after=before, seconds_max=seconds_max)
+    if as_json:
+        _emit_json({"operation": "probe", "probes": results, "refused": refused})
+    else:
+        for each in results:
+            word = "came up" if each["ok"] else "did not come up"
+            told = f": {one_line(each['message'])}" if each["message"] else ""
+            emit([f"{each['site']}: a pilot {word} after {duration(round(each['seconds'], 1))}{told}\n"])
+    if refused:
+        return ExitCode.BAD_INPUT
+    return ExitCode.COMPLETE if all(each["ok"] for each in results) else ExitCode.FAILED
+
+
+for _command in (add, remove, test, agent, pack, token):
+    site.add_command(_command)
+
+
+def _all_sites(server: str | None, token_file: str | None, file: str | None) -> dict[str, Any]:
+    """What the server tells of all sites; without one, what is written down."""
+    from pilotage.app.sites_shown import written_sites
+    from pilotage.client.errors import NoServer
+
+    try:
+        with look(server, token_file) as connection:
+            found, resting = _sites(connection), connection.resting
+    except NoServer:
+        found, resting = {"sites": [], "file": "", "fault": ""}, True
+    if resting:
+        written = written_sites(file)
+        names = {each["site"] for each in written["sites"]}
+        before = [each | {"status": NOT_SERVED} for each in found["sites"] if each["site"] in names | {"local"}]
+        known = {each["site"] for each in before}
+        found = written | {"sites": [*before, *(each for each in written["sites"] if each["site"] not in known)]}
+    return found
+
+
+def _sites(connection: Server) -> dict[str, Any]:
+    from pilotage.client.server import path_of
+
+    found: dict[str, Any] = connection.get(path_of("sites"))
+    return found
+
+
+def _one(connection: Server, name: str) -> dict[str, Any]:
+    from pilotage.client.server import path_of
+
+    found: dict[str, Any] = connection.get(path_of("sites", name))
+    return found
+
+
+def _row(about: dict[str, Any]) -> Sequence[object]:
+    pilots = f"{about['pilots_queued']}/{about['pilots_live']}"
+    queue = about["queue_seconds"]
+    return (
+        about["site"], about["kind"], about["status"], _number(about["score"]), _number(about["tscore"]), pilots,
+        about["slots"], about["used"], "" if queue is None else duration(round(queue, 1)), about["message"],
+    )  # fmt: skip
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _facts(about: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    names = ("kind", "mode", "score", "tscore", "slots", "used", "message")
+    for name in names:
+        value = about[name]
+        if value not in (None, ""):
+            yield name, _number(value) if isinstance(value, float) else value
+    yield "pilots", f"{about['pilots_queued']} queued, {about['pilots_live']} live"
+    if about["queue_seconds"] is not None:
+        yield "queue", duration(round(about["queue_seconds"], 1))
+
+
+def _trouble_lines(about: dict[str, Any]) -> Iterator[str]:
+    """Why nothing is submitted at a site, and what the last pilot wrote that could not start there."""
+    if not about["closed"] and not about["dead_starts"]:
+        return
+    name = one_line(about["site"])
+    yield f"{name}: {one_line(about['closed'] or 'pilots died there before they spoke')}\n"
+    for line in about["last_words"].splitlines():
+        yield f"  | {one_line(line)}\n"
+    if about["dead_starts"]:
+        yield f"  find out which hop fails: pilotage site test {name}; then: pilotage site wake {name}\n"
+
+
+def _pilot(row: dict[str, Any], request: dict[str, Any] | None) -> Sequence[object]:
+    ended = f"ended: {row['reason']}" if row["ended_at"] is not None else "lives" if row["started_at"] else "queued"
+    (last,) = (row["stderr"] or "").strip().splitlines()[-1:] or [""]
+    begun = moment(row["requested_at"] or (request or row)["requested_at"] or row["started_at"])
+    return row["pilot"], row["native_id"] or (request or row)["native_id"], row["node"], begun, ended, last
+
+
+def _said(value: object) -> str:
+    from pilotage import app
+
+    return value if isinstance(value, str) else app.json_text(value).strip().replace("\n", " ")
+
+
+def _operate(connection: Server, deed: str, names: Sequence[str], *, as_json: bool, message: str = "") -> int:
+    done, refused = _asked(connection, deed, names, message=message, quiet=as_json)
+    if as_json:
+        _emit_json({"operation": deed, "done": done, "refused": refused})
+    return ExitCode.BAD_INPUT if refused else ExitCode.COMPLETE
+
+
+def _asked(
+    connection: Server, deed: str, names: Sequence[str], *, message: str, quiet: bool
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Ask for something at each site; one that is refused is named, and the others are asked all the same."""
+    from pilotage.client import ServerRefused
+    from pilotage.client.server import path_of
+
+    done: list[dict[str, Any]] = []
+    refused: list[dict[str, Any]] = []
+    for name in names:
+        try:
+            told = connection.post(path_of("sites", name, deed), {"message": message})
+        except ServerRefused as error:
+            if len(names) == 1 and not quiet:
+                raise
+            refused.append({"site": name, "code": error.code, "message": error.what})
+            if not quiet:
+                say_to_reader(f"error: {error}")
+            continue
+        done.append({"site": name, "operation": told["operation"], "events": told["events"]})
+        if not quiet:
+            emit([f"{one_line(name)} {_DONE[deed]}\n"])
+    return done, refused
+
+
+def _emit_json(told: object) -> None:
+    from pilotage import app
+
+    emit([app.json_text(told)])

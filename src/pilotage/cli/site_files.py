@@ -1,0 +1,150 @@
+"""`pilotage site add` and `remove`: a site is looked at, and its entry written into sites.yaml or taken out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pilotage.cli.output import emit
+from pilotage.cli.remote import json_option
+from pilotage.cli.words import duration, one_line, table
+from pilotage.model.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from pilotage.app.site_adding import Found
+    from pilotage.model.site_entry import SiteEntry
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+QUEUES_SHOWN_MAX = 12
+
+
+def sites_option(command: Decorated) -> Decorated:
+    """`--sites`: which file."""
+    help_text = "The file of sites; none: sites.yaml here, or in your settings."
+    return click.option("--sites", metavar="FILE", help=help_text)(command)
+
+
+@click.command("add")
+@click.argument("name", metavar="NAME")
+@click.argument("address", metavar="[ssh://USER@HOST]", required=False)
+@click.option("--kind", default="", metavar="KIND", help="The batch system; none: what is found there.")
+@click.option("--queue", default="", metavar="NAME", help="The queue or partition; none: the usual one there.")
+@click.option("--account", default="", metavar="NAME", help="The account or project that is charged.")
+@click.option("--slots", type=click.IntRange(min=1), metavar="N", help="Cores that a pilot asks for; none: 1.")
+@click.option("--pilots", "pilots_max", type=click.IntRange(min=1), metavar="N", help="Pilots at once; none: 10.")
+@click.option(
+    "--wall-time", "wall_seconds", type=click.FloatRange(min=60), metavar="SECONDS",
+    help="How long a pilot may last; none: what the queue gives, a day at most.",
+)  # fmt: skip
+@click.option(
+    "--python", default="", metavar="WORD", help="What starts Python 3.8 or later there; none: what is found."
+)
+@click.option("--folder", default="", metavar="DIR", help="Where agents keep their files; none: in the home folder.")
+@click.option("--dry-run", is_flag=True, help="Look, and say what would be written; write nothing.")
+@sites_option
+@json_option
+def add(name: str, address: str | None, sites: str | None, *, dry_run: bool, as_json: bool, **asked: Any) -> int:
+    """Look at a cluster, and write it into sites.yaml.
+
+    With an address over ssh, which must let you in without a question; without one the commands of the batch system
+    are run here. Its scheduler, its queues and their limits, Python, the home folder and the way to the service are
+    looked at. What was found and what was chosen is shown; change the entry as you like.
+    """
+    from pilotage.app.site_making import add_site
+
+    made = add_site(name, address or "", named=sites or "", dry_run=dry_run, **asked)
+    if as_json:
+        from pilotage import app
+
+        emit([app.json_text(made.plain())])
+        return ExitCode.COMPLETE
+    emit(_found_lines(name, made.found))
+    emit(_chosen_lines(made.entry, made.found))
+    emit([made.text if made.text.startswith("pilotage") else f"sites:\n{made.text}"] if dry_run else [])
+    told = "would be written into" if dry_run else "written into"
+    emit([f"{told} {made.file}\n", "" if dry_run else f"try it: pilotage site test {name}\n"])
+    return ExitCode.COMPLETE
+
+
+@click.command("remove")
+@click.argument("name", metavar="NAME")
+@sites_option
+@json_option
+def remove(name: str, sites: str | None, *, as_json: bool) -> int:
+    """Take a site out of sites.yaml.
+
+    A service that runs gives it nothing more, and tells its pilots to leave when they have done what they have.
+    """
+    from pilotage.app.site_making import remove_site
+
+    file = remove_site(name, named=sites or "")
+    if as_json:
+        from pilotage import app
+
+        emit([app.json_text({"site": name, "file": str(file), "removed": True})])
+    else:
+        emit([f"{one_line(name)} is removed from {file}\n"])
+    return ExitCode.COMPLETE
+
+
+def _found_lines(name: str, found: Found) -> Iterator[str]:
+    marked = " (experimental: never tried on a real one by our tests)" if found.experimental else ""
+    yield f"{one_line(name)}: {one_line(found.host)}\n"
+    python = ", ".join(f"{each.word} {each.version}" for each in found.pythons) or "none"
+    home = f"{found.home} on {found.file_system or 'an unknown file system'}"
+    way_out = found.way_out or ("not tried: no service runs here" if not found.server else "not tried: no Python")
+    facts = [
+        ("scheduler", f"{found.kind} {found.version}{marked}"),
+        ("python", python),
+        ("home", home if found.writable else f"{home}, which cannot be written"),
+        ("way out", f"{way_out} ({found.server})" if found.server else way_out),
+        ("limits", f"not known: {found.unknown}" if found.unknown else _limits(found)),
+    ]
+    yield from table(facts, indent="  ")
+    if found.queues:
+        yield "  queues\n"
+        rows = [
+            (
+                f"{each.name}{' (usual)' if each.is_default else ''}",
+                f"{duration(each.wall_seconds)}" if each.wall_seconds else "no limit of time told",
+                f"{each.cores} cores a node" if each.cores else "",
+                f"{each.nodes} nodes" if each.nodes else "",
+            )
+            for each in found.queues[:QUEUES_SHOWN_MAX]
+        ]
+        yield from table(rows, indent="    ")
+        if len(found.queues) > QUEUES_SHOWN_MAX:
+            yield f"    … and {len(found.queues) - QUEUES_SHOWN_MAX} more\n"
+
+
+def _limits(found: Found) -> str:
+    said = [
+        f"{count:,} {what}"
+        for count, what in ((found.array_max, "elements of an array"), (found.jobs_max, "jobs"))
+        if count
+    ]
+    return ", ".join(said) or "none told"
+
+
+def _chosen_lines(entry: SiteEntry, found: Found) -> Iterator[str]:
+    queue = entry.queue or next(
+        (f"{each.name}, as is usual" for each in found.queues if each.is_default), "as is usual"
+    )
+    started = (
+        "the service itself" if entry.started_by == "service" else "a site agent there: the service is not reached"
+    )
+    yield "chosen\n"
+    facts = [
+        ("queue", queue),
+        (
+            "pilots",
+            f"at most {entry.pilots_max}, of {entry.slots} slots, {duration(entry.wall_time_seconds or 0)} each",
+        ),
+        ("python", entry.python),
+        ("folder", entry.folder or "~/.pilotage-site; whether the nodes see it is found by the test"),
+        ("started by", started),
+    ]
+    yield from table(facts, indent="  ")

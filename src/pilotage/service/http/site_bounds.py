@@ -1,0 +1,117 @@
+"""What an agent with the token of a site may not do: speak for another one, or have the files of what it does not run.
+
+The engine is asked once for each pilot, and once a minute for each job whose files are fetched: exchanges cost nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from pilotage.engine.engine import Engine
+from pilotage.model.site_exchange import SiteSays
+from pilotage.model.work import AgentSays
+from pilotage.service.access import Forbidden, Principal
+from pilotage.service.http.running import Running
+
+BELIEVED_SECONDS = 60.0
+REMEMBERED_MAX = 10_000
+
+Told = TypeVar("Told")
+
+
+class _Sited(msgspec.Struct):
+    site: str = ""
+
+
+_sited = msgspec.json.Decoder(_Sited)
+
+
+class SiteBounds:
+    """Holds agents to the site that their token names."""
+
+    def __init__(self, running: Running, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Take what knows who runs what."""
+        self._running = running
+        self._clock = clock
+        self._sites: dict[str, str] = {}  # of pilots that the engine knows
+        self._jobs: dict[tuple[str, str], float] = {}  # until when a site is believed to run a job
+
+    async def check_exchange(self, principal: Principal, says: AgentSays) -> None:
+        """Refuse an exchange for another site, or in the name of another site's pilot."""
+        exchange = says.exchange
+        if exchange.site != principal.site:
+            raise _forbidden(principal, f"site {exchange.site[:64]}")
+        name = exchange.pilot
+        known = self._sites.get(name)
+        if known is None:
+            # One that the engine does not know tells who it is in this very exchange, which is looked at below.
+            known = await self._ask(lambda engine: _site_of(engine, name))
+            if known:
+                if len(self._sites) >= REMEMBERED_MAX:
+                    self._sites.clear()
+                self._sites[name] = known
+        if known not in ("", principal.site):
+            raise _forbidden(principal, f"pilot {name[:64]} of site {known}")
+        for event in exchange.events:
+            if event.type in ("PilotStarted", "NodeDescribed") or event.site is not None:
+                told = event.site or _told_site(event.data)
+                if told not in ("", principal.site):
+                    raise _forbidden(principal, f"site {told[:64]}")
+
+    def check_site(self, principal: Principal, says: SiteSays) -> None:
+        """Refuse the agent of a site that speaks for another one."""
+        told = {says.site, *(each.site for each in says.reports)}
+        if principal.site and told != {principal.site}:
+            raise _forbidden(principal, f"site {next(iter(told - {principal.site}))[:64]}")
+
+    async def check_job(self, principal: Principal, job: str) -> None:
+        """Refuse the files of a job of which the site runs nothing now."""
+        key, now = (principal.site, job), self._clock()
+        if self._jobs.get(key, 0.0) > now:
+            return
+        if not await self._ask(lambda engine: _runs(engine, principal.site, job)):
+            raise _forbidden(principal, f"job {job[:64]}, of which it runs nothing")
+        if len(self._jobs) >= REMEMBERED_MAX:
+            self._jobs.clear()
+        self._jobs[key] = now + BELIEVED_SECONDS
+
+    async def _ask(self, question: Callable[[Engine], Told]) -> Told:
+        return await asyncio.wrap_future(self._running.jobs.ask(question))
+
+
+def check_attempt(principal: Principal, site: str | None) -> None:
+    """Refuse the outputs of an attempt at another site."""
+    if principal.site and site != principal.site:
+        raise _forbidden(principal, f"an attempt at site {site}")
+
+
+def _site_of(engine: Engine, pilot: str) -> str:
+    found = engine.pilots.get(pilot)
+    return found.site.name if found is not None else ""
+
+
+def _runs(engine: Engine, site: str, job: str) -> bool:
+    pilots = [each for each in engine.pilots.values() if each.site.name == site]
+    return any(ref.job == job for pilot in pilots for ref in (*pilot.assigned, *pilot.owed))
+
+
+def _told_site(data: msgspec.Raw) -> str:
+    try:
+        return _sited.decode(data).site
+    except msgspec.DecodeError:
+        return ""  # the engine refuses it by itself
+
+
+def _forbidden(principal: Principal, got: str) -> Forbidden:
+    return Forbidden(
+        "this token is for the agents of one site",
+        subject=principal.user,
+        expected=f"site {principal.site}",
+        got=got,
+        next_step="show the token of that site",
+    )

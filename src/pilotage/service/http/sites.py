@@ -1,0 +1,267 @@
+"""Sites over HTTP: how each stands, why, and what an operator asks of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Annotated, Any
+
+import msgspec
+from litestar import get, post
+from litestar.params import PathParameter
+
+from pilotage.book.rows import PilotRow, SiteRow
+from pilotage.engine.engine import Engine
+from pilotage.model.definition import plain
+from pilotage.model.operations import Accepted
+from pilotage.service.access import SITES, require_scope
+from pilotage.service.http.asking import Ask, Book
+from pilotage.service.http.error_responses import faults
+from pilotage.service.http.errors import Malformed
+from pilotage.service.http.running import running_of
+from pilotage.service.http.running_routes import OnceKey
+from pilotage.service.http.services import Services
+from pilotage.service.http.viewing import pilot_view
+from pilotage.service.http.views import PilotView, View
+from pilotage.service.running.agent_site import UnknownSite
+from pilotage.service.running.site_keeping import KeptSites
+from pilotage.service.running.site_stands import SiteReason, SiteStand, stand_of_site
+from pilotage.service.running.unwired import SiteDeed
+
+PILOTS_LOOKED_AT = 10_000
+PILOTS_SHOWN = 20
+WORDS_LINES = 5
+GONE = "gone"
+"""The status of a site that the book knows and the service does not, or no more."""
+
+SitePath = Annotated[str, PathParameter(description="The name of the site.")]
+
+
+class SiteView(View, frozen=True, kw_only=True):
+    """A place that runs attempts, and how it stands."""
+
+    site: str
+    kind: str
+    mode: str
+    status: str
+    message: str
+    score: float | None
+    tscore: float | None
+    queue_seconds: float | None
+    pilots_queued: int
+    pilots_live: int
+    slots: int
+    used: int
+    dead_starts: int
+    closed: str
+    last_words: str
+    updated_at: float
+
+
+class SitesView(View, frozen=True, kw_only=True):
+    """All sites, the file in which they are written down, and what is wrong with it."""
+
+    sites: list[SiteView]
+    file: str
+    fault: str
+
+
+class SiteDetail(View, frozen=True, kw_only=True):
+    """A site, what is written of it, why it is or is not chosen, and its latest pilots."""
+
+    site: SiteView
+    entry: dict[str, Any] | None
+    reasons: list[SiteReason]
+    pilots: list[PilotView]
+
+
+class _Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What the parts of a service know of a site."""
+
+    name: str
+    row: SiteRow | None
+    stand: SiteStand | None
+    kept: KeptSites
+    said: str
+    pilots: list[PilotRow]
+
+
+@get("/v1/sites", operation_id="sites", summary="Sites", tags=["sites"], responses=faults(401, 403, 503))
+async def sites(request: Ask, services: Book) -> SitesView:
+    """Every site and how it stands; those that the service knows first."""
+    known = await _known(request, services, None)
+    kept = _kept(services)
+    return SitesView(sites=[_view(each) for each in known], file=kept.file, fault=kept.fault)
+
+
+@get(
+    "/v1/sites/{site:str}",
+    operation_id="site",
+    summary="A site",
+    tags=["sites"],
+    responses=faults(400, 401, 403, 404, 503),
+)
+async def one_site(request: Ask, services: Book, site: SitePath) -> SiteDetail:
+    """A site, what is written of it, why it is or is not chosen, and its latest pilots."""
+    known = (await _known(request, services, site))[0]
+    entry = known.kept.entries.get(site)
+    shown = sorted(known.pilots, key=lambda row: row.updated_at, reverse=True)[:PILOTS_SHOWN]
+    return SiteDetail(
+        site=_view(known),
+        entry=plain(entry) if entry is not None else None,
+        reasons=list(known.stand.reasons) if known.stand is not None else [],
+        pilots=[pilot_view(row) for row in shown],
+    )
+
+
+@post(
+    "/v1/sites/{site:str}/hibernate",
+    status_code=200,
+    operation_id="hibernate_site",
+    summary="Choose a site no more",
+    tags=["sites"],
+    responses=faults(400, 401, 403, 404, 409, 503),
+)
+async def hibernate(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
+    """Give a site nothing more until somebody wakes it; what runs there goes on. The body may have a `message`."""
+    return await _operated(request, services, site, "hibernate", key)
+
+
+@post(
+    "/v1/sites/{site:str}/wake",
+    status_code=200,
+    operation_id="wake_site",
+    summary="Give a site a new chance",
+    tags=["sites"],
+    responses=faults(400, 401, 403, 404, 409, 503),
+)
+async def wake(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
+    """Choose a site again that hibernates, or at which pilots could not start. The body may have a `message`."""
+    return await _operated(request, services, site, "wake", key)
+
+
+@post(
+    "/v1/sites/{site:str}/probe",
+    status_code=200,
+    operation_id="probe_site",
+    summary="Try whether a pilot comes up",
+    tags=["sites"],
+    responses=faults(400, 401, 403, 404, 409, 503),
+)
+async def probe(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
+    """Start one pilot there that ends at once; whether it came is an event, `SiteProbed`."""
+    return await _operated(request, services, site, "probe", key)
+
+
+async def _operated(request: Ask, services: Services, site: str, deed: SiteDeed, key: str | None) -> Accepted:
+    running = running_of(services)
+    require_scope(request.user, SITES)
+    message = _message(await request.body())
+    if not await asyncio.wrap_future(running.jobs.ask(lambda engine: site in engine.sites)):
+        raise _unknown(site)
+
+    def operate() -> Awaitable[Accepted]:
+        return asyncio.wrap_future(running.jobs.operate_site(deed, site, message=message))
+
+    return await running.once(request.user, key, operate)
+
+
+def _message(body: bytes) -> str:
+    if not body:
+        return ""
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, str])
+    except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+        raise Malformed(f"the body has a text `message`, or nothing: {fault}") from None
+    unknown = [name for name in fields if name != "message"]
+    if unknown:
+        raise Malformed("no such field", subject=unknown[0][:64], expected="message")
+    return fields.get("message", "")
+
+
+async def _known(request: Ask, services: Services, only: str | None) -> list[_Known]:
+    """What is known of one site, or of all of them; raises `UnknownSite`."""
+    rows = {row.site: row for row in await services.ask(services.reading.sites, request.user)}
+    running, stands = services.running, {}
+    if running is not None and running.jobs.alive:
+        stands = await asyncio.wrap_future(running.jobs.ask(lambda engine: _stands(engine, only)))
+    if only is not None and only not in rows and only not in stands:
+        raise _unknown(only)
+    names = [only] if only is not None else [*stands, *sorted(rows.keys() - stands.keys())]
+    found = []
+    for name in names:
+        stand = stands.get(name)
+        # Whoever looks at all of them is told the last words only where something is wrong.
+        looks = only is not None or (stand is not None and bool(stand.dead_starts))
+        found.append(
+            _Known(
+                name=name,
+                row=rows.get(name),
+                stand=stand,
+                kept=_kept(services),
+                said=running.jobs.said_of_site(name) if running is not None else "",
+                pilots=await services.ask(_pilots, services, name) if looks else [],
+            )
+        )
+    return found
+
+
+def _stands(engine: Engine, only: str | None) -> dict[str, SiteStand]:
+    names = list(engine.sites) if only is None else [only]
+    return {name: stand for name in names if (stand := stand_of_site(engine, name)) is not None}
+
+
+def _kept(services: Services) -> KeptSites:
+    sites = services.running.sites if services.running is not None else None
+    return sites.known if sites is not None else KeptSites()
+
+
+def _pilots(services: Services, site: str) -> list[PilotRow]:
+    """The pilots of a site, and what was asked for there: their names begin with its own."""
+    rows = services.journal.pilots(after=f"{site}-", limit=PILOTS_LOOKED_AT)
+    return [row for row in rows if row.site == site]
+
+
+def last_words(pilots: list[PilotRow]) -> str:
+    """The end of what the last one wrote that ended before it spoke; nothing where every one spoke, or none wrote."""
+    dead = [row for row in pilots if row.ended_at is not None and row.started_at is None and row.stderr]
+    last = max(dead, key=lambda row: row.ended_at or 0.0, default=None)
+    if last is None:
+        return ""
+    lines = (last.stderr or "").strip().splitlines()[-WORDS_LINES:]
+    return "\n".join([f"{last.reason}:", *lines] if last.reason and len(lines) > 1 else lines)
+
+
+def _view(known: _Known) -> SiteView:
+    row = known.row or SiteRow(site=known.name)
+    entry = known.kept.entries.get(known.name)
+    kind = entry.kind if entry is not None else row.kind or ("local" if known.name in known.kept.entries else "")
+    stand = known.stand
+    status = stand.status if stand is not None else row.status or GONE
+    stand = stand if stand is not None else SiteStand(status=status)
+    words = last_words(known.pilots) if stand.dead_starts else ""
+    return SiteView(
+        site=known.name,
+        kind=kind,
+        mode=entry.mode if entry is not None else "pilots",
+        status=status,
+        message=known.said or row.message,
+        score=stand.score,
+        tscore=stand.tscore,
+        queue_seconds=stand.queue_seconds,
+        pilots_queued=stand.pilots_queued,
+        pilots_live=stand.pilots_live,
+        slots=stand.slots,
+        used=stand.used,
+        dead_starts=stand.dead_starts,
+        closed=stand.closed,
+        last_words=words,
+        updated_at=row.updated_at,
+    )
+
+
+def _unknown(site: str) -> UnknownSite:
+    return UnknownSite("no such site", subject=f"site {site[:64]}", next_step="see them all: pilotage site list")
+
+
+SITE_ROUTES = (sites, one_site, hibernate, wake, probe)

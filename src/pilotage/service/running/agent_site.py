@@ -1,0 +1,271 @@
+"""A site whose own agent submits there: what the engine wants is kept for it until it says what came of it.
+
+The agent asks, and is answered when there is something to do, or after an interval. It may be gone for as long as it likes:
+what it was told it is told again, by the same keys. When it was not heard for a while the site counts as silent, which says
+nothing about its pilots.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from typing import Protocol
+
+import msgspec
+
+from pilotage.agent.credentials import ends_at
+from pilotage.model.effects import CancelSubmitted
+from pilotage.model.errors import PilotageError
+from pilotage.model.reports import AnyReport, Gone, SiteSeen
+from pilotage.model.site_entry import SiteEntry
+from pilotage.model.site_exchange import SiteEffect, SiteHears, SiteSays
+from pilotage.service.running.driver import NotRunning, Superseded
+
+log = logging.getLogger(__name__)
+
+INTERVAL_SECONDS = 10.0
+SILENT_SECONDS = 45.0
+EFFECTS_MAX = 1000
+REPORTS_MAX = 10_000
+
+Report = Callable[[AnyReport], None]
+Expected = Callable[[], Collection[str]]
+_encode = msgspec.json.Encoder().encode
+
+
+class UnknownSite(PilotageError):
+    """No site of this name has an agent of its own here: its entry says `started_by: agent`."""
+
+
+class Tends(Protocol):
+    """Who sees that the agent of a site runs and has a way to us."""
+
+    def start(self, *, heard_at: Callable[[], float], complain: Callable[[str], None]) -> None:
+        """Begin; `heard_at` tells when the agent was last heard, by the clock that only goes on."""
+        ...
+
+    def stop(self) -> None:
+        """End; the agent goes on."""
+        ...
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a service deals with the agent of a site."""
+
+    entry: SiteEntry
+    prefix: str = "pilotage"
+    interval_seconds: float = INTERVAL_SECONDS
+    silent_seconds: float = SILENT_SECONDS
+    make_token: Callable[[], str] | None = None  # for the pilots there
+    outpost: Tends | None = None  # where its user does not see to it
+    clock: Callable[[], float] = time.monotonic
+
+
+class _Waiting(msgspec.Struct):
+    """An exchange that is not answered yet."""
+
+    says: SiteSays
+    answer: Future[bytes]
+    due_at: float
+
+
+class AgentSite:
+    """The service's side of a site agent; any thread may call it."""
+
+    def __init__(self, settings: AgentSettings, *, report: Report, expected: Expected) -> None:
+        """Take who is told of what the agent reports, and who knows what should be there; nothing runs before `start`."""
+        self._settings = settings
+        self._site = settings.entry.name
+        self._report = report
+        self._expected = expected
+        self._id = secrets.token_hex(8)
+        self._change = threading.Condition()
+        self._wanted: dict[tuple[str, bool], tuple[int, SiteEffect]] = {}  # by key, and whether it is a cancellation
+        self._number = 0
+        self._waiting: _Waiting | None = None
+        self._heard_at = settings.clock()
+        self._last_at = float("-inf")  # when it last spoke
+        self._answers: bool | None = None
+        self._message = ""  # what the agent said last of why things wait
+        self._told = True  # whether the batch system answers, by the agent's last word
+        self._missed = False  # there was no word from it for too long
+        self._token, self._token_until, self._token_made_at = "", 0.0, 0.0
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"site {self._site}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to wait for the agent."""
+        self._thread.start()
+        if self._settings.outpost is not None:
+            self._settings.outpost.start(heard_at=lambda: self._last_at, complain=self._complain)
+
+    def stop(self) -> None:
+        """End; the agent asks again until a service is back."""
+        if self._settings.outpost is not None:
+            self._settings.outpost.stop()
+        with self._change:
+            self._stopping = True
+            self._change.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def want(self, effect: SiteEffect) -> None:
+        """Have something done; what is wanted already stays in its place."""
+        with self._change:
+            key = (effect.key, isinstance(effect, CancelSubmitted))
+            if key not in self._wanted:
+                self._number += 1
+                self._wanted[key] = (self._number, effect)
+                self._change.notify_all()
+
+    def exchange(self, says: SiteSays) -> Future[bytes]:
+        """What the agent says; the answer, for the wire, when there is something to do or its interval is over."""
+        answer: Future[bytes] = Future()
+        for report in says.reports[:REPORTS_MAX]:
+            self._hear(report)
+        if self._missed:  # it is back, and does not know that it was missed
+            self._missed = False
+            self._seen(answers=self._told)
+        with self._change:
+            if self._stopping:
+                answer.set_exception(_stopping())
+                return answer
+            before, now = self._waiting, self._settings.clock()
+            self._heard_at = self._last_at = now
+            due_at = now if says.reports else now + self._settings.interval_seconds
+            self._waiting = _Waiting(says, answer, due_at)
+            self._change.notify_all()
+        if before is not None:
+            _fail(before.answer, Superseded("a later exchange of this site's agent has come", subject=self._site))
+        return answer
+
+    def _complain(self, message: str) -> None:
+        """There is no way to the agent, which may have none to us either."""
+        with self._change:
+            silent = self._settings.clock() - self._last_at >= self._settings.interval_seconds
+        if silent:
+            self._missed = True
+            self._seen(answers=False, message=message)
+
+    def _hear(self, report: AnyReport) -> None:
+        if report.site != self._site:
+            return  # an agent speaks for its own site alone
+        if isinstance(report, SiteSeen):
+            self._told, self._missed = report.answers, False
+            self._seen(answers=report.answers, message=report.message)
+            return
+        with self._change:
+            self._wanted.pop((report.key, False), None)
+            if isinstance(report, Gone):
+                self._wanted.pop((report.key, True), None)
+        self._report(report)
+
+    def _seen(self, *, answers: bool, message: str = "") -> None:
+        with self._change:
+            before, self._answers = self._answers, answers
+            turned = not answers if before is None else answers != before
+            news = turned or message not in ("", self._message)
+            self._message = message
+        if news:
+            self._report(SiteSeen(site=self._site, answers=answers, message=message))
+
+    # --- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                self._change.wait_for(self._is_due, timeout=self._patience())
+                if self._stopping:
+                    break
+                waiting = self._waiting if self._is_due() else None
+                if waiting is not None:
+                    self._waiting = None
+                silent = self._settings.clock() - self._heard_at >= self._settings.silent_seconds
+            if waiting is not None:
+                self._answer(waiting)
+            elif silent and not self._missed:
+                self._missed = True
+                self._seen(
+                    answers=False,
+                    message=f"the agent of the site was not heard for {self._settings.silent_seconds:g} s",
+                )
+        if self._waiting is not None:
+            _fail(self._waiting.answer, _stopping())
+
+    def _is_due(self) -> bool:
+        if self._stopping:
+            return True
+        waiting = self._waiting
+        if waiting is None:
+            return False
+        heard = waiting.says.heard if waiting.says.service == self._id else 0
+        news = any(number > heard for number, _ in self._wanted.values())
+        return news or self._settings.clock() >= waiting.due_at
+
+    def _patience(self) -> float:
+        now = self._settings.clock()
+        if self._waiting is not None:
+            return max(0.0, self._waiting.due_at - now)
+        return max(0.1, self._heard_at + self._settings.silent_seconds - now)
+
+    def _answer(self, waiting: _Waiting) -> None:
+        if not waiting.answer.set_running_or_notify_cancel():
+            return
+        try:
+            # What it reported is applied before what is asked here: both go through the engine in order.
+            expected = tuple(self._expected())
+            told = self._hears(waiting.says, expected)
+        except Exception as fault:  # whoever asked is told
+            log.exception("site %s", self._site)
+            waiting.answer.set_exception(fault if isinstance(fault, PilotageError) else _stopping())
+        else:
+            waiting.answer.set_result(_encode(told))
+        with self._change:
+            self._heard_at = self._settings.clock()
+
+    def _hears(self, says: SiteSays, expected: tuple[str, ...]) -> SiteHears:
+        with self._change:
+            wanted = sorted(self._wanted.values(), key=lambda each: each[0])[:EFFECTS_MAX]
+        return SiteHears(
+            site=self._site,
+            agent=says.agent,
+            sequence=says.sequence,
+            service=self._id,
+            number=wanted[-1][0] if wanted else 0,
+            effects=tuple(effect for _, effect in wanted),
+            expected=expected,
+            entry=self._settings.entry,
+            prefix=self._settings.prefix,
+            token=self._pilot_token(says.token_until),
+            interval_seconds=self._settings.interval_seconds,
+        )
+
+    def _pilot_token(self, until: float) -> str:
+        """A token for the pilots, where theirs ends before the one that they could have."""
+        make = self._settings.make_token
+        if make is None:
+            return ""
+        now = time.time()
+        life_seconds = self._token_until - self._token_made_at
+        if not self._token or now > self._token_made_at + life_seconds / 3.0:
+            try:
+                self._token, self._token_made_at = make(), now
+            except PilotageError as fault:
+                log.warning("site %s: no token for its pilots, which show that of its agent: %s", self._site, fault)
+                return ""
+            self._token_until = ends_at(self._token) or 0.0
+        # Those whose token has half of its life before it keep it: the file is not written for nothing.
+        return self._token if until < now + (self._token_until - self._token_made_at) / 2.0 else ""
+
+
+def _stopping() -> NotRunning:
+    return NotRunning("the service is stopping", next_step="ask again when it is back")
+
+
+def _fail(answer: Future[bytes], fault: Exception) -> None:
+    if answer.set_running_or_notify_cancel():
+        answer.set_exception(fault)

@@ -1,0 +1,149 @@
+"""The sites of a running service, as their file says: looked at every few seconds, and changed when it does.
+
+A file that cannot be read changes nothing: the sites stay as they were, and what is wrong is said in the log, and to
+whoever asks for the sites. At a site that is gone nothing new is started; its pilots are told to leave.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from pilotage.model.errors import PilotageError
+from pilotage.model.site import Site
+from pilotage.model.site_entry import SiteEntry
+from pilotage.service.running.driver import NotRunning
+from pilotage.service.running.workers import Way
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 3.0
+AT_NEXT_START = "it has changed; the sites change when the service is started again"
+
+
+class Placed(msgspec.Struct, frozen=True, kw_only=True):
+    """A site, what was written of it, and what makes a way to it."""
+
+    site: Site
+    entry: SiteEntry | None = None  # None: this computer, as it is
+    make: Callable[[], Way]
+
+    def is_as(self, other: Placed | None) -> bool:
+        """Whether the way that was made for another will do."""
+        return other is not None and (self.site, self.entry) == (other.site, other.entry)
+
+
+class ReadsSites(Protocol):
+    """Who knows the file of sites."""
+
+    @property
+    def file(self) -> str:
+        """Its path, whether it is there or not."""
+        ...
+
+    def changed(self) -> Sequence[Placed] | None:
+        """All sites, where anything has changed since this was last asked. Raises `PilotageError`, once for each change."""
+        ...
+
+
+class ChangesSites(Protocol):
+    """Who runs jobs at the sites."""
+
+    def change_sites(self, sites: Sequence[Site], ways: Mapping[str, Way]) -> bool:
+        """These are the sites from now on; whether it could be done."""
+        ...
+
+    def let_go_of_sites(self) -> None:
+        """Nobody acts any longer at sites that are gone, and with them all that was started there."""
+        ...
+
+
+class KeptSites(msgspec.Struct, frozen=True, kw_only=True):
+    """The sites as they are kept: their file, what is written of each, and what is wrong with the file."""
+
+    file: str = ""
+    entries: dict[str, SiteEntry | None] = {}
+    fault: str = ""
+
+
+class SiteKeeper:
+    """A thread that looks at the file, and changes the sites."""
+
+    def __init__(
+        self,
+        reader: ReadsSites,
+        runner: ChangesSites,
+        *,
+        placed: Sequence[Placed],
+        look_seconds: float = LOOK_SECONDS,
+        besides: Callable[[], None] | None = None,
+    ) -> None:
+        """Take the sites as they are now; nothing runs before `start`. `besides` is done at each look, too."""
+        self._reader = reader
+        self._runner = runner
+        self._placed = {each.site.name: each for each in placed}
+        self._fault = ""
+        self._look_seconds = look_seconds
+        self._besides = besides
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sites", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; the sites stay as they are."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    @property
+    def known(self) -> KeptSites:
+        """The sites as they are kept."""
+        entries = {name: each.entry for name, each in self._placed.items()}
+        return KeptSites(file=self._reader.file, entries=entries, fault=self._fault)
+
+    def look(self) -> None:
+        """Look once, and do what follows from it."""
+        try:
+            found = self._reader.changed()
+            if found is not None:
+                self._change(found)
+        except PilotageError as fault:
+            self._fault = str(fault)
+            log.warning("the sites stay as they were: %s", fault)
+        self._runner.let_go_of_sites()
+        if self._besides is not None:
+            self._besides()
+
+    def _change(self, found: Sequence[Placed]) -> None:
+        ways = {each.site.name: each.make() for each in found if not each.is_as(self._placed.get(each.site.name))}
+        gone = sorted(self._placed.keys() - {each.site.name for each in found})
+        self._fault = ""
+        if not ways and not gone:
+            return
+        if not self._runner.change_sites([each.site for each in found], ways):
+            self._fault = AT_NEXT_START
+            log.warning("%s: %s", self._reader.file, AT_NEXT_START)
+            return
+        self._placed = {each.site.name: each for each in found}
+        told = [
+            f"{word} {', '.join(names)}"
+            for word, names in (("new or changed:", sorted(ways)), ("gone:", gone))
+            if names
+        ]
+        log.warning("the sites have changed: %s", "; ".join(told))
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._look_seconds):
+            try:
+                self.look()
+            except NotRunning:
+                return
+            except Exception:  # one surprise must not end the looking for ever
+                log.exception("the sites could not be looked at")

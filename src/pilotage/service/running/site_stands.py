@@ -1,0 +1,112 @@
+"""How a site stands, asked of the engine: its pilots, its slots, what it is worth, and why nothing is started there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from pilotage.engine.engine import Engine
+from pilotage.engine.places import SiteState
+
+CANDIDATE, SILENT, LEAVING = "candidate", "silent", "leaving"
+
+
+class SiteReason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one stage of the choice says of a site; the first that does not pass is why nothing goes there."""
+
+    stage: str  # filter, status, score, room, pick; or pilots, where it is about starting them
+    code: str
+    message: str
+    passes: bool = True
+    since: float | None = None
+    until: float | None = None
+
+
+class SiteStand(msgspec.Struct, frozen=True, kw_only=True):
+    """A site as the engine sees it now."""
+
+    status: str
+    score: float | None = None  # None: nothing was learned yet
+    tscore: float | None = None
+    queue_seconds: float | None = None  # the median of the latest
+    pilots_queued: int = 0
+    pilots_live: int = 0
+    slots: int = 0
+    used: int = 0
+    dead_starts: int = 0
+    closed: str = ""  # why nothing more is submitted there now
+    reasons: tuple[SiteReason, ...] = ()
+
+
+def stand_of_site(engine: Engine, name: str) -> SiteStand | None:
+    """How a site stands; None where the engine does not know it."""
+    site = engine.sites.get(name)
+    removed = getattr(site, "removed", False)
+    if site is None or (removed and not site.requests and not site.pilots):
+        return None
+    learned = _learned(engine, name)
+    closed = _closed(engine, site, learned)
+    pilots = site.pilots.values()
+    status = LEAVING if removed else "" if site.known else SILENT
+    return SiteStand(
+        status=status or learned.pop("status", "") or CANDIDATE,
+        pilots_queued=site.expected,
+        pilots_live=len(site.pilots),
+        slots=sum(pilot.capacity.cores_hundredths // 100 for pilot in pilots),
+        used=sum(pilot.count_running() for pilot in pilots),
+        dead_starts=site.dead_starts,
+        closed=closed,
+        reasons=(*_pilots(site, closed), *learned.pop("reasons", ())),
+        **{name: value for name, value in learned.items() if name != "status"},
+    )
+
+
+def _learned(engine: Engine, name: str) -> dict[str, Any]:
+    """What the choice of sites has learned of one; nothing where this engine does not learn."""
+    selection: Any = getattr(engine, "selection", None)
+    if selection is None:
+        return {}
+    try:
+        why, standing = selection.explain(name, now=engine.now), selection.standing(name)
+    except KeyError:
+        return {}
+    reasons = [msgspec.convert(msgspec.to_builtins(each), SiteReason) for each in why.stages if each.stage != "filter"]
+    waits = sorted(standing.waits)
+    return {
+        "status": why.status,
+        "score": why.score,
+        "tscore": why.tscore,
+        "queue_seconds": waits[len(waits) // 2] / 1e6 if waits else None,
+        "reasons": reasons,
+    }
+
+
+def _closed(engine: Engine, site: SiteState, learned: dict[str, Any]) -> str:
+    if not site.answers:
+        return "it does not answer"
+    told = getattr(site, "closed", "")
+    if isinstance(told, str) and told:
+        return told
+    if site.dead_starts and engine.now < site.quiet_until:
+        dead = site.dead_starts
+        told = "1 pilot died there before it spoke" if dead == 1 else f"{dead} pilots died there before they spoke"
+        if site.quiet_until == float("inf"):
+            return f"{told}: nothing more is submitted before it is woken"
+        return f"{told}: nothing more is submitted for {site.quiet_until - engine.now:.0f} s"
+    if learned.get("status") == "hibernated":
+        reasons: list[SiteReason] = learned.get("reasons", [])
+        return next((each.message for each in reasons if each.stage == "status"), "it hibernates")
+    return ""
+
+
+def _pilots(site: SiteState, closed: str) -> list[SiteReason]:
+    """Whether pilots are asked for there, and why not."""
+    if site.site.mode != "pilots":
+        return [SiteReason(stage="pilots", code="bound", message="each package is a batch job of its own")]
+    if closed:
+        return [SiteReason(stage="pilots", code="closed", message=closed, passes=False)]
+    there = len(site.pilots) + site.expected
+    most = site.site.pilots_max
+    message = f"of {most} pilots that may be there {len(site.pilots)} live and {site.expected} are on their way"
+    return [SiteReason(stage="pilots", code="wanted", message=message, passes=there < most)]

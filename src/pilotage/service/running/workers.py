@@ -1,0 +1,130 @@
+"""Who acts at each site: a thread that submits there, or what keeps things for the agent of the site.
+
+Sites come and go while a service runs; another way to a site takes the place of the one before. Batch systems keep what was
+started, and it is known by its keys: nothing is lost by that.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+
+from pilotage.engine.engine import Engine
+from pilotage.model.reports import AnyReport, SiteSeen
+from pilotage.model.site_exchange import SiteSays
+from pilotage.ports import SiteAccess
+from pilotage.service.running.agent_site import AgentSettings, AgentSite, UnknownSite
+from pilotage.service.running.site_worker import AtSite, SiteWorker
+
+Way = SiteAccess | AgentSettings
+"""How things get to a site: the service itself submits there, or the agent of the site does."""
+
+
+class SiteWorkers:
+    """The workers by the names of their sites; any thread may call them."""
+
+    def __init__(
+        self,
+        ways: Mapping[str, Way],
+        *,
+        report: Callable[[AnyReport], None],
+        expected: Callable[[str], Collection[str]],
+    ) -> None:
+        """Take a way to each site, who is told of what is seen, and who knows what should be there; nothing runs yet."""
+        self._tell = report
+        self._said: dict[str, str] = {}  # what sites said last that kept things from being done there
+        self._expected = expected
+        self._guard = threading.Lock()
+        self._running = False
+        self._workers = {name: self._made(name, way) for name, way in ways.items()}
+
+    def start(self) -> None:
+        """Begin at all of them."""
+        with self._guard:
+            self._running = True
+            for worker in self._workers.values():
+                worker.start()
+
+    def stop(self) -> None:
+        """End; what runs at the sites goes on."""
+        with self._guard:
+            self._running = False
+            workers = list(self._workers.values())
+        for worker in workers:
+            worker.stop()
+
+    @property
+    def names(self) -> list[str]:
+        """The sites at which somebody acts."""
+        with self._guard:
+            return list(self._workers)
+
+    def put(self, name: str, way: Way) -> None:
+        """Go to a site in this way from now on."""
+        worker = self._made(name, way)
+        self._stop(name)  # before the other begins: two at one site would both submit
+        with self._guard:
+            self._workers[name] = worker
+            if self._running:
+                worker.start()
+
+    def remove(self, name: str) -> None:
+        """Do nothing more at a site."""
+        self._stop(name)
+
+    def exchange(self, says: SiteSays) -> Future[bytes]:
+        """What the agent of a site says; the answer for the wire, which may be long in coming. Raises `UnknownSite`."""
+        with self._guard:
+            worker = self._workers.get(says.site)
+        if not isinstance(worker, AgentSite):
+            raise UnknownSite(
+                "no site of this name has an agent of its own",
+                subject=f"site {says.site[:64]}",
+                next_step="its entry in sites.yaml says `started_by: agent`",
+            )
+        return worker.exchange(says)
+
+    def said(self, name: str) -> str:
+        """What a site said last that kept things from being done there; nothing where all is well."""
+        return self._said.get(name, "")
+
+    def _report(self, report: AnyReport) -> None:
+        if isinstance(report, SiteSeen):
+            self._said[report.site] = report.message
+        self._tell(report)
+
+    def want(self, site: str, effects: Sequence[AtSite]) -> None:
+        """Have things done at a site, in order; nobody does them where nobody acts."""
+        with self._guard:
+            worker = self._workers.get(site)
+        if isinstance(worker, SiteWorker):
+            worker.want(*effects)
+        elif worker is not None:
+            for effect in effects:
+                worker.want(effect)
+
+    def _made(self, name: str, way: Way) -> SiteWorker | AgentSite:
+        expected = partial(self._expected, name)
+        if isinstance(way, AgentSettings):
+            return AgentSite(way, report=self._report, expected=expected)
+        return SiteWorker(name, way, report=self._report, expected=expected)
+
+    def _stop(self, name: str) -> None:
+        with self._guard:
+            worker = self._workers.pop(name, None)
+        if worker is not None:
+            worker.stop()
+
+
+def ways_of(ways: Mapping[str, Way]) -> tuple[dict[str, SiteAccess], dict[str, AgentSettings]]:
+    """The sites at which the service itself submits, and those whose own agents do."""
+    agents = {name: way for name, way in ways.items() if isinstance(way, AgentSettings)}
+    return {name: way for name, way in ways.items() if not isinstance(way, AgentSettings)}, agents
+
+
+def has_something(site: str, engine: Engine) -> bool:
+    """Whether anything was started at a site that is not known to be over."""
+    state = engine.sites.get(site)
+    return state is not None and bool(state.requests or state.pilots)

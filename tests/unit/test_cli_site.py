@@ -1,0 +1,160 @@
+"""`pilotage site` where no service runs: what is written down, what is found by looking, and what is packed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pilotage.agent.batch import Answer, Call, Unknown
+from pilotage.app.site_adding import PYTHONS, CannotLook, Chosen, entry_from, look_around
+from tests.command_line import in_an_empty_folder, refused, run
+
+SINFO = "up|infinite|64|256000|10|main*\nup|5:00|8|16000|2|short\n"
+CONFIG = "MaxArraySize = 1001\nMaxJobCount = 5\n"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_an_empty_folder(tmp_path, monkeypatch)
+
+
+class Cluster:
+    """A login node that answers as a test says."""
+
+    def __init__(self, **said: str) -> None:
+        self.said = {"home": "/home/me", "writable": "yes", "kind": "nfs", "platform": "x86_64-linux", **said}
+        self.pythons = {"python3": "3.6.8", "python3.11": "3.11.4"}
+        self.schedulers = {"sbatch": "slurm 22.05.8"}
+        self.reach = "yes"
+        self.limits = True
+
+    def run(self, call: Call) -> Answer:
+        if call.argv == ("sh",):
+            lines = [f"pilotage-found:{name} {value}" for name, value in self.said.items() if value]
+            lines += [f"pilotage-found:python {name} {told}" for name, told in self.pythons.items()]
+            return Answer(0, "\n".join(["welcome to this cluster", *lines]))
+        if call.argv[0] in self.pythons:
+            return Answer(0, f"{self.reach}\n")
+        if call.argv[0] in self.schedulers:
+            return Answer(0, f"{self.schedulers[call.argv[0]]}\n")
+        if "sbatch" in self.schedulers and call.argv[0] in ("sinfo", "scontrol"):
+            return Answer(0, SINFO if call.argv[0] == "sinfo" else CONFIG) if self.limits else Answer(1, "", "down")
+        return Answer(127, "", f"{call.argv[0]}: command not found")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_what_is_found_and_what_follows_from_it() -> None:
+    found = look_around(Cluster(), server="https://here:8642")
+    assert (found.kind, found.version, found.way_out, found.array_max) == ("slurm", "22.05.8", "yes", 1001)
+    assert [(each.name, each.is_default, each.wall_seconds) for each in found.queues] == [
+        ("main", True, 0),
+        ("short", False, 300),
+    ]
+    entry = entry_from("lyon", "ssh://me@lyon", found, Chosen())
+    assert (entry.queue, entry.python, entry.wall_time_seconds, entry.started_by) == (
+        "",
+        "python3.11",
+        86_400,
+        "service",
+    )
+    assert (entry.pilots_max, entry.platform) == (5, "x86_64-linux")
+    short = entry_from("lyon", "", found, Chosen(queue="short", slots=4))
+    assert (short.queue, short.wall_time_seconds, short.slots) == ("short", 300, 4)
+
+
+def test_a_cluster_that_does_not_reach_the_service_gets_a_site_agent() -> None:
+    cluster = Cluster()
+    cluster.reach = "no: No route to host"
+    found = look_around(cluster, server="https://here:8642")
+    assert (found.way_out, entry_from("lyon", "", found, Chosen()).started_by) == ("no: No route to host", "agent")
+    known = look_around(Cluster(), server="http://127.0.0.1:1", why_not="no: it listens here alone")
+    assert entry_from("lyon", "", known, Chosen()).started_by == "agent"
+
+
+def test_what_is_missing_is_named_with_what_to_do() -> None:
+    old = Cluster()
+    old.pythons = {"python3": "3.6.8"}
+    with pytest.raises(CannotLook, match=r"python3 is 3.6.8"):
+        entry_from("lyon", "", look_around(old), Chosen())
+    assert entry_from("lyon", "", look_around(old), Chosen(python="/opt/python3")).python == "/opt/python3"
+    with pytest.raises(CannotLook, match="cannot be written"):
+        entry_from("lyon", "", look_around(Cluster(writable="")), Chosen())
+    with pytest.raises(CannotLook, match="did you mean 'short'"):
+        entry_from("lyon", "", look_around(Cluster()), Chosen(queue="shrot"))
+    bare = Cluster()
+    bare.schedulers = {}
+    with pytest.raises(CannotLook, match="no batch system was found"):
+        look_around(bare)
+    with pytest.raises(CannotLook, match="did you mean 'slurm'"):
+        look_around(Cluster(), kind="slrum")
+
+
+def test_of_two_batch_systems_the_one_that_answers_is_taken() -> None:
+    both = Cluster()
+    both.schedulers = {"qstat": "SGE 8.1.9", **both.schedulers}
+    assert look_around(both).kind == "slurm"
+    both.limits = False
+    found = look_around(both, kind="slurm")
+    assert (found.kind, found.queues, "down" in found.unknown) == ("slurm", (), True)
+
+
+def test_a_login_node_that_is_not_reached_is_told_in_the_words_of_ssh() -> None:
+    class Away(Cluster):
+        def run(self, call: Call) -> Answer:
+            raise Unknown("ssh lyon: Permission denied (publickey)")
+
+    with pytest.raises(CannotLook, match="Permission denied"):
+        look_around(Away())
+    assert "python3.8" in PYTHONS
+
+
+def test_sites_are_listed_from_their_file_where_no_service_runs(tmp_path: Path) -> None:
+    assert "there is no site" in run("site", "list").stdout
+    (tmp_path / "sites.yaml").write_text("pilotage: 1\nsites:\n  - {name: lyon, kind: slurm}\n")
+    assert run("site", "list").stdout.split("\n")[1].split()[:4] == ["lyon", "slurm", "not", "served"]
+    told = json.loads(run("site", "list", "--json").stdout)
+    assert [(each["site"], each["status"]) for each in told["sites"]] == [("lyon", "not served")]
+    (tmp_path / "sites.yaml").write_text("pilotage: 1\nsites:\n  - {name: lyon, kidn: slurm}\n")
+    assert "did you mean 'kind'" in refused("site", "list")
+
+
+def test_a_site_is_removed_and_one_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("pilotage: 1\nsites:\n  - name: lyon\n    kind: slurm\n")
+    assert "did you mean 'lyon'" in refused("site", "remove", "loyn", "--sites", "mine.yaml")
+    assert json.loads(run("site", "remove", "lyon", "--sites", "mine.yaml", "--json").stdout)["removed"] is True
+    assert (tmp_path / "mine.yaml").read_text() == "pilotage: 1\nsites: []\n"
+
+
+def test_a_bad_name_address_or_kind_is_refused_before_anything_is_called(tmp_path: Path) -> None:
+    assert "cannot name a site" in refused("site", "add", "no good")
+    assert "ssh://HOST" in refused("site", "add", "lyon", "http://lyon")
+    assert "no batch system of this kind" in refused("site", "add", "lyon", "--kind", "slrum")
+    assert not (tmp_path / "sites.yaml").exists()
+
+
+def test_the_schema_of_the_file_is_printed() -> None:
+    told = json.loads(run("schema", "--sites").stdout)
+    assert "SiteEntry" in told["$defs"]
+
+
+def test_the_agent_is_started_from_one_file_which_is_made(tmp_path: Path) -> None:
+    told = json.loads(run("site", "agent", "--json", "--server", "https://x", "--site", "lyon").stdout)
+    assert told["command"][-4:] == ["--server", "https://x", "--site", "lyon"]
+    assert Path(told["command"][3]).is_file()
+
+
+def test_a_token_is_for_a_site_that_is_written_down_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+    assert "no such site" in refused("site", "token", "lyon", "--output", "t")
+    (tmp_path / "sites.yaml").write_text("pilotage: 1\nsites:\n  - {name: lyon, kind: slurm}\n")
+    run("site", "token", "lyon", "--output", "t")
+    file = tmp_path / "t"
+    assert (file.stat().st_mode & 0o777, file.read_text().count(".")) == (0o600, 2)
+
+
+def test_probes_are_of_sites_that_are_named_or_of_all() -> None:
+    assert "--all" in refused("site", "probe")
+    assert "--all" in refused("site", "probe", "lyon", "--all")

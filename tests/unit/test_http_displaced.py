@@ -1,0 +1,107 @@
+"""A service whose announcement is gone, or is another's, ends its agents and itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pilotage.service.http.displaced import EXIT_STATUS, end_when_displaced
+
+WAIT_SECONDS = 20.0
+LOOK_SECONDS = 0.02
+
+
+class Left:
+    """Notes who is told what instead of ending this process."""
+
+    def __init__(self) -> None:
+        self.dismissed: list[str] = []
+        self.status: int | None = None
+        self.event = threading.Event()
+
+    def leave(self, status: int) -> None:
+        self.status = status
+        self.event.set()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "state" / "service.json"
+    made.parent.mkdir()
+    made.touch()
+    return made
+
+
+@pytest.fixture
+def watched(file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
+    monkeypatch.setattr("pilotage.service.http.displaced.end_children", lambda: None)
+    left = Left()
+    end = end_when_displaced(file, dismiss=left.dismissed.append, leave=left.leave, look_seconds=LOOK_SECONDS)
+    yield left
+    end()
+
+
+def test_it_leaves_when_the_folder_was_removed(watched: Left, file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file.unlink()
+    file.parent.rmdir()
+    assert watched.event.wait(WAIT_SECONDS)
+    assert (watched.status, watched.dismissed) == (EXIT_STATUS, ["the state folder of its service is gone"])
+    assert f"{file} was removed" in caplog.text
+
+
+def test_it_leaves_when_another_service_has_announced_itself(watched: Left, file: Path) -> None:
+    other = file.with_name("other")
+    other.touch()
+    other.replace(file)
+    assert watched.event.wait(WAIT_SECONDS)
+
+
+def test_it_stays_as_long_as_the_file_is_the_same_whatever_is_written_into_it(watched: Left, file: Path) -> None:
+    file.write_text("other words")
+    assert not watched.event.wait(10 * LOOK_SECONDS)
+    assert watched.dismissed == []
+
+
+def test_a_folder_that_cannot_be_looked_at_is_taken_for_the_same(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left, looked = Left(), threading.Semaphore(0)
+    end = end_when_displaced(file, dismiss=left.dismissed.append, leave=left.leave, look_seconds=LOOK_SECONDS)
+    stat = Path.stat
+
+    def stale(path: Path, **more: bool) -> os.stat_result:
+        if path != file:
+            return stat(path, **more)
+        looked.release()
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(Path, "stat", stale)
+    for _ in range(5):
+        assert looked.acquire(timeout=WAIT_SECONDS)
+    end()
+    assert left.status is None
+
+
+PARENT = """
+import subprocess, sys
+from pilotage.service.http.displaced import end_children
+heedless = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+children = [
+    subprocess.Popen(["sleep", "600"]),
+    subprocess.Popen([sys.executable, "-c", heedless], stdout=subprocess.PIPE),
+]
+children[1].stdout.readline()
+end_children(grace_seconds=0.5)
+print(*[-child.wait(20) for child in children])
+end_children()  # with nothing left it ends at once
+"""
+
+
+def test_what_was_started_is_ended_in_good_order_and_by_force_what_does_not_heed() -> None:
+    done = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == [str(int(signal.SIGTERM)), str(int(signal.SIGKILL))]

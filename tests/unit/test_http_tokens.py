@@ -1,0 +1,250 @@
+"""What the tokens of a site and of a package open over HTTP, and what stays shut to them."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pilotage.adapters.tokens import StoredKeys
+from pilotage.engine.places import PilotState
+from pilotage.model.events import Event
+from pilotage.model.exchange import AttemptRef, Exchange
+from pilotage.model.work import AgentSays
+from pilotage.service.access import Access, digest_of, local_principal
+from pilotage.service.http.door import make_door
+from pilotage.service.http.listener import Listener, bind
+from pilotage.service.http.services import Services
+from pilotage.service.keeper import Batch
+from pilotage.service.tokens import MARGIN_SECONDS, Tokens
+from tests.running_jobs import FakeJobs, origin_of, running_services
+from tests.served_book import TOKEN, event, registered
+
+WAIT_SECONDS = 20.0
+LIFE_SECONDS = 3000.0
+REF = AttemptRef("j", "1.2.1", 3)
+SUBJECT: dict[str, Any] = {"job": REF.job, "package": REF.package, "attempt": REF.attempt}
+
+
+class House:
+    """A service in a thread of this process, and what it gives tokens out with."""
+
+    def __init__(self, services: Services, jobs: FakeJobs, folder: Path) -> None:
+        self.services, self.jobs = services, jobs
+        self.now = time.time()
+        self.tokens = Tokens(StoredKeys(folder), user="ann", clock=lambda: self.now, pilot_seconds=LIFE_SECONDS)
+        services.access = Access({digest_of(TOKEN): local_principal("ann")}, tokens=self.tokens)
+        self.n = 0
+        self.bound = bind("127.0.0.1", 0)
+        door, let_go = make_door(services)
+        started = threading.Event()
+        self.listener = Listener(door, bound=self.bound, started=started.set, stopping=let_go)
+        self.thread = threading.Thread(target=self.listener.listen)
+        self.thread.start()
+        assert started.wait(WAIT_SECONDS)
+
+    def stop(self) -> None:
+        self.listener.should_exit = True
+        self.thread.join(WAIT_SECONDS)
+        self.bound.close()
+
+    def connect(self) -> http.client.HTTPConnection:
+        host, port = self.bound.getsockname()[:2]
+        return http.client.HTTPConnection(host, port, timeout=WAIT_SECONDS)
+
+    def ask(self, method: str, path: str, body: bytes | None = None, *, token: str) -> tuple[int, str, dict[str, str]]:
+        """The status, the word for what is wrong, and the headers."""
+        connection = self.connect()
+        try:
+            connection.request(method, path, body, {"Authorization": f"Bearer {token}"})
+            answer = connection.getresponse()
+            content = answer.read()
+            code = msgspec.json.decode(content)["error"]["code"] if answer.status in (401, 403, 404) else ""
+            return answer.status, code, {name.lower(): value for name, value in answer.getheaders()}
+        finally:
+            connection.close()
+
+    def status(self, method: str, path: str, body: bytes | None = None, *, token: str) -> int:
+        return self.ask(method, path, body, token=token)[0]
+
+    def exchange(self, token: str, *, pilot: str = "p.1", site: str = "local", events: tuple[Event, ...] = ()) -> Any:
+        said = AgentSays(exchange=Exchange(pilot=pilot, site=site, sequence=1, events=events))
+        return self.ask("POST", "/agent/exchange", msgspec.json.encode(said), token=token)
+
+    def log(self, *events: dict[str, Any]) -> None:
+        checked, refused, _ = self.services.codec.read_batch(msgspec.json.encode({"events": events}))
+        assert not refused
+        self.services.writer.submit(Batch(checked)).result(WAIT_SECONDS)
+
+    def tag(self, token: str, *, source: str = "application", kind: str = "Tagged", **about: Any) -> tuple[int, str]:
+        """Tag something; the status, and why it was refused."""
+        self.n += 1
+        data = {"name": "x", "value": "y"} if kind == "Tagged" else {"text": "x"} if kind == "Noted" else {}
+        subject = {"job": "j", "package": "1.2.1", **about}
+        told = event(self.n, kind, data, source=source, stream=f"application-{self.n}", **subject)
+        body = msgspec.json.encode({"events": [told]})
+        connection = self.connect()
+        try:
+            connection.request("POST", "/v1/events", body, {"Authorization": f"Bearer {token}"})
+            answer = connection.getresponse()
+            content = msgspec.json.decode(answer.read())
+            refused = content.get("refused") or [{"code": (content.get("error") or {}).get("code", "")}]
+            return answer.status, refused[0]["code"]
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    with running_services(tmp_path) as (services, jobs):
+        house = House(services, jobs, tmp_path)
+        (tmp_path / "results").mkdir()
+        (tmp_path / "results/in.txt").write_text("hello")
+        job = registered(1, "j")
+        job["data"] |= {"definition": "ab" * 32, "lists": {"origin": origin_of(services.journal, tmp_path / "results")}}
+        house.log(job, event(2, "AttemptCreated", {"site": "local"}, **SUBJECT))
+        try:
+            yield house
+        finally:
+            house.stop()
+
+
+# --- a site ---
+
+
+def test_a_pilot_of_the_site_is_heard(house: House) -> None:
+    status, _, headers = house.exchange(house.tokens.for_pilot("local"))
+    assert (status, "pilotage-token" in headers) == (200, False)
+    assert len(house.jobs.heard) == 1
+
+
+def test_a_pilot_of_another_site_is_not(house: House) -> None:
+    assert house.exchange(house.tokens.for_pilot("lyon"))[:2] == (403, "forbidden")
+    assert house.exchange(house.tokens.for_pilot("lyon"), site="lyon")[0] == 200
+    assert [each.exchange.site for each in house.jobs.heard] == ["lyon"]
+
+
+def test_no_pilot_speaks_under_the_name_of_another_sites(house: House) -> None:
+    engine = house.jobs.engine
+    engine.pilots["p.1"] = PilotState("p.1", engine.sites["local"], request="", heard_at=0.0)
+    assert house.exchange(house.tokens.for_pilot("lyon"), site="lyon")[:2] == (403, "forbidden")
+    assert house.exchange(house.tokens.for_pilot("local"))[0] == 200
+
+
+def test_no_pilot_says_that_it_is_at_another_site(house: House) -> None:
+    data = msgspec.Raw(msgspec.json.encode({"site": "local", "node": "n", "slots": 1}))
+    started = Event(source="agent", stream="p.9", n=1, type="PilotStarted", time=1.0, pilot="p.9", data=data)
+    lyon, local = house.tokens.for_pilot("lyon"), house.tokens.for_pilot("local")
+    assert house.exchange(lyon, pilot="p.9", site="lyon", events=(started,))[:2] == (403, "forbidden")
+    assert house.exchange(local, pilot="p.9", events=(started,))[0] == 200
+
+
+def test_a_token_is_renewed_with_an_answer_in_its_last_third_and_refused_after_its_end(house: House) -> None:
+    token = house.tokens.for_pilot("local")
+    house.now += LIFE_SECONDS * 0.7
+    status, _, headers = house.exchange(token)
+    assert status == 200
+    house.now += LIFE_SECONDS * 0.5
+    assert house.exchange(token)[:2] == (401, "unauthenticated")
+    assert house.exchange(headers["pilotage-token"])[0] == 200
+
+
+def test_files_are_for_the_sites_that_run_something_of_the_job(house: House) -> None:
+    path, token = "/agent/files/j?name=in.txt", house.tokens.for_pilot("local")
+    assert house.ask("GET", path, token=token)[:2] == (403, "forbidden")
+    engine = house.jobs.engine
+    pilot = engine.pilots["p.1"] = PilotState("p.1", engine.sites["local"], request="", heard_at=0.0)
+    pilot.owed[REF] = 1
+    assert house.status("GET", path, token=token) == 200
+    assert house.ask("GET", path, token=house.tokens.for_pilot("lyon"))[:2] == (403, "forbidden")
+    assert house.status("GET", path, token=TOKEN) == 200
+
+
+def test_outputs_are_taken_from_the_site_of_their_attempt(house: House) -> None:
+    path = "/agent/staged/j/1.2.1/3/0"
+    assert house.ask("PUT", path, b"x", token=house.tokens.for_pilot("lyon"))[:2] == (403, "forbidden")
+    assert house.jobs.files.staged == []
+    assert house.status("PUT", path, b"x", token=house.tokens.for_pilot("local")) == 204
+
+
+SHUT = (
+    "GET /v1/jobs",
+    "GET /v1/jobs/j",
+    "GET /v1/packages",
+    "GET /v1/events",
+    "GET /v1/jobs/j/events",
+    "GET /v1/jobs/j/progress",
+    "GET /v1/jobs/j/packages/1.2.1/logs",
+    "GET /v1/jobs/j/outputs",
+    "GET /v1/sites",
+    "GET /v1/pilots",
+    "GET /v1/nodes",
+    "GET /v1/statistics",
+    "POST /v1/jobs",
+    "POST /v1/plan",
+    "POST /v1/content",
+    "POST /v1/jobs/j/clear",
+)
+
+
+def test_nothing_else_is_open_to_a_site_or_a_package(house: House) -> None:
+    answers = set()
+    for token in (house.tokens.for_site_agent("local"), house.tokens.for_package(REF)):
+        for each in SHUT:
+            method, path = each.split()
+            body = b"{}" if method == "POST" else None
+            answers.add((each, *house.ask(method, path, body, token=token)[:2]))
+    assert answers == {(each, 403, "forbidden") for each in SHUT}
+
+
+# --- a package ---
+
+
+def test_a_package_tags_itself_and_notes_things(house: House) -> None:
+    token = house.tokens.for_package(REF)
+    assert house.status("GET", "/v1/position", token=token) == 200
+    assert house.tag(token) == (200, "")
+    assert house.tag(token, attempt=3) == (200, "")
+    assert house.tag(token, kind="Noted") == (200, "")
+
+
+def test_it_says_nothing_else_and_of_nobody_else(house: House) -> None:
+    token = house.tokens.for_package(REF)
+    for about in (
+        {"package": "1.2.2"},
+        {"job": "k"},
+        {"attempt": 2},
+        {"package": None},
+        {"kind": "AttemptStarted", "attempt": 3},
+        {"source": "client"},
+        {"source": "service"},
+    ):
+        said: dict[str, Any] = about
+        assert house.tag(token, **said) == (422, "forbidden"), about
+
+
+def test_a_package_is_no_agent_and_an_agent_no_package(house: House) -> None:
+    assert house.exchange(house.tokens.for_package(REF))[:2] == (403, "forbidden")
+    assert house.tag(house.tokens.for_pilot("local")) == (403, "forbidden")
+
+
+def test_the_token_of_an_attempt_that_never_was_or_is_long_over_is_refused(house: House) -> None:
+    assert house.tag(house.tokens.for_package(AttemptRef("j", "1.2.1", 9)), attempt=9) == (401, "unauthenticated")
+    assert house.tag(house.tokens.for_package(AttemptRef("k", "1.2.1", 1)), job="k") == (401, "unauthenticated")
+    token, ended_at = house.tokens.for_package(REF), time.time() - MARGIN_SECONDS
+    done = {"exit_code": "SUCCESS"}
+    house.log(event(3, "AttemptFinished", done, source="agent", stream="p.1", **SUBJECT) | {"time": ended_at + 60.0})
+    assert house.tag(token) == (200, "")
+    lost = event(4, "AttemptFinished", done, source="agent", stream="p.1", job="j", package="1.1.1", attempt=1)
+    house.log(
+        event(5, "AttemptCreated", {"site": "local"}, job="j", package="1.1.1", attempt=1),
+        lost | {"time": ended_at - 60.0},
+    )
+    other = house.tokens.for_package(AttemptRef("j", "1.1.1", 1))
+    assert house.tag(other, package="1.1.1") == (401, "unauthenticated")

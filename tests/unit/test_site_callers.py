@@ -1,0 +1,150 @@
+"""Running commands at a site, here and over a real SSH server: as they are, with an end in any case, by one connection."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from pilotage.adapters.sites.callers import BadAddress, Caller, Here, Ssh, parse_address
+from pilotage.agent.batch import Call, Unknown
+from tests.engines.postgres import free_port
+from tests.engines.sshd import SshServer
+from tests.pilots import lives, wait_until
+
+TELL = "import sys; sys.stdout.write(repr(sys.argv[1:]) + sys.stdin.read()); sys.stderr.write('odd'); sys.exit(7)"
+WORDS = ["plain", "two words", "it's", '"$(id)"', "`id`", "a\nb", "*", "~", "", "-n", "é", "!x"]
+
+
+@pytest.fixture(params=["here", "ssh"])
+def caller(request: pytest.FixtureRequest, tmp_path: Path) -> Caller:
+    if request.param == "here":
+        return Here(seconds_max=20.0)
+    return _ssh(request.getfixturevalue("ssh_server"), tmp_path)
+
+
+def _ssh(server: SshServer, state: Path, *, seconds_max: float = 20.0) -> Ssh:
+    return Ssh(server.address, state=state, configuration=str(server.configuration()), seconds_max=seconds_max)
+
+
+def test_words_and_input_reach_a_command_as_they_are_and_its_answer_comes_back(caller: Caller) -> None:
+    answer = caller.run(Call((sys.executable, "-c", TELL, *WORDS), "first\nlast é\udcff"))
+    caller.close()
+    assert answer == (7, f"{WORDS!r}first\nlast é\udcff", "odd")
+
+
+def test_a_command_that_is_not_there_has_an_answer(caller: Caller) -> None:
+    answer = caller.run(Call(("no-such-command-at-all",)))
+    caller.close()
+    assert answer.exit_status == 127
+    assert "no-such-command-at-all" in answer.stderr
+
+
+def test_what_does_not_end_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    script = f"sleep 600 & echo $$ $! > {file}; echo begun; wait"
+    answer = Here(seconds_max=0.5).run(Call(("sh", "-c", script)))
+    assert answer == (None, "begun\n", "")
+    wait_until(lambda: not any(lives(int(pid)) for pid in file.read_text().split()))
+
+
+def test_closed_it_breaks_off_what_is_under_way_and_starts_nothing_more(caller: Caller, tmp_path: Path) -> None:
+    file = tmp_path / "begun"
+    answers: list[object] = []
+
+    def run() -> None:
+        try:
+            answers.append(
+                caller.run(Call(("sh", "-c", f"echo $$ >{file}.new; mv {file}.new {file}; exec sleep 20"))).exit_status
+            )
+        except Unknown:
+            answers.append(None)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_until(file.exists)
+    caller.close()
+    thread.join(10.0)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(int(file.read_text()), signal.SIGKILL)  # what runs on another computer goes on
+    assert answers == [None]
+    run()
+    assert answers == [None, None]
+    caller.close()
+
+
+def test_our_settings_are_not_handed_on_and_messages_are_english(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"PILOTAGE_X": "1", "LC_ALL": "fr_FR.UTF-8", "LANGUAGE": "fr"}.items():
+        monkeypatch.setenv(name, value)
+    told = dict(
+        line.partition("=")[::2] for line in Here(environment={"MORE": "x"}).run(Call(("env",))).stdout.split("\n")
+    )
+    assert not any(name.startswith("PILOTAGE_") for name in told)
+    assert (told["LC_MESSAGES"], told["LANG"], told["MORE"]) == ("C", "fr_FR.UTF-8", "x")
+    assert "LC_ALL" not in told
+    assert "LANGUAGE" not in told
+
+
+def test_all_commands_use_one_connection_which_is_closed_in_the_end(ssh_server: SshServer, tmp_path: Path) -> None:
+    log = ssh_server.folder / "log"
+    before = log.read_text().count("Accepted publickey")
+    caller = _ssh(ssh_server, tmp_path / ("long" * 30))
+    for _ in range(3):
+        assert caller.run(Call(("true",))).exit_status == 0
+    caller.close()
+    assert log.read_text().count("Accepted publickey") == before + 1
+    assert not Path(caller._folder).exists()
+
+
+def test_what_ssh_says_is_told_where_nobody_answers(ssh_server: SshServer, tmp_path: Path) -> None:
+    address = f"ssh://127.0.0.1:{free_port()}"
+    caller = Ssh(address, state=tmp_path, configuration=str(ssh_server.configuration()))
+    with pytest.raises(Unknown, match=r"ssh 127\.0\.0\.1: .*Connection refused"):
+        caller.run(Call(("true",)))
+    caller.close()
+
+
+def test_a_computer_that_is_not_known_is_not_spoken_to(ssh_server: SshServer, tmp_path: Path) -> None:
+    text = ssh_server.configuration().read_text()
+    configuration = tmp_path / "ssh_config"
+    configuration.write_text(text.replace("known_hosts", "nobody_is_known"))
+    caller = Ssh(ssh_server.address, state=tmp_path, configuration=str(configuration))
+    with pytest.raises(Unknown, match="Host key verification failed"):
+        caller.run(Call(("true",)))
+    caller.close()
+
+
+def test_what_is_not_answered_in_time_is_not_known(ssh_server: SshServer, tmp_path: Path) -> None:
+    caller = _ssh(ssh_server, tmp_path, seconds_max=1.0)
+    with pytest.raises(Unknown, match="no answer within 1 s"):
+        caller.run(Call(("sleep", "5")))
+    caller.close()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "ssh://-oProxyCommand=x",
+        "ssh://-l@host",
+        "ssh://us er@host",
+        "http://host",
+        "host",
+        "ssh://",
+        "ssh://h:99999",
+        "ssh://h;id",
+    ],
+)
+def test_an_address_that_ssh_could_misunderstand_is_refused(address: str) -> None:
+    with pytest.raises(BadAddress):
+        parse_address(address)
+
+
+def test_an_address_is_taken_apart() -> None:
+    assert parse_address("ssh://me@login.example.org:2222") == ("login.example.org", "me", 2222)
+    assert parse_address("ssh://[::1]") == ("::1", "", 0)
+    assert os.path.sep not in parse_address("ssh://login")[0]

@@ -1,0 +1,182 @@
+"""The sites of a running service follow their file; a file that cannot be read changes nothing, and that is said."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from pilotage.app.site_reading import SitesReader
+from pilotage.model.site import Site
+from pilotage.model.site_entry import SiteEntry, site_of
+from pilotage.ports import SiteAccess, SiteUnreachable
+from pilotage.service.running.probing import Prober
+from pilotage.service.running.site_keeping import AT_NEXT_START, Placed, SiteKeeper
+from pilotage.service.running.workers import Way
+from tests.pilots import wait_until
+
+LYON = "  - {name: lyon, kind: slurm}\n"
+FARM = "  - {name: farm, kind: gridengine}\n"
+
+
+class Changed:
+    """Stands in for what runs jobs: notes which sites it was given, and the ways that were made."""
+
+    def __init__(self) -> None:
+        self.sites: list[str] = []
+        self.ways: list[str] = []
+        self.takes = True
+        self.looks = 0
+
+    def change_sites(self, sites: Sequence[Site], ways: Mapping[str, Way]) -> bool:
+        if self.takes:
+            self.sites = [site.name for site in sites]
+            self.ways += sorted(ways)
+        return self.takes
+
+    def let_go_of_sites(self) -> None:
+        self.looks += 1
+
+
+def arranged(entries: Sequence[SiteEntry]) -> list[Placed]:
+    return [Placed(site=site_of(each), entry=each, make=lambda: cast("SiteAccess", object())) for each in entries]
+
+
+class House:
+    """A folder, and a keeper of the sites in it, which looks when the test says so."""
+
+    def __init__(self, folder: Path, *sites: str) -> None:
+        self.file = folder / "sites.yaml"
+        self.runner = Changed()
+        self.write(*sites)
+        reader = SitesReader(lambda: self.file, arranged)
+        self.keeper = SiteKeeper(reader, self.runner, placed=reader.changed() or ())
+
+    def write(self, *sites: str) -> None:
+        self.file.write_text("".join(["pilotage: 1\nsites:", "\n" if sites else " []\n", *sites]))
+
+    def look(self) -> list[str]:
+        self.keeper.look()
+        return self.runner.sites
+
+
+def test_sites_come_go_and_change_with_their_file(tmp_path: Path) -> None:
+    house = House(tmp_path, LYON)
+    assert (house.look(), [*house.keeper.known.entries]) == ([], ["lyon"])  # nothing has changed
+    house.write(LYON, FARM)
+    assert (house.look(), house.runner.ways) == (["lyon", "farm"], ["farm"])
+    house.write(LYON.replace("slurm", "slurm, queue: long"), FARM)
+    assert (house.look(), house.runner.ways) == (["lyon", "farm"], ["farm", "lyon"])
+    house.write(FARM)
+    assert (house.look(), house.runner.ways) == (["farm"], ["farm", "lyon"])
+    assert [*house.keeper.known.entries] == ["farm"]
+
+
+def test_a_comment_changes_nothing(tmp_path: Path) -> None:
+    house = House(tmp_path, LYON)
+    house.write(LYON, "  # no more\n")
+    assert (house.look(), house.runner.ways) == ([], [])
+
+
+def test_a_faulty_file_keeps_the_sites_and_says_so_once_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = House(tmp_path, LYON)
+    house.write(LYON, "  - {name: farm, kidn: slurm}\n")
+    with caplog.at_level(logging.WARNING):
+        house.look()
+        house.look()
+    assert [record.message.count("kidn") for record in caplog.records] == [1]
+    known = house.keeper.known
+    assert ([*known.entries], "kidn" in known.fault, known.file) == (["lyon"], True, str(house.file))
+    house.write(LYON, FARM)
+    assert (house.look(), house.keeper.known.fault) == (["lyon", "farm"], "")
+
+
+def test_a_kind_that_nobody_knows_is_a_fault_of_the_file(tmp_path: Path) -> None:
+    from pilotage.app.sites import UnknownKind, refuse_unknown_kind
+
+    refuse_unknown_kind(SiteEntry(name="lyon", kind="slurm"))
+    with pytest.raises(UnknownKind, match="pilotage site pack"):
+        refuse_unknown_kind(SiteEntry(name="lyon", kind="slrum"))
+
+
+def test_a_file_that_is_gone_for_a_moment_is_waited_for(tmp_path: Path) -> None:
+    house = House(tmp_path, LYON)
+    house.file.unlink()
+    house.look()
+    assert [*house.keeper.known.entries] == ["lyon"]
+    house.write(LYON)
+    house.look()
+    house.look()
+    assert (house.runner.sites, house.runner.ways) == ([], [])
+    house.file.unlink()
+    house.look()
+    house.look()
+    assert [*house.keeper.known.entries] == []
+
+
+def test_an_engine_that_takes_sites_at_its_start_only_says_so(tmp_path: Path) -> None:
+    house = House(tmp_path, LYON)
+    house.runner.takes = False
+    house.write(FARM)
+    house.look()
+    assert ([*house.keeper.known.entries], house.keeper.known.fault) == (["lyon"], AT_NEXT_START)
+    house.write(LYON)
+    house.look()
+    assert house.keeper.known.fault == ""
+
+
+def test_it_looks_by_itself_and_a_surprise_does_not_end_that(tmp_path: Path) -> None:
+    house = House(tmp_path, LYON)
+    surprises = [RuntimeError("a surprise")]
+
+    def besides() -> None:
+        if surprises:
+            raise surprises.pop()
+
+    keeper = SiteKeeper(
+        SitesReader(lambda: house.file, arranged), house.runner, placed=(), look_seconds=0.01, besides=besides
+    )
+    keeper.start()
+    try:
+        wait_until(lambda: house.runner.looks > 2, 20)
+    finally:
+        keeper.stop()
+    assert (house.runner.sites, surprises) == (["lyon"], [])
+
+
+# --- probes ---
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_so_many_probes_are_under_way_and_no_site_is_asked_too_often() -> None:
+    clock, asked = Clock(), list[str]()
+    prober = Prober(asked.append, at_once=2, every_seconds=3600.0, clock=clock)
+    sites = ["a", "b", "c"]
+    assert prober.look(sites, under_way=[]) == ["a", "b"]
+    assert prober.look(sites, under_way=["a", "b"]) == []
+    assert prober.look(sites, under_way=["b"]) == ["c"]
+    assert prober.look(sites, under_way=[]) == []
+    clock.now = 3600.0
+    assert prober.look(sites, under_way=[]) == ["a", "b"]
+    assert asked == ["a", "b", "c", "a", "b"]
+
+
+def test_without_a_number_there_are_none_and_a_refusal_is_no_end() -> None:
+    def refuse(site: str) -> None:
+        raise SiteUnreachable("it is being probed", subject=site)
+
+    clock = Clock()
+    assert Prober(refuse, at_once=0, every_seconds=1.0, clock=clock).look(["a"], under_way=[]) == []
+    assert Prober(refuse, at_once=2, every_seconds=1.0, clock=clock).look(["a", "b"], under_way=[]) == ["a", "b"]

@@ -1,0 +1,256 @@
+"""The worker of a site: what is wanted is done there in order, what is seen is reported, and a bad day ends nothing."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+
+import pytest
+
+from pilotage.agent.batch import element_key
+from pilotage.model.demand import Demand
+from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
+from pilotage.model.exchange import AttemptRef
+from pilotage.model.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
+from pilotage.ports import SeenAtSite, SiteBusy, SiteUnreachable, SubmissionRefused
+from pilotage.service.running.site_worker import SiteWorker
+
+WAIT_SECONDS = 20.0
+REF = AttemptRef("j", "1.1.1", 1)
+
+
+class FakeSite:
+    """A batch system that does as the test says, and tells what it was asked to do."""
+
+    def __init__(self) -> None:
+        self.did: queue.Queue[str] = queue.Queue()
+        self.there: dict[str, SeenAtSite] = {}
+        self.fault: Exception | None = None
+        self.room: int | None = None  # how many more pilots it takes; none: any number
+        self.looks = 0
+        self.looked = threading.Condition()
+        self.closed = False
+
+    @property
+    def look_seconds(self) -> float:
+        return 0.01
+
+    def submit_pilots(self, key: str, *, count: int = 1) -> list[str]:
+        taken = count if self.room is None else min(count, self.room)
+        if not taken:
+            raise SiteBusy("the queue is full")
+        self._do(f"pilot {key}" if count == 1 else f"{count} pilots from {key}")
+        keys = [element_key(key, offset) or key for offset in range(taken)]
+        self.there.update((each, SeenAtSite(native_id=f"native-{each}")) for each in keys)
+        self.room = None if self.room is None else self.room - taken
+        return [f"native-{each}" for each in keys]
+
+    def submit_attempt(self, key: str, *, ref: AttemptRef, demand: Demand) -> str:
+        self._do(f"attempt {key} {ref.package}")
+        return f"native-{key}"
+
+    def cancel(self, *keys: str) -> None:
+        self._do(f"cancel {' '.join(keys)}")
+
+    def listing(self, expected: Collection[str] = ()) -> Mapping[str, SeenAtSite]:
+        with self.looked:
+            self.looks += 1
+            self.looked.notify_all()
+        if isinstance(self.fault, SiteUnreachable | RuntimeError):
+            raise self.fault
+        return dict(self.there)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _do(self, what: str) -> None:
+        if self.fault is not None:
+            raise self.fault
+        self.did.put(what)
+
+    def look_twice(self) -> None:
+        """Wait until it was looked at anew, from the beginning to the end."""
+        with self.looked:
+            enough = self.looks + 2
+            assert self.looked.wait_for(lambda: self.looks >= enough, WAIT_SECONDS)
+
+
+class Work:
+    """A worker with its site, and what it reports."""
+
+    def __init__(self) -> None:
+        self.site = FakeSite()
+        self.reports: queue.Queue[AnyReport] = queue.Queue()
+        self.expected: set[str] = set()
+        self.worker = SiteWorker(
+            "here",
+            self.site,
+            report=self.reports.put,
+            expected=lambda: set(self.expected),
+            busy_seconds=0.02,
+        )
+
+    def told(self) -> AnyReport:
+        return self.reports.get(timeout=WAIT_SECONDS)
+
+
+@contextmanager
+def started() -> Iterator[Work]:
+    work = Work()
+    work.worker.start()
+    try:
+        yield work
+    finally:
+        work.worker.stop()
+
+
+def test_what_is_wanted_is_done_in_order_and_its_native_id_reported() -> None:
+    with started() as work:
+        work.worker.want(SubmitPilot(site="here", key="a"))
+        work.worker.want(SubmitAttempt(site="here", key="b", ref=REF, demand=Demand()))
+        work.worker.want(CancelSubmitted(site="here", key="c"))
+        assert [work.told(), work.told()] == [
+            Submitted(site="here", key="a", native_id="native-a"),
+            Submitted(site="here", key="b", native_id="native-b"),
+        ]
+        assert [work.site.did.get(timeout=WAIT_SECONDS) for _ in range(3)] == ["pilot a", "attempt b 1.1.1", "cancel c"]
+
+
+def test_what_the_site_does_not_take_is_told_with_its_reason_and_the_next_is_done() -> None:
+    with started() as work:
+        work.site.fault = SubmissionRefused("no such queue", reason="platform-failure")
+        work.worker.want(SubmitPilot(site="here", key="a"))
+        refused = work.told()
+        assert isinstance(refused, SubmissionFailed)
+        assert (refused.key, refused.reason, "no such queue" in refused.message) == ("a", "platform-failure", True)
+        work.site.fault = None
+        work.worker.want(SubmitPilot(site="here", key="b"))
+        assert work.told() == Submitted(site="here", key="b", native_id="native-b")
+
+
+@pytest.mark.parametrize("fault", [SiteUnreachable("no route"), RuntimeError("surprise")])
+def test_a_site_that_fails_is_told_once_and_what_was_wanted_is_done_when_it_answers(fault: Exception) -> None:
+    with started() as work:
+        work.site.fault = fault
+        silent = work.told()
+        assert isinstance(silent, SiteSeen)
+        assert not silent.answers
+        assert str(fault) in silent.message
+        work.worker.want(SubmitPilot(site="here", key="a"))
+        work.site.look_twice()
+        assert work.reports.empty()
+        assert work.site.did.empty()
+        work.site.fault = None
+        assert [work.told(), work.told()] == [
+            Submitted(site="here", key="a", native_id="native-a"),
+            SiteSeen(site="here", answers=True),
+        ]
+
+
+def test_what_ended_and_what_is_missing_is_reported_gone() -> None:
+    work = Work()
+    work.site.there = {
+        "ended": SeenAtSite(native_id="1", ended=True, reason="wall-time", stderr="last words"),
+        "quiet": SeenAtSite(native_id="2", ended=True),
+        "runs": SeenAtSite(native_id="3"),
+    }
+    work.expected = {"runs", "lost"}
+    work.worker.start()
+    found = {work.told() for _ in range(3)}
+    work.worker.stop()
+    assert found == {
+        Gone(site="here", key="ended", reason="wall-time", stderr="last words"),
+        Gone(site="here", key="quiet", reason="ended"),
+        Gone(site="here", key="lost", reason="vanished"),
+    }
+
+
+def test_what_was_cancelled_is_gone_when_it_is_not_there_and_that_is_told_once() -> None:
+    with started() as work:
+        work.site.there = {"a": SeenAtSite(native_id="1")}
+        work.worker.want(CancelSubmitted(site="here", key="a"))
+        assert work.site.did.get(timeout=WAIT_SECONDS) == "cancel a"
+        work.site.look_twice()
+        assert work.reports.empty()
+        work.site.there = {}
+        assert work.told() == Gone(site="here", key="a", reason="cancelled")
+        work.site.look_twice()
+        assert work.reports.empty()
+
+
+def test_stopped_it_lets_go_of_the_site_and_leaves_there_what_runs() -> None:
+    with started() as work:
+        work.worker.want(SubmitPilot(site="here", key="a"))
+        work.told()
+    assert work.site.closed
+    assert list(work.site.there) == ["a"]
+    unstarted = Work()
+    unstarted.worker.stop()
+    assert unstarted.site.closed
+
+
+def test_pilots_whose_keys_follow_each_other_are_asked_for_by_one_call() -> None:
+    work = Work()
+    keys = ["here-8", "here-9", "here-10", "here-12", "there-13"]
+    work.worker.want(*(SubmitPilot(site="here", key=key) for key in keys))
+    work.worker.want(CancelSubmitted(site="here", key="x-1"), CancelSubmitted(site="here", key="y-7"))
+    work.worker.start()
+    told = [work.told() for _ in keys]
+    work.worker.stop()
+    assert told == [Submitted(site="here", key=key, native_id=f"native-{key}") for key in keys]
+    did = [work.site.did.get_nowait() for _ in range(work.site.did.qsize())]
+    assert did == ["3 pilots from here-8", "pilot here-12", "pilot there-13", "cancel x-1 y-7"]
+
+
+def test_what_a_full_site_does_not_take_waits_here_and_that_is_told_once() -> None:
+    with started() as work:
+        work.site.room = 2
+        work.worker.want(*(SubmitPilot(site="here", key=f"here-{number}") for number in range(1, 5)))
+        assert [work.told() for _ in range(3)] == [
+            Submitted(site="here", key="here-1", native_id="native-here-1"),
+            Submitted(site="here", key="here-2", native_id="native-here-2"),
+            SiteSeen(site="here", answers=True, message="the queue is full"),
+        ]
+        work.worker.want(SubmitPilot(site="here", key="here-3"))  # the engine asks again for what it heard nothing of
+        work.site.look_twice()
+        work.site.look_twice()
+        assert work.reports.empty()
+        work.site.room = None
+        assert {work.told() for _ in range(3)} == {
+            Submitted(site="here", key="here-3", native_id="native-here-3"),
+            Submitted(site="here", key="here-4", native_id="native-here-4"),
+            SiteSeen(site="here", answers=True),
+        }
+        work.site.look_twice()
+        assert work.reports.empty()
+
+
+def test_what_waits_for_room_can_be_cancelled_and_is_gone_then() -> None:
+    with started() as work:
+        work.site.room = 0
+        work.worker.want(SubmitPilot(site="here", key="here-1"), SubmitPilot(site="here", key="here-2"))
+        assert work.told() == SiteSeen(site="here", answers=True, message="the queue is full")
+        work.worker.want(CancelSubmitted(site="here", key="here-1"))
+        assert work.told() == Gone(site="here", key="here-1", reason="cancelled")
+        work.site.room = None
+        assert work.told() == Submitted(site="here", key="here-2", native_id="native-here-2")
+        assert "here-1" not in work.site.there
+
+
+def test_a_call_that_hangs_is_broken_off_when_the_worker_is_stopped_and_nothing_is_told_of_it() -> None:
+    work = Work()
+    closed, begun = threading.Event(), threading.Event()
+
+    def hang(expected: Collection[str] = ()) -> Mapping[str, SeenAtSite]:
+        begun.set()
+        assert closed.wait(WAIT_SECONDS)
+        raise SiteUnreachable("broken off")
+
+    work.site.listing = hang  # type: ignore[method-assign]
+    work.site.close = closed.set  # type: ignore[method-assign]
+    work.worker.start()
+    assert begun.wait(WAIT_SECONDS)
+    work.worker.stop()
+    assert work.reports.empty()

@@ -1,0 +1,108 @@
+"""Who acts at each site, while sites come, go and are reached in other ways."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+
+import pytest
+
+from pilotage.model.demand import Demand
+from pilotage.model.effects import SubmitPilot
+from pilotage.model.exchange import AttemptRef
+from pilotage.model.reports import AnyReport, SiteSeen, Submitted
+from pilotage.model.site_entry import SiteEntry
+from pilotage.model.site_exchange import SiteSays
+from pilotage.ports import SeenAtSite, SiteUnreachable
+from pilotage.service.running.agent_site import AgentSettings, UnknownSite
+from pilotage.service.running.workers import SiteWorkers, Way, ways_of
+
+WAIT_SECONDS = 20.0
+
+
+class Batch:
+    """A batch system that takes everything, and nothing once it is closed."""
+
+    look_seconds = 0.01
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.silent = False
+
+    def submit_pilots(self, key: str, *, count: int = 1) -> list[str]:
+        assert not self.closed
+        return [f"{key}+{offset}" for offset in range(count)]
+
+    def submit_attempt(self, key: str, *, ref: AttemptRef, demand: Demand) -> str:
+        return key
+
+    def cancel(self, *keys: str) -> None:
+        """Nothing is there."""
+
+    def listing(self, expected: Collection[str] = ()) -> Mapping[str, SeenAtSite]:
+        if self.silent:
+            raise SiteUnreachable("no route to host", subject="lyon")
+        return {}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@contextmanager
+def working(**ways: Way) -> Iterator[tuple[SiteWorkers, queue.Queue[AnyReport]]]:
+    heard: queue.Queue[AnyReport] = queue.Queue()
+    workers = SiteWorkers(ways, report=heard.put, expected=lambda _: [])
+    workers.start()
+    try:
+        yield workers, heard
+    finally:
+        workers.stop()
+
+
+def test_what_is_wanted_is_done_at_its_site_and_nowhere_else() -> None:
+    with working(lyon=Batch(), farm=Batch()) as (workers, heard):
+        workers.want("farm", [SubmitPilot(site="farm", key="farm-1")])
+        workers.want("nowhere", [SubmitPilot(site="nowhere", key="nowhere-1")])
+        assert heard.get(timeout=WAIT_SECONDS) == Submitted(site="farm", key="farm-1", native_id="farm-1+0")
+
+
+def test_another_way_takes_the_place_of_the_one_before_which_is_closed() -> None:
+    first, second = Batch(), Batch()
+    with working(lyon=first) as (workers, heard):
+        workers.put("lyon", second)
+        assert (first.closed, second.closed) == (True, False)
+        workers.want("lyon", [SubmitPilot(site="lyon", key="lyon-1")])
+        assert isinstance(heard.get(timeout=WAIT_SECONDS), Submitted)
+        workers.put("oslo", Batch())
+        assert sorted(workers.names) == ["lyon", "oslo"]
+        workers.remove("lyon")
+        assert (second.closed, workers.names) == (True, ["oslo"])
+
+
+def test_what_a_site_said_last_is_kept_until_all_is_well() -> None:
+    batch = Batch()
+    batch.silent = True
+    with working(lyon=batch) as (workers, heard):
+        seen = heard.get(timeout=WAIT_SECONDS)
+        assert isinstance(seen, SiteSeen)
+        assert (seen.answers, "no route to host" in workers.said("lyon"), workers.said("oslo")) == (False, True, "")
+        batch.silent = False
+        assert heard.get(timeout=WAIT_SECONDS) == SiteSeen(site="lyon", answers=True)
+        assert workers.said("lyon") == ""
+
+
+def test_the_agent_of_a_site_is_heard_where_there_is_one() -> None:
+    settings = AgentSettings(entry=SiteEntry(name="far", kind="slurm", started_by="agent"), interval_seconds=0.01)
+    with working(lyon=Batch(), far=settings) as (workers, _):
+        workers.want("far", [SubmitPilot(site="far", key=f"far-{number}") for number in (1, 2)])
+        told = workers.exchange(SiteSays(site="far", agent="a", sequence=1)).result(WAIT_SECONDS)
+        assert (told.count(b"far-1"), told.count(b"far-2")) == (1, 1)
+        for name in ("lyon", "oslo"):
+            with pytest.raises(UnknownSite):
+                workers.exchange(SiteSays(site=name, agent="a", sequence=1))
+
+
+def test_ways_are_told_apart() -> None:
+    batch, settings = Batch(), AgentSettings(entry=SiteEntry(name="far", kind="slurm"))
+    assert ways_of({"lyon": batch, "far": settings}) == ({"lyon": batch}, {"far": settings})
