@@ -29,7 +29,7 @@ from pilotage.service.retention import Action
 from pilotage.service.running.agent_site import UnknownSite
 from pilotage.service.running.driver import OperationRefused
 from pilotage.service.running.publishing import Unpublished
-from pilotage.service.running.unwired import SiteDeed
+from pilotage.service.running.site_messages import SiteDeed
 from tests.served_book import WallClock, access_of, sqlite_journal
 
 Told = TypeVar("Told")

@@ -35,7 +35,7 @@ from pilotage.model.site import Site
 from pilotage.service.core import Core, start_core
 from pilotage.service.messages import Answer, Asked, Grown, Input, Outbox, Submit
 from pilotage.simulator.journal import SimulatedJournal
-from tests.small_plans import grown, number_of, registered_of, shape_of
+from tests.small_plans import IN_ORDER, grown, number_of, registered_of, shape_of
 
 JOB = "j"
 START = 1_000.0
@@ -171,7 +171,7 @@ class Small:
 
     def __init__(self, *sites: Site, **settings: Any) -> None:
         self.sites = sites
-        self.settings = EngineSettings(**settings)
+        self.settings = EngineSettings(**({"selection": IN_ORDER} | settings))
         self.watched = True  # whether every step is checked and written; a large job has no time for it
         self.now = START
         self.core = Core(Engine(sites=sites, settings=self.settings))
@@ -361,6 +361,7 @@ class Small:
                 for row in self.journal.live_jobs()
             ],
             pilots=self.journal.pilots(after="", limit=1_000_000),
+            sites=self.journal.sites(),
             next_n=streams[ENGINE_STREAM].watermark + 1 if ENGINE_STREAM in streams else 1,
             position=self.journal.position(),
         )

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from pilotage.engine.selection import SelectionSettings
 from pilotage.model import payloads
 from pilotage.model.demand import Capacity, Demand
 from pilotage.model.events import parse_dotted
@@ -26,6 +27,10 @@ class Stage(msgspec.Struct, frozen=True):
 
     lines: int = 1
     templates: tuple[Template, ...] = (RUN,)
+
+
+# Sites in their order, and nothing is tried out first: what a test says of one is not a matter of chance.
+IN_ORDER = SelectionSettings(policy="first", trial_room=0, job_submission_load=0.0, replication_limit=0)
 
 
 def stage(lines: int = 1, *templates: Template) -> Stage:

@@ -150,7 +150,7 @@ def two_attempts_of_one_epoch_are_granted(patch: Patch) -> None:
     graft(patch, granted, grant)
 
 
-@mutant(first_seed=30, by="restoring aborts")
+@mutant(first_seed=77, by="restoring aborts")
 def a_duplicate_counts_twice(patch: Patch) -> None:
     """An end that is told again is one more failure."""
     folded = on_attempts.on_attempt_finished
@@ -313,7 +313,7 @@ def a_cancelled_job_is_worked_on(patch: Patch) -> None:
     patch.setattr(JobState, "open", property(lambda self: self.accepted and not (self.held or self.aborted)))
 
 
-@mutant(first_seed=74, by="grants")
+@mutant(first_seed=12, by="grants")
 def a_cancel_and_a_grant_both_stand(patch: Patch) -> None:
     """A kill of a job stops what is not started yet, and what succeeds afterwards is granted."""
     killed, granted = operations._kill, settling.grant_what_succeeded

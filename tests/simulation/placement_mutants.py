@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from pilotage.engine import dispatch, openings
-from pilotage.engine.openings import Openings
+from typing import Any
+
+from pilotage.engine import dispatch, restore
 from pilotage.engine.parts import QueueClass
-from pilotage.engine.places import PilotState, SiteState
+from pilotage.engine.places import PilotState
+from pilotage.engine.selection import filters
+from pilotage.engine.selection.place import Place
+from pilotage.engine.selection.room import Room
 from pilotage.model.demand import slots_for
 from tests.simulation.mutants import Patch, graft, mutant
 
@@ -13,15 +17,16 @@ from tests.simulation.mutants import Patch, graft, mutant
 @mutant(first_seed=1, by="rooms")
 def a_site_has_room_for_one_more(patch: Patch) -> None:
     """A site is given one attempt more than its room."""
-    room = Openings.room
+    room = Place.room
 
-    def larger(self: Openings, site: SiteState, shape: int) -> int:
-        return room(self, site, shape) + 1
+    def larger(self: Place, shape: int, **about: Any) -> Room:
+        found = room(self, shape, **about)
+        return Room(found.limit + 1, found.rule)
 
-    patch.setattr(Openings, "room", larger)
+    patch.setattr(Place, "room", larger)
 
 
-@mutant(first_seed=17, by="rooms")
+@mutant(first_seed=11, by="rooms")
 def a_pilot_is_given_what_it_has_no_time_for(patch: Patch) -> None:
     """Nobody asks how long a pilot will last."""
     graft(patch, dispatch.lasts, lambda pilot, queue, now: True)
@@ -62,5 +67,16 @@ def a_category_has_no_limit(patch: Patch) -> None:
 @mutant(first_seed=3, by="rooms")
 def an_executor_is_a_wish(patch: Patch) -> None:
     """A package that is for one site runs at any."""
-    graft(patch, openings.allowed, lambda site, queue: True)
-    patch.setattr(QueueClass, "ordinary", property(lambda self: self.demand.nodes == 1))
+    patch.setitem(filters.FILTERS, "executor", lambda site, asked: "")
+
+
+@mutant(first_seed=1, by="sites sanity")
+def a_site_that_sleeps_keeps_what_is_reserved_there(patch: Patch) -> None:
+    """What waits at a site that was put to sleep goes on waiting there."""
+    graft(patch, dispatch.release_site, lambda engine, site: None)
+
+
+@mutant(first_seed=1, by="sites sanity restoring")
+def a_restart_forgets_who_sleeps(patch: Patch) -> None:
+    """Every site is a candidate again after a crash."""
+    graft(patch, restore._restore_standings, lambda engine, rows: None)

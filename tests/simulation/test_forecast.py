@@ -89,7 +89,8 @@ def test_packages_take_the_same_work_whatever_the_settings() -> None:
     packages = PackagesWorld(run_time_factor=Factors(distribution="log-normal", median=1.0, sigma=0.5))
     of = subject(LYON, NICE, world=worlds("lyon", "nice", packages=packages))
     usual = usual_settings(of.world)
-    other = msgspec.structs.replace(usual, slots_factor=3.0)
+    selection = msgspec.structs.replace(usual.selection, slots_factor=3.0)
+    other = msgspec.structs.replace(usual, selection=selection)
     took = [
         sum(site.core_seconds for site in Forecast(of, seed=5, settings=settings).run().sites.values())
         for settings in (usual, other)

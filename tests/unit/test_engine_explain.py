@@ -85,8 +85,22 @@ def test_a_site_that_it_failed_at_is_avoided_while_there_are_others() -> None:
         pilot = small.pilot("a")
         pilot.succeed("1.1.1")
         [ref] = pilot.held
-        pilot.fail(ref.package, "platform-failure")
+        pilot.fail(ref.package, "command-not-found")
         assert codes(small, ref.package)[0] == "site-avoided"
+
+
+def test_a_site_that_hibernates_says_why() -> None:
+    with Small(site("a"), site("b", mode="bound", job_throttle=0.0)) as small:
+        small.submit(bag(1), job="filler")
+        small.submit(bag(4))
+        assert [each.ref.job for each in small.take(SubmitAttempt)] == [JOB]
+        pilot = small.pilot("a")
+        pilot.succeed("1.1.1")
+        [ref] = pilot.held
+        pilot.fail(ref.package, "platform-failure")
+        told = why(small, "site-hibernated", ref.package)
+        assert told.subject == "a"
+        assert "platform-failure" in told.message
 
 
 def test_limits_and_quotas_are_told_with_their_numbers() -> None:

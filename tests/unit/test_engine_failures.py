@@ -13,7 +13,9 @@ from pilotage.model.events import Event
 from pilotage.model.operations import Release, Restart
 from pilotage.model.reports import Gone
 from tests.small_engine import JOB, Agent, Small
-from tests.small_plans import bag, chain, kind, site
+from tests.small_plans import IN_ORDER, bag, chain, kind, site
+
+_NOBODY_DRAINED = msgspec.structs.replace(IN_ORDER, black_hole_streak=1000)
 
 GIB = 2**30
 
@@ -54,7 +56,7 @@ def test_with_one_site_only_it_is_tried_there_again(reason: str) -> None:
 
 
 def test_a_platform_failure_goes_elsewhere_and_does_not_count() -> None:
-    with Small(site("a"), site("b")) as small:
+    with Small(site("a"), site("b"), selection=_NOBODY_DRAINED) as small:
         small.submit(bag(1))
         pilots = both(small)
         sites = fail_everywhere(small, pilots, reason="platform-failure", times=1)
@@ -70,7 +72,7 @@ def test_a_platform_failure_goes_elsewhere_and_does_not_count() -> None:
 
 
 def test_platform_failures_are_bounded_all_the_same() -> None:
-    with Small(site()) as small:
+    with Small(site(), selection=_NOBODY_DRAINED) as small:
         small.submit(chain())
         pilot = small.pilot()
         while pilot.held:

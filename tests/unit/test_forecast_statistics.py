@@ -127,7 +127,7 @@ def test_equal_runs_can_be_drawn() -> None:
 
 def test_variants_are_all_combinations() -> None:
     found = variants_of(["slots_factor=1,2", "flood_packages=5,50"], EngineSettings())
-    assert [(each.settings.slots_factor, each.settings.flood_packages) for each in found] == [
+    assert [(each.settings.selection.slots_factor, each.settings.flood_packages) for each in found] == [
         (1, 5),
         (1, 50),
         (2, 5),

@@ -10,7 +10,7 @@ import pytest
 
 from pilotage.model.site_entry import SiteEntry
 from pilotage.service.running.site_keeping import KeptSites
-from pilotage.service.running.unwired import SiteDeed
+from pilotage.service.running.site_messages import SiteDeed
 from tests.desks import Desk, code_of, desk_in
 from tests.served_book import event
 

@@ -14,7 +14,7 @@ from pilotage.model.site import Site
 from pilotage.model.site_entry import SiteEntry, site_of
 from pilotage.ports import SiteAccess, SiteUnreachable
 from pilotage.service.running.probing import Prober
-from pilotage.service.running.site_keeping import AT_NEXT_START, Placed, SiteKeeper
+from pilotage.service.running.site_keeping import Placed, SiteKeeper
 from pilotage.service.running.workers import Way
 from tests.pilots import wait_until
 
@@ -28,14 +28,11 @@ class Changed:
     def __init__(self) -> None:
         self.sites: list[str] = []
         self.ways: list[str] = []
-        self.takes = True
         self.looks = 0
 
-    def change_sites(self, sites: Sequence[Site], ways: Mapping[str, Way]) -> bool:
-        if self.takes:
-            self.sites = [site.name for site in sites]
-            self.ways += sorted(ways)
-        return self.takes
+    def change_sites(self, sites: Sequence[Site], ways: Mapping[str, Way]) -> None:
+        self.sites = [site.name for site in sites]
+        self.ways += sorted(ways)
 
     def let_go_of_sites(self) -> None:
         self.looks += 1
@@ -117,17 +114,6 @@ def test_a_file_that_is_gone_for_a_moment_is_waited_for(tmp_path: Path) -> None:
     house.look()
     house.look()
     assert [*house.keeper.known.entries] == []
-
-
-def test_an_engine_that_takes_sites_at_its_start_only_says_so(tmp_path: Path) -> None:
-    house = House(tmp_path, LYON)
-    house.runner.takes = False
-    house.write(FARM)
-    house.look()
-    assert ([*house.keeper.known.entries], house.keeper.known.fault) == (["lyon"], AT_NEXT_START)
-    house.write(LYON)
-    house.look()
-    assert house.keeper.known.fault == ""
 
 
 def test_it_looks_by_itself_and_a_surprise_does_not_end_that(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pilotage.ports import Clock, FileStore, Journal, WorkIndex
     from pilotage.service.http.running import Running
     from pilotage.service.retention import Action
-    from pilotage.service.running.unwired import SiteDeed
+    from pilotage.service.running.site_messages import SiteDeed
     from pilotage.service.writer import Writer
 
 Told = TypeVar("Told")

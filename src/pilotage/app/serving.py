@@ -153,7 +153,7 @@ def _local_access(site: Site, folder: Path, idle_seconds: float) -> SiteAccess:
 def _probing(runner: Runner, patience: EngineSection) -> Callable[[], None]:
     """What has sites probed from time to time, as far as the settings want it."""
     from pilotage.service.running.probing import Prober
-    from pilotage.service.running.unwired import probes_under_way
+    from pilotage.service.running.site_messages import probes_under_way
 
     def probe(site: str) -> None:
         runner.operate_site("probe", site).result()

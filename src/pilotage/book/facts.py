@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from pilotage.book.registers import Register, holds, holds_too, takes
-from pilotage.book.rows import AttemptFacts, JobRow, Keys, NodeRow, PackageFacts, PilotRow, SiteRow, StoredKey
+from pilotage.book.rows import AttemptFacts, JobRow, Keys, NodeRow, PackageFacts, PilotRow, StoredKey
 from pilotage.model import payloads
 from pilotage.model.events import Event
 
@@ -363,12 +363,6 @@ def on_node_described(row: NodeRow, keys: Keys, key: StoredKey, event: Event, da
         row.cores, row.memory_bytes, row.system = data.cores, data.memory_bytes, data.system
         row.software = _text(dict(sorted(data.software.items())))
         row.environment = _text(dict(sorted(data.environment.items())))
-
-
-def on_site_described(row: SiteRow, keys: Keys, key: StoredKey, event: Event, data: payloads.SiteDescribed) -> None:
-    """How a site stands."""
-    if takes(keys, Register.DESCRIBED, key):
-        row.kind, row.status, row.message = data.kind, data.status, data.message
 
 
 def _text(value: object) -> str:

@@ -37,6 +37,7 @@ from pilotage.book.rows import (
     with_keys,
 )
 from pilotage.book.settle import settle, settle_job
+from pilotage.book.site_facts import on_site
 from pilotage.book.statistics import Observations, observe_job, observe_now
 from pilotage.book.working import Working
 from pilotage.model import payloads
@@ -311,9 +312,7 @@ class Join:
     def _on_site(self, event: Event, key: StoredKey, data: payloads.Payload) -> None:
         assert event.site is not None
         row, keys = self._sites.setdefault(event.site, (SiteRow(site=event.site), {}))
-        row.updated_at = max(row.updated_at, event.time)
-        if isinstance(data, payloads.SiteDescribed):
-            facts.on_site_described(row, keys, key, event, data)
+        on_site(row, keys, key, event, data)
 
     def _settle(self, observations: Observations) -> None:
         self._reach_further()

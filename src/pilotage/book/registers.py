@@ -39,6 +39,9 @@ class Register:
     SPOKE = 51
     ENDED = 52
     DESCRIBED = 53
+    STANDING = 54
+    STATUS = 55
+    PROBED = 56
 
 
 def takes(keys: Keys, register: int, key: StoredKey) -> bool:

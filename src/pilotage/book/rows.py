@@ -285,6 +285,13 @@ class SiteRow(Row, kw_only=True, gc=False):
     message: str = ""
     updated_at: float = 0.0
     keys: bytes = b""
+    # Since version 2 of the schema: behind the others, as in a book that was migrated.
+    reason: str = ""
+    score: float | None = None
+    since: float | None = None  # when it came to stand as it does
+    learned: str = ""  # what the choice of sites knows of it, as JSON
+    probed_at: float | None = None
+    probe: str = ""  # what came of it, in words
 
 
 class TagRow(Row, gc=False):

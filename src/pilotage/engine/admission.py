@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pilotage.engine.classes import asked_of
 from pilotage.engine.places import SiteState
+from pilotage.engine.selection.filters import refusals
 from pilotage.model.demand import Demand, lacking
 from pilotage.model.events import JOB_ID
 from pilotage.model.operations import Refused
@@ -28,10 +30,10 @@ def admit(engine: Engine, job: str, plan: JobPlan, *, owner: str, taken: bool = 
         return Refused(
             code="quota", message=message, subject=job, next_step="wait for others to end, or make it smaller"
         )
-    if not engine.sites:
+    if all(site.removed for site in engine.sites.values()):
         return None  # a site may come; until then `explain` says that there is none
     for template in plan.templates:
-        refused = _satisfiable(engine, template)
+        refused = _satisfiable(engine, template, owner)
         if refused is not None:
             return refused
     return None
@@ -46,19 +48,25 @@ def over_quota(engine: Engine, owner: str, packages: int) -> bool:
     return packages + sum(job.unfinished for job in jobs) > quota
 
 
-def _satisfiable(engine: Engine, template: Template) -> Refused | None:
-    named = [site for site in engine.sites.values() if template.executor in ("", site.name, site.site.kind)]
+def _satisfiable(engine: Engine, template: Template, owner: str) -> Refused | None:
+    there = [site for site in engine.sites.values() if not site.removed]
+    named = [site for site in there if template.executor in ("", site.name, site.site.kind)]
     if not named:
-        known = ", ".join(sorted(engine.sites))
+        known = ", ".join(sorted(site.name for site in there))
         message = f"{template.activity} asks for the site or kind of site {template.executor!r}"
         return Refused(code="unknown-site", message=message, subject=template.executor, next_step=f"there is: {known}")
-    lacks = {site.name: unmet(site, template.demand) for site in named}
+    lacks = {site.name: unmet(site, template.demand) or _refused(site, template, owner) for site in named}
     if any(not each for each in lacks.values()):
         return None
     nearest = min(lacks, key=lambda name: (len(lacks[name]), name))
     message = f"no site can run {template.activity}: " + "; ".join(lacks[nearest])
     next_step = f"the nearest is {nearest}: ask for what it has, or name another site"
     return Refused(code="unsatisfiable", message=message, subject=template.activity, next_step=next_step)
+
+
+def _refused(site: SiteState, template: Template, owner: str) -> list[str]:
+    asked = asked_of(owner, template, demand=template.demand)
+    return [each.message for each in refusals(site.place.description, asked)]
 
 
 def unmet(site: SiteState, demand: Demand) -> list[str]:

@@ -8,6 +8,7 @@ import msgspec
 
 from pilotage.engine.jobs import JobState
 from pilotage.engine.parts import PackageWork, QueueClass
+from pilotage.engine.selection.filters import Asked
 from pilotage.model.demand import Demand
 from pilotage.model.plan import Template
 
@@ -70,6 +71,22 @@ def _latest_site(work: PackageWork) -> str:
     return sites[max(sites)] if sites else ""
 
 
+def asked_of(owner: str, about: Template, *, demand: Demand, more_wall_than: float = 0.0) -> Asked:
+    """What packages of a template ask of a site."""
+    return Asked(
+        demand=demand,
+        executor=about.executor,
+        node_restriction=about.node_restriction,
+        platform=about.platform,
+        job_type=about.job_type,
+        more_wall_than=more_wall_than,
+        work_bytes=about.work_bytes,
+        data_handling=about.data_handling,
+        software=about.software,
+        owner=owner,
+    )
+
+
 def _class(
     engine: Engine,
     job: JobState,
@@ -82,16 +99,24 @@ def _class(
     restarts: bool,
 ) -> QueueClass:
     about = job.plan.templates[template]
+    activity = about.activity if engine.selection.samples else ""
     key = (
         demand,
         about.priority,
         about.run_seconds,
         about.executor,
         about.category,
+        about.node_restriction,
+        about.platform,
+        about.job_type,
+        about.data_handling,
+        about.software,
+        about.work_bytes,
         avoid,
         more_wall_than,
         prefer,
         restarts,
+        activity,
     )
     queue = job.classes.get(key)
     if queue is None:
@@ -103,10 +128,10 @@ def _class(
             shape=shape,
             priority=about.priority,
             run_seconds=about.run_seconds,
-            executor=about.executor,
+            asked=asked_of(job.owner, about, demand=demand, more_wall_than=more_wall_than),
+            activity=activity,
             category=about.category,
             avoid=avoid,
-            more_wall_than=more_wall_than,
             prefer=prefer,
             restarts=restarts,
         )

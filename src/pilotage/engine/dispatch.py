@@ -10,16 +10,17 @@ import math
 from typing import TYPE_CHECKING
 
 from pilotage.engine.admission import unmet
+from pilotage.engine.behaviour import submitting, watch_queue
 from pilotage.engine.classes import queue_of
 from pilotage.engine.jobs import JobState
-from pilotage.engine.parts import QueueClass, Standing
+from pilotage.engine.parts import AttemptState, QueueClass, Standing
 from pilotage.engine.places import PilotState, SiteState
+from pilotage.engine.races import end_race
 from pilotage.engine.readiness import move, reserve
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
 from pilotage.model.demand import Demand, slots_for
 from pilotage.model.effects import SubmitAttempt
-from pilotage.model.exchange import AttemptRef
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
@@ -114,7 +115,7 @@ def displace(engine: Engine, queue: QueueClass) -> SiteState | None:
     else:
         return None
     for site in engine.openings.open_sites(queue):
-        if not site.known:
+        if not site.known or site.asleep or site.place.canary:
             continue
         below = [other for other in site.reserved if other.shape == queue.shape and other.level > queue.level]
         if below:
@@ -173,7 +174,7 @@ def leave_if_full(site: SiteState, pilot: PilotState) -> None:
 
 def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
     """Whether a pilot can take one more of a class: beside what it runs, or into its backlog, and long enough."""
-    if pilot.leaving or pilot.suspect:
+    if pilot.leaving or pilot.suspect or pilot.draining:
         return False
     if pilot.ends_at is not None and not lasts(pilot, queue, now):
         return False
@@ -222,14 +223,21 @@ def create(
     )
     attempt = job.last_attempt[number] + 1
     engine.write(created, job=job, number=number, attempt=attempt, epoch=job.epoch_of(number))
-    if pilot is None:
-        state = job.work[number].attempts[attempt]
-        submit(engine, state.site, state.key, attempt=state.ref, demand=demand)
+    if pilot is not None:
+        if work is not None and work.races:
+            end_race(engine, job, work.attempts[attempt])  # with a lease it has started
+        return
+    state = job.work[number].attempts[attempt]
+    submit(engine, state)
+    watch_queue(engine, state.key, state.created_at)
+    engine.queued.append(state)
 
 
-def submit(engine: Engine, site: SiteState, key: str, *, attempt: AttemptRef, demand: Demand) -> None:
+def submit(engine: Engine, attempt: AttemptState) -> None:
     """Have a bound attempt submitted, and look again if nothing is heard of it."""
-    engine.effects.append(SubmitAttempt(site=site.name, key=key, ref=attempt, demand=demand))
+    site, key = attempt.site, attempt.key
+    engine.effects.append(SubmitAttempt(site=site.name, key=key, ref=attempt.ref, demand=attempt.demand))
+    submitting(engine, site, attempt)
     engine.timers.at(engine.now + engine.settings.submit_again_seconds, Due.REQUEST, key)
 
 

@@ -26,6 +26,9 @@ from pilotage.engine.openings import Openings
 from pilotage.engine.parts import AttemptState, QueueClass, Reservations
 from pilotage.engine.places import PilotRequest, PilotState, SiteState
 from pilotage.engine.sanity import durable_state, sanity_check
+from pilotage.engine.selection import Change, Draws, Selection
+from pilotage.engine.selection.explaining import SiteWhy
+from pilotage.engine.selection.filters import described
 from pilotage.engine.settings import EngineSettings
 from pilotage.engine.timers import Timers
 from pilotage.model.demand import Demand
@@ -72,6 +75,12 @@ class Engine:
         self.demands: list[Demand] = []
         self._latest_shape: tuple[Demand | None, int] = (None, 0)  # as it was last asked for
         self.sites: dict[str, SiteState] = {}
+        self.selection = Selection(settings.selection)
+        self.changes: list[Change] = []  # of how sites stand, which are to be written down
+        self.arrived: dict[str, float] = {}  # pilots that were only to show that they come, and how long they queued
+        self.queued: list[AttemptState] = []  # bound attempts that were just submitted
+        self.ask_again_at = math.inf  # when a timer has what found no site looked at again
+        self._draws = (0, 0)  # the decision of the latest draw, and how many were made for it
         self.openings = Openings(self)
         self.effects: list[Effect] = []
         self.reservations: dict[tuple[int, tuple[int, int, int]], Reservations] = {}  # by shape and level
@@ -98,9 +107,18 @@ class Engine:
 
     def add_site(self, site: Site) -> SiteState:
         """Know a site from now on; sites are tried in the order in which they came."""
-        state = self.sites[site.name] = SiteState(site, len(self.sites))
+        self.selection.add(described(site))
+        state = self.sites[site.name] = SiteState(site, self.selection.place(site.name))
+        state.standing_at = self.now
         self.openings.add_site(state)
         return state
+
+    def draw(self) -> Draws:
+        """Chance for one choice: it follows from the seed and the number of the next decision."""
+        n, count = self._draws
+        count = count + 1 if n == self.next_n else 0
+        self._draws = (self.next_n, count)
+        return Draws(self.settings.seed, self.next_n << 20 | count)
 
     def bring_plan(self, job: str, plan: JobPlan) -> None:
         """Lay a plan ready for the `JobRegistered` or `StageExpanded` that will be applied."""
@@ -173,6 +191,7 @@ class Engine:
         attempt: int | None = None,
         epoch: int = 1,
         pilot: str | None = None,
+        site: str | None = None,
         name: str = "",
     ) -> None:
         """Decide: the event is applied at once, and told with the others of its turn. `name` is of a job that begins."""
@@ -184,7 +203,7 @@ class Engine:
             dotted, place = job.named(number)
             kind = "package" if attempt is None else "attempt"
         else:
-            kind = "pilot" if pilot is not None else "job"
+            kind = "pilot" if pilot is not None else "job" if site is None else "site"
         event = Event(
             source="service",
             stream=ENGINE_STREAM,
@@ -195,6 +214,7 @@ class Engine:
             package=dotted,
             attempt=attempt,
             pilot=pilot,
+            site=site,
             epoch=epoch,
             seen=self.position,
             data=msgspec.Raw(_encode(data)),
@@ -224,6 +244,8 @@ class Engine:
                 or self.ended
                 or self.bereft
                 or self.confirmed
+                or self.changes
+                or self.arrived
             )
         if self.closing:
             let_go_of_cleared(self)
@@ -246,6 +268,11 @@ class Engine:
             known.number((place.stage, place.line, place.number)) if known is not None and place is not None else None
         )
         return explain(self, known, number, facts) if known is not None and number is not None else None
+
+    def explain_site(self, name: str) -> SiteWhy | None:
+        """What every stage of the choice says of a site; None where there is no such site."""
+        site = self.sites.get(name)
+        return self.selection.explain(name, now=self.stamp) if site is not None and not site.removed else None
 
     def sanity_check(self) -> None:
         """Look at the whole state, slowly; raises `Insane` where it contradicts itself."""

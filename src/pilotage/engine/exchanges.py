@@ -8,6 +8,7 @@ from pilotage.book.codec import Checked
 from pilotage.engine.on_attempts import attempt_key
 from pilotage.engine.parts import AttemptState
 from pilotage.engine.places import PilotState
+from pilotage.engine.races import end_race
 from pilotage.engine.slots import stop_all_but
 from pilotage.model import payloads
 from pilotage.model.events import parse_dotted
@@ -121,6 +122,7 @@ def _lease(engine: Engine, pilot: PilotState, ref: AttemptRef, node: str) -> Non
     started = payloads.AttemptStarted(pilot=pilot.name, node=clipped(node, NAME_MAX) or None)
     job = engine.jobs[ref.job]
     engine.write(started, job=job, number=found.number, attempt=ref.attempt, epoch=found.epoch)
+    end_race(engine, job, found)
 
 
 def unwanted(pilot: PilotState, exchange: Exchange) -> list[AttemptRef]:

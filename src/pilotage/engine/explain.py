@@ -11,10 +11,10 @@ from pilotage.engine.classes import queue_of
 from pilotage.engine.ending import why_it_ended
 from pilotage.engine.jobs import JobState
 from pilotage.engine.leaving import standing_of
-from pilotage.engine.openings import allowed
 from pilotage.engine.parts import STANDINGS, AttemptState, PackageWork, QueueClass, Standing
 from pilotage.engine.places import SiteState
 from pilotage.engine.readiness import lacked_input, may_act
+from pilotage.engine.selection.filters import refusals
 from pilotage.model.explanations import Explanation, Why
 
 if TYPE_CHECKING:
@@ -98,31 +98,34 @@ def _ready(engine: Engine, job: JobState, number: int, facts: PackageFacts | Non
     if quota and busy >= quota:
         message = f"{busy} packages of {job.owner} run, and {quota} may"
         yield Why(code="owner-quota", message=message, subject=job.owner, count=busy)
-    if not engine.sites:
+    there = [site for site in engine.sites.values() if not site.removed]
+    if not there:
         yield Why(code="no-site", message="there is no site", next_step="add a site")
-    for site in engine.sites.values():
+    for site in there:
         yield _at_site(engine, queue, site)
 
 
 def _at_site(engine: Engine, queue: QueueClass, site: SiteState) -> Why:
     name, shape = site.name, queue.shape
-    if not engine.openings.able(site, shape):
-        return Why(code="site-unable", message="; ".join(unmet(site, queue.demand)), subject=name)
-    if not allowed(site, queue):
-        if queue.executor not in ("", name, site.site.kind):
-            return Why(code="site-unable", message=f"it may run at {queue.executor} only", subject=name)
-        message = f"it was cut off after {queue.more_wall_than:.0f} s, and {name} gives no more"
-        return Why(code="site-unable", message=message, subject=name)
+    if not engine.openings.able(site, queue):
+        told = [each.message for each in refusals(site.place.description, queue.asked)]
+        lacks = unmet(site, queue.demand)
+        return Why(code="site-unable", message="; ".join(lacks or told or ["it is no site any more"]), subject=name)
     if not site.known:
         return Why(code="site-unknown", message=f"{name} does not answer", subject=name)
+    if (sleep := site.place.sleep) is not None:
+        message = f"{name} hibernates ({sleep.reason}): {sleep.message}"
+        return Why(code="site-hibernated", message=message, subject=name, since=sleep.since)
     if name in queue.avoid and site not in engine.openings.open_sites(queue):
         return Why(code="site-avoided", message=f"it failed or runs at {name}, and there are other sites", subject=name)
     if site.index in queue.unfit:
         message = f"{name} had no slot that fits for {engine.settings.unfit_seconds:.0f} s"
         return Why(code="site-closed", message=message, subject=name)
     if not engine.openings.has_room(site, shape):
-        used, room = site.used[shape], engine.openings.room(site, shape)
-        message = f"{name} has room for {room} like it, and {used} are reserved or run"
+        used, room = site.used[shape], site.place.room(shape)
+        message = f"{name} has room for {room.limit} like it, and {used} are reserved or run"
+        if room.rule in ("canary", "trial"):
+            message = f"{name}: {room.tell(used)}"
         return Why(code="site-full", message=message, subject=name, count=used)
     return Why(code="next", message=f"{name} has room for it; it is among the next", subject=name)
 

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pilotage.engine import on_attempts, on_jobs, on_pilots
+from pilotage.engine.behaviour import on_site_described, on_site_stands
 from pilotage.engine.dispatch import bind, pull
 from pilotage.engine.ending import see_to_ends
 from pilotage.engine.growth import grow_jobs
 from pilotage.engine.provisioning import request_pilots
 from pilotage.engine.settling import answer_failures, give_up_consumers, grant_what_succeeded, revive_consumers
+from pilotage.engine.standings import see_to_sites
 from pilotage.engine.waking import wake, watch_waiting
 from pilotage.model import payloads
 from pilotage.model.payloads import Payload
@@ -24,6 +26,10 @@ OTHER_FOLDS: dict[type[Payload], Fold] = {
     payloads.PilotRequested: on_pilots.on_pilot_requested,
     payloads.PilotStarted: on_pilots.on_pilot_started,
     payloads.PilotEnded: on_pilots.on_pilot_ended,
+    payloads.SiteDescribed: on_site_described,
+    payloads.SiteHibernated: on_site_stands,
+    payloads.SiteWoken: on_site_stands,
+    payloads.SiteStanding: on_site_stands,
 }
 JOB_FOLDS: dict[type[Payload], Fold] = {
     payloads.JobRegistered: on_jobs.on_job_registered,
@@ -67,6 +73,7 @@ DECISIONS: tuple[Callable[[Engine], None], ...] = (
     give_up_consumers,
     revive_consumers,
     grow_jobs,
+    see_to_sites,
     bind,
     pull,
     request_pilots,

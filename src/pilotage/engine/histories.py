@@ -17,7 +17,8 @@ DROPPED: LossReason = "dropped"
 INPUT_REASONS: frozenset[Reason] = frozenset({"missing-input", "input-checksum"})
 """Why an attempt fails that could not have its inputs: it is tried again at once when a package has made them anew."""
 
-_NOBODYS_FAULT = (RESCHEDULED, DROPPED)
+OUTRUN: LossReason = "outrun"
+_NOBODYS_FAULT = (RESCHEDULED, DROPPED, OUTRUN)
 _MESSAGE_MAX = 1000  # characters of an exit message that are remembered of each failure
 _PLATFORM: Reason = "platform-failure"
 _UNASKED: Reason = "preempted"

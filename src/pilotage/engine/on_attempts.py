@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from pilotage.engine.behaviour import not_submitting
 from pilotage.engine.classes import template_of
 from pilotage.engine.histories import failure_of
 from pilotage.engine.jobs import JobState
@@ -16,6 +17,7 @@ from pilotage.engine.on_jobs import forget_epoch
 from pilotage.engine.parts import FINAL, AttemptState, PackageWork, Standing
 from pilotage.engine.places import SiteState
 from pilotage.engine.readiness import count_busy, move, reconsider, satisfy, unreserve
+from pilotage.engine.selection.causes import cause_of
 from pilotage.engine.slots import hold, let_go, occupy, stop_acting, vacate
 from pilotage.model import payloads
 from pilotage.model.demand import Demand
@@ -113,6 +115,7 @@ def begun(
     attempt.remaining_seconds = data.remaining_seconds
     attempt.pilot = data.pilot or ""
     attempt.leased = data.lease_seconds is not None
+    attempt.began_at = created_at
     if not attempt.leased:
         attempt.key = attempt_key(ref)
     return attempt
@@ -160,6 +163,11 @@ def on_attempt_started(engine: Engine, job: JobState, number: int, event: Event,
     attempt = found[1]
     attempt.leased = True
     attempt.pilot = data.pilot or ""
+    attempt.began_at = event.time
+    if attempt.counted:
+        queued = max(0.0, event.time - attempt.created_at)
+        engine.selection.began_at(attempt.site.place, event.time, queued)
+    not_submitting(engine, attempt.site, attempt)
     pilot = engine.pilots.get(attempt.pilot)
     if pilot is not None:
         pilot.take(attempt)
@@ -215,7 +223,7 @@ def on_outputs_staged(engine: Engine, job: JobState, number: int, event: Event, 
 
 def _succeed(engine: Engine, job: JobState, work: PackageWork, attempt: AttemptState) -> None:
     del work.attempts[attempt.ref.attempt]
-    vacate(engine, attempt)
+    vacate(engine, attempt, "success")
     work.candidates.append(attempt.ref.attempt)
     engine.grants.append((job, attempt.number))
     if job.standing[attempt.number] != Standing.LIVE:  # where it is, it stays
@@ -237,7 +245,6 @@ def on_attempt_finished(
         _succeed(engine, job, work, attempt)
         return
     del work.attempts[attempt.ref.attempt]
-    vacate(engine, attempt)
     lost = attempt.lost_reason if attempt.lost else None
     failure = failure_of(
         attempt.ref.attempt,
@@ -247,6 +254,7 @@ def on_attempt_finished(
         lost_reason=lost,
         end=data,
     )
+    vacate(engine, attempt, "nobody" if failure is None else cause_of(failure.reason), data.node or "")
     if failure is not None:
         work.failures[attempt.ref.attempt] = failure
     engine.failed[job, number] = None

@@ -156,6 +156,7 @@ def forget_epoch(engine: Engine, job: JobState, number: int) -> None:
     work.verdict = work.queue = None
     work.delayed_until = 0.0
     work.replicas = work.replicated = 0
+    work.races = False
     job.forget_idle(number)
 
 
@@ -236,5 +237,7 @@ def _meet_the_dead(engine: Engine, job: JobState, number: int) -> None:
 def on_replica_wanted(engine: Engine, job: JobState, number: int, event: Event, data: payloads.ReplicaWanted) -> None:
     """Further attempts are to run beside the one that does."""
     if event.epoch == job.epoch_of(number) and not job.is_final(number):
-        job.work_of(number).replicas = data.replicas
+        work = job.work_of(number)
+        work.replicas = data.replicas
+        work.races |= data.cause == "queue"
         reconsider(engine, job, number)

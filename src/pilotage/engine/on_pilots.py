@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pilotage.engine.behaviour import is_probe, not_submitting, watch_queue
 from pilotage.engine.histories import PILOT_KILLED, UNHEARD
 from pilotage.engine.parts import AttemptState
 from pilotage.engine.places import PilotRequest, PilotState
@@ -32,8 +33,10 @@ def on_pilot_requested(engine: Engine, event: Event, data: payloads.PilotRequest
     if site is None:
         return
     if key not in site.requests:
-        engine.requests[key] = site.requests[key] = PilotRequest(key, site)
+        request = engine.requests[key] = site.requests[key] = PilotRequest(key, site)
+        request.requested_at = event.time
         site.expected += 1
+        watch_queue(engine, key, event.time)
     if data.native_id is not None and key in site.requests:
         site.requests[key].native_id = data.native_id
 
@@ -46,6 +49,7 @@ def on_pilot_started(engine: Engine, event: Event, data: payloads.PilotStarted) 
     if event.source == "agent" and event.stream != name:
         return
     pilot = PilotState(name, site, request=data.request or "", heard_at=engine.now)
+    pilot.node = data.node or ""
     engine.pilots[name] = pilot
     site.add_pilot(pilot)
     site.dead_starts = 0
@@ -54,6 +58,11 @@ def on_pilot_started(engine: Engine, event: Event, data: payloads.PilotStarted) 
     if request is not None and not request.spoke:
         request.spoke = True
         request.site.expected -= 1
+        queued = max(0.0, engine.stamp - request.requested_at)
+        not_submitting(engine, site, request)
+        engine.changes += engine.selection.pilot_began(site.name, queued_seconds=queued)
+        if is_probe(request.key):
+            engine.arrived[name] = queued
     engine.openings.tell_all(site)
     engine.timers.at(engine.now + engine.settings.lease_seconds, Due.LEASE, name)
 
@@ -71,6 +80,7 @@ def on_pilot_ended(engine: Engine, event: Event, data: payloads.PilotEnded) -> N
     if request is not None:
         del request.site.requests[name]
         request.site.expected -= not request.spoke
+        not_submitting(engine, request.site, request)
         engine.openings.tell_all(request.site)
     pilot = engine.pilots.pop(name, None)
     if pilot is None:
@@ -79,6 +89,7 @@ def on_pilot_ended(engine: Engine, event: Event, data: payloads.PilotEnded) -> N
         owe(engine, name, pilot.owed)
     site = pilot.site
     site.remove_pilot(pilot)
+    engine.selection.pilot_gone(site.name, name)
     engine.departed.append(name)
     if name in engine.acting and name not in engine.confirmed:
         haunt(engine, name)

@@ -1,86 +1,100 @@
-"""Which sites have room for which shape: the first with room is found without looking at the full ones.
+"""Which site a class gets: the choice of sites is asked, and what found none waits until one of its own says so.
 
-Room, as in swift-site-selection with a score of 1: in bound mode 1 + jobThrottle · TScore; in pilot mode
-1 + ⌈min(1, TScore) · 1.25 · live slots⌉ for each shape and what its pilots let wait besides, and as in bound mode while
-no slot is live.
+What follows from how sites behave is in `engine.selection`. Here is what the engine adds: who waits for room where, where a
+class was reserved in vain, and when to ask again.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 from typing import TYPE_CHECKING
 
 from pilotage.engine.parts import QueueClass
 from pilotage.engine.places import PilotState, SiteState
-from pilotage.model.demand import Demand, lacking, slots_for
+from pilotage.engine.selection.place import Place
+from pilotage.engine.selection.pools import REFUSED, Pool
+from pilotage.engine.standings import see_to_sites
+from pilotage.engine.timers import Due
+from pilotage.model.demand import Demand, slots_for
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
-TSCORE = 1.0
-"""Every site behaves alike until it is scored."""
+_AGAIN_SECONDS = 0.05  # sooner nobody asks again: a time that is rounded must not come again and again
 
 
 class Openings:
-    """For each shape a heap of the sites that may have room; who turns out to have none leaves it until told again."""
+    """The engine's side of the choice of sites."""
 
     def __init__(self, engine: Engine) -> None:
         """Look after the sites and shapes of an engine."""
         self._engine = engine
-        self._sites: list[SiteState] = []
-        self._able: list[list[bool]] = []  # shape → site → whether it could ever run it
-        self._open: list[list[int]] = []
-        self._listed: list[set[int]] = []
+        self._selection = engine.selection
+        self._sites = engine.selection.sites
+        self._sites.listener = self._stir
+        self._by_index: dict[int, SiteState] = {}
 
     def add_site(self, site: SiteState) -> None:
         """Look after one more site."""
-        self._sites.append(site)
+        self._by_index[site.index] = site
         for shape, demand in enumerate(self._engine.demands):
-            self._able[shape].append(is_able(site, demand))
-            self.tell(site, shape)
+            self._count(site, shape, demand)
+        self.tell_all(site)
+
+    def remove_site(self, site: SiteState) -> None:
+        """Look after it no more."""
+        self._by_index.pop(site.index, None)
 
     def add_shape(self, shape: int, demand: Demand) -> None:
         """Look after one more shape."""
-        self._able.append([is_able(site, demand) for site in self._sites])
-        self._open.append([])
-        self._listed.append(set())
-        for site in self._sites:
-            site.rooms.pop(shape, None)
-            site.slots[shape] = sum(slots_for(demand, pilot.capacity) for pilot in site.pilots.values())
-            site.used.setdefault(shape, 0)
-            self.tell(site, shape)
-
-    def tell(self, site: SiteState, shape: int) -> None:
-        """Something changed for the better."""
+        for site in self._by_index.values():
+            self._count(site, shape, demand)
         self._engine.stirred = True
-        if site.stuck:
-            self._let_loose(site, shape)
-        listed = self._listed[shape]
-        if site.index not in listed and self._able[shape][site.index]:
-            listed.add(site.index)
-            heapq.heappush(self._open[shape], site.index)
+
+    def _count(self, site: SiteState, shape: int, demand: Demand) -> None:
+        site.slots[shape] = sum(slots_for(demand, pilot.capacity) for pilot in site.pilots.values())
+        site.used.setdefault(shape, 0)
+
+    # --- what changes -------------------------------------------------------------------------------------------------
+
+    def _stir(self, place: Place) -> None:
+        """Something changed at a site, perhaps for the better."""
+        self._engine.stirred = True
+        site = self._by_index.get(place.index)
+        if site is not None and site.stuck:
+            self._let_loose(site, None)
+
+    def _let_loose(self, site: SiteState, shape: int | None) -> None:
+        engine = self._engine
+        for queue in [each for each in site.stuck if shape in (None, each.shape) or each not in engine.stuck]:
+            del site.stuck[queue]
+            if engine.stuck.pop(queue, queue) is None and queue.job.open:
+                engine.active[queue] = None
 
     def stick(self, queue: QueueClass) -> None:
         """No site has room for a class that not every site would do for: it is not looked at until one of its own says so."""
         engine = self._engine
         engine.active.pop(queue, None)
         engine.stuck[queue] = None
-        for site in self._sites:
-            if self._able[queue.shape][site.index] and allowed(site, queue):
-                site.stuck[queue] = None
+        for site in self.possible_sites(queue):
+            site.stuck[queue] = None
 
-    def _let_loose(self, site: SiteState, shape: int) -> None:
+    def ask_again(self) -> None:
+        """The time has come that somebody waits for who found no site."""
         engine = self._engine
-        for queue in [each for each in site.stuck if each.shape == shape or each not in engine.stuck]:
-            del site.stuck[queue]
-            if engine.stuck.pop(queue, queue) is None and queue.job.open:
+        if engine.now < engine.ask_again_at:
+            return
+        engine.ask_again_at = math.inf
+        for queue in list(engine.stuck):
+            del engine.stuck[queue]
+            if queue.job.open:
                 engine.active[queue] = None
+        engine.stirred = True
 
     def tell_all(self, site: SiteState) -> None:
-        """The same for every shape."""
-        for shape in range(len(self._open)):
-            self.tell(site, shape)
+        """Something changed at a site that the choice must know: whether it can be reached, what its pilots take."""
+        site.place.answers = site.known
+        self._sites.touch(site.place)
 
     def slots_changed(self, site: SiteState, pilot: PilotState, sign: int) -> None:
         """A pilot came (1) or went (-1)."""
@@ -88,20 +102,16 @@ class Openings:
             slots = slots_for(demand, pilot.capacity)
             if slots:
                 site.slots[shape] += sign * slots
-                site.rooms.pop(shape, None)
-                if sign > 0:
-                    self.tell(site, shape)
         if sign > 0 and site.unfit:
             for queue in site.unfit:
                 queue.unfit.discard(site.index)
-                self.tell(site, queue.shape)
             site.unfit.clear()
+        self.tell_all(site)
 
     def backlog_changed(self, site: SiteState, by: int) -> None:
         """Its pilots let more, or fewer, attempts wait beyond what they run."""
-        site.backlog += by
-        site.rooms.clear()
-        if by > 0:
+        if by:
+            site.place.backlog += by
             self.tell_all(site)
 
     def close(self, site: SiteState, queue: QueueClass) -> None:
@@ -111,28 +121,56 @@ class Openings:
 
     def use(self, site: SiteState, shape: int) -> None:
         """One more is reserved or under way."""
-        site.used[shape] += 1
+        self._sites.use(site.place, shape)
 
     def free(self, site: SiteState, shape: int) -> None:
         """One less."""
         self._engine.stirred = True
-        site.used[shape] -= 1
-        if site.stuck or site.index not in self._listed[shape]:
-            self.tell(site, shape)
+        if self._sites.free(site.place, shape) and site.stuck:
+            self._let_loose(site, shape)
 
-    def room(self, site: SiteState, shape: int) -> int:
-        """How many of a shape may be reserved or under way at a site at once."""
-        slots = site.slots[shape]
-        if site.site.mode == "pilots" and slots > 0:
-            return 1 + math.ceil(min(1.0, TSCORE) * self._engine.settings.slots_factor * slots) + site.backlog
-        return 1 + math.floor(site.site.job_throttle * TSCORE)
+    # --- what is asked ------------------------------------------------------------------------------------------------
 
-    def has_room(self, site: SiteState, shape: int) -> bool:
-        """Whether one more may be reserved."""
-        room = site.rooms.get(shape)
-        if room is None:
-            room = site.rooms[shape] = self.room(site, shape)
-        return site.used[shape] < room and (site.answers or bool(site.pilots))
+    def pool(self, queue: QueueClass) -> Pool:
+        """The sites for a class, as things stand."""
+        pool = queue.pool
+        if pool is None:
+            pool = queue.pool = self._selection.pool(queue.asked, queue.shape)
+        self._sites.refresh(pool)
+        return pool
+
+    def first(self, queue: QueueClass) -> SiteState | None:
+        """The site that is chosen for one more of a class."""
+        engine = self._engine
+        pool = queue.pool or self.pool(queue)
+        avoid, prefer = self._indices(queue), -1
+        if queue.prefer and (wished := engine.sites.get(queue.prefer)) is not None and not wished.removed:
+            prefer = wished.index
+        found = self._selection.choose(engine.draw(), pool, engine.stamp, avoid, queue.unfit, prefer, queue.activity)
+        if found is None:
+            self._ask_later(queue, pool, avoid)
+            return None
+        place, woken, _ = found
+        if woken is not None:
+            engine.changes.append(woken)
+            see_to_sites(engine)
+        return self._by_index[place.index]
+
+    def _indices(self, queue: QueueClass) -> tuple[int, ...]:
+        if not queue.avoid:
+            return ()
+        sites = self._engine.sites
+        return tuple(site.index for name in queue.avoid if (site := sites.get(name)) is not None and not site.removed)
+
+    def _ask_later(self, queue: QueueClass, pool: Pool, avoid: tuple[int, ...]) -> None:
+        engine = self._engine
+        at = self._selection.choose_again_at(pool, engine.stamp, avoid, queue.unfit)
+        if at is None:
+            return
+        at = engine.now + max(_AGAIN_SECONDS, at - engine.stamp)
+        if at < engine.ask_again_at:
+            engine.ask_again_at = at
+            engine.timers.at(at, Due.CHOICE, "")
 
     def rounded_wall(self, seconds: float) -> float:
         """A wall time a little longer, so that packages that ran for about as long are one class; exact where none gives more."""
@@ -140,64 +178,33 @@ class Openings:
             return 0.0
         step = 60.0 if seconds < 3600.0 else 600.0
         rounded = math.ceil(seconds / step) * step
-        given = (site.site.package_seconds_max for site in self._sites)
+        given = (site.site.package_seconds_max for site in self._by_index.values())
         return rounded if any(not wall or wall > rounded for wall in given) else seconds
 
-    def able(self, site: SiteState, shape: int) -> bool:
-        """Whether a site could ever run a shape."""
-        return self._able[shape][site.index]
+    def able(self, site: SiteState, queue: QueueClass) -> bool:
+        """Whether a site could ever run a class."""
+        pool = self.pool(queue)
+        return site.index in self._by_index and pool.allowed(site.index)
 
     def possible_sites(self, queue: QueueClass) -> list[SiteState]:
         """The sites that could ever run a class."""
-        return [site for site in self._sites if self._able[queue.shape][site.index] and allowed(site, queue)]
+        pool = self.pool(queue)
+        return [site for index, site in self._by_index.items() if pool.allowed(index)]
 
     def is_impossible(self, queue: QueueClass) -> bool:
-        """Whether none of the sites there are could ever run a class; looked at again only when a site is added."""
-        if queue.sites_looked_at != len(self._sites):
-            queue.sites_looked_at = len(self._sites)
-            queue.impossible = bool(self._sites) and not self.possible_sites(queue)
-        return queue.impossible
+        """Whether none of the sites there are could ever run a class."""
+        pool = self.pool(queue)
+        return bool(self._by_index) and pool.counts[REFUSED] == len(pool.status)
 
     def open_sites(self, queue: QueueClass) -> list[SiteState]:
         """The sites where a class may be reserved as things stand, those it avoids only where there are no others."""
         fit = [site for site in self.possible_sites(queue) if site.index not in queue.unfit]
         return [site for site in fit if site.name not in queue.avoid] or fit
 
-    def first(self, queue: QueueClass) -> SiteState | None:
-        """The first site with room for a class."""
-        shape = queue.shape
-        if queue.prefer:
-            site = self._engine.sites.get(queue.prefer)
-            if (
-                site is not None
-                and self._able[shape][site.index]
-                and allowed(site, queue)
-                and site.index not in queue.unfit
-                and self.has_room(site, shape)
-            ):
-                return site
-        if not queue.ordinary:
-            return next((site for site in self.open_sites(queue) if self.has_room(site, shape)), None)
-        heap = self._open[shape]
-        while heap:
-            site = self._sites[heap[0]]
-            if self.has_room(site, shape):
-                return site
-            self._listed[shape].discard(heapq.heappop(heap))
-        return None
+    def room(self, site: SiteState, shape: int) -> int:
+        """How many of a shape may be reserved or under way at a site at once."""
+        return site.place.room(shape).limit
 
-
-def is_able(site: SiteState, demand: Demand) -> bool:
-    """Whether a site could ever run a demand."""
-    about = site.site
-    if demand.nodes > about.nodes or lacking(demand, about.capacity):
-        return False
-    return not about.wall_seconds or demand.wall_seconds <= about.package_seconds_max
-
-
-def allowed(site: SiteState, queue: QueueClass) -> bool:
-    """Whether a site is one where a class may run at all."""
-    about = site.site
-    if queue.executor not in ("", about.name, about.kind):
-        return False
-    return not about.wall_seconds or about.package_seconds_max > queue.more_wall_than
+    def has_room(self, site: SiteState, shape: int) -> bool:
+        """Whether one more may be reserved."""
+        return site.place.has_room(shape)

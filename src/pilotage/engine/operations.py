@@ -12,6 +12,7 @@ from pilotage.engine.jobs import JobState
 from pilotage.engine.leaving import is_over, standing_of
 from pilotage.engine.on_pilots import lose
 from pilotage.engine.parts import FINAL, STANDINGS, Standing
+from pilotage.engine.races import live_attempts
 from pilotage.model import payloads
 from pilotage.model.errors import did_you_mean
 from pilotage.model.events import parse_dotted
@@ -277,6 +278,10 @@ def _replicate(engine: Engine, job: JobState, operation: Replicate) -> None:
     work = job.work.get(number)
     if work is None or not any(attempt.trusted for attempt in work.attempts.values()):
         raise _Refusal("not-running", f"no attempt of {operation.package} is under way", subject=operation.package)
+    most = engine.settings.selection.max_replicas
+    if live_attempts(work) >= most:
+        message = f"{live_attempts(work)} attempts of {operation.package} are under way or wanted, and {most} may be"
+        raise _Refusal("too-many", message, subject=operation.package)
     if work.replicas >= REPLICAS_MAX:
         message = f"{work.replicas:,} further attempts of {operation.package} were asked for already"
         raise _Refusal("too-many", message, subject=operation.package)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from pilotage.engine.queues import ReadyQueue
 from pilotage.engine.restart import Failure, Verdict
+from pilotage.engine.selection.filters import Asked
+from pilotage.engine.selection.pools import Pool
 from pilotage.model.demand import Demand
 from pilotage.model.exchange import AttemptRef
 
@@ -43,6 +45,7 @@ class AttemptState:
     """One attempt that is not over as far as anybody knows."""
 
     __slots__ = (
+        "began_at",
         "counted",
         "created_at",
         "demand",
@@ -59,6 +62,7 @@ class AttemptState:
         "remaining_seconds",
         "shape",
         "site",
+        "submitting",
         "suspect",
     )
 
@@ -83,6 +87,8 @@ class AttemptState:
         self.drop_revision = 0
         self.remaining_seconds: float | None = None  # of its pilot's wall time when it was created
         self.created_at = 0.0
+        self.began_at = 0.0  # when it got its lease
+        self.submitting = False  # it is counted as a submission under way
 
     @property
     def trusted(self) -> bool:
@@ -105,6 +111,7 @@ class PackageWork:
         "named",
         "number",
         "queue",
+        "races",
         "replicas",
         "replicated",
         "verdict",
@@ -126,6 +133,7 @@ class PackageWork:
         self.dropped = 0  # the operation that dropped it
         self.replicas = 0  # further attempts that were asked for in this epoch
         self.replicated = 0  # those of them that were made
+        self.races = False  # some of them because it was queued for long: the first to start ends the others
 
     @property
     def idle(self) -> bool:
@@ -152,15 +160,17 @@ class QueueClass:
     """Ready packages of a job that are alike to whoever looks for work: what they take, where they may run, their rank."""
 
     __slots__ = (
+        "activity",
+        "asked",
         "avoid",
         "category",
         "demand",
-        "executor",
-        "impossible",
         "index",
         "job",
         "level",
         "more_wall_than",
+        "narrow",
+        "pool",
         "prefer",
         "priority",
         "queue",
@@ -169,7 +179,6 @@ class QueueClass:
         "restarts",
         "run_seconds",
         "shape",
-        "sites_looked_at",
         "unfit",
         "watched",
     )
@@ -183,10 +192,10 @@ class QueueClass:
         shape: int,
         priority: int,
         run_seconds: float,
-        executor: str,
+        asked: Asked,
+        activity: str,
         category: str,
         avoid: tuple[str, ...],
-        more_wall_than: float,
         prefer: str,
         restarts: bool,
     ) -> None:
@@ -200,17 +209,18 @@ class QueueClass:
         # A lower level displaces reservations of a higher one.
         self.level = (-job.plan.priority, -priority, 0 if restarts else 1)
         self.run_seconds = run_seconds
-        self.executor = executor
+        self.asked = asked  # of a site
+        self.narrow = asked != Asked(demand=demand, owner=asked.owner) or demand.nodes > 1  # not every site will do
+        self.activity = activity  # of one of them
+        self.pool: Pool | None = None  # the sites for what is asked, once somebody asked
         self.category = category
         self.avoid = avoid
-        self.more_wall_than = more_wall_than
+        self.more_wall_than = asked.more_wall_than
         self.prefer = prefer  # the site to be tried first
         self.queue = ReadyQueue()
         self.ready = 0  # how many in the queue still count
         self.reservations = Reservations()
         self.watched = False  # a timer looks at how long they wait
-        self.sites_looked_at = 0
-        self.impossible = False  # of so many sites none could ever run it
         self.unfit: set[int] = set()  # sites, by index, where it was reserved in vain
 
     @property
@@ -220,5 +230,5 @@ class QueueClass:
 
     @property
     def ordinary(self) -> bool:
-        """Whether every site with the capacity will do."""
-        return not (self.executor or self.avoid or self.more_wall_than or self.unfit or self.demand.nodes > 1)
+        """Whether every site that could do what is asked will do."""
+        return not (self.narrow or self.avoid or self.unfit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from pilotage.engine.parts import AttemptState, QueueClass
+from pilotage.engine.selection.place import Place
 from pilotage.model.demand import Capacity, Demand, slots_for
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.site import Site
@@ -13,7 +14,7 @@ from pilotage.model.site import Site
 class PilotRequest:
     """A pilot that was asked for, until its batch system is done with it."""
 
-    __slots__ = ("key", "native_id", "site", "spoke")
+    __slots__ = ("key", "native_id", "requested_at", "site", "spoke", "submitting")
 
     def __init__(self, key: str, site: SiteState) -> None:
         """Asked for under a key."""
@@ -21,6 +22,8 @@ class PilotRequest:
         self.site = site
         self.native_id = ""
         self.spoke = False
+        self.submitting = False  # it is counted as a submission under way
+        self.requested_at = 0.0
 
 
 class PilotState:
@@ -30,12 +33,14 @@ class PilotState:
         "assigned",
         "backlog",
         "capacity",
+        "draining",
         "ends_at",
         "free",
         "gone",
         "heard_at",
         "leaving",
         "name",
+        "node",
         "owed",
         "request",
         "sequence",
@@ -57,6 +62,8 @@ class PilotState:
         self.shapes: dict[int, int] = {}  # how much it was given of each shape
         self.ends_at: float | None = None
         self.leaving = ""
+        self.draining = ""  # why it is given nothing more, and is to leave when it holds nothing
+        self.node = ""
         self.sequence = 0
         self.suspect = False
         self.gone = ""  # why its batch system does not know it any more, which a lease overrules
@@ -159,30 +166,35 @@ class SiteState:
 
     __slots__ = (
         "answers",
-        "backlog",
         "by_request",
         "dead_starts",
+        "described",
         "expected",
         "index",
         "name",
         "pilots",
+        "place",
         "quiet_until",
+        "removed",
         "requests",
         "reserved",
-        "rooms",
+        "restless",
         "site",
         "slots",
+        "standing_at",
+        "status",
         "stuck",
         "unfit",
         "used",
         "waiting",
     )
 
-    def __init__(self, site: Site, index: int) -> None:
-        """A site that answers, as far as anybody knows."""
+    def __init__(self, site: Site, place: Place) -> None:
+        """A site that answers, as far as anybody knows; `place` is what the choice of sites knows of it."""
         self.site = site
         self.name = site.name
-        self.index = index
+        self.place = place
+        self.index = place.index
         self.answers = True
         self.pilots: dict[str, PilotState] = {}
         self.by_request: dict[str, dict[str, PilotState]] = {}  # the same, by what they were asked for by
@@ -191,13 +203,16 @@ class SiteState:
         self.reserved: dict[QueueClass, deque[int]] = {}
         self.stuck: dict[QueueClass, None] = {}  # classes that wait for room here
         self.unfit: dict[QueueClass, None] = {}  # classes that were reserved here in vain
-        self.backlog = 0  # how many attempts the live pilots let wait beyond what they run
-        self.slots: dict[int, int] = {}  # shape → how many of it the live pilots hold at once
-        self.used: dict[int, int] = {}  # shape → reservations and attempts under way
-        self.rooms: dict[int, int] = {}  # shape → how many there may be, where it was asked since the slots changed
+        self.slots = place.slots  # shape → how many of it the live pilots hold at once
+        self.used = place.used  # shape → reservations and attempts under way
         self.expected = 0  # pilots that were asked for and have not spoken
         self.dead_starts = 0
         self.quiet_until = 0.0
+        self.status = "candidate"  # as it was last written down
+        self.restless = False  # something was learned that is not written down, and a timer looks at it
+        self.standing_at = 0.0  # when it was last written down
+        self.removed = False  # nothing more goes there
+        self.described = False  # the book has what it is
 
     def add_pilot(self, pilot: PilotState) -> None:
         """A pilot speaks here."""
@@ -212,6 +227,16 @@ class SiteState:
             del alike[pilot.name]
             if not alike:
                 del self.by_request[pilot.request]
+
+    def move_to(self, place: Place) -> None:
+        """The choice of sites knows it anew: what is used and live there goes along."""
+        place.slots, place.used, place.backlog = self.slots, self.used, self.place.backlog
+        self.place, self.index = place, place.index
+
+    @property
+    def asleep(self) -> bool:
+        """Whether nothing more goes there until it is woken."""
+        return self.place.sleep is not None
 
     @property
     def known(self) -> bool:

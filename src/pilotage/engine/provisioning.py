@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from pilotage.engine.behaviour import submitting
 from pilotage.engine.dispatch import may_start
-from pilotage.engine.openings import allowed
 from pilotage.engine.places import SiteState
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
@@ -33,7 +33,9 @@ def request_pilots(engine: Engine) -> None:
     engine.provisioned_at = engine.now
     engine.provision_again = False
     for site in engine.sites.values():
-        if site.site.mode == "pilots" and site.answers and engine.now >= site.quiet_until:
+        if site.site.mode != "pilots" or not site.answers or site.asleep or site.removed:
+            continue
+        if engine.now >= site.quiet_until:
             free = site.site.pilots_max - len(site.pilots) - site.expected
             for _ in range(min(free, wanted(engine, site)) if free > 0 else 0):
                 request(engine, site)
@@ -42,10 +44,11 @@ def request_pilots(engine: Engine) -> None:
 def wanted(engine: Engine, site: SiteState) -> int:
     """How many more pilots the work that waits could use at a site."""
     pilots = 0.0
-    for queue in (*engine.active, *engine.stuck):
-        if may_start(engine, queue) and engine.openings.able(site, queue.shape):
+    # One that was just woken is asked for what is reserved there, and no more.
+    for queue in (*engine.active, *engine.stuck) if not site.place.canary else ():
+        if may_start(engine, queue) and engine.openings.able(site, queue):
             slots = slots_for(queue.demand, site.site.capacity)
-            if slots and allowed(site, queue):
+            if slots:
                 pilots += queue.ready / slots
     for queue, numbers in site.reserved.items():
         slots = slots_for(queue.demand, site.site.capacity)
@@ -63,4 +66,6 @@ def request(engine: Engine, site: SiteState) -> None:
 def submit_pilot(engine: Engine, site: SiteState, key: str) -> None:
     """Have a pilot submitted, and look again if nothing is heard of it."""
     engine.effects.append(SubmitPilot(site=site.name, key=key))
+    if (asked := engine.requests.get(key)) is not None:
+        submitting(engine, site, asked)
     engine.timers.at(engine.now + engine.settings.submit_again_seconds, Due.REQUEST, key)

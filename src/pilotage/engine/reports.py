@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from pilotage.engine.behaviour import is_probe, probed, submitted
 from pilotage.engine.dispatch import release_site
 from pilotage.engine.exchanges import find_attempt
 from pilotage.engine.histories import PILOT_KILLED
@@ -35,6 +36,10 @@ def on_report(engine: Engine, report: AnyReport) -> None:
         case Submitted():
             _submitted(engine, site, report)
         case SubmissionFailed():
+            what = site.requests.get(report.key) or bound_attempt(engine, report.key)
+            if what is not None:
+                trouble = report.trouble or "failed"
+                submitted(engine, site, what, seconds=report.seconds, trouble=trouble)
             _never_came(engine, site, report.key, reason=_reason(report.reason), message=clipped(report.message))
         case Gone():
             _gone(engine, site, report)
@@ -42,21 +47,24 @@ def on_report(engine: Engine, report: AnyReport) -> None:
 
 def _seen(engine: Engine, site: SiteState, *, answers: bool) -> None:
     was_known, site.answers = site.known, answers
-    if site.known and not was_known:
+    if site.known != was_known:
         engine.openings.tell_all(site)
-    elif was_known and not site.known:
-        release_site(engine, site)
+        if was_known:
+            release_site(engine, site)
 
 
 def _submitted(engine: Engine, site: SiteState, report: Submitted) -> None:
     native_id = clipped(report.native_id, NAME_MAX)
     request = site.requests.get(report.key)
     if request is not None:
+        submitted(engine, site, request, seconds=report.seconds)
         if native_id and request.native_id != native_id:
             requested = payloads.PilotRequested(site=site.name, slots=1, native_id=native_id)
             engine.write(requested, pilot=report.key)
         return
     attempt = bound_attempt(engine, report.key)
+    if attempt is not None:
+        submitted(engine, site, attempt, seconds=report.seconds)
     if attempt is not None and not attempt.queued:
         job = engine.jobs[attempt.ref.job]
         queued = payloads.AttemptQueued(native_id=native_id or None)
@@ -95,8 +103,13 @@ def _never_came(engine: Engine, site: SiteState, key: str, *, reason: str, messa
     request = site.requests.get(key)
     if request is not None:
         engine.write(payloads.PilotEnded(reason=reason, stderr=message), pilot=key)
-        if not request.spoke:
-            leave_alone(engine, site)
+        if request.spoke:
+            return
+        if is_probe(key):
+            waited = engine.stamp - request.requested_at
+            probed(engine, site, passed=False, seconds=waited, message=message or f"no pilot came: {reason}")
+        else:
+            leave_alone(engine, site, message or reason)
         return
     attempt = bound_attempt(engine, key)
     if attempt is not None and attempt.site is site and not attempt.leased:
@@ -106,8 +119,8 @@ def _never_came(engine: Engine, site: SiteState, key: str, *, reason: str, messa
         lose(engine, attempt, reason=told, message=message or f"its batch job is gone: {reason}")
 
 
-def leave_alone(engine: Engine, site: SiteState) -> None:
-    """After a pilot that never spoke a site is left alone for a while, longer with each that follows."""
+def leave_alone(engine: Engine, site: SiteState, message: str) -> None:
+    """After a pilot that never spoke a site is left alone for a while, longer with each that follows; in the end it sleeps."""
     settings = engine.settings
     wait = min(
         settings.dead_start_seconds * 2.0 ** min(site.dead_starts, _DOUBLINGS_MAX), settings.dead_start_seconds_max
@@ -115,3 +128,8 @@ def leave_alone(engine: Engine, site: SiteState) -> None:
     site.dead_starts += 1
     site.quiet_until = engine.now + wait
     engine.timers.at(site.quiet_until, Due.SITE, site.name)
+    if 0 < settings.dead_starts_max <= site.dead_starts:
+        told = message.strip().splitlines()
+        engine.changes += engine.selection.died_at_start(
+            site.name, count=site.dead_starts, message=clipped(told[-1] if told else "", 200), at=engine.stamp
+        )

@@ -12,7 +12,8 @@ import msgspec
 
 from pilotage.book.finals import FinalPackage
 from pilotage.book.registers import Register
-from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts, PackageRow, PilotRow
+from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts, PackageRow, PilotRow, SiteRow
+from pilotage.engine.behaviour import is_probe, told, watch_queue
 from pilotage.engine.dispatch import submit
 from pilotage.engine.ending import look_at_end
 from pilotage.engine.engine import Engine
@@ -49,6 +50,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     jobs: Sequence[JobSnapshot] = ()
     pilots: Iterable[PilotRow] = ()
+    sites: Iterable[SiteRow] = ()
     next_n: int = 1  # of the stream of decisions
     position: int = 0
 
@@ -59,12 +61,26 @@ def restore(snapshot: Snapshot, *, sites: Sequence[Site], settings: EngineSettin
     engine.next_n = snapshot.next_n
     engine.position = snapshot.position
     pilots = list(snapshot.pilots)
+    _restore_standings(engine, snapshot.sites)
     _restore_pilots(engine, pilots)
     gone = surely_gone(pilots)
     for each in snapshot.jobs:
         restore_job(engine, each, gone=gone)
     let_go_of_cleared(engine)
     return engine
+
+
+def _restore_standings(engine: Engine, rows: Iterable[SiteRow]) -> None:
+    """What was learned of each site when it was last written down."""
+    for row in rows:
+        site = engine.sites.get(row.site)
+        if site is None:
+            continue
+        site.described = row.kind == site.site.kind
+        site.status = row.status if row.status in ("candidate", "hibernated") else "candidate"
+        standing = told(row.learned) if row.learned else None
+        if standing is not None and standing.site == site.name:
+            engine.selection.restore(msgspec.structs.replace(standing, placed=0))  # what is there is counted anew
 
 
 def surely_gone(pilots: Iterable[PilotRow]) -> set[str]:
@@ -92,12 +108,21 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
             engine.pilots[row.pilot] = pilot
             site.add_pilot(pilot)
             pilot.gone = over.get(pilot.request, "")  # its batch system had done with it
+            pilot.node = row.node or ""
+            if is_probe(pilot.request):
+                pilot.draining = "it was only to show that it comes"
             engine.timers.at(engine.now + engine.settings.lease_seconds, Due.LEASE, row.pilot)
         elif row.requested_at is not None:
             request = PilotRequest(row.pilot, site)
             engine.requests[row.pilot] = site.requests[row.pilot] = request
             request.native_id = row.native_id or ""
             request.spoke = row.pilot in answered
+            request.requested_at = row.requested_at
+            if not request.spoke:
+                watch_queue(engine, row.pilot, row.requested_at)
+                if is_probe(row.pilot):
+                    left = row.requested_at + engine.settings.probe_seconds - engine.stamp
+                    engine.timers.at(engine.now + max(0.0, left), Due.PROBE, row.pilot)
             site.expected += not request.spoke
             if not request.spoke and not request.native_id:
                 submit_pilot(engine, site, row.pilot)
@@ -234,7 +259,8 @@ def _restore_attempt(engine: Engine, job: JobState, work: PackageWork, number: i
     ref = AttemptRef(job.id, job.dotted(work.number), number)
     created_at = known.created_at or 0.0
     attempt = begun(engine, job, work.number, ref, site=site, epoch=known.epoch, created_at=created_at, data=known)
-    attempt.leased |= known.started_at is not None
+    if known.started_at is not None and not attempt.leased:
+        attempt.leased, attempt.began_at = True, known.started_at
     attempt.queued = known.queued_at is not None
     attempt.suspect = known.suspected_at is not None
     attempt.lost = known.lost_at is not None
@@ -246,4 +272,7 @@ def _restore_attempt(engine: Engine, job: JobState, work: PackageWork, number: i
     if attempt.suspect and attempt.pilot in engine.pilots:
         engine.pilots[attempt.pilot].suspect = True
     if not attempt.leased and not attempt.queued:
-        submit(engine, site, attempt.key, attempt=ref, demand=attempt.demand)
+        submit(engine, attempt)
+    if not attempt.leased:
+        watch_queue(engine, attempt.key, attempt.created_at)
+        engine.queued.append(attempt)

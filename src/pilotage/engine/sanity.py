@@ -114,6 +114,13 @@ def _check_job(
 
 
 def _check_site(engine: Engine, site: SiteState, used: Counter[tuple[str, int]]) -> None:
+    if not engine.changes and not site.removed:
+        _must((site.status == "hibernated") == site.asleep, "how a site stands is written down", site.name, site.status)
+    _must(not ((site.asleep or site.removed) and site.reserved), "something is reserved where nothing goes", site.name)
+    score = site.place.score
+    settings = engine.settings.selection
+    _must(settings.score_floor <= score.value <= settings.score_ceiling, "the score of a site", site.name, score.value)
+    _must(site.removed or site.place.answers == site.known, "whether a site can be reached", site.name)
     for shape, count in site.used.items():
         _must(count == used[site.name, shape], "what is used of a site", site.name, shape, count)
     _must(site.expected == sum(not each.spoke for each in site.requests.values()), "pilots expected", site.name)
@@ -143,6 +150,7 @@ def durable_state(engine: Engine) -> dict[str, Any]:
         "next": engine.next_n,
         "jobs": {job.id: _durable_job(job) for job in engine.jobs.values() if not closes(job)},
         "pilots": sorted((pilot.name, pilot.site.name, pilot.request) for pilot in engine.pilots.values()),
+        "sites": sorted((site.name, site.status) for site in engine.sites.values() if not site.removed),
         "requests": sorted((each.key, each.site.name, each.native_id, each.spoke) for each in engine.requests.values()),
     }
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from pilotage.engine.behaviour import not_submitting, unsettle
 from pilotage.engine.classes import template_of
 from pilotage.engine.parts import AttemptState
 from pilotage.engine.readiness import reconsider
+from pilotage.engine.selection.causes import Cause, cause_of
 from pilotage.engine.timers import Due
 from pilotage.model.effects import CancelSubmitted
 from pilotage.model.exchange import AttemptRef
@@ -23,7 +25,7 @@ OWING_MAX = 10_000
 
 def let_go(engine: Engine, attempt: AttemptState) -> None:
     """Nobody waits for an attempt any more: what it took is free, and a queued one is taken out of its batch system."""
-    vacate(engine, attempt)
+    vacate(engine, attempt, cause_of(attempt.lost_reason) if attempt.lost else "nobody")
     if attempt.pilot:
         engine.told[attempt.pilot] = None
         site, why = attempt.site.name, attempt.lost_reason
@@ -32,13 +34,33 @@ def let_go(engine: Engine, attempt: AttemptState) -> None:
         engine.effects.append(CancelSubmitted(site=attempt.site.name, key=attempt.key))
 
 
-def vacate(engine: Engine, attempt: AttemptState) -> None:
-    """Free what an attempt takes, at its site and in its pilot; again does no harm."""
+def vacate(engine: Engine, attempt: AttemptState, cause: Cause, node: str = "") -> None:
+    """Free what an attempt takes, at its site and in its pilot, and tell how it ended; again does no harm."""
+    site = attempt.site
     if not attempt.counted:
+        if cause == "success":
+            engine.changes += engine.selection.succeeded_late(site.name, at=engine.stamp)
         return
     attempt.counted = False
-    engine.openings.free(attempt.site, attempt.shape)
+    engine.openings.free(site, attempt.shape)
     pilot = engine.pilots.get(attempt.pilot)
+    changes = engine.selection.ended_at(
+        site.place,
+        cause,
+        engine.stamp,
+        attempt.created_at,
+        attempt.began_at if attempt.leased else None,
+        attempt.began_at - attempt.created_at if attempt.key and attempt.leased else None,
+        _activity(engine, attempt),
+        attempt.pilot,
+        node or (pilot.node if pilot is not None else ""),
+    )
+    if changes:
+        engine.changes += changes
+    if not site.restless:
+        unsettle(engine, site)
+    if attempt.submitting:
+        not_submitting(engine, site, attempt)
     if pilot is not None and pilot.give_back(attempt.ref) is not None and pilot.waiting:
         attempt.site.waiting[pilot.name] = pilot
         engine.asking[pilot] = None
@@ -53,10 +75,19 @@ def occupy(engine: Engine, attempt: AttemptState) -> None:
 def hold(engine: Engine, attempt: AttemptState) -> None:
     """Take what an attempt takes of its pilot; the room at its site is taken already."""
     attempt.counted = True
+    selection, place = engine.selection, attempt.site.place
+    selection.created_at(place, attempt.created_at, _activity(engine, attempt))
+    if attempt.leased:
+        selection.began_at(place, attempt.began_at)
     pilot = engine.pilots.get(attempt.pilot)
     if pilot is not None:
         pilot.take(attempt)
         engine.told[attempt.pilot] = None
+
+
+def _activity(engine: Engine, attempt: AttemptState) -> str:
+    """What it does, where that makes a difference to the choice of sites."""
+    return template_of(engine.jobs[attempt.ref.job], attempt.number).activity if engine.selection.samples else ""
 
 
 def owe(engine: Engine, pilot: str, owed: Mapping[AttemptRef, int]) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pilotage.engine.behaviour import check_queue, write_standing
 from pilotage.engine.classes import queue_of
 from pilotage.engine.dispatch import release_unfit, submit
 from pilotage.engine.jobs import JobState
 from pilotage.engine.leases import check_lease
 from pilotage.engine.parts import QueueClass, Standing
 from pilotage.engine.provisioning import submit_pilot
+from pilotage.engine.races import race, watch_race
 from pilotage.engine.readiness import reconsider
 from pilotage.engine.reports import bound_attempt
+from pilotage.engine.site_changes import end_probe
 from pilotage.engine.slots import exorcise
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
@@ -24,24 +28,27 @@ def wake(engine: Engine) -> None:
     """See to everything that is due."""
     while (found := engine.timers.pop(engine.now)) is not None:
         due, name, number = found
-        match due:
-            case Due.LEASE:
-                check_lease(engine, name)
-            case Due.RESTART:
-                _restart(engine, name, number)
-            case Due.UNFIT:
-                release_unfit(engine, engine.sites[name])
-            case Due.REQUEST:
-                _ask_again(engine, name)
-            case Due.EXPANSION:
-                if (job := engine.jobs.get(name)) is not None:
-                    engine.grown[job] = None
-            case Due.WAITING:
-                _check_waiting(engine, name, number)
-            case Due.ACTING:
-                exorcise(engine, name)
-            case Due.SITE | Due.PROVISION:
-                pass  # whoever looks at the time of it looks anyway
+        if (see_to := _DUE.get(due)) is not None:  # else whoever looks at the time of it looks anyway
+            see_to(engine, name, number)
+
+
+def _release_unfit(engine: Engine, name: str) -> None:
+    if (site := engine.sites.get(name)) is not None:
+        release_unfit(engine, site)
+
+
+def _race(engine: Engine, key: str) -> None:
+    if (attempt := bound_attempt(engine, key)) is not None:
+        race(engine, attempt)
+
+
+def _choose_again(engine: Engine) -> None:
+    engine.openings.ask_again()
+
+
+def _grow(engine: Engine, name: str) -> None:
+    if (job := engine.jobs.get(name)) is not None:
+        engine.grown[job] = None
 
 
 def _restart(engine: Engine, name: str, number: int) -> None:
@@ -61,14 +68,28 @@ def _ask_again(engine: Engine, key: str) -> None:
         return
     attempt = bound_attempt(engine, key)
     if attempt is not None and not attempt.leased and not attempt.queued and not attempt.lost:
-        submit(engine, attempt.site, key, attempt=attempt.ref, demand=attempt.demand)
+        submit(engine, attempt)
+
+
+def _check_queue(engine: Engine, key: str) -> None:
+    """What was submitted to a site is there for long: it may be still in its queue."""
+    request = engine.requests.get(key)
+    if request is not None:
+        if not request.spoke:
+            check_queue(engine, request.site, key, request.requested_at)
+        return
+    attempt = bound_attempt(engine, key)
+    if attempt is not None and attempt.counted and not attempt.leased:
+        check_queue(engine, attempt.site, key, attempt.created_at)
 
 
 # --- waiting limits -------------------------------------------------------------------------------------------------
 
 
 def watch_waiting(engine: Engine) -> None:
-    """See that somebody looks at every class whose packages may wait too long."""
+    """See that somebody looks at every class whose packages may wait too long, and at every attempt that may queue so."""
+    while engine.queued:
+        watch_race(engine, engine.queued.pop())
     limit = engine.settings.waiting_seconds_max
     if limit:
         for queue in (*engine.active, *engine.stuck):
@@ -107,3 +128,19 @@ def _give_up(engine: Engine, job: JobState, queue: QueueClass, number: int, seco
     message = f"ready for {seconds:.0f} s, and no site had room for {queue.demand.cores_hundredths / 100:g} cores"
     aborted = payloads.Aborted(cause="waited-too-long", message=message)
     engine.write(aborted, job=job, number=number, epoch=job.epoch_of(number))
+
+
+_DUE: dict[int, Callable[[Engine, str, int], None]] = {
+    Due.LEASE: lambda engine, name, _: check_lease(engine, name),
+    Due.RESTART: _restart,
+    Due.UNFIT: lambda engine, name, _: _release_unfit(engine, name),
+    Due.REQUEST: lambda engine, name, _: _ask_again(engine, name),
+    Due.EXPANSION: lambda engine, name, _: _grow(engine, name),
+    Due.WAITING: _check_waiting,
+    Due.ACTING: lambda engine, name, _: exorcise(engine, name),
+    Due.CHOICE: lambda engine, _, __: _choose_again(engine),
+    Due.STANDING: lambda engine, name, _: write_standing(engine, name),
+    Due.REPLICA: lambda engine, name, _: _race(engine, name),
+    Due.PROBE: lambda engine, name, _: end_probe(engine, name),
+    Due.QUEUED: lambda engine, name, _: _check_queue(engine, name),
+}

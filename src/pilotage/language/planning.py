@@ -97,7 +97,19 @@ def _template(definition: Definition, block: Block) -> Template:
         retry=retry,
         final=package.role == "final",
         abort_on=package.abort_on,
+        node_restriction=package.node_restriction,
+        platform=package.platform,
+        job_type=package.job_type,
+        data_handling=any(each.data_handling for each in package.binaries),
+        software=_software(package),
+        work_bytes=sum(each.work_bytes or 0 for each in package.binaries),
     )
+
+
+def _software(package: Package) -> tuple[str, ...]:
+    """What a site that says what is installed there must have."""
+    named = ((each.software, each.version) for each in package.binaries if each.software)
+    return tuple(dict.fromkeys(f"{name}/{version}" if version else name for name, version in named))
 
 
 def _settings(definition: Definition, package: Package) -> dict[str, str]:

@@ -136,6 +136,11 @@ EVENT_TYPES: dict[str, EventType] = {
         _type(payloads.PilotEnded, "pilot"),
         _type(payloads.NodeDescribed, "pilot", "attempt", "site"),
         _type(payloads.SiteDescribed, "site"),
+        _type(payloads.SiteHibernated, "site", sources=ENGINE),
+        _type(payloads.SiteWoken, "site", sources=ENGINE),
+        _type(payloads.SiteStanding, "site", sources=ENGINE),
+        _type(payloads.SiteDrained, "site", sources=ENGINE),
+        _type(payloads.SiteProbed, "site", sources=ENGINE),
     )
 }
 """Every type of event by its name on the wire."""

@@ -24,6 +24,7 @@ WhyCode = Literal[
     "site-full",
     "site-avoided",
     "site-closed",
+    "site-hibernated",
     "no-slot",
     "category-limit",
     "owner-quota",

@@ -74,6 +74,28 @@ class Clear(Operation, frozen=True, kw_only=True, tag="clear"):
     by: ClearedBy = "user"
 
 
+class SiteOperation(msgspec.Struct, frozen=True, kw_only=True, tag_field="operation", omit_defaults=True):
+    """The base of what is asked of a site."""
+
+    site: str
+
+
+class HibernateSite(SiteOperation, frozen=True, kw_only=True, tag="hibernate-site"):
+    """Let nothing more go to a site until somebody wakes it; what runs there goes on."""
+
+    message: str = ""
+
+
+class WakeSite(SiteOperation, frozen=True, kw_only=True, tag="wake-site"):
+    """Make a site that hibernates a candidate again."""
+
+    message: str = ""
+
+
+class ProbeSite(SiteOperation, frozen=True, kw_only=True, tag="probe-site"):
+    """Have one pilot started at a site, to see whether it comes."""
+
+
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     """The operation was accepted; its events are durable when this is told."""
 
@@ -86,16 +108,19 @@ RefusedCode = Literal[
     "cleared",
     "consumer-started",
     "dropped",
+    "hibernated",
     "job-over",
     "job-unfinished",
     "known-job",
     "malformed",
     "not-dropped",
     "not-held",
+    "not-hibernated",
     "not-running",
     "nothing-failed",
     "package-over",
     "package-unfinished",
+    "probing",
     "producer-over",
     "quota",
     "side-effects",
@@ -120,6 +145,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 
 
 AnyOperation = Kill | Hold | Release | Drop | Restore | Restart | Reschedule | Replicate | Clear
+AnySiteOperation = HibernateSite | WakeSite | ProbeSite
 
 
 class OperationOn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

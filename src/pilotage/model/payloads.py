@@ -5,7 +5,7 @@ The class docstring is the line of the reference page; fields are refused when u
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -23,6 +23,7 @@ SiteName = Annotated[str, Meta(min_length=1, max_length=128)]
 ReasonName = Annotated[str, Meta(min_length=1, max_length=REASON_MAX)]
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 TagName = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[A-Za-z_][A-Za-z0-9_.-]*$")]
+Learned = Annotated[str, Meta(max_length=1_000_000)]  # the value of the choice of sites as JSON
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
@@ -208,6 +209,7 @@ class ReplicaWanted(Payload, frozen=True, kw_only=True):
     """So many further attempts were asked for in this epoch, each to be made once beside one that runs."""
 
     replicas: Annotated[int, Meta(ge=0, le=REPLICAS_MAX)]
+    cause: Literal["by-hand", "queue"] = "by-hand"
 
 
 class AttemptCreated(Payload, frozen=True, kw_only=True):
@@ -327,8 +329,56 @@ class NodeDescribed(Payload, frozen=True, kw_only=True):
 
 
 class SiteDescribed(Payload, frozen=True, kw_only=True):
-    """A place that runs attempts, and how it stands."""
+    """A place that runs attempts, and how it stands; `removed` when nothing more goes there."""
 
     kind: Name
     status: Name = "candidate"
+    message: Text = ""
+    mode: Name = "pilots"
+    platform: Text = ""
+    cores: Count = 0
+    memory_bytes: Count | None = None
+    wall_seconds: Amount | None = None
+    pilots_max: Count | None = None
+
+
+class SiteHibernated(Payload, frozen=True, kw_only=True):
+    """A site was put to sleep: nothing more goes there until it is woken. `learned` is what is known of how it behaves."""
+
+    reason: Name
+    message: Text = ""
+    score: float = 0.0
+    learned: Learned = ""
+
+
+class SiteWoken(Payload, frozen=True, kw_only=True):
+    """A site may be chosen again, for a reason."""
+
+    reason: Name
+    message: Text = ""
+    score: float = 0.0
+    learned: Learned = ""
+
+
+class SiteStanding(Payload, frozen=True, kw_only=True):
+    """How a site stands, as it is written down now and then: an engine that starts goes on from there."""
+
+    status: Name
+    score: float = 0.0
+    learned: Learned = ""
+
+
+class SiteDrained(Payload, frozen=True, kw_only=True):
+    """A pilot or a node of a site gets nothing more: too much failed there in a row."""
+
+    kind: Literal["pilot", "node"]
+    name: Name
+    message: Text = ""
+
+
+class SiteProbed(Payload, frozen=True, kw_only=True):
+    """A pilot was started at a site to see whether it comes: it did after so long, or it did not, and why."""
+
+    passed: bool
+    seconds: Amount = 0.0
     message: Text = ""

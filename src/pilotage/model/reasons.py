@@ -23,5 +23,8 @@ Reason = Literal[
 
 Action = Literal["again", "elsewhere", "later", "more-memory", "more-time", "give-up", "hold-job"]
 
-LossReason = Literal["unheard", "pilot-killed", "platform-failure", "preempted", "wall-time", "rescheduled", "dropped"]
-"""Why nobody waits for an attempt any more: its pilot is silent, died under it, is gone, or somebody asked for it."""
+LossReason = Literal[
+    "unheard", "pilot-killed", "platform-failure", "preempted", "wall-time", "rescheduled", "dropped", "outrun"
+]
+"""Why nobody waits for an attempt any more: its pilot is silent, died under it, is gone, somebody asked for it, or another began.
+"""

@@ -16,6 +16,7 @@ class Submitted(SiteReport, frozen=True, kw_only=True, tag="submitted"):
 
     key: str
     native_id: str
+    seconds: float | None = None  # that the submission took
 
 
 class SubmissionFailed(SiteReport, frozen=True, kw_only=True, tag="submission-failed"):
@@ -24,6 +25,8 @@ class SubmissionFailed(SiteReport, frozen=True, kw_only=True, tag="submission-fa
     key: str
     reason: str
     message: str = ""
+    seconds: float | None = None
+    trouble: str = ""  # `connection-refused` or `connection-timed-out`, where that is what went wrong
 
 
 class Gone(SiteReport, frozen=True, kw_only=True, tag="gone"):

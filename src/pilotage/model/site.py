@@ -16,6 +16,10 @@ PILOT_START_SECONDS = 30.0
 """So much of its wall time may be over, or a tenth of it, before a pilot is given its first package."""
 
 
+AMOUNT_UNKNOWN = 2**53 - 1
+"""Of memory or scratch at a site that does not say how much it has: it is not held against it."""
+
+
 class Site(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A site: how work gets there, and the largest thing it can run."""
 
@@ -27,6 +31,16 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     wall_seconds: float = 0.0  # the longest that a pilot or a bound job may last; 0: no limit
     pilots_max: int = 1  # pilots that are asked for or live at once
     job_throttle: float = 2.0  # swift-site-selection: room in bound mode is 1 + jobThrottle · TScore
+    # What packages may ask for besides, called as in `sites.yaml`; none: not said, and mostly not held against it.
+    platform: str = ""
+    job_types: tuple[str, ...] = ()  # besides `normal`, which it always runs
+    node_names: tuple[str, ...] = ()  # by name or pattern; none: it has no node that anybody can name
+    scratch_bytes: int | None = None  # for the files of one attempt
+    data_handling: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()  # that it reaches, by the beginning of their URLs
+    software: tuple[str, ...] = ()  # installed there: `ID` or `ID/VERSION`
+    users: tuple[str, ...] = ()  # whose packages it runs; none: everybody's
+    initial_score: float | None = None
 
     @property
     def package_seconds_max(self) -> float:

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from pilotage.model.definition import Count, Positive, Seconds, Value
 from pilotage.model.demand import Capacity
-from pilotage.model.site import Site, SiteMode
+from pilotage.model.site import AMOUNT_UNKNOWN, Site, SiteMode
 
 SITES_VERSION = 1
 SITE_NAME_FORM = "letters, digits, '.', '_' and '-', starting with a letter, at most 60"
@@ -92,12 +92,21 @@ def site_of(entry: SiteEntry) -> Site:
         mode=entry.mode,
         capacity=Capacity(
             cores_hundredths=100 * entry.slots,
-            memory_bytes=entry.memory_bytes or 0,
+            memory_bytes=AMOUNT_UNKNOWN if entry.memory_bytes is None else entry.memory_bytes,
             gpus=entry.gpus,
-            scratch_bytes=entry.scratch_bytes or 0,
+            scratch_bytes=AMOUNT_UNKNOWN if entry.scratch_bytes is None else entry.scratch_bytes,
         ),
         nodes=entry.nodes_max,
         wall_seconds=entry.wall_time_seconds or 0.0,
         pilots_max=entry.pilots_max,
         job_throttle=entry.job_throttle,
+        platform=entry.platform,
+        job_types=entry.job_types,
+        node_names=entry.node_names,
+        scratch_bytes=entry.scratch_bytes,
+        data_handling=entry.data_handling,
+        stores=entry.stores,
+        software=entry.software,
+        users=entry.users,
+        initial_score=entry.initial_score,
     )

@@ -25,6 +25,7 @@ from pilotage.engine.parts import AttemptState
 from pilotage.engine.reports import on_report
 from pilotage.engine.restore import Snapshot, restore, restore_job
 from pilotage.engine.settings import EngineSettings
+from pilotage.engine.site_changes import change_sites, operate_site
 from pilotage.engine.steady_time import SteadyTime
 from pilotage.model import payloads
 from pilotage.model.events import COUNTER_MAX, Event
@@ -38,12 +39,14 @@ from pilotage.service.messages import (
     Adopted,
     Answer,
     Asked,
+    AskedOfSite,
     Grown,
     GrowthFailed,
     Input,
     Outbox,
     PutAway,
     Reload,
+    SitesChanged,
     Submit,
 )
 
@@ -132,6 +135,10 @@ class Core:
         match item:
             case Asked():
                 outbox.answers.append(Answer(token=item.token, outcome=operate(engine, item.operation)))
+            case AskedOfSite():
+                outbox.answers.append(Answer(token=item.token, outcome=operate_site(engine, item.operation)))
+            case SitesChanged():
+                change_sites(engine, item.sites)
             case Submit():
                 outbox.answers.append(Answer(token=item.token, outcome=self._submit(item)))
             case Grown():
@@ -242,6 +249,8 @@ class Core:
                 cancelled = unwanted(pilot, exchange)
             elif pilot.assigned:
                 assignments = [self._assignment(attempt) for attempt in pilot.assigned.values()]
+            if pilot.draining and not pilot.assigned:
+                leave = pilot.draining
             if exchange.serves is not None and exchange.serves not in pilot.assigned:
                 leave = "the attempt it serves is over, or another agent has it"
         if patient and not (assignments or cancelled or leave or exchange.leaving or exchange.events):

@@ -11,9 +11,10 @@ from pilotage.engine.restore import JobSnapshot
 from pilotage.model import payloads
 from pilotage.model.effects import Effect
 from pilotage.model.exchange import Exchange, ExchangeReply
-from pilotage.model.operations import Accepted, AnyOperation, Refused
+from pilotage.model.operations import Accepted, AnyOperation, AnySiteOperation, Refused
 from pilotage.model.plan import JobPlan
 from pilotage.model.reports import AnyReport
+from pilotage.model.site import Site
 
 ADOPTED = "adopted"
 """The site of attempts that were never made here."""
@@ -26,6 +27,19 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     token: int
     operation: AnyOperation
+
+
+class AskedOfSite(msgspec.Struct, frozen=True, kw_only=True):
+    """The same of a site."""
+
+    token: int
+    operation: AnySiteOperation
+
+
+class SitesChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """These are the sites from now on; those that are missing are drained."""
+
+    sites: tuple[Site, ...]
 
 
 class Adopted(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +100,7 @@ class GrowthFailed(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-Input = Exchange | Asked | Submit | Grown | GrowthFailed | Reload | PutAway | AnyReport
+Input = Exchange | Asked | AskedOfSite | Submit | Grown | GrowthFailed | Reload | PutAway | SitesChanged | AnyReport
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

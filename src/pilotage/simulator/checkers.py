@@ -29,6 +29,7 @@ Others are looked after by whoever runs the world, who sees more of the service 
 |---|---|
 | `restoring` | an engine that starts from the book is the one that saw every event |
 | `explaining` | whatever package is asked about, there is something to say |
+| `sites` | a site is in one set, nothing goes to one that hibernates, and scores stay within their bounds |
 | `admission` | a job that some site can run is let in |
 | `sleeping` | the core does not wake again and again for nothing |
 | `raised ...` | nothing raises, and the engine never contradicts itself |
@@ -98,6 +99,8 @@ class Observer:
             record.tape.add(checked)
             streams.on_written(checked.event)
             decisions.on_written(checked)
+            if checked.event.site is not None:
+                decisions.attempts.sites.on_event(checked.event.site, checked.data)
 
     def on_exchange(self, exchange: Exchange, now: float) -> None:
         """An exchange reached the service while it ran."""

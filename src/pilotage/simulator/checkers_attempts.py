@@ -12,6 +12,7 @@ from pilotage.model.outcomes import ExitCodeGasw
 from pilotage.model.plan import Template
 from pilotage.simulator.checkers_inputs import Inputs
 from pilotage.simulator.checkers_restarts import Restarts
+from pilotage.simulator.checkers_sites import SITES, Sites
 from pilotage.simulator.checkers_traces import AttemptTrace, PackageTrace, Record, Rules
 
 CREATIONS = "creations"
@@ -44,6 +45,7 @@ class Attempts:
         self.restarts = Restarts(record, rules)
         self._uncounted = frozenset(rules.uncounted)
         self._sites = {site.name: site for site in rules.sites}
+        self.sites = Sites(record, rules)
         # By bound site and demand: the attempts there that were not over when it was last looked.
         self._bound: dict[tuple[str, Demand], list[tuple[PackageTrace, AttemptTrace]]] = {}
 
@@ -57,6 +59,9 @@ class Attempts:
         self._check_wanted(package, attempt)
         self.restarts.on_created(package, attempt)
         self._inputs.on_created(package, attempt)
+        if against := self.sites.on_created(data.site):
+            message = f"attempt {number} was created at {data.site}, {against}"
+            raise self._record.broken(SITES, message, package)
         self._check_site(package, attempt)
         self._check_alone(package, attempt, replaces=data.replaces)
         package.attempts[number] = attempt
@@ -149,11 +154,11 @@ class Attempts:
                 )
 
     def _check_bound_room(self, package: PackageTrace, attempt: AttemptTrace) -> None:
-        """In the queue of a bound site, or running there, are at most 1 + jobThrottle attempts with one demand."""
+        """In the queue of a bound site, or running there, are at most 1 + jobThrottle · TScore attempts with one demand."""
         site, template = self._sites.get(attempt.site), package.template
-        if site is None or template is None or (site.mode != "bound" and template.demand.nodes == 1):
+        if site is None or template is None or site.mode != "bound":
             return
-        key, room = (site.name, demand_of(template, attempt)), 1 + int(site.job_throttle)
+        key, room = (site.name, demand_of(template, attempt)), self.sites.bound_room(site.name)
         there = self._bound.setdefault(key, [])
         there.append((package, attempt))
         if len(there) > room:

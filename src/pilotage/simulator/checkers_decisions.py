@@ -44,7 +44,7 @@ class Decisions:
         self._inputs = inputs
         self._times = times
         self._rules = rules
-        self._attempts = Attempts(record, inputs=inputs, rules=rules)
+        self.attempts = Attempts(record, inputs=inputs, rules=rules)
         self._finals = Finals(record)
         self._handlers: dict[str, Callable[[Checked], None]] = {
             "JobRegistered": self._on_job_registered,
@@ -165,7 +165,7 @@ class Decisions:
             failed = [each.reason for each in package.attempts.values() if each.epoch == package.epoch and each.reason]
             needed = min(
                 self._rules.failures_min.get(failed[0], 1) if len(set(failed)) == 1 else 1,
-                self._attempts.restarts.cap(package),
+                self.attempts.restarts.cap(package),
             )
             if len(failed) < needed:
                 raise self._broken(
@@ -291,6 +291,7 @@ class Decisions:
         assert isinstance(data, payloads.ReplicaWanted)
         package = self._package(checked.event)
         self._at_epoch(package, checked.event)
+        package.replicas += data.cause == "queue"
         if data.replicas > package.replicas:
             message = f"{data.replicas} replicas are wanted, and {package.replicas} were asked for"
             raise self._broken(LEASES, message, package)
@@ -305,7 +306,7 @@ class Decisions:
         if number <= package.last_attempt:
             raise self._broken(EPOCHS, f"attempt {number} was created after attempt {package.last_attempt}", package)
         self._finals.on_created(package, number)
-        self._attempts.on_created(package, number, data)
+        self.attempts.on_created(package, number, data)
         self._times.on_created(
             package, package.attempts[number], remaining_seconds=data.remaining_seconds, at=event.time
         )
@@ -324,7 +325,7 @@ class Decisions:
             self._times.on_lost(package, attempt, reason=checked.data.reason)
         elif isinstance(checked.data, payloads.AttemptFinished):
             self._finals.on_finished(package, attempt, checked.data)
-        if self._attempts.on_event(package, attempt, checked.data):
+        if self.attempts.on_event(package, attempt, checked.data):
             self._note_success(package, attempt)
 
     def _note_success(self, package: PackageTrace, attempt: AttemptTrace) -> None:

@@ -17,7 +17,7 @@ from pilotage.simulator.checkers_traces import AttemptTrace, PackageTrace, Recor
 WAITING = "waiting"
 _REMEMBERED = 200  # exchanges of a pilot: more than can come while a decision waits to be written
 _ROUNDING_SECONDS = 0.01
-_KNOWN_BY_THEMSELVES = ("rescheduled", "dropped")  # losses that no pilot has part in
+_KNOWN_BY_THEMSELVES = ("rescheduled", "dropped", "outrun")  # losses that no pilot has part in
 
 
 class _Told:

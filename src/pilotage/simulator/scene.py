@@ -295,6 +295,7 @@ class Scene:
         snapshot = Snapshot(
             jobs=jobs,
             pilots=pilots,
+            sites=journal.sites(),
             next_n=decided + 1,
             position=journal.position(),
         )

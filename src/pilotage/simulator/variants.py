@@ -25,12 +25,8 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_policy(settings: EngineSettings, policy: str) -> EngineSettings:
-    """The settings with another way of picking a site; raises `PilotageError` where the engine has no choice of it."""
-    # The one place that knows where the policy is set.
-    if SELECTION not in EngineSettings.__struct_fields__:
-        raise PilotageError("this engine has one way of choosing sites", subject=f"{SELECTION}={policy}")
-    chosen: Any = {SELECTION: msgspec.structs.replace(getattr(settings, SELECTION), policy=policy)}
-    return msgspec.structs.replace(settings, **chosen)
+    """The settings with another way of picking a site."""
+    return msgspec.structs.replace(settings, selection=msgspec.structs.replace(settings.selection, policy=policy))
 
 
 def variants_of(comparisons: Sequence[str], settings: EngineSettings) -> list[Variant]:
@@ -71,11 +67,8 @@ def _set(settings: EngineSettings, name: str, value: str) -> EngineSettings:
                 "is no way of choosing a site", subject=f"{name}={value}", next_step=did_you_mean(value, POLICIES)
             )
         return with_policy(settings, value)
-    numbers = {
-        field: type(now)
-        for field in EngineSettings.__struct_fields__
-        if isinstance(now := getattr(settings, field), int | float)
-    }
+    of_engine, of_selection = _numbers_of(settings), _numbers_of(settings.selection)
+    numbers = {**of_selection, **of_engine}
     if name not in numbers:
         raise PilotageError(
             "is nothing that can be compared", subject=name, next_step=did_you_mean(name, [SELECTION, *numbers])
@@ -87,4 +80,15 @@ def _set(settings: EngineSettings, name: str, value: str) -> EngineSettings:
     if not 0 <= number < 1e12:
         raise PilotageError("is out of range", subject=f"{name}={value}", expected="a number from 0")
     changed: Any = {name: number}
-    return msgspec.structs.replace(settings, **changed)
+    if name in of_engine:
+        return msgspec.structs.replace(settings, **changed)
+    try:
+        return msgspec.structs.replace(settings, selection=msgspec.structs.replace(settings.selection, **changed))
+    except ValueError as fault:
+        raise PilotageError(str(fault), subject=f"{name}={value}") from None
+
+
+def _numbers_of(settings: msgspec.Struct) -> dict[str, type]:
+    """The settings that are numbers, by name, with their kind."""
+    found = {field: getattr(settings, field) for field in settings.__struct_fields__}
+    return {field: type(value) for field, value in found.items() if isinstance(value, int | float)}

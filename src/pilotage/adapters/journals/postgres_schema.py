@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from pilotage.book.rows import AttemptFacts, PackageFacts, Row
+from pilotage.book.rows import AttemptFacts, PackageFacts, Row, SiteRow
 from pilotage.book.tables import PACKAGE_KEY, TABLE_BY_ROW, TABLES, Index, Table
 
 _KEY = ", ".join(PACKAGE_KEY)
@@ -192,7 +192,18 @@ def _first_version() -> tuple[str, ...]:
     )
 
 
-MIGRATIONS: Sequence[Migration] = (Migration(1, _first_version()),)
+def _standings_of_sites() -> tuple[str, ...]:
+    """How sites stand; a schema that is made today has the columns from the beginning."""
+    kinds = column_types(TABLE_BY_ROW[SiteRow])
+    added = ("reason", "score", "since", "learned", "probed_at", "probe")
+    return tuple(
+        f"ALTER TABLE {{schema}}.sites ADD COLUMN IF NOT EXISTS {name} {kinds[name]}"
+        + (" DEFAULT ''" if kinds[name].endswith("NOT NULL") else "")
+        for name in added
+    )
+
+
+MIGRATIONS: Sequence[Migration] = (Migration(1, _first_version()), Migration(2, _standings_of_sites()))
 SCHEMA_VERSION = MIGRATIONS[-1].version
 
 

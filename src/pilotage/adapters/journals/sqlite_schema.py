@@ -14,7 +14,7 @@ from pilotage.adapters.journals.queries import UNINDEXED_STATES
 from pilotage.book.rows import AttemptFacts, PackageFacts
 from pilotage.book.tables import TABLES, Index, Table
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 APPLICATION_ID = 0x70696C6F  # "pilo", so that `file` knows whose it is
 
 _PACKAGE_KEY = "job_id, stage, line, number"
@@ -56,7 +56,16 @@ SEALED_INDEXED = frozenset({"state"})
 """The attributes that a sealed job's own file has an index for: those few packages that are not done are looked for."""
 
 Migration = Sequence[str]
-MIGRATIONS: Mapping[int, Migration] = {}
+MIGRATIONS: Mapping[int, Migration] = {
+    1: (
+        "ALTER TABLE sites ADD COLUMN reason TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE sites ADD COLUMN score REAL",
+        "ALTER TABLE sites ADD COLUMN since REAL",
+        "ALTER TABLE sites ADD COLUMN learned TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE sites ADD COLUMN probed_at REAL",
+        "ALTER TABLE sites ADD COLUMN probe TEXT NOT NULL DEFAULT ''",
+    )
+}
 """For each version but the last, the statements that make the next of it; of the live book and of sealed jobs alike."""
 
 

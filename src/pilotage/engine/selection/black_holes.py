@@ -13,42 +13,47 @@ from pilotage.engine.selection.causes import Cause
 from pilotage.engine.selection.settings import SelectionSettings
 from pilotage.engine.selection.windows import Window, microseconds
 
+NAMES_MAX = 256
+"""Of so many pilots or nodes of a site it is counted what fails there in a row: those where something failed latest."""
+
 
 class Streaks:
     """Platform failures in a row, by the name of a pilot or a node."""
 
-    __slots__ = ("_counts", "_streak")
+    __slots__ = ("_streak", "counted")
 
     def __init__(self, settings: SelectionSettings) -> None:
         """Begin with none."""
         self._streak = settings.black_hole_streak
-        self._counts: dict[str, int] = {}
+        self.counted: dict[str, int] = {}
 
     def ended(self, name: str, cause: Cause) -> bool:
         """An attempt ended there; whether the place is to be drained, which is said once."""
         if not name or cause in ("application", "nobody"):
             return False
         if cause == "success":
-            self._counts.pop(name, None)
+            self.counted.pop(name, None)
             return False
-        count = self._counts[name] = self._counts.get(name, 0) + 1
+        count = self.counted[name] = self.counted.pop(name, 0) + 1
+        if len(self.counted) > NAMES_MAX:
+            del self.counted[next(iter(self.counted))]
         return count == self._streak
 
     def count(self, name: str) -> int:
         """How many in a row there were."""
-        return self._counts.get(name, 0)
+        return self.counted.get(name, 0)
 
     def counts(self) -> dict[str, int]:
         """All that have some."""
-        return dict(self._counts)
+        return dict(self.counted)
 
     def restore(self, counts: dict[str, int]) -> None:
         """Begin with these."""
-        self._counts = dict(counts)
+        self.counted = dict(counts)
 
     def forget(self, name: str) -> None:
         """It is gone."""
-        self._counts.pop(name, None)
+        self.counted.pop(name, None)
 
 
 class Tally:
@@ -102,6 +107,16 @@ class Ends:
         size = microseconds(max(0.0, seconds)) + 1
         self._push(-size if failed else size)
 
+    def succeeded(self, began_at: float, at: float) -> None:
+        """An attempt leaves its slot, and ended well: `left` and `ended` in one."""
+        everyone, own, began = self._everyone, self.own, microseconds(began_at)
+        if own.running:
+            everyone.running -= 1
+            own.running -= 1
+            everyone.began -= began
+            own.began -= began
+        self._push(microseconds(max(0.0, at - began_at)) + 1)
+
     def clear(self) -> None:
         """What was is forgotten: the site has proved that it works."""
         for number in self.window.numbers():
@@ -126,15 +141,23 @@ class Ends:
             self._count(gone, -1)
 
     def _count(self, number: int, sign: int) -> None:
-        for tally in (self._everyone, self.own):
-            tally.ends += sign
-            tally.failures += sign * (number < 0)
-            tally.taken += sign * (abs(number) - 1)
+        everyone, own = self._everyone, self.own
+        everyone.ends += sign
+        own.ends += sign
+        if number < 0:
+            everyone.failures += sign
+            own.failures += sign
+            number = -number
+        taken = sign * (number - 1)
+        everyone.taken += taken
+        own.taken += taken
 
     def _run(self, sign: int, at: int) -> None:
-        for tally in (self._everyone, self.own):
-            tally.running += sign
-            tally.began += sign * at
+        everyone, own = self._everyone, self.own
+        everyone.running += sign
+        own.running += sign
+        everyone.began += sign * at
+        own.began += sign * at
 
     def black_hole(self, now: float, settings: SelectionSettings) -> str:
         """Why the site is a black hole, in words; nothing where it is none, or nobody can tell."""

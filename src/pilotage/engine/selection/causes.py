@@ -18,6 +18,7 @@ CAUSES: Mapping[Reason | LossReason, Cause] = {
     "preempted": "nobody",
     "rescheduled": "nobody",
     "dropped": "nobody",
+    "outrun": "nobody",  # what its queue is worth is told by itself
     "wall-time": "nobody",  # it asked for too little, or its pilot had too little left: neither is the place's fault
     "missing-input": "nobody",  # it would be missing everywhere
     "input-checksum": "nobody",

@@ -72,7 +72,7 @@ def explain_site(sites: Sites, place: Place, pool: Pool, *, now: float) -> SiteW
 def explain_choice(sites: Sites, pool: Pool, *, now: float) -> ChoiceWhy:
     """How the next choice for what is asked stands."""
     known = [place for place in sites.places if place is not None]
-    shown = sorted(known, key=lambda place: (-pool.weights[place.index], -pool.status[place.index], place.index))
+    shown = sorted(known, key=lambda place: _order(place, pool))
     told = tuple(explain_site(sites, place, pool, now=now) for place in shown[:_SHOWN_MAX])
     _, candidates, hibernated, overloaded = pool.counts
     return ChoiceWhy(
@@ -88,6 +88,11 @@ def explain_choice(sites: Sites, pool: Pool, *, now: float) -> ChoiceWhy:
 
 def _share(place: Place, pool: Pool) -> float:
     return pool.weights[place.index] / pool.weights.total if pool.weights.total else 0.0
+
+
+def _order(place: Place, pool: Pool) -> tuple[int, int, float, int]:
+    """The most probable first."""
+    return -pool.weights[place.index], -pool.status[place.index], -place.score.value, place.index
 
 
 def _filter(place: Place, pool: Pool) -> list[StageWhy]:

@@ -38,6 +38,23 @@ class SiteDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         return self.site.name
 
 
+def described(site: Site) -> SiteDescription:
+    """What the choice asks about a site."""
+    return SiteDescription(
+        site=site,
+        platform=site.platform,
+        # The computer itself runs whatever it is asked to, unless it says what.
+        job_types=site.job_types or (("*",) if site.kind == "local" else ()),
+        node_names=site.node_names,
+        scratch_bytes=site.scratch_bytes,
+        data_handling=site.data_handling,
+        stores=site.stores,
+        software=site.software,
+        users=site.users,
+        initial_score=site.initial_score,
+    )
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a class of packages asks of a site. An empty text or a 0: anything will do."""
 
@@ -84,7 +101,7 @@ def platform(site: SiteDescription, asked: Asked) -> str:
 
 def job_type(site: SiteDescription, asked: Asked) -> str:
     """It is of a type, such as mpi, that not every site runs."""
-    if asked.job_type in ("normal", *site.job_types):
+    if asked.job_type in ("normal", *site.job_types) or "*" in site.job_types:
         return ""
     return f"it is of type {asked.job_type}, and {site.name} runs {', '.join(('normal', *site.job_types))}"
 

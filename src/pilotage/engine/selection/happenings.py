@@ -21,7 +21,7 @@ class Happenings:
         """Begin without sites; queue times of earlier runs give the throttle its first value."""
         self.settings = settings or SelectionSettings()
         self._sites = Sites(self.settings, observed_queue_seconds)
-        self._samples = self.settings.policy == "thompson"  # nobody else asks for evidence by activity
+        self.samples = self.settings.policy == "thompson"  # nobody else asks for evidence by activity
 
     # --- operations that are scored -------------------------------------------------------------------------------------
 
@@ -34,6 +34,13 @@ class Happenings:
         place = self._end(site, "submission", trouble)
         if place is not None and seconds is not None and trouble is None:
             place.score.submitted(seconds)
+            self._sites.scored(place)
+
+    def submission_dropped(self, site: str) -> None:
+        """Nobody will hear how a submission ended."""
+        if (place := self._sites.by_name.get(site)) is not None:
+            place.score.dropped("submission")
+            self._sites.scored(place)
 
     def transfer_began(self, site: str) -> None:
         """A file is being brought to or from a site."""
@@ -54,13 +61,13 @@ class Happenings:
     def _operate(self, site: str, operation: Operation) -> None:
         if (place := self._sites.by_name.get(site)) is not None:
             place.score.began(operation)
-            self._sites.touch(place)
+            self._sites.scored(place)
 
     def _end(self, site: str, operation: Operation, trouble: Trouble | None) -> Place | None:
         place = self._sites.by_name.get(site)
         if place is not None:
             place.score.ended(operation, trouble)
-            self._sites.touch(place)
+            self._sites.scored(place)
         return place
 
     # --- attempts -----------------------------------------------------------------------------------------------------
@@ -68,18 +75,26 @@ class Happenings:
     def attempt_created(self, site: str, *, at: float, activity: str = "") -> None:
         """An attempt was handed over to a site."""
         if (place := self._sites.by_name.get(site)) is not None:
-            place.live += 1
-            if self._samples:
-                place.arms.of(activity).began(at)
+            self.created_at(place, at, activity)
+
+    def created_at(self, place: Place, at: float, activity: str) -> None:
+        """The same, for who has the place at hand."""
+        place.live += 1
+        if self.samples:
+            place.arms.of(activity).began(at)
 
     def attempt_began(self, site: str, *, at: float, queued_seconds: float | None = None) -> None:
         """It takes a slot; how long it was in the queue of the site, where it was in one of its own."""
         if (place := self._sites.by_name.get(site)) is not None:
-            place.ends.began(at)
-            if not place.proved and place.trial_until is None:
-                self._sites.try_until(place, at + self.settings.trial_seconds)
-            if queued_seconds is not None:
-                self._sites.queue_times.observe(place.waits, queued_seconds)
+            self.began_at(place, at, queued_seconds)
+
+    def began_at(self, place: Place, at: float, queued_seconds: float | None = None) -> None:
+        """The same, for who has the place at hand."""
+        place.ends.began(at)
+        if not place.proved and place.trial_until is None and place.sleep is None:
+            self._sites.try_until(place, at + self.settings.trial_seconds)
+        if queued_seconds is not None:
+            self._sites.queue_times.observe(place.waits, queued_seconds)
 
     def attempt_ended(
         self,
@@ -98,23 +113,51 @@ class Happenings:
         place = self._sites.by_name.get(site)
         if place is None:
             return []
-        place.live = max(0, place.live - 1)
+        return self.ended_at(place, cause, at, created_at, began_at, queued_seconds, activity, pilot, node)
+
+    def ended_at(
+        self,
+        place: Place,
+        cause: Cause,
+        at: float,
+        created_at: float,
+        began_at: float | None,
+        queued_seconds: float | None,
+        activity: str,
+        pilot: str,
+        node: str,
+    ) -> list[Change]:
+        """The same, for who has the place at hand."""
+        if place.live:
+            place.live -= 1
+        if (
+            cause == "success"
+            and began_at is not None
+            and queued_seconds is None
+            and place.is_well
+            and not self.samples
+        ):
+            # What mostly happens, in one go: the same as what follows.
+            place.ends.succeeded(began_at, at)
+            place.score.succeeded()
+            self._sites.scored(place)
+            return []
         if began_at is not None:
             place.ends.left(began_at)
-        self._sites.touch(place)
-        succeeded, counts = cause == "success", cause != "nobody"
-        if self._samples:
+        succeeded = cause == "success"
+        if self.samples:
             arm = place.arms.of(activity)
             arm.left(created_at)
-            if counts:
+            if cause != "nobody":
                 half_life = self.settings.thompson_half_life_seconds
                 arm.ended(at, at - created_at, succeeded=succeeded, half_life=half_life)
-        if not counts:
+        if cause == "nobody":
             return []
         changes = self._draining(place, cause, pilot=pilot, node=node)
         if succeeded and place.canary:
             place.ends.clear()  # what it did before it slept is held against it no longer
             place.canary = False
+            self._sites.touch(place)
         if began_at is not None:
             place.ends.ended(at - began_at, failed=not succeeded)
         if succeeded:
@@ -125,7 +168,6 @@ class Happenings:
         """An attempt of which the end was told already, because nobody waited for it any more, did succeed."""
         if (place := self._sites.by_name.get(site)) is None:
             return []
-        self._sites.touch(place)
         return self._succeeded(place, at=at, queued_seconds=None)
 
     def _succeeded(self, place: Place, *, at: float, queued_seconds: float | None) -> list[Change]:
@@ -135,6 +177,7 @@ class Happenings:
         too_long = self._too_long(queued_seconds)
         if place.sleep is None:
             place.score.succeeded()
+            self._sites.scored(place)
             return [self._sites.hibernate(place, "long-queue", too_long, at=at)] if too_long else []
         if place.sleep.reason == "by-hand" or too_long:
             return []
@@ -153,13 +196,14 @@ class Happenings:
             return [self._sites.hibernate(place, "black-hole", hole, at=at)]
         place.canary = False
         place.score.failed()
+        self._sites.touch(place)
         if not place.proved:
             self._sites.try_until(place, at + self.settings.trial_seconds)
         return []
 
     def _draining(self, place: Place, cause: Cause, *, pilot: str, node: str) -> list[Change]:
         found: list[Change] = []
-        if not (pilot or node):
+        if not (pilot or node) or (cause == "success" and not place.failing):
             return found
         streak = f"{self.settings.black_hole_streak} attempts in a row failed there by the fault of the platform"
         if place.pilots.ended(pilot, cause):
@@ -181,8 +225,7 @@ class Happenings:
         return self._sites.queue_times.throttle_seconds
 
     def _too_long(self, queued_seconds: float | None) -> str:
-        throttle = self.queue_throttle_seconds
-        if queued_seconds is None or queued_seconds <= throttle:
+        if queued_seconds is None or queued_seconds <= (throttle := self.queue_throttle_seconds):
             return ""
         return f"it queued for {queued_seconds:.0f} s, and more than {throttle:.0f} s is too long"
 
@@ -228,6 +271,14 @@ class Happenings:
         """Whether a package with so many queue replicas and so many live attempts may have one more."""
         return queue_replicas < self.settings.replication_limit and live < self.settings.max_replicas
 
+    def died_at_start(self, site: str, *, count: int, message: str, at: float) -> list[Change]:
+        """So many pilots in a row ended before they spoke: none is started there until it is woken."""
+        place = self._sites.by_name.get(site)
+        if place is None or place.sleep is not None:
+            return []
+        told = f"{count} pilots in a row ended before they spoke{': ' + message if message else ''}"
+        return [self._sites.hibernate(place, "dead-starts", told, at=at)]
+
     # --- probes and people ----------------------------------------------------------------------------------------------
 
     def probe_told(
@@ -261,5 +312,6 @@ class Happenings:
         if place is None or place.sleep is None:
             return []
         place.times = 0
+        place.nodes.restore({})  # whoever wakes it has looked at them
         score = self.settings.woken_score
         return [self._sites.wake(place, "by-hand", message or "somebody woke it", score=score, canary=True)]

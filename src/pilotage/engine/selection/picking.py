@@ -39,44 +39,77 @@ def pick(
     prefer: str,
     activity: str,
 ) -> Choice | None:
-    """One of the candidates of a pool; None where there is none as things stand."""
-    if not (avoid or unfit or prefer):
-        index = _drawn(sites, pool, draws, now=now, activity=activity)
-        if index is not None:
-            return _choice(sites, pool, index)
-    hard = _indices(sites, unfit)
+    """One of the candidates of a pool, with how it came to that; None where there is none as things stand."""
+    hard, soft = indices_of(sites, unfit), indices_of(sites, avoid)
     found = sites.by_name.get(prefer) if prefer else None
-    if found is not None and pool.status[found.index] == CANDIDATE and found.index not in hard:
-        return _choice(sites, pool, found.index, preferred=True)
-    left_out = left_out_of(sites, pool, avoid=avoid, unfit=unfit)
-    with pool.weights.without(left_out):
-        index = _drawn(sites, pool, draws, now=now, activity=activity)
-        if index is not None:
-            return _choice(sites, pool, index)
-    woken = wake_for(sites, pool, now=now, left_out=left_out)
-    if woken is None:
+    chosen = choose(
+        sites,
+        pool,
+        draws,
+        now=now,
+        avoid=soft,
+        unfit=hard,
+        prefer=-1 if found is None else found.index,
+        activity=activity,
+    )
+    if chosen is None:
         return None
-    # Whatever the policy, it is the one that was woken: there is no other.
+    place, woken, preferred = chosen
     pool = sites.pool(pool.asked, pool.shape)
-    return msgspec.structs.replace(_choice(sites, pool, sites.by_name[woken.site].index), woken=woken)
+    return msgspec.structs.replace(_choice(sites, pool, place.index, preferred=preferred), woken=woken)
 
 
-def left_out_of(sites: Sites, pool: Pool, *, avoid: Collection[str], unfit: Collection[str]) -> set[int]:
+def choose(
+    sites: Sites,
+    pool: Pool,
+    draws: Draws,
+    *,
+    now: float,
+    avoid: Collection[int],
+    unfit: Collection[int],
+    prefer: int,
+    activity: str,
+) -> tuple[Place, Woken | None, bool] | None:
+    """The same, sites being known by their indices: the place, whether it was woken for it, whether it was the preferred one."""
+    if prefer >= 0 and pool.status[prefer] == CANDIDATE and prefer not in unfit:
+        place = sites.places[prefer]
+        assert place is not None
+        return place, None, True
+    left_out: Collection[int] = ()
+    if not (avoid or unfit):
+        index = _drawn(sites, pool, draws, now=now, activity=activity)
+    else:
+        left_out = left_out_of(pool, avoid=avoid, unfit=unfit)
+        with pool.weights.without(left_out):
+            index = _drawn(sites, pool, draws, now=now, activity=activity)
+    if index is not None:
+        place = sites.places[index]
+        assert place is not None
+        return place, None, False
+    woken = wake_for(sites, pool, now=now, left_out=left_out)
+    # Whatever the policy, it is the one that was woken: there is no other.
+    return (sites.by_name[woken.site], woken, False) if woken is not None else None
+
+
+def left_out_of(pool: Pool, *, avoid: Collection[int], unfit: Collection[int]) -> set[int]:
     """Who is left out: the unfit, and those to be avoided where any other site could do it."""
-    left_out = _indices(sites, unfit)
-    avoided = left_out | _indices(sites, avoid)
+    left_out = set(unfit)
+    avoided = left_out.union(avoid)
     could = len(pool.status) - pool.counts[REFUSED]
     return avoided if could > sum(pool.allowed(index) for index in avoided) else left_out
 
 
-def _indices(sites: Sites, names: Collection[str]) -> set[int]:
+def indices_of(sites: Sites, names: Collection[str]) -> set[int]:
+    """The sites of these names, as far as they are known."""
     return {place.index for name in names if (place := sites.by_name.get(name)) is not None}
 
 
 def _drawn(sites: Sites, pool: Pool, draws: Draws, *, now: float, activity: str) -> int | None:
     settings = sites.settings
-    if settings.policy == "best":
+    if settings.policy == "best" or pool.counts[CANDIDATE] == 1:
         return pool.weights.best()
+    if settings.policy == "first":
+        return next(iter(pool.weights.some(1)), None)
     if settings.policy != "thompson":
         return pool.weights.pick(draws.uniform())
     compared = _compared(pool, draws, settings.thompson_looked_at)

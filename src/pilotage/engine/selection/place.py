@@ -10,7 +10,7 @@ from pilotage.engine.selection.black_holes import Ends, Streaks, Tally
 from pilotage.engine.selection.filters import SiteDescription
 from pilotage.engine.selection.queue_times import median_seconds
 from pilotage.engine.selection.room import Room, room_of
-from pilotage.engine.selection.scores import Score
+from pilotage.engine.selection.scores import Score, graded
 from pilotage.engine.selection.settings import SelectionSettings
 from pilotage.engine.selection.status import Sleep, Status
 from pilotage.engine.selection.thompson import Arms, Evidence
@@ -59,6 +59,7 @@ class Place:
         "description",
         "ends",
         "everyone",
+        "grade",
         "index",
         "live",
         "logged",
@@ -67,6 +68,7 @@ class Place:
         "pilots",
         "placed",
         "proved",
+        "rooms",
         "score",
         "settings",
         "sleep",
@@ -99,6 +101,8 @@ class Place:
         self.backlog = 0
         self.used: dict[int, int] = {}  # shape → reservations and attempts under way
         self.slots: dict[int, int] = {}  # shape → how many of it the live pilots hold at once
+        self.rooms: dict[int, int] = {}  # shape → how many there may be, where it was asked since something changed
+        self.grade = self.score.grade  # as pools have it
         self.waits = Window()
         self.ends = Ends(everyone)
         self.arms = Arms(settings)
@@ -115,7 +119,7 @@ class Place:
             return Room(used, "canary")
         about, settings = self.description, self.settings
         room = room_of(
-            self.score.tscore if score is None else self.score.tscore_with(score),
+            graded(self.grade if score is None else self.score.grade_with(score)),
             pilots=about.site.mode == "pilots",
             job_throttle=about.site.job_throttle,
             slots_factor=settings.slots_factor,
@@ -130,13 +134,26 @@ class Place:
         """Whether one more of a shape may be reserved."""
         if self.answers and not self.canary and not self.used.get(shape):
             return True  # where nothing is, there is always room for one
-        return self.used.get(shape, 0) < self.room(shape, score=score).limit
+        if self.canary or score is not None:
+            return self.used.get(shape, 0) < self.room(shape, score=score).limit
+        room = self.rooms.get(shape)
+        if room is None:
+            room = self.rooms[shape] = self.room(shape).limit
+        return self.used.get(shape, 0) < room
 
-    def use(self, shape: int, by: int) -> None:
-        """So many more, or fewer, are reserved or under way."""
-        self.used[shape] = max(0, self.used.get(shape, 0) + by)
-        if self.canary:
-            self.placed = max(0, self.placed + by)
+    @property
+    def is_well(self) -> bool:
+        """Whether one more success changes nothing but its score and its ends."""
+        return (
+            self.sleep is None
+            and self.proved
+            and not (self.canary or self.times or self.pilots.counted or self.nodes.counted)
+        )
+
+    @property
+    def failing(self) -> bool:
+        """Whether platform failures are counted against a pilot or a node there."""
+        return bool(self.pilots.counted or self.nodes.counted)
 
     @property
     def median_wait_seconds(self) -> float | None:

@@ -30,17 +30,29 @@ def submission_delta(seconds: float, settings: SelectionSettings) -> float:
     return -settings.submission_seconds_base * factor + factor * seconds
 
 
+GRADES = 32
+"""Weight and room follow from TScore in steps, so many for each factor of e: they change only where it matters, by 3 %."""
+
+
+def graded(grade: int) -> float:
+    """The TScore of a grade."""
+    return math.exp(grade / GRADES)
+
+
 class Score:
     """One site's score: what it earned, within floor and ceiling, and the load of what is under way."""
 
-    __slots__ = ("_earned", "_settings", "_tscore", "_underway")
+    __slots__ = ("_earned", "_grade", "_loads", "_scale", "_settings", "_tscore", "_underway")
 
     def __init__(self, settings: SelectionSettings, earned: float) -> None:
         """Begin with an initial score and nothing under way."""
         self._settings = settings
+        self._loads = 0  # operations under way, of whatever kind
+        self._scale = settings.tscore_b * math.log(settings.score_high_cap) / math.pi
         self._underway: dict[Operation, int] = {"submission": 0, "transfer": 0, "file-operation": 0}
         self._earned = self._bounded(earned)
         self._tscore: float | None = None  # until it is asked for
+        self._grade: int | None = None
 
     @property
     def earned(self) -> float:
@@ -69,9 +81,21 @@ class Score:
             self._tscore = tscore(self.value, self._settings)
         return self._tscore
 
-    def tscore_with(self, earned: float) -> float:
-        """The same as it would be if it had earned something else."""
-        return tscore(self._bounded(self._bounded(earned) + self.load), self._settings)
+    @property
+    def grade(self) -> int:
+        """TScore as a grade, which follows from the score alone."""
+        if self._grade is None:
+            self._grade = self._graded()
+        return self._grade
+
+    def _graded(self) -> int:
+        score = self.value if self._loads else self._earned
+        return round(GRADES * self._scale * math.atan(self._settings.tscore_c * score))
+
+    def grade_with(self, earned: float) -> int:
+        """The grade as it would be if it had earned something else."""
+        score = self._bounded(self._bounded(earned) + self.load)
+        return round(GRADES * self._scale * math.atan(self._settings.tscore_c * score))
 
     def underway(self, operation: Operation) -> int:
         """How many of an operation are under way."""
@@ -80,21 +104,26 @@ class Score:
     def reset(self, earned: float) -> None:
         """Begin anew, as hibernating and waking do; what is under way stays."""
         self._earned = self._bounded(earned)
-        self._tscore = None
+        self._tscore = self._grade = None
+
+    def dropped(self, operation: Operation) -> None:
+        """Nobody will hear how an operation ended: its load is returned, and that is all."""
+        self.recount(operation, self._underway[operation] - 1)
 
     def recount(self, operation: Operation, count: int) -> None:
         """So many are under way, whatever was thought."""
-        self._underway[operation] = max(0, count)
-        self._tscore = None
+        count = max(0, count)
+        self._loads += count - self._underway[operation]
+        self._underway[operation] = count
+        self._tscore = self._grade = None
 
     def began(self, operation: Operation) -> None:
         """Take the load of an operation that begins."""
-        self._underway[operation] += 1
-        self._tscore = None
+        self.recount(operation, self._underway[operation] + 1)
 
     def ended(self, operation: Operation, trouble: Trouble | None = None) -> None:
         """Return its load; and what its end is worth."""
-        self._underway[operation] = max(0, self._underway[operation] - 1)
+        self.recount(operation, self._underway[operation] - 1)
         if trouble is None:
             self.succeeded()
             return
@@ -121,8 +150,15 @@ class Score:
         self._add(self._settings.queue_time_factor)
 
     def _add(self, amount: float) -> None:
-        self._earned = self._bounded(self._earned + amount)
-        self._tscore = None
+        earned = self._earned + amount
+        settings = self._settings
+        if earned > settings.score_ceiling:
+            earned = settings.score_ceiling
+        elif earned < settings.score_floor:
+            earned = settings.score_floor
+        if earned != self._earned:
+            self._earned = earned
+            self._tscore = self._grade = None
 
     def _bounded(self, score: float) -> float:
         return min(self._settings.score_ceiling, max(self._settings.score_floor, score))

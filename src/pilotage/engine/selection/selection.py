@@ -12,11 +12,13 @@ from pilotage.engine.selection.draws import Draws
 from pilotage.engine.selection.explaining import ChoiceWhy, SiteWhy, explain_choice, explain_site
 from pilotage.engine.selection.filters import Asked, SiteDescription
 from pilotage.engine.selection.happenings import Happenings
-from pilotage.engine.selection.picking import Choice, left_out_of, next_wake_at, pick
-from pilotage.engine.selection.place import Standing, Underway
+from pilotage.engine.selection.picking import Choice, choose, indices_of, left_out_of, next_wake_at, pick
+from pilotage.engine.selection.place import Place, Standing, Underway
 from pilotage.engine.selection.pools import NAMES, Pool
 from pilotage.engine.selection.room import Room
 from pilotage.engine.selection.scores import Operation
+from pilotage.engine.selection.sites import Sites
+from pilotage.engine.selection.status import Woken
 
 _ANYTHING = Asked()
 
@@ -39,6 +41,15 @@ class Selection(Happenings):
         """The sites, in the order of their picking: the same draws give the same choices only in the same order."""
         return [place.name for place in self._sites.places if place is not None]
 
+    def place(self, site: str) -> Place:
+        """A site itself, for who tells of it very often; raises KeyError for one that is not known."""
+        return self._sites.by_name[site]
+
+    @property
+    def sites(self) -> Sites:
+        """All of them."""
+        return self._sites
+
     def standing(self, site: str) -> Standing:
         """What was learned of a site, to be written down; raises KeyError for one that is not known."""
         return self._sites.by_name[site].standing()
@@ -59,8 +70,9 @@ class Selection(Happenings):
         """All that is under way at a site, whatever was thought: attempts, what is used of each shape, operations."""
         if (place := self._sites.by_name.get(site)) is None:
             return
-        place.recount(attempts, samples=self._samples)
-        place.used = dict(used or {})
+        place.recount(attempts, samples=self.samples)
+        place.used.clear()
+        place.used.update(used or {})
         for operation in ("submission", "transfer", "file-operation"):
             place.score.recount(operation, (operations or {}).get(operation, 0))
         self._sites.touch(place)
@@ -69,16 +81,13 @@ class Selection(Happenings):
 
     def use(self, site: str, shape: int = 0) -> None:
         """One more of a shape is reserved or under way."""
-        self._used(site, shape, 1)
+        if (place := self._sites.by_name.get(site)) is not None:
+            self._sites.use(place, shape)
 
     def free(self, site: str, shape: int = 0) -> None:
         """One less."""
-        self._used(site, shape, -1)
-
-    def _used(self, site: str, shape: int, by: int) -> None:
         if (place := self._sites.by_name.get(site)) is not None:
-            place.use(shape, by)
-            self._sites.touch(place)
+            self._sites.free(place, shape)
 
     def room_changed(
         self,
@@ -125,6 +134,35 @@ class Selection(Happenings):
         pool = self._fresh(pool, asked, shape)
         return pick(self._sites, pool, draws, now=now, avoid=avoid, unfit=unfit, prefer=prefer, activity=activity)
 
+    def choose(
+        self,
+        draws: Draws,
+        pool: Pool,
+        now: float,
+        avoid: Collection[int] = (),
+        unfit: Collection[int] = (),
+        prefer: int = -1,
+        activity: str = "",
+    ) -> tuple[Place, Woken | None, bool] | None:
+        """As `pick`, for who knows sites by their indices and asks very often."""
+        sites = self._sites
+        if sites.has_trials:
+            sites.end_trials(now)
+        sites.refresh(pool)
+        return choose(sites, pool, draws, now=now, avoid=avoid, unfit=unfit, prefer=prefer, activity=activity)
+
+    def choose_again_at(
+        self, pool: Pool, now: float, avoid: Collection[int] = (), unfit: Collection[int] = ()
+    ) -> float | None:
+        """When to ask again where nothing could be chosen, besides when something happens; None: only then."""
+        sites = self._sites
+        if not sites.has_trials and not len(sites.asleep):
+            return None
+        trial = sites.end_trials(now)
+        sites.refresh(pool)
+        wake = next_wake_at(sites, pool, now=now, left_out=left_out_of(pool, avoid=avoid, unfit=unfit))
+        return min((each for each in (trial, wake) if each is not None), default=None)
+
     def _fresh(self, pool: Pool | None, asked: Asked, shape: int) -> Pool:
         if pool is None:
             return self._sites.pool(asked, shape)
@@ -148,7 +186,8 @@ class Selection(Happenings):
         """When to ask again where nothing could be picked, besides when something happens; None: only then."""
         trial = self._sites.end_trials(now)
         pool = self._fresh(pool, asked, shape)
-        left_out = left_out_of(self._sites, pool, avoid=avoid, unfit=unfit)
+        sites = self._sites
+        left_out = left_out_of(pool, avoid=indices_of(sites, avoid), unfit=indices_of(sites, unfit))
         times = (trial, next_wake_at(self._sites, pool, now=now, left_out=left_out))
         return min((each for each in times if each is not None), default=None)
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-Policy = Literal["weighted-random", "best", "thompson", "uniform"]
+Policy = Literal["weighted-random", "best", "thompson", "uniform", "first"]
 
 
 class SelectionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

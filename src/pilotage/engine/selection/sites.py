@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from pilotage.engine.selection.black_holes import Tally
@@ -12,7 +12,7 @@ from pilotage.engine.selection.pools import Changes, Pool
 from pilotage.engine.selection.queue_times import QueueTimes
 from pilotage.engine.selection.settings import SelectionSettings
 from pilotage.engine.selection.status import Hibernated, Sleep, SleepQueue, SleepReason, WakeRule, Woken
-from pilotage.engine.selection.weights import weight_of
+from pilotage.engine.selection.weights import weight_of_grade
 
 
 class Sites:
@@ -27,6 +27,9 @@ class Sites:
         self.queue_times = QueueTimes(settings, observed_queue_seconds)
         self.everyone = Tally()
         self.changes = Changes()
+        self.listener: Callable[[Place], None] | None = (
+            None  # is told where something changed that may be for the better
+        )
         self._trials: list[
             tuple[float, int]
         ] = []  # a heap: until when, and the index; who is tried anew is in it twice
@@ -89,6 +92,11 @@ class Sites:
         place.trial_until = None
         self.touch(place)
 
+    @property
+    def has_trials(self) -> bool:
+        """Whether the time of a trial may come."""
+        return bool(self._trials)
+
     def end_trials(self, now: float) -> float | None:
         """End the trials whose time has come; when the next one does."""
         trials = self._trials
@@ -104,7 +112,35 @@ class Sites:
 
     def touch(self, place: Place) -> None:
         """Something happened there."""
+        place.rooms.clear()
+        place.grade = place.score.grade
         self.changes.note(place, len(self.places))
+        if self.listener is not None:
+            self.listener(place)
+
+    def scored(self, place: Place) -> None:
+        """Its score changed: that matters where its grade has, from which its weight and its room follow."""
+        if place.score.grade != place.grade:
+            self.touch(place)
+
+    def use(self, place: Place, shape: int) -> None:
+        """One more of a shape is reserved or under way."""
+        used = place.used[shape] = place.used.get(shape, 0) + 1
+        if place.canary:
+            place.placed += 1
+        elif (room := place.rooms.get(shape)) is not None and used < room:
+            return
+        self.changes.note(place, len(self.places))
+
+    def free(self, place: Place, shape: int) -> bool:
+        """One less; whether there is room again."""
+        used = place.used[shape] = max(0, place.used.get(shape, 0) - 1)
+        if place.canary:
+            place.placed = max(0, place.placed - 1)
+        elif (room := place.rooms.get(shape)) is not None and used != room - 1:
+            return False
+        self.changes.note(place, len(self.places))
+        return True
 
     def hibernate(self, place: Place, reason: SleepReason, message: str, *, at: float) -> Hibernated:
         """Put a site to sleep: its score is 0, and it stands at the end of the queue."""
@@ -152,7 +188,7 @@ class Sites:
 
     def weight(self, place: Place) -> int:
         """What a candidate weighs."""
-        return weight_of(place.score.tscore) if self._weighted else 1
+        return weight_of_grade(place.grade) if self._weighted else 1
 
     def _leave_queue(self, place: Place) -> None:
         if place.sleep is not None:

@@ -8,12 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from pilotage.engine.selection.scores import graded
+
 SCALE = 1 << 20
 
 
 def weight_of(tscore: float) -> int:
     """A TScore as a weight, at least 1: nobody who may be picked is never picked."""
     return max(1, round(tscore * SCALE))
+
+
+def weight_of_grade(grade: int) -> int:
+    """The weight of a grade (`Score.grade`)."""
+    found = _WEIGHTS.get(grade)
+    if found is None:
+        found = _WEIGHTS[grade] = weight_of(graded(grade))
+    return found
+
+
+_WEIGHTS: dict[int, int] = {}  # of a few hundred grades, as they come up
 
 
 class Weights:

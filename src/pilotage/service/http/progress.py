@@ -47,7 +47,7 @@ _COUNTS = {
     "retried": "state in (SCHEDULED, RUNNING) and attempts>1",
 }
 _AFTER_FAILURES = ("healed", "retrying", "retried")
-_NOBODYS_FAULT = ("preempted", "rescheduled", "dropped")
+_NOBODYS_FAULT = ("preempted", "rescheduled", "dropped", "outrun")
 _STOPPED = ("wall-time", "out-of-memory", "looping")
 _NO_FAILURE = (ExitCodeGasw.SUCCESS, ExitCodeGasw.EXECUTION_CANCELED)
 

@@ -27,7 +27,7 @@ from pilotage.service.http.views import View
 from pilotage.service.retention import Action
 from pilotage.service.running.publishing import Unpublished
 from pilotage.service.running.site_keeping import KeptSites
-from pilotage.service.running.unwired import SiteDeed
+from pilotage.service.running.site_messages import SiteDeed
 
 SUBMISSION_BYTES_MAX = 2**30
 CONTENT_BYTES_MAX = 256 * 2**20

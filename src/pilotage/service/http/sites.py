@@ -25,8 +25,8 @@ from pilotage.service.http.viewing import pilot_view
 from pilotage.service.http.views import PilotView, View
 from pilotage.service.running.agent_site import UnknownSite
 from pilotage.service.running.site_keeping import KeptSites
+from pilotage.service.running.site_messages import SiteDeed
 from pilotage.service.running.site_stands import SiteReason, SiteStand, stand_of_site
-from pilotage.service.running.unwired import SiteDeed
 
 PILOTS_LOOKED_AT = 10_000
 PILOTS_SHOWN = 20

@@ -44,10 +44,10 @@ from pilotage.service.running.manifests import Manifest, Manifests
 from pilotage.service.running.publishing import Unpublished
 from pilotage.service.running.resuming import ANEW, CHANGED, earlier_runs, superseded_by
 from pilotage.service.running.rivals import refuse_rivals
+from pilotage.service.running.site_messages import SiteDeed, asked_of_site, sites_changed
 from pilotage.service.running.site_worker import AtSite
 from pilotage.service.running.starting import snapshot_of, start_from
 from pilotage.service.running.submission import Prepared, Submission, SubmissionAnswer, prepare
-from pilotage.service.running.unwired import SiteDeed, asked_of_site, sites_changed
 from pilotage.service.running.workers import SiteWorkers, Way, has_something
 from pilotage.service.writer import Writer
 
@@ -108,8 +108,7 @@ class Runner:
         self._driver.start()
         self._expander.start()
         self._workers.start()
-        if (told := sites_changed(self._sites)) is not None:
-            self._driver.receive(told)  # the book learns what they are, and which are gone
+        self._driver.receive(sites_changed(self._sites))  # the book learns what they are, and which are gone
 
     def stop(self) -> None:
         """End in good order; what runs at the sites goes on."""
@@ -158,19 +157,15 @@ class Runner:
         """What a site said last that kept things from being done there; nothing where all is well."""
         return self._workers.said(site)
 
-    def change_sites(self, sites: Sequence[Site], ways: Mapping[str, Way]) -> bool:
-        """These are the sites from now on, and these are new or other ways to some; whether the engine could be told.
+    def change_sites(self, sites: Sequence[Site], ways: Mapping[str, Way]) -> None:
+        """These are the sites from now on, and these are new or other ways to some.
 
         Whoever acts at a site that is gone goes on there until `let_go_of_sites` finds nothing left.
         """
-        told = sites_changed(sites)
-        if told is None:
-            return False
         for name, way in ways.items():
             self._workers.put(name, way)
         self._sites = sites
-        self._driver.receive(told)
-        return True
+        self._driver.receive(sites_changed(sites))
 
     def let_go_of_sites(self) -> None:
         """Nobody acts any longer at sites that are gone, and with them all that was started there."""

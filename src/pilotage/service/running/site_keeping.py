@@ -22,7 +22,6 @@ from pilotage.service.running.workers import Way
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 3.0
-AT_NEXT_START = "it has changed; the sites change when the service is started again"
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +52,8 @@ class ReadsSites(Protocol):
 class ChangesSites(Protocol):
     """Who runs jobs at the sites."""
 
-    def change_sites(self, sites: Sequence[Site], ways: Mapping[str, Way]) -> bool:
-        """These are the sites from now on; whether it could be done."""
+    def change_sites(self, sites: Sequence[Site], ways: Mapping[str, Way]) -> None:
+        """These are the sites from now on."""
         ...
 
     def let_go_of_sites(self) -> None:
@@ -127,10 +126,7 @@ class SiteKeeper:
         self._fault = ""
         if not ways and not gone:
             return
-        if not self._runner.change_sites([each.site for each in found], ways):
-            self._fault = AT_NEXT_START
-            log.warning("%s: %s", self._reader.file, AT_NEXT_START)
-            return
+        self._runner.change_sites([each.site for each in found], ways)
         self._placed = {each.site.name: each for each in found}
         told = [
             f"{word} {', '.join(names)}"

@@ -42,13 +42,12 @@ class SiteStand(msgspec.Struct, frozen=True, kw_only=True):
 def stand_of_site(engine: Engine, name: str) -> SiteStand | None:
     """How a site stands; None where the engine does not know it."""
     site = engine.sites.get(name)
-    removed = getattr(site, "removed", False)
-    if site is None or (removed and not site.requests and not site.pilots):
+    if site is None or (site.removed and not site.requests and not site.pilots):
         return None
     learned = _learned(engine, name)
     closed = _closed(engine, site, learned)
     pilots = site.pilots.values()
-    status = LEAVING if removed else "" if site.known else SILENT
+    status = LEAVING if site.removed else "" if site.known else SILENT
     return SiteStand(
         status=status or learned.pop("status", "") or CANDIDATE,
         pilots_queued=site.expected,
@@ -63,12 +62,9 @@ def stand_of_site(engine: Engine, name: str) -> SiteStand | None:
 
 
 def _learned(engine: Engine, name: str) -> dict[str, Any]:
-    """What the choice of sites has learned of one; nothing where this engine does not learn."""
-    selection: Any = getattr(engine, "selection", None)
-    if selection is None:
-        return {}
+    """What the choice of sites has learned of one; nothing where it does not know it."""
     try:
-        why, standing = selection.explain(name, now=engine.now), selection.standing(name)
+        why, standing = engine.selection.explain(name, now=engine.now), engine.selection.standing(name)
     except KeyError:
         return {}
     reasons = [msgspec.convert(msgspec.to_builtins(each), SiteReason) for each in why.stages if each.stage != "filter"]
@@ -85,9 +81,6 @@ def _learned(engine: Engine, name: str) -> dict[str, Any]:
 def _closed(engine: Engine, site: SiteState, learned: dict[str, Any]) -> str:
     if not site.answers:
         return "it does not answer"
-    told = getattr(site, "closed", "")
-    if isinstance(told, str) and told:
-        return told
     if site.dead_starts and engine.now < site.quiet_until:
         dead = site.dead_starts
         told = "1 pilot died there before it spoke" if dead == 1 else f"{dead} pilots died there before they spoke"

@@ -12,7 +12,7 @@ from pilotage.engine.explain import explain
 from pilotage.engine.jobs import JobState
 from pilotage.engine.parts import Standing
 from pilotage.engine.places import SiteState
-from pilotage.service.running.unwired import executor_of
+from pilotage.service.running.site_messages import executor_of
 
 _MOVING = (Standing.DELAYED, Standing.RESERVED, Standing.LIVE)
 _MOVING_WHEN_HELD = (Standing.LIVE,)  # what waits for its time begins nothing then
@@ -121,7 +121,7 @@ def _trouble(engine: Engine, job: JobState) -> tuple[str, str]:
             return site.name, f"site {site.name} does not answer"
         if site.dead_starts:
             return site.name, f"no pilot could start at {site.name}: {site.dead_starts} died before they spoke"
-        if getattr(site, "asleep", False) and _waits_for(job, site):
+        if site.asleep and _waits_for(job, site):
             return "", f"site {site.name} hibernates: see pilotage site explain {site.name}"
     return "", ""
 

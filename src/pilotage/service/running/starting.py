@@ -36,7 +36,9 @@ def start_from(
             )
     decided = next((row.watermark for row in journal.streams("service") if row.stream == ENGINE_STREAM), 0)
     pilots = _pilots(journal)
-    snapshot = Snapshot(jobs=snapshots, pilots=pilots, next_n=decided + 1, position=journal.position())
+    snapshot = Snapshot(
+        jobs=snapshots, pilots=pilots, sites=journal.sites(), next_n=decided + 1, position=journal.position()
+    )
     live = {row.pilot for row in pilots if row.ended_at is None}  # the others are recalled when they speak
     streams = [row for row in journal.streams("agent") if row.stream in live]
     return start_core(snapshot, sites=sites, settings=settings, now=now, codec=codec, streams=streams)

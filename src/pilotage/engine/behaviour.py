@@ -1,0 +1,161 @@
+"""How sites behave: the choice of sites is told what happens there, and what it learned is written down now and then."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pilotage.engine.parts import AttemptState
+from pilotage.engine.places import PilotRequest, PilotState, SiteState
+from pilotage.engine.selection import Standing
+from pilotage.engine.timers import Due
+from pilotage.model import payloads
+from pilotage.model.events import Event
+from pilotage.model.texts import clipped
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+_PROBE = re.compile("-probe-[0-9]+$")
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Standing).decode
+
+
+# --- how it stands ---------------------------------------------------------------------------------------------------
+
+
+def drain(engine: Engine, pilot: PilotState, message: str) -> None:
+    """Give a pilot nothing more, and tell it to leave when it holds nothing."""
+    pilot.draining = message
+    pilot.site.waiting.pop(pilot.name, None)
+    engine.told[pilot.name] = None
+
+
+def learned(site: SiteState) -> str:
+    """What the choice knows of a site, as it is written down."""
+    return _encode(site.place.standing()).decode()
+
+
+def told(text: str) -> Standing | None:
+    """The same as it was written down; None where it cannot be read."""
+    try:
+        return _decode(text)
+    except (msgspec.DecodeError, ValueError):
+        return None
+
+
+def unsettle(engine: Engine, site: SiteState) -> None:
+    """Something was learned of a site: it is written down in its time."""
+    if not site.restless:
+        site.restless = True
+        engine.timers.at(engine.now + engine.settings.standing_seconds, Due.STANDING, site.name)
+
+
+def write_standing(engine: Engine, name: str) -> None:
+    """Write down how a site stands, unless that was done meanwhile."""
+    site = engine.sites.get(name)
+    if site is None or not site.restless or site.removed:
+        return
+    if engine.now < site.standing_at + engine.settings.standing_seconds:
+        site.restless = False
+        unsettle(engine, site)
+        return
+    score = site.place.score.value
+    engine.write(payloads.SiteStanding(status=site.status, score=score, learned=learned(site)), site=name)
+
+
+def on_site_described(engine: Engine, event: Event, data: payloads.SiteDescribed) -> None:
+    """It is written down what a site is, or that nothing more goes there."""
+    site = engine.sites.get(event.site or "")
+    if site is not None and event.source == "service":
+        site.described = True
+        site.removed = data.status == "removed"
+
+
+def on_site_stands(
+    engine: Engine, event: Event, data: payloads.SiteHibernated | payloads.SiteWoken | payloads.SiteStanding
+) -> None:
+    """It is written down how a site stands."""
+    site = engine.sites.get(event.site or "")
+    if site is None:
+        return
+    match data:
+        case payloads.SiteHibernated():
+            site.status = "hibernated"
+        case payloads.SiteWoken():
+            site.status = "candidate"
+        case payloads.SiteStanding():
+            site.status = data.status
+    site.restless = False
+    site.standing_at = engine.now
+
+
+# --- submissions ------------------------------------------------------------------------------------------------------
+
+
+def submitting(engine: Engine, site: SiteState, what: PilotRequest | AttemptState) -> None:
+    """Something is being submitted; asked for again, it is the same submission."""
+    if not what.submitting:
+        what.submitting = True
+        engine.selection.submission_began(site.name)
+
+
+def submitted(
+    engine: Engine, site: SiteState, what: PilotRequest | AttemptState, *, seconds: float | None, trouble: str = ""
+) -> None:
+    """It was, or was not, for a reason that a report gives."""
+    if not what.submitting:
+        return
+    what.submitting = False
+    if trouble in ("connection-refused", "connection-timed-out"):
+        engine.selection.submission_ended(
+            site.name,
+            seconds=seconds,
+            trouble="connection-refused" if trouble == "connection-refused" else "connection-timed-out",
+        )
+    else:
+        engine.selection.submission_ended(site.name, seconds=seconds, trouble="failed" if trouble else None)
+    unsettle(engine, site)
+
+
+def not_submitting(engine: Engine, site: SiteState, what: PilotRequest | AttemptState) -> None:
+    """Nobody will hear how a submission went."""
+    if what.submitting:
+        what.submitting = False
+        engine.selection.submission_dropped(site.name)
+
+
+# --- queues -----------------------------------------------------------------------------------------------------------
+
+
+def watch_queue(engine: Engine, key: str, since: float) -> None:
+    """Look at what is in the queue of a site when it is there for too long."""
+    left = since + engine.selection.queue_throttle_seconds - engine.stamp
+    engine.timers.at(engine.now + max(1.0, left + 0.01), Due.QUEUED, key)
+
+
+def check_queue(engine: Engine, site: SiteState, key: str, since: float) -> None:
+    """Something is in the queue of a site for long; one whose pilots speak is not left because more of them are queued."""
+    if not site.pilots and not site.removed:
+        waited = engine.stamp - since
+        engine.changes += engine.selection.still_queued(site.name, queued_seconds=waited, at=engine.stamp)
+        if waited > engine.selection.queue_throttle_seconds:
+            since = engine.stamp  # it is looked at again after as long
+    watch_queue(engine, key, since)
+
+
+# --- probes -----------------------------------------------------------------------------------------------------------
+
+
+def is_probe(key: str) -> bool:
+    """Whether a pilot was asked for only to see whether it comes."""
+    return _PROBE.search(key) is not None
+
+
+def probed(engine: Engine, site: SiteState, *, passed: bool, seconds: float, message: str = "") -> None:
+    """What came of a probe."""
+    told = payloads.SiteProbed(passed=passed, seconds=max(0.0, seconds), message=clipped(message))
+    engine.write(told, site=site.name)
+    engine.changes += engine.selection.probe_told(site.name, passed=passed, at=engine.stamp, message=message)

@@ -1,0 +1,71 @@
+"""What is queued at a site for long is queued elsewhere as well, and the first to start ends the others.
+
+In pilot mode there is no need for it: a reservation that no pilot pulls is given back (`dispatch.release_unfit`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pilotage.engine.classes import queue_of, template_of
+from pilotage.engine.histories import OUTRUN
+from pilotage.engine.jobs import JobState
+from pilotage.engine.on_pilots import lose
+from pilotage.engine.parts import FINAL, AttemptState, PackageWork
+from pilotage.engine.timers import Due
+from pilotage.model import payloads
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+
+def watch_race(engine: Engine, attempt: AttemptState) -> None:
+    """Look at a bound attempt when it is queued for so long that another may be made."""
+    if engine.settings.selection.replication_limit:
+        after = attempt.created_at + engine.selection.replicate_after_seconds(attempt.site.name) - engine.stamp
+        engine.timers.at(engine.now + max(1.0, after), Due.REPLICA, attempt.key)
+
+
+def race(engine: Engine, attempt: AttemptState) -> None:
+    """Have one more attempt made elsewhere where one is queued for long, unless that would be too many, or nowhere."""
+    job = engine.jobs[attempt.ref.job]
+    work = job.work.get(attempt.number)
+    if work is None or not attempt.counted or attempt.leased or job.standing[attempt.number] >= FINAL:
+        return
+    if template_of(job, attempt.number).side_effects:
+        return  # never twice at once
+    after = engine.selection.replicate_after_seconds(attempt.site.name)
+    if engine.stamp - attempt.created_at >= after and _may_race(engine, job, work):
+        wanted = payloads.ReplicaWanted(replicas=work.replicas + 1, cause="queue")
+        engine.write(wanted, job=job, number=attempt.number, epoch=attempt.epoch)
+    engine.timers.at(engine.now + after, Due.REPLICA, attempt.key)
+
+
+def live_attempts(work: PackageWork) -> int:
+    """Attempts of a package that somebody waits for, and further ones that are wanted."""
+    return sum(not each.lost for each in work.attempts.values()) + max(0, work.replicas - work.replicated)
+
+
+def _may_race(engine: Engine, job: JobState, work: PackageWork) -> bool:
+    if work.held or work.dropped or not job.open or any(each.leased for each in work.attempts.values()):
+        return False
+    if work.replicas > work.replicated or work.failures:
+        return False  # one is on its way; or what failed must be answered first
+    if not engine.selection.may_replicate(queue_replicas=work.replicas, live=live_attempts(work)):
+        return False
+    there = {each.site for each in work.attempts.values()}
+    queue = queue_of(engine, job, work.number)
+    return any(site not in there and not site.asleep for site in engine.openings.possible_sites(queue))
+
+
+def end_race(engine: Engine, job: JobState, started: AttemptState) -> None:
+    """The first to start ends the others that are still queued."""
+    work = job.work.get(started.number)
+    if work is None or not work.races:
+        return
+    others = [each for each in work.attempts.values() if each is not started and not each.leased and not each.lost]
+    waited = [(each.site.name, engine.stamp - each.created_at) for each in others]
+    queued = started.began_at - started.created_at
+    engine.changes += engine.selection.replica_won(queued, others=waited, at=engine.stamp)
+    for each in others:
+        lose(engine, each, reason=OUTRUN, message=f"attempt {started.ref.attempt} at {started.site.name} began first")

@@ -1,0 +1,151 @@
+"""Sites come, change and go while the engine runs, and people put them to sleep, wake them and have them probed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pilotage.engine.behaviour import drain, is_probe, learned, probed
+from pilotage.engine.dispatch import release_site
+from pilotage.engine.places import SiteState
+from pilotage.engine.provisioning import submit_pilot
+from pilotage.engine.selection.filters import described
+from pilotage.engine.standings import see_to_sites
+from pilotage.engine.timers import Due
+from pilotage.model import payloads
+from pilotage.model.effects import CancelSubmitted
+from pilotage.model.errors import did_you_mean
+from pilotage.model.operations import Accepted, AnySiteOperation, HibernateSite, ProbeSite, Refused, WakeSite
+from pilotage.model.site import AMOUNT_UNKNOWN, Site
+from pilotage.model.texts import clipped
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+_GONE = "its site was removed"
+
+
+def change_sites(engine: Engine, sites: Sequence[Site]) -> None:
+    """Have these sites from now on: new ones are added, others described anew, and those that are missing are drained."""
+    _forget_removed(engine)
+    for site in sites:
+        known = engine.sites.get(site.name)
+        if known is None:
+            known = engine.add_site(site)
+        elif known.removed:
+            _bring_back(engine, known, site)
+        elif known.site != site:
+            known.site = site
+            engine.selection.add(described(site))
+            engine.openings.tell_all(known)
+            release_site(engine, known)  # what it can no longer run must go elsewhere
+        elif known.described:
+            continue
+        _describe(engine, known)
+    names = {site.name for site in sites}
+    for name, known in list(engine.sites.items()):
+        if name not in names and not known.removed:
+            _remove(engine, known)
+
+
+def _describe(engine: Engine, site: SiteState) -> None:
+    about = site.site
+    memory = about.capacity.memory_bytes
+    site.described = True
+    engine.write(
+        payloads.SiteDescribed(
+            kind=about.kind,
+            status=site.status,
+            mode=about.mode,
+            platform=clipped(about.platform),
+            cores=about.capacity.cores_hundredths // 100,
+            memory_bytes=None if memory == AMOUNT_UNKNOWN else memory,
+            wall_seconds=about.wall_seconds or None,
+            pilots_max=about.pilots_max,
+        ),
+        site=site.name,
+    )
+    score = site.place.score.value
+    engine.write(payloads.SiteStanding(status=site.status, score=score, learned=learned(site)), site=site.name)
+
+
+def _remove(engine: Engine, site: SiteState) -> None:
+    """Nothing more goes there: what runs goes on, what is reserved goes elsewhere, and pilots leave when they are idle."""
+    site.removed = True
+    release_site(engine, site)
+    engine.selection.remove(site.name)
+    engine.openings.remove_site(site)
+    for pilot in site.pilots.values():
+        drain(engine, pilot, _GONE)
+    for request in site.requests.values():
+        if not request.spoke:
+            engine.effects.append(CancelSubmitted(site=site.name, key=request.key))
+    gone = payloads.SiteDescribed(kind=site.site.kind, status="removed", mode=site.site.mode)
+    engine.write(gone, site=site.name)
+
+
+def _bring_back(engine: Engine, known: SiteState, site: Site) -> None:
+    known.site = site
+    known.removed = False
+    known.status = "candidate"
+    engine.selection.add(described(site))
+    known.move_to(engine.selection.place(site.name))
+    engine.openings.add_site(known)
+    for pilot in known.pilots.values():
+        if pilot.draining == _GONE:
+            pilot.draining = ""
+
+
+def _forget_removed(engine: Engine) -> None:
+    for name, site in list(engine.sites.items()):
+        if site.removed and not site.pilots and not site.requests and not any(site.used.values()):
+            del engine.sites[name]
+
+
+# --- what people ask --------------------------------------------------------------------------------------------------
+
+
+def operate_site(engine: Engine, operation: AnySiteOperation) -> Accepted | Refused:
+    """Do what was asked of a site, as decisions, or say why not."""
+    first, name = engine.next_n, operation.site
+    site = engine.sites.get(name)
+    if site is None or site.removed:
+        known = [each.name for each in engine.sites.values() if not each.removed]
+        hint = did_you_mean(name, known) or f"there is: {', '.join(sorted(known)) or 'none'}"
+        return Refused(code="unknown-site", message=f"no site is called {name!r}", subject=name, next_step=hint)
+    match operation:
+        case HibernateSite():
+            sleep = site.place.sleep
+            if sleep is not None and sleep.reason == "by-hand":
+                return Refused(code="hibernated", message=f"{name} sleeps already: {sleep.message}", subject=name)
+            message = clipped(operation.message)
+            engine.changes += engine.selection.hibernate(name, at=engine.stamp, message=message)
+        case WakeSite():
+            if not site.asleep:
+                return Refused(code="not-hibernated", message=f"{name} does not sleep", subject=name)
+            engine.changes += engine.selection.wake(name, message=clipped(operation.message))
+        case ProbeSite():
+            if any(is_probe(key) for key in site.requests):
+                return Refused(code="probing", message=f"{name} is being probed", subject=name)
+            _probe(engine, site)
+    see_to_sites(engine)
+    return Accepted(operation=first, events=engine.next_n - first)
+
+
+def _probe(engine: Engine, site: SiteState) -> None:
+    """Ask for one pilot, whatever else is there: whether it comes is the answer."""
+    key = f"{site.name}-probe-{engine.next_n}"
+    engine.write(payloads.PilotRequested(site=site.name), pilot=key)
+    submit_pilot(engine, site, key)
+    engine.timers.at(engine.now + engine.settings.probe_seconds, Due.PROBE, key)
+
+
+def end_probe(engine: Engine, key: str) -> None:
+    """A probe that did not come in its time has failed."""
+    request = engine.requests.get(key)
+    if request is None or request.spoke:
+        return
+    site, waited = request.site, engine.stamp - request.requested_at
+    engine.effects.append(CancelSubmitted(site=site.name, key=key))
+    engine.write(payloads.PilotEnded(reason="probe-timeout"), pilot=key)
+    probed(engine, site, passed=False, seconds=waited, message=f"no pilot came within {waited:.0f} s")

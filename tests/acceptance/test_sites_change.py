@@ -1,0 +1,81 @@
+"""A running service follows its file of sites, and does what an operator asks of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.real_runs import Place, place_in, wait_until
+
+ANNEX = "  - {name: annex, kind: local, slots: 2, idle: 60}\n"
+CELLAR = "  - {name: cellar, kind: local, slots: 1, idle: 60}\n"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with place_in(tmp_path) as found:
+        write(found, ANNEX)
+        found.run("serve", "--slots", "0", "--port", "0", "--background")
+        yield found
+
+
+def write(place: Place, *sites: str) -> None:
+    (place.folder / "sites.yaml").write_text("".join(["pilotage: 1\nsites:\n", *sites]))
+
+
+def sites(place: Place) -> dict[str, Any]:
+    return {each["site"]: each for each in place.told("site", "list")["sites"]}
+
+
+def job_at(place: Place, name: str) -> None:
+    place.document(
+        f"pilotage: 1\njob: at-{name}\nstages:\n  - {{shell: echo > {name}, outputs: [{name}], executor: {name}}}\n"
+    )
+    place.run("run", "--detach")
+
+
+def made(place: Place, name: str) -> None:
+    wait_until((place.folder / name).exists, f"{name} is made")
+
+
+def test_sites_that_are_written_down_while_it_runs_are_used_and_those_that_are_removed_are_left(place: Place) -> None:
+    assert [*sites(place)] == ["annex"]
+    write(place, ANNEX, CELLAR)
+    wait_until(lambda: "cellar" in sites(place), "the new site is known")
+    job_at(place, "cellar")
+    made(place, "cellar")
+    job_at(place, "annex")
+    made(place, "annex")
+    assert sites(place)["annex"]["pilots_live"] == 1
+    place.run("site", "remove", "annex")
+    wait_until(lambda: "annex" not in sites(place), "the pilots of a site that is gone leave")
+    assert sites(place)["cellar"]["status"] == "candidate"
+
+
+def test_a_faulty_file_keeps_the_sites_and_is_told_in_the_list_and_in_the_log(place: Place) -> None:
+    write(place, ANNEX, "  - {name: cellar, kidn: local}\n")
+    wait_until(lambda: "kidn" in place.told("site", "list")["fault"], "the fault is told")
+    assert [*sites(place)] == ["annex"]
+    wait_until(lambda: "kidn" in place.log(), "the fault is in the log")
+    write(place, ANNEX)
+    wait_until(lambda: not place.told("site", "list")["fault"], "the fault is mended")
+
+
+def test_a_site_that_hibernates_is_given_nothing_until_it_is_woken(place: Place) -> None:
+    place.run("site", "hibernate", "annex", "--message", "new disks")
+    assert (sites(place)["annex"]["status"], "new disks" in sites(place)["annex"]["closed"]) == ("hibernated", True)
+    job_at(place, "annex")
+    wait_until(lambda: "hibernates" in place.told("status")["progress"]["trouble"], "who waits for it is told")
+    assert not (place.folder / "annex").exists()
+    assert any(not each.get("passes", True) for each in place.told("site", "explain", "annex")["reasons"])
+    place.run("site", "wake", "annex")
+    made(place, "annex")
+
+
+def test_a_probe_tells_whether_a_pilot_comes_up(place: Place) -> None:
+    (told,) = place.told("site", "probe", "--all")["probes"]
+    assert (told["site"], told["ok"]) == ("annex", True)
+    assert place.told("site", "probe", "nowhere", code=2)["refused"][0]["code"] == "unknown_site"

@@ -1,0 +1,274 @@
+"""Sites in the engine: they fall asleep and wake by how they behave, come and go while it runs, and are probed."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pilotage.engine.selection import SelectionSettings
+from pilotage.model import payloads
+from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
+from pilotage.model.operations import Accepted, AnySiteOperation, HibernateSite, ProbeSite, Refused, WakeSite
+from pilotage.model.reports import Gone, SubmissionFailed, Submitted
+from pilotage.service.messages import AskedOfSite, SitesChanged
+from tests.small_engine import Small
+from tests.small_plans import IN_ORDER, bag, kind, site
+
+
+def ask(small: Small, operation: AnySiteOperation) -> Accepted | Refused:
+    [answer] = small.step(AskedOfSite(token=1, operation=operation)).answers
+    small.answers.remove(answer)
+    return answer.outcome
+
+
+def statuses(small: Small) -> dict[str, str]:
+    return {row.site: row.status for row in small.journal.sites()}
+
+
+def told(small: Small, kind: type[payloads.Payload]) -> list[str]:
+    return [one.event.site or "" for one in small.book if isinstance(one.data, kind)]
+
+
+def test_a_platform_failure_puts_a_site_to_sleep_and_its_reservations_go_elsewhere() -> None:
+    with Small(site("a"), site("b")) as small:
+        small.submit(bag(2))
+        pilot = small.pilot("a")
+        assert small.engine.sites["a"].reserved
+        pilot.fail("1.1.1", "platform-failure")
+        assert told(small, payloads.SiteHibernated) == ["a"]
+        assert statuses(small) == {"a": "hibernated"}
+        assert not small.engine.sites["a"].reserved
+        assert {small.engine.jobs["j"].work[n].bound.name for n in (0, 1)} == {"b"}  # type: ignore[union-attr]
+        small.effects.clear()
+        pilot.unread.clear()
+
+
+def test_nothing_is_submitted_to_a_site_that_sleeps_until_somebody_wakes_it() -> None:
+    with Small(site("a")) as small:
+        assert isinstance(ask(small, HibernateSite(site="a", message="for repair")), Accepted)
+        small.submit(bag(1))
+        small.wait(10_000)
+        assert not small.effects
+        assert [row.message for row in small.journal.sites()] == ["for repair"]
+        again = ask(small, HibernateSite(site="a"))
+        assert isinstance(again, Refused)
+        assert again.code == "hibernated"
+        assert isinstance(ask(small, WakeSite(site="a")), Accepted)
+        small.wait(1)
+        small.pilot("a").succeed("1.1.1")
+        assert small.standing("1.1.1") == "done"
+        refused = ask(small, WakeSite(site="a"))
+        assert isinstance(refused, Refused)
+        assert refused.code == "not-hibernated"
+
+
+def test_a_site_that_is_not_known_is_refused_with_those_there_are() -> None:
+    with Small(site("a")) as small:
+        refused = ask(small, WakeSite(site="b"))
+        assert isinstance(refused, Refused)
+        assert (refused.code, refused.subject) == ("unknown-site", "b")
+
+
+def test_pilots_that_never_speak_put_their_site_to_sleep_and_the_row_says_why() -> None:
+    with Small(site("a", pilots=1), dead_starts_max=2) as small:
+        small.submit(bag(1))
+        for _ in range(2):
+            [wanted] = small.take(SubmitPilot)
+            small.step(Gone(site="a", key=wanted.key, reason="failed", stderr="python3: not found"))
+            small.wait(100)
+        [row] = small.journal.sites()
+        assert (row.status, row.reason) in [("hibernated", "dead-starts"), ("candidate", "no-candidate")]
+        [slept] = [one.data for one in small.book if isinstance(one.data, payloads.SiteHibernated)]
+        assert "python3: not found" in slept.message
+        small.effects.clear()
+
+
+def test_a_site_that_comes_while_the_engine_runs_gets_work_and_one_that_goes_is_drained() -> None:
+    with Small(site("a")) as small:
+        small.submit(bag(3))
+        pilot = small.pilot("a")
+        assert pilot.held
+        small.sites = (site("a"), site("b"))
+        small.step(SitesChanged(sites=small.sites[1:]))
+        assert statuses(small) == {"a": "removed", "b": "candidate"}
+        small.wait(2, pilot)
+        assert [each.site for each in small.effects if isinstance(each, SubmitPilot)] == ["b"]
+        pilot.succeed("1.1.1")
+        assert not pilot.held
+        assert pilot.left
+        small.take(CancelSubmitted)
+        other = small.pilot("b")
+        other.succeed("1.2.1")
+        other.succeed("1.3.1")
+        assert small.standings() == {"done": ["1.1.1", "1.2.1", "1.3.1"]}
+        pilot.unread.clear()
+
+
+def test_a_site_that_goes_and_comes_back_is_used_again() -> None:
+    with Small(site("a")) as small:
+        small.submit(bag(1))
+        small.take(SubmitPilot)
+        small.step(SitesChanged(sites=()))
+        assert small.standing("1.1.1") == "ready"
+        small.step(SitesChanged(sites=(site("a"),)))
+        assert small.standing("1.1.1") == "reserved"
+        small.effects.clear()
+
+
+def test_a_site_that_is_described_anew_takes_what_it_could_not() -> None:
+    with Small(site("a", cores=1), site("b", cores=8)) as small:
+        small.submit(bag(1, kind(cores_hundredths=400)))
+        assert {each.site for each in small.take(SubmitPilot)} == {"b"}
+        small.step(SitesChanged(sites=(site("a", cores=8), site("b", cores=1))))
+        small.wait(2)
+        assert {each.site for each in small.take(SubmitPilot)} == {"a"}
+
+
+def test_a_probe_that_comes_wakes_a_site_and_leaves() -> None:
+    with Small(site("a")) as small:
+        small.engine.changes += small.engine.selection.probe_told("a", passed=False, at=small.now, message="before")
+        small.wait(1)
+        assert statuses(small) == {"a": "hibernated"}
+        assert isinstance(ask(small, ProbeSite(site="a")), Accepted)
+        refused = ask(small, ProbeSite(site="a"))
+        assert isinstance(refused, Refused)
+        assert refused.code == "probing"
+        pilot = small.pilot("a")
+        assert pilot.left
+        [told_] = [one.data for one in small.book if isinstance(one.data, payloads.SiteProbed)]
+        assert told_.passed
+        assert statuses(small) == {"a": "candidate"}
+        pilot.unread.clear()
+
+
+def test_a_probe_that_does_not_come_puts_a_site_to_sleep() -> None:
+    for late in (True, False):
+        with Small(site("a"), probe_seconds=100.0) as small:
+            ask(small, ProbeSite(site="a"))
+            [wanted] = small.take(SubmitPilot)
+            if late:
+                small.wait(101)
+            else:
+                small.step(Gone(site="a", key=wanted.key, reason="failed", stderr="no such partition"))
+            [row] = small.journal.sites()
+            assert (row.status, row.reason) == ("hibernated", "probe-failed")
+            assert row.probe
+            small.effects.clear()
+
+
+def test_a_submission_under_way_costs_a_site_some_of_its_score_until_it_is_answered() -> None:
+    with Small(site("a", mode="bound"), selection=SelectionSettings(policy="first")) as small:
+        small.submit(bag(9))
+        score = small.engine.sites["a"].place.score
+        first, second = small.take(SubmitAttempt)
+        assert score.value == -0.4
+        small.step(Submitted(site="a", key=first.key, native_id="1", seconds=0.1))
+        assert score.underway("submission") == len(small.engine.jobs["j"].work) - 1
+        small.step(SubmissionFailed(site="a", key=second.key, reason="refused", trouble="connection-refused"))
+        assert told(small, payloads.SiteHibernated) == ["a"]
+        assert told(small, payloads.SiteWoken) == ["a"]  # there is no other
+        assert score.underway("submission") == len(small.take(SubmitAttempt))
+        small.take(CancelSubmitted)
+
+
+def test_what_is_queued_for_long_is_queued_elsewhere_and_the_first_to_start_ends_the_other() -> None:
+    sites = (site("a", mode="bound"), site("b", mode="bound"))
+    with Small(*sites, selection=msgspec.structs.replace(IN_ORDER, replication_limit=3)) as small:
+        small.submit(bag(1))
+        [first] = small.take(SubmitAttempt)
+        small.step(Submitted(site="a", key=first.key, native_id="1"))
+        small.wait(59)
+        assert not small.effects
+        small.wait(2)
+        [second] = small.take(SubmitAttempt)
+        assert (first.site, second.site) == ("a", "b")
+        agent = small.agent("b.1", site="b", request=second.key, serves=second.ref)
+        agent.exchange()
+        [cancelled] = small.take(CancelSubmitted)
+        assert cancelled.key == first.key
+        [lost] = [one.data for one in small.book if isinstance(one.data, payloads.AttemptLost)]
+        assert lost.reason == "outrun"
+        agent.succeed("1.1.1")
+        assert small.standing("1.1.1") == "done"
+        agent.unread.clear()
+        small.effects.clear()  # whoever lost is taken out once more, which does no harm
+
+
+def test_a_replica_that_a_pilot_takes_has_started_and_ends_the_race() -> None:
+    sites = (site("a", mode="bound"), site("b"))
+    with Small(*sites, selection=msgspec.structs.replace(IN_ORDER, replication_limit=3)) as small:
+        small.submit(bag(1))
+        [first] = small.take(SubmitAttempt)
+        small.step(Submitted(site="a", key=first.key, native_id="1"))
+        small.wait(61)
+        pilot = small.pilot("b")
+        assert [ref.attempt for ref in pilot.held] == [2]
+        assert [each.key for each in small.take(CancelSubmitted)] == [first.key]
+        pilot.fail("1.1.1", "application-error")
+        small.wait(1000, pilot)
+        wanted = [one.data for one in small.book if isinstance(one.data, payloads.ReplicaWanted)]
+        assert len(wanted) == 1
+        small.effects.clear()
+        pilot.unread.clear()
+
+
+def test_what_acts_on_the_outside_is_never_queued_twice() -> None:
+    sites = (site("a", mode="bound"), site("b", mode="bound"))
+    with Small(*sites, selection=msgspec.structs.replace(IN_ORDER, replication_limit=3)) as small:
+        small.submit(bag(1, kind(side_effects=True)))
+        [first] = small.take(SubmitAttempt)
+        small.step(Submitted(site="a", key=first.key, native_id="1"))
+        small.wait(1000)
+        assert not small.effects
+
+
+def test_what_a_package_asks_of_a_site_is_asked_of_every_site() -> None:
+    arm, intel = site("arm", platform="aarch64-linux"), site("intel", platform="x86_64-linux")
+    with Small(arm, intel) as small:
+        small.submit(bag(1, kind(platform="x86_64-linux")))
+        assert {each.site for each in small.take(SubmitPilot)} == {"intel"}
+        refused = small.submit(bag(1, kind(platform="riscv64-linux")), job="no")
+        assert isinstance(refused, Refused)
+        assert "riscv64-linux" in refused.message
+
+
+def test_every_stage_of_the_choice_says_something_of_a_site() -> None:
+    with Small(site("a")) as small:
+        ask(small, HibernateSite(site="a", message="for repair"))
+        why = small.engine.explain_site("a")
+        assert why is not None
+        assert why.status == "hibernated"
+        assert any("for repair" in each.message for each in why.stages)
+        assert small.engine.explain_site("b") is None
+
+
+def test_what_was_learned_of_a_site_survives_a_restart() -> None:
+    with Small(site("a")) as small:
+        small.submit(bag(6))
+        pilot = small.pilot("a")
+        for _ in range(4):
+            pilot.succeed(next(iter(pilot.held)).package)
+        small.wait(61, pilot)
+        assert told(small, payloads.SiteStanding) == ["a"]
+        again = small.restarted().engine
+        before = small.engine.selection.standing("a")
+        assert again.selection.standing("a") == before
+        assert before.earned > 0
+        ask(small, HibernateSite(site="a"))
+        again = small.restarted().engine
+        assert again.sites["a"].asleep
+        assert again.durable_state() == small.engine.durable_state()
+        small.effects.clear()
+        pilot.unread.clear()
+
+
+def test_a_pilot_where_everything_fails_in_a_row_is_told_to_leave() -> None:
+    with Small(site("a"), selection=msgspec.structs.replace(IN_ORDER, black_hole_streak=2)) as small:
+        small.submit(bag(1))
+        pilot = small.pilot("a")
+        while not pilot.left:
+            assert pilot.held
+            pilot.fail("1.1.1", "platform-failure")
+            small.wait(4000, pilot)
+            pilot.unread.clear()
+        assert told(small, payloads.SiteDrained) == ["a"]
+        small.effects.clear()
