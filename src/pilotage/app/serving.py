@@ -15,7 +15,7 @@ from pilotage.adapters.settings_files import state_folder
 from pilotage.app.book import serve_settings
 from pilotage.model.configuration import EngineSection, Settings
 from pilotage.model.demand import Capacity
-from pilotage.model.site import Site
+from pilotage.model.site import LOCAL_DATA_HANDLING, Site
 from pilotage.model.version import VERSION
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def engine_settings(patience: EngineSection) -> EngineSettings:
 def local_site(slots: int, folder: Path) -> Site:
     """The computer that we are on as a site, with so many slots, all of its memory, and the room where it keeps its state."""
     capacity = Capacity(cores_hundredths=100 * slots, memory_bytes=memory_here(), scratch_bytes=scratch_here(folder))
-    return Site(name=LOCAL, kind="local", capacity=capacity, pilots_max=1)
+    return Site(name=LOCAL, kind="local", capacity=capacity, pilots_max=1, data_handling=LOCAL_DATA_HANDLING)
 
 
 def cores_here() -> int:

@@ -20,6 +20,10 @@ AMOUNT_UNKNOWN = 2**53 - 1
 """Of memory or scratch at a site that does not say how much it has: it is not held against it."""
 
 
+LOCAL_DATA_HANDLING = ("folder",)
+"""Here the files of a job are at hand: a local site handles data without anything being said about it."""
+
+
 class Site(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A site: how work gets there, and the largest thing it can run."""
 

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from pilotage.model.definition import Count, Positive, Seconds, Value
 from pilotage.model.demand import Capacity
-from pilotage.model.site import AMOUNT_UNKNOWN, Site, SiteMode
+from pilotage.model.site import AMOUNT_UNKNOWN, LOCAL_DATA_HANDLING, Site, SiteMode
 
 SITES_VERSION = 1
 SITE_NAME_FORM = "letters, digits, '.', '_' and '-', starting with a letter, at most 60"
@@ -104,7 +104,7 @@ def site_of(entry: SiteEntry) -> Site:
         job_types=entry.job_types,
         node_names=entry.node_names,
         scratch_bytes=entry.scratch_bytes,
-        data_handling=entry.data_handling,
+        data_handling=entry.data_handling or (LOCAL_DATA_HANDLING if entry.kind == "local" else ()),
         stores=entry.stores,
         software=entry.software,
         users=entry.users,
