@@ -385,7 +385,7 @@ class Scheduler:
     def act_elsewhere(self) -> None:
         """Something about a pilot, a node, a site or the service itself."""
         site, pilot = self.chance.choice(SITES), f"pilot{self.chance.randint(1, 2)}"
-        match self.chance.randint(0, 6):
+        match self.chance.randint(0, 7):
             case 0:
                 self.say(self._any(), "PilotRequested", {"pilot": pilot}, site=site, slots=self.chance.randint(0, 4))
             case 1:
@@ -398,8 +398,26 @@ class Scheduler:
             case 4:
                 self.say(self._any(), "SiteDescribed", {"site": site}, kind="slurm", status=self.chance.choice("ab"))
             case 5:
+                self._tell_of_a_site(site)
+            case 6:
                 self.say("service", "Noted", {}, text="the engine was restarted")
                 self._engine += 1
                 self._seen[f"engine-{self._engine}"] = len(self.events)
             case _:
                 self.say(self._any(), "Noted", {"site": site}, text="power cut")
+
+    def _tell_of_a_site(self, site: str) -> None:
+        score, learned = self.chance.uniform(-10, 10), self.chance.choice(("", "{}"))
+        match self.chance.randint(0, 4):
+            case 0:
+                self.say("service", "SiteHibernated", {"site": site}, reason="black-hole", score=0.0, learned=learned)
+            case 1:
+                self.say("service", "SiteWoken", {"site": site}, reason="head-of-queue", score=score, learned=learned)
+            case 2:
+                status = self.chance.choice(("candidate", "hibernated"))
+                self.say("service", "SiteStanding", {"site": site}, status=status, score=score, learned=learned)
+            case 3:
+                self.say("service", "SiteDrained", {"site": site}, kind="node", name="node1", message="3 in a row")
+            case _:
+                passed = self.chance.random() < 0.5
+                self.say("service", "SiteProbed", {"site": site}, passed=passed, seconds=self.chance.uniform(0, 90))

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.book.codec import Checked, Codec
+from pilotage.engine.selection.settings import SelectionSettings
 from pilotage.model import payloads
 from pilotage.model.demand import Capacity
 from pilotage.model.effects import SubmitAttempt, SubmitPilot
@@ -32,8 +33,8 @@ NUMBERS = st.one_of(st.none(), st.floats(allow_nan=True), st.integers(-(2**70), 
 class Known:
     """A service with a pilot, a request, a bound attempt, and something under way."""
 
-    def __init__(self) -> None:
-        self.small = small = Small(site("a", cores=2, pilots=2), site("c", mode="bound"))
+    def __init__(self, **settings: Any) -> None:
+        self.small = small = Small(site("a", cores=2, pilots=2), site("c", mode="bound"), **settings)
         small.submit(bag(8, kind(memory_bytes=0)))
         self.pilot = small.pilot()
         self.keys = [each.key for each in small.take(SubmitPilot)]
@@ -128,7 +129,7 @@ def test_every_event_that_is_written_can_be_read(data: st.DataObject) -> None:
 
 
 def test_more_replicas_than_an_event_can_name_are_refused() -> None:
-    known = Known()
+    known = Known(selection=SelectionSettings(max_replicas=2 * REPLICAS_MAX))
     known.small.watched = False
     package = known.refs[0].package
     asked = [Asked(token=n, operation=Replicate(job=JOB, package=package)) for n in range(REPLICAS_MAX + 5)]

@@ -273,8 +273,11 @@ def test_a_missing_value_satisfies_only_denials(query: Query) -> None:
 def served(draw: st.DrawFn) -> tuple[Query, Target, frozenset[str]]:
     """A query over a target, and what is indexed there."""
     target = draw(st.sampled_from(Target))
+    query = draw(queries(target))
     names = draw(st.frozensets(st.sampled_from([*ATTRIBUTES, "tag.x"])))
-    return draw(queries(target)), target, names
+    if draw(st.booleans()):  # an index for what is asked: by chance alone there is seldom one
+        names |= {each.name for each in query.conditions}
+    return query, target, names
 
 
 def is_served(query: Query, target: Target, names: frozenset[str]) -> bool:
