@@ -196,7 +196,8 @@ def test_the_first_node_is_lost_with_its_agent_and_the_program_is_run_again(
     run.cluster.start_node(first)
     run.place.run("attach", job)
     assert len(check_result(run)) == NODES
-    assert run.events("AttemptLost")[0]["data"]["reason"] == "platform-failure"
+    # Whoever notices first: the service, which hears nothing more, or the batch system.
+    assert run.events("AttemptLost")[0]["data"]["reason"] in ("unheard", "platform-failure")
 
 
 def test_a_package_that_is_killed_ends_on_all_its_nodes(run: ClusterRun, program: Path, tmp_path: Path) -> None:
@@ -206,5 +207,5 @@ def test_a_package_that_is_killed_ends_on_all_its_nodes(run: ClusterRun, program
     run.place.run("kill", f"{job}/1.1.1")
     wait_until(lambda: not processes_with(str(tmp_path / "begun")), "no rank is left")
     wait_until(lambda: not run.queued(), "its batch job is over")
-    assert run.place.told("status")["job"]["state"] == "CANCELLED"
+    assert run.place.told("status", f"{job}/1.1.1")["package"]["state"] == "CANCELLED"
     assert run.events("CommitGranted") == []

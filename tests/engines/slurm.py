@@ -68,7 +68,7 @@ SlurmctldTimeout=10
 BatchStartTimeout=10
 MessageTimeout=5
 KillWait=2
-MinJobAge=300
+MinJobAge={remembered_seconds}
 InactiveLimit=0
 JobRequeue=1
 MaxArraySize={array_max}
@@ -107,8 +107,12 @@ class SlurmCluster:
         node_seconds: int = 10,
         network: bool = False,
         hostnames: bool = False,
+        remembered_seconds: int = 300,
     ) -> None:
-        """Install Slurm where it is missing, and start a cluster; a node that is silent for so long counts as lost."""
+        """Install Slurm where it is missing, and start a cluster; a node that is silent for so long counts as lost.
+
+        What has ended is listed for `remembered_seconds`, or somewhat longer.
+        """
         self._programs = ensure_programs(PROGRAMS, packages=PACKAGES)
         self.name = name
         self._hostnames = hostnames
@@ -131,6 +135,7 @@ class SlurmCluster:
                 array_max=ARRAY_MAX,
                 jobs_max=jobs_max,
                 node_seconds=node_seconds,
+                remembered_seconds=remembered_seconds,
                 nodes="\n".join(written),
                 names=f"{name}n[1-{nodes}]",
             )
