@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
+import sqlite3
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +42,14 @@ class ClusterRun:
         wait_until(lambda: find_service(self.place.state) is None, "the service is gone")
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        """What the book has of a type, in order."""
-        return [*self.place.told("events", "--query", f"type={kind}")["events"]]
+        """What the book has of a type about packages, in order: package, attempt and data."""
+        asked = "SELECT stage, line, number, attempt, data FROM events WHERE type = ? ORDER BY position"
+        with closing(sqlite3.connect(f"file:{self.place.state}/book.sqlite?mode=ro", uri=True)) as book:
+            found = book.execute(asked, (kind,)).fetchall()
+        return [
+            {"package": f"{stage}.{line}.{number}", "attempt": attempt, "data": json.loads(data)}
+            for stage, line, number, attempt, data in found
+        ]
 
     def running(self) -> list[str]:
         """The nodes of each batch job that runs, as the cluster writes them."""
@@ -87,8 +96,6 @@ def cluster_run(folder: Path, cluster: SlurmCluster, entry: Mapping[str, Any] | 
 
 
 def _free_port() -> int:
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pilotage.service.announcement import find_service
 from tests.cluster_runs import ClusterRun, cluster_run
 from tests.engines.capsule import CannotIsolate
 from tests.engines.slurm import SlurmCluster
@@ -50,11 +53,35 @@ stages:
 def cluster() -> Iterator[SlurmCluster]:
     """Two nodes that know their names, in a cluster that soon forgets what has ended."""
     try:
-        found = SlurmCluster("b", nodes=2, cpus=8, hostnames=True, remembered_seconds=2)
+        found = SlurmCluster("b", nodes=2, cpus=8, hostnames=True, node_seconds=5, remembered_seconds=2)
     except CannotIsolate as error:
         pytest.skip(f"privilege: {error}")
     with found:
         yield found
+
+
+@contextmanager
+def site_agent(run: ClusterRun, folder: Path) -> Iterator[None]:
+    """The agent of the site, as its user starts it there, while the block runs."""
+    archive, token = folder / "agent.pyz", folder / "lyon.token"
+    run.place.run("site", "pack", "--output", str(archive))
+    run.place.run("site", "token", "lyon", "--output", str(token))
+    found = find_service(run.place.state)
+    assert found is not None
+    words = ["site", f"--server={found.url}", "--site=lyon", f"--folder={folder / 'there'}", f"--token-file={token}"]
+    with (folder / "agent.log").open("wb") as said:
+        agent = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(archive), *words, "--listen=127.0.0.1:0"],
+            env=run.place.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+        )
+    try:
+        yield
+    finally:
+        agent.terminate()
+        agent.wait(30)
 
 
 @pytest.fixture
@@ -102,6 +129,24 @@ def test_every_package_has_a_batch_job_of_its_own_and_each_way_to_end_its_reason
     assert len(run.events("AttemptStarted")) == PACKAGES + 4
 
 
+def test_what_is_killed_in_the_queue_is_taken_out_of_it(run: ClusterRun, tmp_path: Path) -> None:
+    run.cluster.drain()
+    try:
+        run.place.document(WAITING.format(folder=tmp_path))
+        job = str(run.place.told("submit")["job"])
+        wait_until(lambda: len(run.events("AttemptQueued")) == 4, "all of them wait in the queue")
+        assert len(run.queued()) == 4
+        run.place.run("kill", f"{job}/1.2.1")
+        wait_until(lambda: len(run.queued()) == 3, "its batch job is gone")
+        run.place.run("kill", job)
+        wait_until(lambda: not run.queued(), "all are gone")
+    finally:
+        run.cluster.resume()
+    assert run.place.told("status", job)["job"]["state"] == "CANCELLED"
+    assert run.events("AttemptStarted") == []
+
+
+@pytest.mark.slow
 def test_what_ran_on_a_lost_node_is_run_again(run: ClusterRun, tmp_path: Path) -> None:
     run.place.document(WAITING.format(folder=tmp_path))
     job = str(run.place.told("submit")["job"])
@@ -133,6 +178,7 @@ def test_a_service_that_is_killed_finds_its_batch_jobs_again_and_does_nothing_tw
     assert len(run.events("CommitGranted")) == 4
 
 
+@pytest.mark.slow
 def test_a_batch_job_that_was_ended_and_forgotten_while_the_service_was_down_is_missed(
     run: ClusterRun, tmp_path: Path
 ) -> None:
@@ -154,3 +200,13 @@ def test_a_batch_job_that_was_ended_and_forgotten_while_the_service_was_down_is_
     assert lines(tmp_path / "begun") == ["1", "2", "3", "4"]
     assert Counter(each["attempt"] for each in run.events("AttemptCreated")) == {1: 4, 2: 1}
     assert len(run.events("CommitGranted")) == 4
+
+
+def test_the_agent_of_a_site_submits_a_batch_job_for_each_package(cluster: SlurmCluster, tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    with cluster_run(tmp_path, cluster, {"started_by": "agent"}) as run, site_agent(run, tmp_path):
+        run.place.document(WAITING.format(folder=tmp_path))
+        run.place.run("run")
+        assert lines(tmp_path / "begun") == ["1", "2", "3", "4"]
+        assert len({each["data"]["native_id"] for each in run.events("AttemptQueued")}) == 4
+        wait_until(lambda: not run.queued(), "no batch job is left")

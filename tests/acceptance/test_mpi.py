@@ -86,7 +86,7 @@ def cluster() -> Iterator[SlurmCluster]:
     """Three nodes that know their names, so that one may be lost."""
     ensure_programs(["srun"], packages=["slurm-client"])
     try:
-        found = SlurmCluster("m", nodes=3, cpus=4, hostnames=True)
+        found = SlurmCluster("m", nodes=3, cpus=4, hostnames=True, node_seconds=5)
     except CannotIsolate as error:
         pytest.skip(f"privilege: {error}")
     with found:
@@ -184,6 +184,7 @@ def test_a_node_that_is_lost_is_no_fault_of_the_program_which_is_run_again(
     assert f"on node {other}" in ends[0]["data"]["exit_message"]
 
 
+@pytest.mark.slow
 def test_the_first_node_is_lost_with_its_agent_and_the_program_is_run_again(
     run: ClusterRun, program: Path, tmp_path: Path
 ) -> None:
