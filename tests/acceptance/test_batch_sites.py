@@ -96,7 +96,7 @@ def ssh_for(server: SshServer, cluster: SlurmCluster, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("way", ["pilots here", "bound here", "pilots over ssh"])
+@pytest.mark.parametrize("way", ["pilots here", "bound here", "pilots over ssh", "bound over ssh"])
 def test_twenty_packages_are_run_by_agents_that_a_batch_system_started(
     slurm_cluster: SlurmCluster, ssh_server: SshServer, tmp_path: Path, way: str
 ) -> None:

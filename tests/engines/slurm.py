@@ -68,7 +68,7 @@ SlurmctldTimeout=10
 BatchStartTimeout=10
 MessageTimeout=5
 KillWait=2
-MinJobAge=300
+MinJobAge={remembered_seconds}
 InactiveLimit=0
 JobRequeue=1
 MaxArraySize={array_max}
@@ -93,6 +93,7 @@ class SlurmCluster:
     Where no port is named, free ones are found.
 
     With `network` the whole cluster has a network of its own, without a way out; its commands then go after `within`.
+    With `hostnames` each node calls itself by its name, as programs that span several nodes need it.
     """
 
     def __init__(
@@ -105,17 +106,23 @@ class SlurmCluster:
         jobs_max: int = 20_000,
         node_seconds: int = 10,
         network: bool = False,
+        hostnames: bool = False,
+        remembered_seconds: int = 300,
     ) -> None:
-        """Install Slurm where it is missing, and start a cluster; a node that is silent for so long counts as lost."""
+        """Install Slurm where it is missing, and start a cluster; a node that is silent for so long counts as lost.
+
+        What has ended is listed for `remembered_seconds`, or somewhat longer.
+        """
         self._programs = ensure_programs(PROGRAMS, packages=PACKAGES)
         self.name = name
+        self._hostnames = hostnames
         self.nodes = [f"{name}n{number}" for number in range(1, nodes + 1)]
         self.folder = Path(tempfile.mkdtemp(prefix=f"pilotage-slurm-{name}-"))
         self.folder.chmod(0o755)  # its users are others
         base_port = base_port or _free_ports(nodes + 1)
         host = socket.gethostname().partition(".")[0]
         written = [
-            _NODE.format(node=node, host=host, port=base_port + number, cpus=cpus)
+            _NODE.format(node=node, host=node if hostnames else host, port=base_port + number, cpus=cpus)
             for number, node in enumerate(self.nodes, 1)
         ]
         self.configuration = self.folder / "slurm.conf"
@@ -128,10 +135,13 @@ class SlurmCluster:
                 array_max=ARRAY_MAX,
                 jobs_max=jobs_max,
                 node_seconds=node_seconds,
+                remembered_seconds=remembered_seconds,
                 nodes="\n".join(written),
                 names=f"{name}n[1-{nodes}]",
             )
         )
+        hosts = "".join(f"127.0.0.1 {node}\n" for node in self.nodes)
+        (self.folder / "hosts").write_text(Path("/etc/hosts").read_text() + hosts)
         (self.folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
         for folder in ("state", "spool", "log"):
             (self.folder / folder).mkdir()
@@ -195,7 +205,9 @@ class SlurmCluster:
     def start_node(self, node: str) -> None:
         """Start a node, or its daemon where only that is gone."""
         if node not in self._capsules:
-            self._capsules[node] = Capsule(beside=self._head)
+            self._capsules[node] = Capsule(beside=self._head, hostname=node if self._hostnames else "")
+            if self._hostnames:
+                self._capsules[node].run("mount", "--bind", str(self.folder / "hosts"), "/etc/hosts")
         words = (self._programs["slurmd"], "-N", node, "-f", str(self.configuration))
         self._capsules[node].run(*words, environment=self.environment())
 

@@ -103,6 +103,23 @@ def test_a_site_that_comes_while_the_engine_runs_gets_work_and_one_that_goes_is_
         pilot.unread.clear()
 
 
+def test_what_waits_in_the_queue_of_a_site_that_goes_is_tried_elsewhere_and_what_runs_there_goes_on() -> None:
+    with Small(site("a", mode="bound", job_throttle=5.0)) as small:
+        small.submit(bag(2))
+        runs, waits = small.take(SubmitAttempt)
+        agent = small.bound(runs)
+        small.step(Submitted(site="a", key=waits.key, native_id="42"))
+        small.sites = (site("a", mode="bound"), site("b", mode="bound"))
+        small.step(SitesChanged(sites=small.sites[1:]))
+        assert [each.key for each in small.take(CancelSubmitted)] == [waits.key]
+        [again] = small.take(SubmitAttempt)
+        assert (again.site, again.ref.package, again.ref.attempt) == ("b", waits.ref.package, 2)
+        agent.succeed(runs.ref.package)
+        small.bound(again).succeed(again.ref.package)
+        assert small.standings() == {"done": ["1.1.1", "1.2.1"]}
+        small.take(CancelSubmitted)
+
+
 def test_a_site_that_goes_and_comes_back_is_used_again() -> None:
     with Small(site("a")) as small:
         small.submit(bag(1))

@@ -83,6 +83,7 @@ def test_the_engine_knows_of_a_site_what_one_pilot_has() -> None:
         (one("name: lyon, kind: slurm, address: ssh://-oProxyCommand=x"), "bad-address"),
         (one("name: lyon, kind: slurm, address: 'ssh://me:secret@host'"), "bad-address"),
         (one("name: here, kind: local, mode: bound"), "misplaced-field"),
+        (one("name: here, kind: local, nodes_max: 2"), "misplaced-field"),
         (one("name: lyon, kind: slurm, mode: pilot"), "unknown-choice"),
     ],
 )

@@ -9,14 +9,16 @@ from contextlib import contextmanager
 import pytest
 
 from pilotage.model.demand import Demand
-from pilotage.model.effects import SubmitPilot
+from pilotage.model.effects import SubmitAttempt, SubmitPilot
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.reports import AnyReport, SiteSeen, Submitted
 from pilotage.model.site_entry import SiteEntry
 from pilotage.model.site_exchange import SiteSays
 from pilotage.ports import SeenAtSite, SiteUnreachable
 from pilotage.service.running.agent_site import AgentSettings, UnknownSite
-from pilotage.service.running.workers import SiteWorkers, Way, ways_of
+from pilotage.service.running.workers import SiteWorkers, Way, expected_at, has_something, ways_of
+from tests.small_engine import Small
+from tests.small_plans import bag, site
 
 WAIT_SECONDS = 20.0
 
@@ -106,3 +108,28 @@ def test_the_agent_of_a_site_is_heard_where_there_is_one() -> None:
 def test_ways_are_told_apart() -> None:
     batch, settings = Batch(), AgentSettings(entry=SiteEntry(name="far", kind="slurm"))
     assert ways_of({"lyon": batch, "far": settings}) == ({"lyon": batch}, {"far": settings})
+
+
+def test_pilots_and_bound_attempts_are_expected_from_when_the_batch_system_took_them_until_they_are_over() -> None:
+    with Small(site("a", mode="bound"), site("b")) as small:
+        small.submit(bag(1))
+        [effect] = small.take(SubmitAttempt)
+        assert (expected_at("a", small.engine), has_something("a", small.engine)) == ([], True)
+        small.step(Submitted(site="a", key=effect.key, native_id="42"))
+        assert expected_at("a", small.engine) == expected_at("a", small.restarted().engine) == [effect.key]
+        agent = small.bound(effect)
+        assert expected_at("a", small.engine) == [effect.key]
+        agent.succeed("1.1.1")
+        assert expected_at("a", small.engine) == []
+        assert (expected_at("b", small.engine), has_something("b", small.engine)) == ([], False)
+        agent.unread.clear()
+
+
+def test_a_pilot_is_expected_at_its_site() -> None:
+    with Small(site("a")) as small:
+        small.submit(bag(1))
+        [effect] = small.take(SubmitPilot)
+        assert expected_at("a", small.engine) == []
+        small.step(Submitted(site="a", key=effect.key, native_id="42"))
+        assert expected_at("a", small.engine) == [effect.key]
+        assert expected_at("nowhere", small.engine) == []

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pilotage.agent import diagnosis
+from pilotage.agent.allocation import lost_node
 from pilotage.agent.containers import remove_container
 from pilotage.agent.diagnosis import Failure
 from pilotage.agent.environment import OWN_NAMES, own_entries, threads_of
@@ -195,6 +196,12 @@ class Application:
                 os.close(descriptor)
             if removal and (self._watch.stopped is not None or self._commands.left_behind):
                 remove_container(removal)
+        if self._demand.get("nodes", 1) > 1 and ended.exit_status != 0 and (lost := lost_node()):
+            number, status = ended.signal_number, ended.exit_status
+            message = f"{what} lost a node of its batch job: {lost}"
+            return Failure(
+                "platform-failure", message, code="EXECUTION_FAILED", exit_status=status, signal_number=number
+            )
         if container and ended.exit_status == _ENGINE_FAILED:
             return Failure("platform-failure", f"{argv[0]!r} could not run the container", exit_status=_ENGINE_FAILED)
         return self._failure_of(ended, what, argv=binary["argv"], in_container=bool(container))

@@ -13,7 +13,8 @@ _OURS = "PILOTAGE_"
 OWN_NAMES = tuple(
     f"{_OURS}{name}"
     for name in (
-        "JOB", "PACKAGE", "ATTEMPT", "PATH", "EPOCH", "INDEX", "SEEN", "CORES", "MEMORY_BYTES", "GPUS", "SCRATCH", "FOLDER",
+        "JOB", "PACKAGE", "ATTEMPT", "PATH", "EPOCH", "INDEX", "SEEN", "CORES", "MEMORY_BYTES", "GPUS",
+        "NODES", "SCRATCH", "FOLDER",
     )
 )  # fmt: skip
 
@@ -47,15 +48,18 @@ def own_entries(
     if spools:
         text = f"{text}\0PILOTAGE_SPOOL={spools}/{spool_name(ref)}"
     given = (demand.get("cores_hundredths", 100), demand.get("memory_bytes", 0), demand.get("gpus", 0))
-    return [*os.fsencode(text).split(b"\0"), *_common_entries(*given, scratch, work["folder"])]
+    common = _common_entries(*given, demand.get("nodes", 1), scratch, work["folder"])
+    return [*os.fsencode(text).split(b"\0"), *common]
 
 
 @lru_cache(maxsize=256)
-def _common_entries(cores_hundredths: int, memory_bytes: int, gpus: int, scratch: str, folder: str) -> list[bytes]:
+def _common_entries(
+    cores_hundredths: int, memory_bytes: int, gpus: int, nodes: int, scratch: str, folder: str
+) -> list[bytes]:
     """The part that is the same for most attempts of a slot."""
     text = (
         f"PILOTAGE_CORES={cores_hundredths / 100:g}\0PILOTAGE_MEMORY_BYTES={memory_bytes}\0PILOTAGE_GPUS={gpus}\0"
-        f"PILOTAGE_SCRATCH={scratch}\0PILOTAGE_FOLDER={folder}"
+        f"PILOTAGE_NODES={nodes}\0PILOTAGE_SCRATCH={scratch}\0PILOTAGE_FOLDER={folder}"
     )
     return os.fsencode(text).split(b"\0")
 
@@ -85,7 +89,12 @@ class Environments:
 
 
 def threads_of(demand: Mapping[str, Any]) -> int:
-    """How many threads fit the cores of an attempt, where these are whole ones; else 0."""
+    """How many threads fit the cores of an attempt, where these are whole ones; else 0.
+
+    What spans several nodes has a process for each core.
+    """
+    if demand.get("nodes", 1) > 1:
+        return 1
     hundredths = demand.get("cores_hundredths", 100)
     return 0 if hundredths % 100 else hundredths // 100
 

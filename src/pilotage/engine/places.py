@@ -166,6 +166,7 @@ class SiteState:
 
     __slots__ = (
         "answers",
+        "bound",
         "by_request",
         "dead_starts",
         "described",
@@ -199,6 +200,9 @@ class SiteState:
         self.pilots: dict[str, PilotState] = {}
         self.by_request: dict[str, dict[str, PilotState]] = {}  # the same, by what they were asked for by
         self.requests: dict[str, PilotRequest] = {}
+        self.bound: dict[
+            str, AttemptState
+        ] = {}  # attempts that have a batch job of their own, by key, until they are over
         self.waiting: dict[str, PilotState] = {}
         self.reserved: dict[QueueClass, deque[int]] = {}
         self.stuck: dict[QueueClass, None] = {}  # classes that wait for room here

@@ -107,6 +107,8 @@ def _check_job(
             _must((standing == Standing.LIVE) == live, "live is under way", job.id, number, STANDINGS[standing])
         for attempt in work.attempts.values():
             _must(attempt.counted == (not attempt.lost), "a lost attempt takes nothing", attempt.ref)
+            has_job = attempt.site.bound.get(attempt.key) is attempt
+            _must(has_job == (attempt.counted and bool(attempt.key)), "a batch job of its own", attempt.ref)
             used[attempt.site.name, attempt.shape] += attempt.counted
             pilot = engine.pilots.get(attempt.pilot)
             if attempt.counted and pilot is not None:
@@ -129,6 +131,8 @@ def _check_site(engine: Engine, site: SiteState, used: Counter[tuple[str, int]])
         for number in numbers:
             work = queue.job.work.get(number)
             _must(work is not None and work.bound is site, "a reservation of a package bound here", site.name, number)
+    for attempt in site.bound.values():
+        _must(attempt.counted and attempt.site is site, "a bound attempt of its site", site.name, attempt.ref)
     for pilot in site.pilots.values():
         _must(engine.pilots.get(pilot.name) is pilot, "a pilot of its site", pilot.name)
         taken = [0, 0, 0, 0]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pilotage.engine.behaviour import drain, is_probe, learned, probed
 from pilotage.engine.dispatch import release_site
+from pilotage.engine.on_pilots import lose
 from pilotage.engine.places import SiteState
 from pilotage.engine.provisioning import submit_pilot
 from pilotage.engine.selection.filters import described
@@ -70,7 +71,7 @@ def _describe(engine: Engine, site: SiteState) -> None:
 
 
 def _remove(engine: Engine, site: SiteState) -> None:
-    """Nothing more goes there: what runs goes on, what is reserved goes elsewhere, and pilots leave when they are idle."""
+    """Nothing more goes there: what runs goes on, what waits there goes elsewhere, and pilots leave when they are idle."""
     site.removed = True
     release_site(engine, site)
     engine.selection.remove(site.name)
@@ -80,6 +81,9 @@ def _remove(engine: Engine, site: SiteState) -> None:
     for request in site.requests.values():
         if not request.spoke:
             engine.effects.append(CancelSubmitted(site=site.name, key=request.key))
+    for attempt in list(site.bound.values()):
+        if not attempt.leased:  # what waits in its queue may wait there for ever
+            lose(engine, attempt, reason="rescheduled", message=_GONE)
     gone = payloads.SiteDescribed(kind=site.site.kind, status="removed", mode=site.site.mode)
     engine.write(gone, site=site.name)
 

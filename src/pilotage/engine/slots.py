@@ -42,6 +42,8 @@ def vacate(engine: Engine, attempt: AttemptState, cause: Cause, node: str = "") 
             engine.changes += engine.selection.succeeded_late(site.name, at=engine.stamp)
         return
     attempt.counted = False
+    if attempt.key:
+        del site.bound[attempt.key]
     engine.openings.free(site, attempt.shape)
     pilot = engine.pilots.get(attempt.pilot)
     changes = engine.selection.ended_at(
@@ -75,6 +77,8 @@ def occupy(engine: Engine, attempt: AttemptState) -> None:
 def hold(engine: Engine, attempt: AttemptState) -> None:
     """Take what an attempt takes of its pilot; the room at its site is taken already."""
     attempt.counted = True
+    if attempt.key:
+        attempt.site.bound[attempt.key] = attempt
     selection, place = engine.selection, attempt.site.place
     selection.created_at(place, attempt.created_at, _activity(engine, attempt))
     if attempt.leased:

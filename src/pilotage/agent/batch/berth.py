@@ -59,6 +59,7 @@ class Berth:
         return self._wanted(
             key,
             options,
+            scratch_folder=self.scratch_folder,
             count=count,
             cores=self.slots,
             memory_bytes=self.memory_bytes,
@@ -69,7 +70,8 @@ class Berth:
     def attempt(self, key: str, *, serves: str, demand: Mapping[str, Any]) -> Wanted:
         """An agent for one attempt, `JOB:PACKAGE:ATTEMPT`, by the fields of its demand as they are told in JSON.
 
-        It runs once, whatever the nodes: what it starts is to start the rest.
+        It runs once, whatever the nodes: what it starts is to start the rest. Where there are several it works in the state
+        folder, which all of them see: what it starts elsewhere is to find the files of the package.
         """
         cores_hundredths, nodes = int(demand.get("cores_hundredths", 100)), int(demand.get("nodes", 1))
         memory_bytes, gpus = int(demand.get("memory_bytes", 0)), int(demand.get("gpus", 0))
@@ -78,6 +80,7 @@ class Berth:
         return self._wanted(
             key,
             [*_room(cores_hundredths, memory_bytes, gpus), f"--serves={serves}"],
+            scratch_folder=self.scratch_folder if nodes == 1 else "",
             cores=max(1, -(-cores_hundredths // 100)),
             memory_bytes=memory_bytes,
             gpus=gpus,
@@ -90,6 +93,7 @@ class Berth:
         key: str,
         options: Sequence[str],
         *,
+        scratch_folder: str,
         count: int = 1,
         cores: int,
         memory_bytes: int,
@@ -102,7 +106,7 @@ class Berth:
             f"--server={self.server}", f"--state={self.folder}/{STATE_FOLDER}", "--shared-state", f"--site={self.site}",
             *([f"--token-file={self.token_file}"] if self.token_file else []),
             *([f"--ca-file={self.ca_file}"] if self.ca_file else []),
-            *([f"--scratch-folder={self.scratch_folder}"] if self.scratch_folder else []),
+            *([f"--scratch-folder={scratch_folder}"] if scratch_folder else []),
             *([f"--wall={wall_seconds:g}"] if wall_seconds else []),
             f"--grace={self.grace_seconds:g}",
             *options,

@@ -61,8 +61,11 @@ def _feeds_others(plan: JobPlan, producer: int, final: NDArray[np.bool_]) -> boo
 
 
 def _of_package(package: Package) -> Iterator[tuple[str, str]]:
-    if package.resources.nodes > 1:
-        yield f"nodes: {package.resources.nodes}", "so far a package runs on one node"
+    if package.resources.nodes > 1 and package.container is not None:
+        yield (
+            f"container of a package of {package.resources.nodes} nodes",
+            "its launcher starts the ranks: let that start the container, as in `mpirun apptainer exec IMAGE PROGRAM`",
+        )
     if package.subjob:
         yield f"subjob: {package.subjob}", "run that document by itself first, and take its files as inputs"
     if package.role in ("service", "provisioner"):

@@ -48,7 +48,7 @@ from pilotage.service.running.site_messages import SiteDeed, asked_of_site, site
 from pilotage.service.running.site_worker import AtSite
 from pilotage.service.running.starting import snapshot_of, start_from
 from pilotage.service.running.submission import Prepared, Submission, SubmissionAnswer, prepare
-from pilotage.service.running.workers import SiteWorkers, Way, has_something
+from pilotage.service.running.workers import SiteWorkers, Way, expected_at, has_something
 from pilotage.service.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -353,13 +353,7 @@ class Runner:
         self._driver.receive(Asked(token=_NOBODY, operation=Hold(job=job, message=message)))
 
     def _expected(self, site: str) -> list[str]:
-        """What a site said that it took, and that is not over."""
-
-        def keys(engine: Engine) -> list[str]:
-            state = engine.sites.get(site)
-            return [key for key, request in state.requests.items() if request.native_id] if state is not None else []
-
-        return self._driver.ask(keys).result()
+        return self._driver.ask(partial(expected_at, site)).result()
 
     # --- for the expander ---
 

@@ -1,0 +1,81 @@
+"""An attempt that spans several nodes, as its agent sees it: how it is started, what it is told, and a node that is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pilotage.agent.allocation import Called, lost_node
+from pilotage.agent.batch.berth import Berth
+from pilotage.agent.environment import own_entries, threads_of
+
+IN_SLURM = {"SLURM_JOB_NUM_NODES": "3", "SLURMD_NODENAME": "n1"}
+BERTH = Berth(site="lyon", folder="/shared/lyon", agent="/shared/agent.pyz", server="https://here:8642")
+ALL_WELL = Called(0)
+NO_SUCH_PROGRAM = Called(None, "No such file or directory")
+TOO_LATE = Called(None, in_time=False)
+NO_CONNECTION = Called(233, "srun: error: failed on node n2\nsrun: Job step aborted\n")
+
+
+class Srun:
+    """Answers of srun: to the call of all nodes, and to that of this one alone."""
+
+    def __init__(self, everywhere: Called, here: Called) -> None:
+        self._answers = {"3": everywhere, "1": here}
+        self.calls: list[Sequence[str]] = []
+
+    def __call__(self, words: Sequence[str]) -> Called:
+        self.calls.append(words)
+        (count,) = [word.partition("=")[2] for word in words if word.startswith("--nodes=")]
+        return self._answers[count]
+
+
+@pytest.mark.parametrize(
+    "everywhere, here, told",
+    [
+        (ALL_WELL, ALL_WELL, ""),
+        (NO_CONNECTION, ALL_WELL, "srun: error: failed on node n2"),
+        (TOO_LATE, ALL_WELL, "no answer in 30 s"),
+        # Where this node does not answer either, jobs may not ask, or the batch system is down: that says nothing.
+        (NO_CONNECTION, NO_CONNECTION, ""),
+        (TOO_LATE, TOO_LATE, ""),
+        (NO_SUCH_PROGRAM, ALL_WELL, ""),
+    ],
+)
+def test_a_node_is_lost_where_this_one_answers_and_not_all_of_them_do(
+    everywhere: Called, here: Called, told: str
+) -> None:
+    assert lost_node(IN_SLURM, Srun(everywhere, here)) == told
+
+
+def test_this_node_is_asked_by_its_name() -> None:
+    srun = Srun(NO_CONNECTION, ALL_WELL)
+    lost_node(IN_SLURM, srun)
+    assert ["--nodelist=n1" in words for words in srun.calls] == [False, True]
+
+
+@pytest.mark.parametrize("environment", [{}, {"SLURM_JOB_NUM_NODES": "1", "SLURMD_NODENAME": "n1"}])
+def test_nobody_is_asked_where_there_are_no_other_nodes(environment: dict[str, str]) -> None:
+    srun = Srun(NO_CONNECTION, ALL_WELL)
+    assert lost_node(environment, srun) == ""
+    assert srun.calls == []
+
+
+def test_the_files_of_several_nodes_are_where_all_of_them_see_them() -> None:
+    alone = BERTH.attempt("j:1.1.1:1", serves="j:1.1.1:1", demand={"nodes": 1})
+    wide = BERTH.attempt("j:1.1.1:1", serves="j:1.1.1:1", demand={"nodes": 4, "cores_hundredths": 200})
+    assert "--scratch-folder=$TMPDIR" in alone.command
+    assert not any(word.startswith("--scratch-folder") for word in wide.command)
+    assert (alone.nodes, wide.nodes, wide.cores) == (1, 4, 2)
+    assert "--scratch-folder=$TMPDIR" in BERTH.pilots("p-1").command
+
+
+def test_an_application_is_told_its_nodes_and_has_one_thread_for_each_process_there() -> None:
+    wide = {"nodes": 4, "cores_hundredths": 800}
+    assignment = {"ref": {"job": "j", "package": "1.1.1", "attempt": 1}, "demand": wide}
+    work = {"path": "j/001/001/001", "index": 1, "folder": "/work"}
+    entries = own_entries(assignment, work, scratch="/scratch")
+    assert {b"PILOTAGE_NODES=4", b"PILOTAGE_CORES=8"} <= {*entries}
+    assert b"PILOTAGE_NODES=1" in own_entries({**assignment, "demand": {}}, work, scratch="/scratch")
+    assert (threads_of(wide), threads_of({"cores_hundredths": 800})) == (1, 8)
