@@ -42,6 +42,24 @@ def test_a_platform_failure_puts_a_site_to_sleep_and_its_reservations_go_elsewhe
         pilot.unread.clear()
 
 
+def test_a_pilot_that_is_outrun_while_it_is_silent_puts_its_site_to_sleep_until_another_there_ends_well() -> None:
+    with Small(site("a"), site("b")) as small:
+        small.submit(bag(2))
+        silent, speaking = small.pilot("a"), small.agent("a-1.1", site="a", request="a-1")
+        speaking.exchange()
+        assert (silent.packages, speaking.packages) == (["1.1.1"], ["1.2.1"])
+        other = small.agent("b-0.1", site="b", request="b-0")
+        small.wait(61, speaking, other)
+        other.exchange()
+        other.succeed("1.1.1")
+        assert told(small, payloads.SiteHibernated) == ["a"]
+        speaking.succeed("1.2.1")
+        assert told(small, payloads.SiteWoken) == ["a"]
+        small.effects.clear()
+        for each in (speaking, other):
+            each.unread.clear()
+
+
 def test_nothing_is_submitted_to_a_site_that_sleeps_until_somebody_wakes_it() -> None:
     with Small(site("a")) as small:
         assert isinstance(ask(small, HibernateSite(site="a", message="for repair")), Accepted)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pilotage.engine.behaviour import not_submitting, unsettle
 from pilotage.engine.classes import template_of
+from pilotage.engine.histories import UNHEARD
 from pilotage.engine.parts import AttemptState
 from pilotage.engine.readiness import reconsider
 from pilotage.engine.selection.causes import Cause, cause_of
@@ -25,7 +26,9 @@ OWING_MAX = 10_000
 
 def let_go(engine: Engine, attempt: AttemptState) -> None:
     """Nobody waits for an attempt any more: what it took is free, and a queued one is taken out of its batch system."""
-    vacate(engine, attempt, cause_of(attempt.lost_reason) if attempt.lost else "nobody")
+    # One that was outrun while its pilot was silent is a failure of its place: it would have been lost a little later.
+    fault = attempt.lost_reason if attempt.lost else UNHEARD if attempt.suspect else ""
+    vacate(engine, attempt, cause_of(fault) if fault else "nobody")
     if attempt.pilot:
         engine.told[attempt.pilot] = None
         site, why = attempt.site.name, attempt.lost_reason
