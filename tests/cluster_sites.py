@@ -76,6 +76,11 @@ class ClusterSite:
         self.agent = AgentProcess([*self.words(), *words], environment={}, log=log)
         self.agent.start()
 
+    def end_agent(self) -> None:
+        """Let go of the agent, which ends with its cluster."""
+        if self.agent is not None:
+            self.agent.kill()
+
     @property
     def folder(self) -> Path:
         """Where the agent and its pilots keep their files."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -118,6 +119,7 @@ def three(root: Path) -> Iterator[Sites]:
             service_in(root / "home", [LYON, NANTES, RENNES], secure=True, host=SERVICE, within=center.networked)
         )
         for name, site in sites.items():
+            stack.callback(site.end_agent)
             site.start_agent(service, *([f"--listen={INSIDE}:0"] if name == "nantes" else []))
         yield Sites(service, sites, slurm)
 
@@ -160,7 +162,7 @@ def test_a_job_ends_on_three_clusters_that_share_nothing_while_each_of_them_fail
         all_of.wait(lambda: all_of.done() == PACKAGES, "all packages are granted")
         status = json.loads(service.program("status", "--json"))
         book = all_of.book()
-    print(report(book, all_of.struck))
+    sys.stdout.write(report(book, all_of.struck))
     check(book, all_of.struck)
     assert (status["job"]["state"], status["job"]["counts"]["done"]) == ("DONE", PACKAGES)
     for number in range(1, PACKAGES + 1):
@@ -188,7 +190,7 @@ def report(book: Figures, struck: list[Struck]) -> str:
     lines += [f"{each.time - began:.1f} s: {each.pilot} ended: {each.data['reason']}" for each in book.of("PilotEnded")]
     last = {site: max(each.time for each in book.of("CommitGranted") if book.site_of(each) == site) for site in SITES}
     lines += [f"{at - began:.1f} s: {site}: last commit" for site, at in last.items()]
-    return "\n".join(lines)
+    return "\n".join(["", *lines, ""])
 
 
 def check(book: Figures, struck: list[Struck]) -> None:
