@@ -26,8 +26,7 @@ OWING_MAX = 10_000
 
 def let_go(engine: Engine, attempt: AttemptState) -> None:
     """Nobody waits for an attempt any more: what it took is free, and a queued one is taken out of its batch system."""
-    # One that was outrun while its pilot was silent is a failure of its place: it would have been lost a little later.
-    fault = attempt.lost_reason if attempt.lost else UNHEARD if attempt.suspect else ""
+    fault = attempt.lost_reason if attempt.lost else _silence(engine, attempt)
     vacate(engine, attempt, cause_of(fault) if fault else "nobody")
     if attempt.pilot:
         engine.told[attempt.pilot] = None
@@ -35,6 +34,15 @@ def let_go(engine: Engine, attempt: AttemptState) -> None:
         start_acting(engine, attempt.ref, attempt.number, pilot=attempt.pilot, site=site, lost_reason=why)
     if attempt.key and not attempt.leased:
         engine.effects.append(CancelSubmitted(site=attempt.site.name, key=attempt.key))
+
+
+def _silence(engine: Engine, attempt: AttemptState) -> str:
+    """Why an attempt that was outrun is the fault of its place: its pilot was silent. A silence is one fault, not one for each."""
+    pilot = engine.pilots.get(attempt.pilot) if attempt.suspect else None
+    if pilot is None or pilot.blamed_at == pilot.heard_at:
+        return ""
+    pilot.blamed_at = pilot.heard_at
+    return UNHEARD
 
 
 def vacate(engine: Engine, attempt: AttemptState, cause: Cause, node: str = "") -> None:
