@@ -53,11 +53,14 @@ def middle() -> Iterator[Capsule]:
 class ClusterSite:
     """A cluster, the cable from the service to it, and the account there."""
 
-    def __init__(self, name: str, cluster: Cluster, estate: Estate, *, center: Capsule, number: int) -> None:
-        """Lay the cable, which is the only one of this number at the center."""
+    def __init__(
+        self, name: str, cluster: Cluster, estate: Estate, *, center: Capsule, number: int, way_out: bool = True
+    ) -> None:
+        """Lay the cable, which is the only one of this number at the center; without a `way_out` it leads but to the cluster."""
         self.name, self.cluster, self.estate = name, cluster, estate
         self.cable = Cable(center, cluster.head, here=f"10.66.{number}.1", there=f"10.66.{number}.2")
-        add_route(cluster.head, SERVICE, by=self.cable.here)
+        if way_out:
+            add_route(cluster.head, SERVICE, by=self.cable.here)
         self.agent: AgentProcess | None = None
 
     def words(self, environment: Mapping[str, str] | None = None) -> list[str]:
@@ -85,6 +88,12 @@ class ClusterSite:
     def folder(self) -> Path:
         """Where the agent and its pilots keep their files."""
         return self.estate.home / ".pilotage-site"
+
+    def reaches(self, service: SiteService, node: Capsule | None = None) -> bool:
+        """Whether a process on the login node, or on another, could speak to a service."""
+        program = f"import socket; socket.create_connection(('{SERVICE}', {service.port}), 2)"
+        words = [*(node or self.cluster.head).within, PYTHON, "-c", program]
+        return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
     def sees(self, path: Path) -> bool:
         """Whether a path is there on the login node."""

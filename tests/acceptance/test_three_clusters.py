@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,8 +14,7 @@ import pytest
 
 from pilotage.model.site_entry import SiteEntry
 from tests.book_figures import Figures
-from tests.cluster_sites import PYTHON, SERVICE, ClusterSite, middle
-from tests.engines.capsule import Capsule
+from tests.cluster_sites import SERVICE, ClusterSite, middle
 from tests.engines.estates import Estate
 from tests.engines.gridengine import GridEngine
 from tests.engines.slurm import SlurmCluster
@@ -124,13 +122,6 @@ def three(root: Path) -> Iterator[Sites]:
         yield Sites(service, sites, slurm)
 
 
-def reaches(node: Capsule, service: SiteService) -> bool:
-    """Whether a process on a node could speak to the service."""
-    program = f"import socket; socket.create_connection(('{SERVICE}', {service.port}), 2)"
-    done = subprocess.run([*node.within, PYTHON, "-c", program], capture_output=True, check=False)
-    return done.returncode == 0
-
-
 def check_apart(all_of: Sites) -> None:
     """Nothing of one site, nor of the service, is in sight of another, and the nodes of one have no way out."""
     folders = {name: site.folder for name, site in all_of.sites.items()}
@@ -138,10 +129,10 @@ def check_apart(all_of: Sites) -> None:
     seen = {(a, b) for a, site in all_of.sites.items() for b, folder in folders.items() if site.sees(folder)}
     assert seen == {(name, name) for name in folders}
     assert not any(site.sees(all_of.service.state) for site in all_of.sites.values())
-    assert all(reaches(node, all_of.service) for node in all_of.slurm["lyon"].capsules)
-    head, *nodes = all_of.slurm["nantes"].capsules
-    assert reaches(head, all_of.service)
-    assert not any(reaches(node, all_of.service) for node in nodes)
+    for name, reached in (("lyon", True), ("nantes", False)):
+        site, (_, *nodes) = all_of.sites[name], all_of.slurm[name].capsules
+        assert site.reaches(all_of.service)
+        assert {site.reaches(all_of.service, node) for node in nodes} == {reached}
 
 
 def test_a_job_ends_on_three_clusters_that_share_nothing_while_each_of_them_fails(tmp_path: Path) -> None:
