@@ -135,6 +135,7 @@ def check_apart(all_of: Sites) -> None:
         assert {site.reaches(all_of.service, node) for node in nodes} == {reached}
 
 
+@pytest.mark.slow
 def test_a_job_ends_on_three_clusters_that_share_nothing_while_each_of_them_fails(tmp_path: Path) -> None:
     with three(tmp_path) as all_of:
         check_apart(all_of)
