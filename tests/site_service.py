@@ -26,9 +26,23 @@ SECONDS_MAX = 90.0
 class SiteService:
     """A service whose state is in a folder; it can be ended and started again."""
 
-    def __init__(self, folder: Path, entries: Sequence[SiteEntry], *, slots: int = 0, secure: bool = False) -> None:
-        """Say which sites it has, and whether it speaks TLS; nothing runs before `start`."""
+    def __init__(
+        self,
+        folder: Path,
+        entries: Sequence[SiteEntry],
+        *,
+        slots: int = 0,
+        secure: bool = False,
+        host: str = "127.0.0.1",
+        within: Sequence[str] = (),
+    ) -> None:
+        """Say which sites it has, whether it speaks TLS, and on what address; `within` goes before its commands.
+
+        Nothing runs before `start`.
+        """
         self.folder = folder
+        self._host = host
+        self._within = within
         self.state = folder / ".pilotage"
         self.port = free_port()
         self._entries = entries
@@ -37,21 +51,22 @@ class SiteService:
         self.ca_file = self.state / "tls" / "ca.pem"
         if secure:
             self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-            make_certificates(self.state / "tls", ["localhost"], now=time.time)
+            make_certificates(self.state / "tls", ["localhost", host], now=time.time)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"{self._scheme}://127.0.0.1:{self.port}"
+        return f"{self._scheme}://{self._host}:{self.port}"
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        told = json.dumps({"port": self.port, "slots": self._slots, "entries": msgspec.to_builtins(self._entries)})
+        about = {"host": self._host, "port": self.port, "slots": self._slots}
+        told = json.dumps({**about, "entries": msgspec.to_builtins(self._entries)})
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PILOTAGE_")}
         log = (self.folder / "service.out").open("ab")
         with log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.site_service", told],
+                [*self._within, sys.executable, "-m", "tests.site_service", told],
                 cwd=self.folder,
                 env={**kept, "PYTHONPATH": os.pathsep.join(sys.path)},
                 stdin=subprocess.DEVNULL,
@@ -86,7 +101,7 @@ class SiteService:
         """Run the command line in the folder of the service; what it printed."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PILOTAGE_")}
         done = subprocess.run(
-            [str(Path(sys.executable).with_name("pilotage")), *words],
+            [*self._within, str(Path(sys.executable).with_name("pilotage")), *words],
             cwd=self.folder,
             env={**kept, "NO_COLOR": "1"},
             capture_output=True,
@@ -142,11 +157,17 @@ class AgentProcess:
 
 @contextmanager
 def service_in(
-    folder: Path, entries: Sequence[SiteEntry], *, slots: int = 0, secure: bool = False
+    folder: Path,
+    entries: Sequence[SiteEntry],
+    *,
+    slots: int = 0,
+    secure: bool = False,
+    host: str = "127.0.0.1",
+    within: Sequence[str] = (),
 ) -> Iterator[SiteService]:
     """A service that runs as long as the block does."""
     folder.mkdir(parents=True, exist_ok=True)
-    service = SiteService(folder, entries, slots=slots, secure=secure)
+    service = SiteService(folder, entries, slots=slots, secure=secure, host=host, within=within)
     service.start()
     try:
         yield service
@@ -158,7 +179,7 @@ def _main(told: dict[str, Any]) -> int:
     from pilotage.app.serving import serve_jobs
 
     settings = Settings(
-        service=ServiceSettings(port=told["port"]),
+        service=ServiceSettings(host=told["host"], port=told["port"]),
         engine=EngineSection(interval_seconds=1.0, dead_start_seconds=1.0),
     )
 

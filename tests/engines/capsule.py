@@ -7,7 +7,7 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -29,9 +29,18 @@ class Capsule:
     """
 
     def __init__(
-        self, *, network: bool = False, beside: Capsule | None = None, hostname: str = "", remove: Path | None = None
+        self,
+        *,
+        network: bool = False,
+        beside: Capsule | None = None,
+        hostname: str = "",
+        remove: Path | None = None,
+        prepare: Sequence[str] = (),
     ) -> None:
-        """Make it; with a network of its own, or beside another in its network. A folder is removed in the end."""
+        """Make it; with a network of its own, or beside another in its network. A folder is removed in the end.
+
+        What there is to `prepare` are commands for a shell in there, such as mounts, before anything else.
+        """
         programs = ensure_programs(["unshare", "nsenter", "ip"], packages=["util-linux", "iproute2"])
         self._nsenter = programs["nsenter"]
         self.network: bool = network or (beside is not None and beside.network)
@@ -39,6 +48,7 @@ class Capsule:
         ip = programs["ip"]
         own = [flag for flag, wanted in (("--net", network), ("--uts", self._host)) if wanted]
         script = [
+            *prepare,
             # With nothing but 127.0.0.1, the resolver would not tell the address of any name.
             *([f"{ip} link set lo up", f"{ip} address add 192.0.2.1/32 dev lo"] if network else []),
             *([f"hostname {shlex.quote(hostname)}"] if hostname else []),

@@ -19,6 +19,7 @@ from types import TracebackType
 from tests.engines.capsule import Capsule, kill_in
 from tests.engines.debian import ensure_programs
 from tests.engines.errors import EngineError
+from tests.engines.estates import Estate
 
 PROGRAMS = ("qacct", "qconf", "qdel", "qmod", "qstat", "qsub", "sge_execd", "sge_qmaster")
 PACKAGES = ("gridengine-client", "gridengine-exec", "gridengine-master")
@@ -82,13 +83,16 @@ qsort_args         NONE
 class GridEngine:
     """A cell with one execution host, whose queue `main.q` has some slots; its commands go after `within`."""
 
-    def __init__(self, slots: int = 8) -> None:
-        """Install Grid Engine where it is missing, and start a cell; `close` ends it."""
+    def __init__(self, slots: int = 8, *, estate: Estate | None = None) -> None:
+        """Install Grid Engine where it is missing, and start a cell, in an estate of its own or in sight of all; `close` ends it."""
         self._programs = ensure_programs(PROGRAMS, packages=PACKAGES)
-        self.folder = Path(tempfile.mkdtemp(prefix="pilotage-gridengine-"))
+        self.folder = estate.share("engine") if estate else Path(tempfile.mkdtemp(prefix="pilotage-gridengine-"))
         self.folder.chmod(0o755)
+        self._prepare = estate.prepare if estate else ()
         self._make_folders()
-        self._head = Capsule(network=True, hostname=HOST, remove=self.folder)
+        self._head = Capsule(
+            network=True, hostname=HOST, remove=estate.folder if estate else self.folder, prepare=self._prepare
+        )
         self._node: Capsule | None = None
         try:
             self._initialise()
@@ -120,6 +124,11 @@ class GridEngine:
         return {"SGE_ROOT": str(self.folder), "SGE_CELL": "default", **ports}
 
     @property
+    def head(self) -> Capsule:
+        """Where the master runs, which is the login node, too."""
+        return self._head
+
+    @property
     def within(self) -> list[str]:
         """What goes before a command that speaks to the cell."""
         return self._head.within
@@ -140,7 +149,7 @@ class GridEngine:
     def start_node(self) -> None:
         """Start the execution host, or its daemon where only that is gone, and wait until its queue takes jobs."""
         if self._node is None:
-            self._node = Capsule(beside=self._head, hostname=HOST)
+            self._node = Capsule(beside=self._head, hostname=HOST, prepare=self._prepare)
         self._node.run(self._programs["sge_execd"], environment=self.environment())
 
         def is_ready() -> bool:

@@ -20,9 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from tests.engines.cables import Cable
 from tests.engines.capsule import Capsule, kill_in
 from tests.engines.debian import ensure_programs
 from tests.engines.errors import EngineError
+from tests.engines.estates import Estate
 from tests.engines.postgres import PORTS
 
 PROGRAMS = ("munged", "sbatch", "scancel", "scontrol", "sinfo", "slurmctld", "slurmd", "squeue")
@@ -30,12 +32,15 @@ PACKAGES = ("munge", "slurm-client", "slurm-wlm-basic-plugins", "slurmctld", "sl
 START_SECONDS_MAX = 30.0
 MEMORY_MEBIBYTES = 16_000  # said, not had
 ARRAY_MAX = 1001
+_LOOPBACK = "127.0.0.1"
+_BINDING = "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny"  # to the loopback, where the network is everybody's
+_HEAD, _NODES = "10.77.0.1", "10.77.0.2"  # of a cluster whose nodes reach nothing but its head
 _LOOK_SECONDS = 0.05
 _PAUSE = threading.Event()  # never set
 
 _CONFIGURATION = """\
 ClusterName={name}
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({address})
 SlurmctldPort={port}
 SlurmUser=root
 SlurmdUser=root
@@ -52,7 +57,7 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SwitchType=switch/none
 MpiDefault=none
-CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+{binding}
 ReturnToService=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
@@ -82,7 +87,7 @@ PartitionName=short Nodes={names} Default=NO MaxTime=5 State=UP
 PartitionName=closed Nodes={names} Default=NO AllowGroups=nobody-is-in-here State=UP
 """
 _NODE = (
-    "NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} Boards=1 SocketsPerBoard=1"
+    "NodeName={node} NodeHostname={host} NodeAddr={address} Port={port} CPUs={cpus} Boards=1 SocketsPerBoard=1"
     f" CoresPerSocket={{cpus}} ThreadsPerCore=1 RealMemory={MEMORY_MEBIBYTES} State=UNKNOWN"
 )
 
@@ -92,8 +97,10 @@ class SlurmCluster:
 
     Where no port is named, free ones are found.
 
-    With `network` the whole cluster has a network of its own, without a way out; its commands then go after `within`.
-    With `hostnames` each node calls itself by its name, as programs that span several nodes need it.
+    With `network` the whole cluster has a network of its own, without a way out; its commands then go after `within`. With
+    `routeless` its nodes have another one, from which nothing but the head is reached. An `estate` has what the computers of
+    the cluster share, and nobody else sees. With `hostnames` each node calls itself by its name, as programs that span
+    several nodes need it.
     """
 
     def __init__(
@@ -108,6 +115,8 @@ class SlurmCluster:
         network: bool = False,
         hostnames: bool = False,
         remembered_seconds: int = 300,
+        routeless: bool = False,
+        estate: Estate | None = None,
     ) -> None:
         """Install Slurm where it is missing, and start a cluster; a node that is silent for so long counts as lost.
 
@@ -117,12 +126,19 @@ class SlurmCluster:
         self.name = name
         self._hostnames = hostnames
         self.nodes = [f"{name}n{number}" for number in range(1, nodes + 1)]
-        self.folder = Path(tempfile.mkdtemp(prefix=f"pilotage-slurm-{name}-"))
+        self.folder = estate.share("engine") if estate else Path(tempfile.mkdtemp(prefix=f"pilotage-slurm-{name}-"))
         self.folder.chmod(0o755)  # its users are others
+        self._prepare = estate.prepare if estate else ()
         base_port = base_port or _free_ports(nodes + 1)
         host = socket.gethostname().partition(".")[0]
         written = [
-            _NODE.format(node=node, host=node if hostnames else host, port=base_port + number, cpus=cpus)
+            _NODE.format(
+                node=node,
+                host=node if hostnames else host,
+                address=_NODES if routeless else _LOOPBACK,
+                port=base_port + number,
+                cpus=cpus,
+            )
             for number, node in enumerate(self.nodes, 1)
         ]
         self.configuration = self.folder / "slurm.conf"
@@ -130,6 +146,8 @@ class SlurmCluster:
             _CONFIGURATION.format(
                 name=name,
                 host=host,
+                address=_HEAD if routeless else _LOOPBACK,
+                binding="" if routeless else _BINDING,
                 port=base_port,
                 folder=self.folder,
                 array_max=ARRAY_MAX,
@@ -145,9 +163,13 @@ class SlurmCluster:
         (self.folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
         for folder in ("state", "spool", "log"):
             (self.folder / folder).mkdir()
-        self._head = Capsule(network=network, remove=self.folder)
+        self._head = Capsule(network=network, remove=estate.folder if estate else self.folder, prepare=self._prepare)
+        self._beside = self._head
         self._capsules: dict[str, Capsule] = {}
         try:
+            if routeless:
+                self._beside = Capsule(network=True)
+                Cable(self._head, self._beside, here=_HEAD, there=_NODES)
             self._start_munge()
             self.restart_controller()
             for node in self.nodes:
@@ -169,6 +191,7 @@ class SlurmCluster:
         """End the cluster with everything that runs in it, and remove its folder; nothing happens the second time."""
         for capsule in self._capsules.values():
             capsule.close()
+        self._beside.close()
         self._head.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -180,6 +203,11 @@ class SlurmCluster:
     def within(self) -> list[str]:
         """What goes before a command that speaks to the cluster; nothing where it shares our network."""
         return self._head.networked
+
+    @property
+    def head(self) -> Capsule:
+        """Where the controller runs, which is the login node, too."""
+        return self._head
 
     @property
     def capsules(self) -> list[Capsule]:
@@ -205,8 +233,9 @@ class SlurmCluster:
     def start_node(self, node: str) -> None:
         """Start a node, or its daemon where only that is gone."""
         if node not in self._capsules:
-            self._capsules[node] = Capsule(beside=self._head, hostname=node if self._hostnames else "")
-            if self._hostnames:
+            hostname = node if self._hostnames else ""
+            self._capsules[node] = Capsule(beside=self._beside, hostname=hostname, prepare=self._prepare)
+            if hostname:
                 self._capsules[node].run("mount", "--bind", str(self.folder / "hosts"), "/etc/hosts")
         words = (self._programs["slurmd"], "-N", node, "-f", str(self.configuration))
         self._capsules[node].run(*words, environment=self.environment())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import threading
@@ -25,7 +24,7 @@ _PAUSE = threading.Event()  # never set
 
 _CONFIGURATION = """\
 Port {port}
-ListenAddress 127.0.0.1
+ListenAddress {host}
 HostKey {folder}/host
 PidFile none
 AuthorizedKeysFile {folder}/user.pub
@@ -40,26 +39,29 @@ AcceptEnv SLURM_CONF
 
 
 class SshServer:
-    """A server that lets this user in with a key; it ends with `close`."""
+    """A server that lets a user in with a key; it ends with `close`."""
 
-    def __init__(self) -> None:
-        """Make keys and start the server."""
+    def __init__(
+        self, *, host: str = "127.0.0.1", user: str = "", folder: Path | None = None, within: Sequence[str] = ()
+    ) -> None:
+        """Make keys and start the server; for this user and on loopback, or `within` another place, with a folder there."""
         programs = ensure_programs(
             ["sshd", "ssh-keygen", "sshfs"], packages=["openssh-server", "openssh-client", "sshfs"]
         )
         self._sshfs = programs["sshfs"]
-        self.folder = Path(tempfile.mkdtemp(prefix="pilotage-sshd-"))
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="pilotage-sshd-"))
+        self.host, self.user = host, user or getpass.getuser()
         self.port = free_port()
         for name in ("host", "user"):
             words = [programs["ssh-keygen"], "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)]
             subprocess.run(words, check=True, capture_output=True)
-        (self.folder / "sshd_config").write_text(_CONFIGURATION.format(port=self.port, folder=self.folder))
+        (self.folder / "sshd_config").write_text(_CONFIGURATION.format(host=host, port=self.port, folder=self.folder))
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         with (self.folder / "log").open("wb") as said:
             # In the foreground: it is our child, and ends when it is told to.
             self._process = subprocess.Popen(
-                [programs["sshd"], "-D", "-e", "-f", str(self.folder / "sshd_config")],
+                [*within, programs["sshd"], "-D", "-e", "-f", str(self.folder / "sshd_config")],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=said,
@@ -87,12 +89,12 @@ class SshServer:
     @property
     def address(self) -> str:
         """Where it is, as a URL."""
-        return f"ssh://{getpass.getuser()}@127.0.0.1:{self.port}"
+        return f"ssh://{self.user}@{self.host}:{self.port}"
 
     def configuration(self) -> Path:
         """A configuration for `ssh -F` with which it is reached, and known again."""
         known, file = self.folder / "known_hosts", self.folder / "ssh_config"
-        known.write_text(f"[127.0.0.1]:{self.port} {(self.folder / 'host.pub').read_text()}")
+        known.write_text(f"[{self.host}]:{self.port} {(self.folder / 'host.pub').read_text()}")
         file.write_text(
             f"IdentityFile {self.folder}/user\nIdentitiesOnly yes\nUserKnownHostsFile {known}\n"
             "GlobalKnownHostsFile /dev/null\nStrictHostKeyChecking yes\n"
@@ -132,10 +134,7 @@ class SshServer:
 
     def _wait(self) -> None:
         until = time.monotonic() + START_SECONDS_MAX
-        while True:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
+        while "Server listening" not in (self.folder / "log").read_text():
             if self._process.poll() is not None or time.monotonic() > until:
                 raise EngineError(f"sshd did not start: {(self.folder / 'log').read_text()}")
             _PAUSE.wait(_LOOK_SECONDS)

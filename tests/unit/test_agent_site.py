@@ -86,6 +86,16 @@ def test_an_agent_waits_until_something_is_wanted(watched: Watched) -> None:
     assert hears.entry.kind == "slurm"
 
 
+def test_an_agent_that_nothing_is_wanted_of_is_answered_after_an_interval_every_time() -> None:
+    watched = Watched(interval_seconds=0.01, silent_seconds=3600.0)
+    watched.site.start()
+    try:
+        for _ in range(3):
+            assert watched.hear(watched.say()).effects == ()
+    finally:
+        watched.site.stop()
+
+
 def test_what_is_wanted_is_repeated_until_something_is_heard_of_it_but_wakes_nobody_twice(watched: Watched) -> None:
     watched.site.want(submit("lyon-1"))
     watched.site.want(submit("lyon-2"))

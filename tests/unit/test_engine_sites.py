@@ -42,6 +42,27 @@ def test_a_platform_failure_puts_a_site_to_sleep_and_its_reservations_go_elsewhe
         pilot.unread.clear()
 
 
+def test_a_pilot_that_is_outrun_while_it_is_silent_puts_its_site_to_sleep_once_until_another_there_ends_well() -> None:
+    with Small(site("a", cores=2), site("b", cores=2)) as small:
+        small.submit(bag(3))
+        silent, speaking = small.pilot("a"), small.agent("a-1.1", site="a", request="a-1")
+        speaking.exchange()
+        assert (silent.packages, speaking.packages) == (["1.1.1", "1.2.1"], ["1.3.1"])
+        others = [small.agent(f"b-{number}.1", site="b", request=f"b-{number}") for number in (0, 1)]
+        small.wait(61, speaking, *others)
+        first, second = sorted(others, key=lambda each: each.packages)
+        assert (first.packages, second.packages) == (["1.1.1"], ["1.2.1"])
+        first.succeed("1.1.1")
+        assert told(small, payloads.SiteHibernated) == ["a"]
+        speaking.succeed("1.3.1")
+        assert told(small, payloads.SiteWoken) == ["a"]
+        second.succeed("1.2.1")
+        assert told(small, payloads.SiteHibernated) == ["a"]
+        small.effects.clear()
+        for each in (speaking, *others):
+            each.unread.clear()
+
+
 def test_nothing_is_submitted_to_a_site_that_sleeps_until_somebody_wakes_it() -> None:
     with Small(site("a")) as small:
         assert isinstance(ask(small, HibernateSite(site="a", message="for repair")), Accepted)

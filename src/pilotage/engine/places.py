@@ -32,6 +32,7 @@ class PilotState:
     __slots__ = (
         "assigned",
         "backlog",
+        "blamed_at",
         "capacity",
         "draining",
         "ends_at",
@@ -66,6 +67,7 @@ class PilotState:
         self.node = ""
         self.sequence = 0
         self.suspect = False
+        self.blamed_at: float | None = None  # when it was last heard before a silence that its site was blamed for
         self.gone = ""  # why its batch system does not know it any more, which a lease overrules
         self.waiting = False  # its exchange is open and it could take more
         self.assigned: dict[AttemptRef, AttemptState] = {}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pilotage.engine.behaviour import not_submitting, unsettle
 from pilotage.engine.classes import template_of
+from pilotage.engine.histories import UNHEARD
 from pilotage.engine.parts import AttemptState
 from pilotage.engine.readiness import reconsider
 from pilotage.engine.selection.causes import Cause, cause_of
@@ -25,13 +26,23 @@ OWING_MAX = 10_000
 
 def let_go(engine: Engine, attempt: AttemptState) -> None:
     """Nobody waits for an attempt any more: what it took is free, and a queued one is taken out of its batch system."""
-    vacate(engine, attempt, cause_of(attempt.lost_reason) if attempt.lost else "nobody")
+    fault = attempt.lost_reason if attempt.lost else _silence(engine, attempt)
+    vacate(engine, attempt, cause_of(fault) if fault else "nobody")
     if attempt.pilot:
         engine.told[attempt.pilot] = None
         site, why = attempt.site.name, attempt.lost_reason
         start_acting(engine, attempt.ref, attempt.number, pilot=attempt.pilot, site=site, lost_reason=why)
     if attempt.key and not attempt.leased:
         engine.effects.append(CancelSubmitted(site=attempt.site.name, key=attempt.key))
+
+
+def _silence(engine: Engine, attempt: AttemptState) -> str:
+    """Why an attempt that was outrun is the fault of its place: its pilot was silent. A silence is one fault, not one for each."""
+    pilot = engine.pilots.get(attempt.pilot) if attempt.suspect else None
+    if pilot is None or pilot.blamed_at == pilot.heard_at:
+        return ""
+    pilot.blamed_at = pilot.heard_at
+    return UNHEARD
 
 
 def vacate(engine: Engine, attempt: AttemptState, cause: Cause, node: str = "") -> None:

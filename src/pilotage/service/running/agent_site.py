@@ -178,7 +178,8 @@ class AgentSite:
     def _run(self) -> None:
         while True:
             with self._change:
-                self._change.wait_for(self._is_due, timeout=self._patience())
+                if not self._is_due():
+                    self._change.wait(self._patience())  # less where somebody comes meanwhile: it is asked anew
                 if self._stopping:
                     break
                 waiting = self._waiting if self._is_due() else None
