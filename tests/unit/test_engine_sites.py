@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from pilotage.engine.selection import SelectionSettings
+from pilotage.engine.selection.scores import submission_delta
 from pilotage.model import payloads
 from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
 from pilotage.model.operations import Accepted, AnySiteOperation, HibernateSite, ProbeSite, Refused, WakeSite
-from pilotage.model.reports import Gone, SubmissionFailed, Submitted
+from pilotage.model.reports import Gone, SiteSeen, SubmissionFailed, Submitted
 from pilotage.service.messages import AskedOfSite, SitesChanged
 from tests.small_engine import Small
 from tests.small_plans import IN_ORDER, bag, kind, site
@@ -167,6 +169,25 @@ def test_a_submission_under_way_costs_a_site_some_of_its_score_until_it_is_answe
         assert told(small, payloads.SiteHibernated) == ["a"]
         assert told(small, payloads.SiteWoken) == ["a"]  # there is no other
         assert score.underway("submission") == len(small.take(SubmitAttempt))
+        small.take(CancelSubmitted)
+
+
+def test_a_site_that_is_not_reached_loses_as_much_as_by_a_submission_that_failed_so() -> None:
+    with Small(site("a", mode="bound"), selection=SelectionSettings(policy="first", score_floor=-50.0)) as small:
+        small.submit(bag(1))
+        score = small.engine.sites["a"].place.score
+        [first] = small.take(SubmitAttempt)
+        under_way = score.underway("submission")
+        small.step(SiteSeen(site="a", answers=False, message="no route"))
+        assert score.earned == 0.0
+        small.step(SiteSeen(site="a", answers=False, message="Connection refused", trouble="connection-refused"))
+        assert score.earned == -10.5
+        small.step(SiteSeen(site="a", answers=False, message="timed out", trouble="connection-timed-out"))
+        assert score.earned == -31.0
+        assert score.underway("submission") == under_way  # what is to be submitted there waits
+        small.step(SiteSeen(site="a", answers=True))
+        small.step(Submitted(site="a", key=first.key, native_id="1", seconds=-5.0))
+        assert score.earned == pytest.approx(-30.9 + submission_delta(0.0, SelectionSettings()))
         small.take(CancelSubmitted)
 
 
