@@ -275,7 +275,9 @@ def _pilot(row: dict[str, Any], request: dict[str, Any] | None) -> Sequence[obje
 def _said(value: object) -> str:
     from pilotage import app
 
-    return value if isinstance(value, str) else app.json_text(value).strip().replace("\n", " ")
+    if isinstance(value, list):
+        return ", ".join(map(_said, value))
+    return value if isinstance(value, str) else " ".join(app.json_text(value).split())
 
 
 def _operate(connection: Server, deed: str, names: Sequence[str], *, as_json: bool, message: str = "") -> int:
