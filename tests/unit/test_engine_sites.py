@@ -78,10 +78,62 @@ def test_pilots_that_never_speak_put_their_site_to_sleep_and_the_row_says_why() 
             small.step(Gone(site="a", key=wanted.key, reason="failed", stderr="python3: not found"))
             small.wait(100)
         [row] = small.journal.sites()
-        assert (row.status, row.reason) in [("hibernated", "dead-starts"), ("candidate", "no-candidate")]
+        assert (row.status, row.reason) == ("hibernated", "dead-starts")
         [slept] = [one.data for one in small.book if isinstance(one.data, payloads.SiteHibernated)]
         assert "python3: not found" in slept.message
+        small.wait(3000)
+        assert small.take(SubmitPilot) == []  # nothing more is submitted there
+        for each in (*small.engine.explain_site("a").stages,):  # type: ignore[union-attr]
+            if each.stage == "status":
+                assert "before somebody wakes it, a probe passes or its entry changes" in each.message
+        small.step(SitesChanged(sites=small.sites))
+        assert small.take(SubmitPilot) == []
+        small.step(SitesChanged(sites=small.sites, rewritten=("a",)))
+        small.wait(1)
+        assert len(small.take(SubmitPilot)) == 1
+
+
+def test_a_woken_site_whose_first_pilot_dies_after_long_is_asked_for_another() -> None:
+    with Small(site("a", pilots=1), dead_starts_max=0) as small:
+        small.submit(bag(3))
+        small.take(SubmitPilot)
+        ask(small, HibernateSite(site="a"))
+        small.take(CancelSubmitted)
+        ask(small, WakeSite(site="a"))
+        small.wait(2)
+        [wanted] = small.engine.sites["a"].requests
+        small.wait(200)  # what was reserved for it is released meanwhile
         small.effects.clear()
+        small.step(Gone(site="a", key=wanted, reason="failed"))
+        small.wait(70)
+        assert len(small.take(SubmitPilot)) == 1
+
+
+def test_a_site_that_is_left_alone_after_a_dead_start_can_be_woken() -> None:
+    with Small(site("a", pilots=1)) as small:
+        small.submit(bag(1))
+        [wanted] = small.take(SubmitPilot)
+        small.step(Gone(site="a", key=wanted.key, reason="failed"))
+        small.wait(1)
+        assert small.take(SubmitPilot) == []
+        assert isinstance(ask(small, WakeSite(site="a", message="mended")), Accepted)
+        small.wait(1)
+        assert len(small.take(SubmitPilot)) == 1
+        assert told(small, payloads.SiteWoken) == ["a"]
+
+
+@pytest.mark.parametrize("initial, expected", [(None, 0.8), (3.0, 3.1)])
+def test_a_probe_sets_the_first_score_of_a_new_site_by_how_soon_it_came(initial: float | None, expected: float) -> None:
+    with Small(site("a", initial_score=initial)) as small:
+        ask(small, ProbeSite(site="a"))
+        [wanted] = small.take(SubmitPilot)
+        small.step(Submitted(site="a", key=wanted.key, native_id="1", seconds=0.1))
+        small.wait(720)
+        agent = small.agent("p.1", site="a", request=wanted.key)
+        agent.exchange()
+        assert small.engine.sites["a"].place.score.earned == pytest.approx(expected)
+        small.effects.clear()
+        agent.unread.clear()
 
 
 def test_a_site_that_comes_while_the_engine_runs_gets_work_and_one_that_goes_is_drained() -> None:

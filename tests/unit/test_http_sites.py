@@ -100,7 +100,7 @@ def test_a_site_that_answers_says_why_things_wait_there(desk: Desk) -> None:
     desk.jobs.site_words["local"] = "sbatch: QOSMaxSubmitJobPerUserLimit"
     found = one(desk)
     assert (found["status"], found["closed"]) == ("candidate", "")
-    assert found["message"] == "sbatch: QOSMaxSubmitJobPerUserLimit"
+    assert found["message"] == found["says"] == "sbatch: QOSMaxSubmitJobPerUserLimit"
 
 
 @pytest.mark.parametrize("deed", ["hibernate", "wake", "probe"])

@@ -215,8 +215,8 @@ class SiteTest:
             elif seen.startswith("held"):
                 raise HopFailed("starts", f"it will not start by itself: {seen}")
             self._denied(passed, queued)
-        elif site["message"]:
-            raise HopFailed("submit", site["message"])
+        elif site["says"]:
+            raise HopFailed("submit", site["says"])
 
     def _lost(self, server: Server, job: str, passed: set[HopName], attempt: dict[str, Any]) -> None:
         """The batch job of a package is gone: what it printed is with the event that says so."""
@@ -239,7 +239,7 @@ class SiteTest:
         hop = next((each for each in ORDER if each not in passed), ORDER[-1])
         key = next((row["pilot"] for row in pilots), "")
         seen = self._looks.state(key) if key else ""
-        why = site["closed"] or site["message"] or (f"the batch system says: {seen}" if seen else "")
+        why = site["closed"] or site["says"] or (f"the batch system says: {seen}" if seen else "")
         message = "it was waited for long enough" + (f"; {why}" if why else "")
         raise HopFailed(hop, message, stderr=self._looks.words(key) if key else "")
 

@@ -99,12 +99,12 @@ def explain(name: str, server: str | None, token_file: str | None, *, as_json: b
         found = _one(connection, name)
         resting = connection.resting
     if as_json:
-        about = {key: found["site"][key] for key in ("status", "message", "closed", "last_words")}
+        about = {key: found["site"][key] for key in ("status", "says", "closed", "last_words")}
         _emit_json({"site": name, **about, "reasons": found["reasons"]})
         return
     emit([f"{one_line(name)}: {found['site']['status']}\n"])
-    if found["site"]["message"]:
-        emit([f"  it says {one_line(found['site']['message'])}\n"])
+    if found["site"]["says"]:
+        emit([f"  says    {one_line(found['site']['says'])}\n"])
     if resting:
         emit(["  no service runs here: nothing is given to any site\n    next: pilotage serve\n"])
     for why in found["reasons"]:

@@ -165,4 +165,16 @@ def probed(engine: Engine, site: SiteState, *, passed: bool, seconds: float, mes
     """What came of a probe."""
     told = payloads.SiteProbed(passed=passed, seconds=max(0.0, seconds), message=clipped(message))
     engine.write(told, site=site.name)
-    engine.changes += engine.selection.probe_told(site.name, passed=passed, at=engine.stamp, message=message)
+    score = _first_score(engine, site, seconds) if passed else None
+    engine.changes += engine.selection.probe_told(
+        site.name, passed=passed, at=engine.stamp, score=score, message=message
+    )
+    unsettle(engine, site)
+
+
+def _first_score(engine: Engine, site: SiteState, seconds: float) -> float | None:
+    """What a probe thinks of a new site of which nobody said what it is worth: the sooner it came, the more."""
+    if site.site.initial_score is not None or site.place.live or len(site.place.ends.window):
+        return None
+    selection = engine.selection
+    return selection.settings.recovered_score * max(0.0, 1.0 - seconds / selection.queue_throttle_seconds)

@@ -126,8 +126,9 @@ def _locators(block: Block) -> tuple[str, ...]:
     """Where its files lie, up to what is another for each package: stores are told by the beginnings of their URLs."""
     found: dict[str, None] = {}
     for binary in block.package.binaries:
-        for each in (*binary.inputs, *binary.outputs):
-            parts = block.bound(each.locator).parts
+        inputs, outputs = (each.locator for each in binary.inputs), (each.locator for each in binary.outputs)
+        for locator in (*inputs, *outputs):
+            parts = block.bound(locator).parts
             text = "".join(
                 part for part in takewhile(lambda part: isinstance(part, str), parts) if isinstance(part, str)
             )
