@@ -104,6 +104,8 @@ def test_the_hop_that_fails_is_named_in_the_words_of_whoever_stood_in_the_way(
         last = told["hops"][-1]
         assert (told["failed"], last["hop"], words in last["stderr"]) == (hop, hop, True), last
         assert all(each["ok"] for each in told["hops"][:-1])
+    tests = place.told("query", "--jobs", "name=site-test")["jobs"]
+    assert {each["place"] for each in tests} == {"purged"}  # nothing else is left of them
     listed = {each["site"]: each for each in place.told("site", "list")["sites"]}
     assert "/no/such/python" in listed["nopython"]["last_words"]
     assert "nothing more is submitted" in listed["nopython"]["closed"]

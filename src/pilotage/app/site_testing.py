@@ -34,7 +34,7 @@ ORDER: tuple[HopName, ...] = ("submit", "starts", "python", "server", "exchange"
 """What is seen through the service: who passes one of these has passed those before it."""
 LOOK_SECONDS = 0.5
 KNOWN_SECONDS = 15.0
-LET_GO_LOOKS = 6
+LET_GO_LOOKS = 20
 DOCUMENT = """\
 pilotage: 1
 job: site-test
@@ -273,10 +273,11 @@ class SiteTest:
         shutil.rmtree(place, ignore_errors=True)
 
     def _let_go(self, server: Server, job: str) -> None:
-        """Have the book close the job, once nothing of it is under way; where that takes long, it is left to its time."""
+        """Have the book forget the job, once nothing of it is under way; where that takes long, it is left to its time."""
         for _ in range(LET_GO_LOOKS):
             try:
                 server.post(path_of("jobs", job, "clear"))
+                server.post(path_of("jobs", job, "purge"))
             except PilotageError:
                 self._sleep(LOOK_SECONDS)
             else:
