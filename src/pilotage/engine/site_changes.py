@@ -9,7 +9,6 @@ from pilotage.engine.behaviour import drain, is_probe, learned, probed
 from pilotage.engine.dispatch import release_site
 from pilotage.engine.places import SiteState
 from pilotage.engine.provisioning import submit_pilot
-from pilotage.engine.selection import Woken
 from pilotage.engine.selection.filters import described
 from pilotage.engine.standings import see_to_sites
 from pilotage.engine.timers import Due
@@ -150,9 +149,11 @@ def _wake(engine: Engine, site: SiteState, message: str) -> None:
     """Give a site a new chance that sleeps, or is left alone because pilots could not start there."""
     if site.asleep:
         engine.changes += engine.selection.wake(site.name, message=message)
-    else:
-        score = site.place.score.earned
-        engine.changes.append(Woken(site=site.name, rule="by-hand", message=message, score=score, canary=False))
+        return
+    site.dead_starts, site.quiet_until = 0, 0.0
+    engine.openings.tell_all(site)
+    score = site.place.score.value
+    engine.write(payloads.SiteStanding(status=site.status, score=score, learned=learned(site)), site=site.name)
 
 
 def _probe(engine: Engine, site: SiteState) -> None:
