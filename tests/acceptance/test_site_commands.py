@@ -28,6 +28,8 @@ if "--" in words and len(words) > words.index("--") + 2:
 os.execv("{ssh}", ["ssh", "-F", "{told}", *words])
 """
 """The user's own ssh, which knows the way and finds the cluster there."""
+AT_NODE_NO_PYTHON = '["[ -z \\"$SLURM_JOB_ID\\" ] || exec /no/such/python"]'
+"""Lines of shell by which the login node has a Python, and the node that runs the pilot has not."""
 
 
 @pytest.fixture
@@ -88,10 +90,8 @@ def test_the_hop_that_fails_is_named_in_the_words_of_whoever_stood_in_the_way(
     write(place, "nowhere", address="ssh://nobody@127.0.0.1:9")
     write(place, "nofolder", folder="/proc/none")
     write(place, "noqueue", queue="nosuch")
-    # The login node has it, and the node that runs the pilot has not.
-    at_node = '["[ -z \\"$SLURM_JOB_ID\\" ] || exec /no/such/python"]'
-    write(place, "nopython", setup=at_node)
-    write(place, "bound", setup=at_node, mode="bound")
+    write(place, "nopython", setup=AT_NODE_NO_PYTHON)
+    write(place, "bound", setup=AT_NODE_NO_PYTHON, mode="bound")
     expected = {
         "nowhere": ("reach", "refused"),
         "nofolder": ("install", "/proc/none"),
@@ -104,6 +104,8 @@ def test_the_hop_that_fails_is_named_in_the_words_of_whoever_stood_in_the_way(
         last = told["hops"][-1]
         assert (told["failed"], last["hop"], words in last["stderr"]) == (hop, hop, True), last
         assert all(each["ok"] for each in told["hops"][:-1])
+    tests = place.told("query", "--jobs", "name=site-test")["jobs"]
+    assert {each["place"] for each in tests} == {"purged"}  # nothing else is left of them
     listed = {each["site"]: each for each in place.told("site", "list")["sites"]}
     assert "/no/such/python" in listed["nopython"]["last_words"]
     assert "nothing more is submitted" in listed["nopython"]["closed"]
@@ -119,3 +121,44 @@ def test_a_job_that_waits_for_a_site_at_which_no_pilot_starts_says_so(place: Pla
 
     wait_until(lambda: "nosuch" in trouble(), "the refusal of the batch system is told")
     assert "no pilot could start at noqueue" in trouble()
+
+
+def test_after_some_dead_starts_nothing_more_is_submitted_until_the_entry_is_mended(place: Place) -> None:
+    (place.folder / "pilotage.toml").write_text("[engine]\ndead_start_seconds = 0.5\ndead_starts_max = 2\n")
+    write(place, "broken", setup=AT_NODE_NO_PYTHON)
+    place.document("pilotage: 1\njob: waits\nstages:\n  - {shell: echo > a, outputs: [a], executor: broken}\n")
+    place.run("run", "--detach")
+
+    def shown() -> Any:
+        return place.told("site", "show", "broken")
+
+    wait_until(lambda: shown()["site"]["status"] == "hibernated", "it is put to sleep")
+    told = shown()
+    assert (told["site"]["dead_starts"], len(told["pilots"])) == (2, 2)
+    assert "2 pilots in a row ended before they spoke" in told["site"]["message"]
+    assert "/no/such/python" in told["site"]["last_words"]
+    (asleep,) = (each for each in place.told("site", "explain", "broken")["reasons"] if each["stage"] == "status")
+    assert "nothing more is submitted there before somebody wakes it" in asleep["message"]
+    assert asleep["until"] - asleep["since"] == 3600
+    assert "/no/such/python" in place.told("status")["progress"]["trouble"]
+    assert "hibernates" in place.run("explain", "1.1.1").stdout
+    (place.folder / "sites.yaml").unlink()
+    write(place, "broken")
+    wait_until((place.folder / "a").exists, "the mended site is tried again")
+
+
+def test_a_service_that_keeps_probes_under_way_finds_out_what_new_sites_are_worth(place: Place) -> None:
+    (place.folder / "pilotage.toml").write_text("[engine]\nprobes = 1\n")
+    write(place, "good")
+    write(place, "broken", setup=AT_NODE_NO_PYTHON)
+    place.run("serve", "--slots", "0", "--port", "0", "--background")
+
+    def probes() -> list[Any]:
+        return list(place.told("query", "--events", "type=SiteProbed and position>0")["events"])
+
+    wait_until(lambda: len(probes()) == 2, "both were probed")
+    assert {each["site"]: each["data"]["passed"] for each in probes()} == {"good": True, "broken": False}
+    listed = {each["site"]: each for each in place.told("site", "list")["sites"]}
+    assert (listed["broken"]["status"], listed["good"]["status"]) == ("hibernated", "candidate")
+    assert "/no/such/python" in listed["broken"]["closed"]
+    assert listed["good"]["score"] > 0.9  # it came at once

@@ -15,10 +15,11 @@ from pilotage.engine.selection.causes import Cause
 from pilotage.engine.selection.picking import Choice
 from pilotage.engine.selection.place import Place
 from pilotage.engine.selection.pools import CANDIDATE, HIBERNATED, OVERLOADED
-from pilotage.engine.selection.scores import Operation, Score, Trouble, tscore
+from pilotage.engine.selection.scores import Operation, Score, tscore
 from pilotage.engine.selection.settings import Policy
 from pilotage.engine.selection.weights import Weights, weight_of
 from pilotage.model.demand import Capacity, Demand
+from pilotage.model.reports import Trouble
 from pilotage.model.site import Site
 
 POLICIES: list[Policy] = ["weighted-random", "best", "thompson", "uniform"]

@@ -165,6 +165,7 @@ def test_what_is_refused_is_told_and_not_tried_again(tmp_path: Path) -> None:
         ("submission-failed", f"{SITE}-1", "bad-queue"),
         ("submission-failed", f"{SITE}-2", "bad-queue"),
     ]
+    assert all(each["seconds"] > 0 for each in told)
     assert cluster.taken == []
 
 
@@ -187,6 +188,8 @@ def test_what_has_ended_is_told_until_the_service_knows(tmp_path: Path) -> None:
     key = f"{SITE}-1"
     memory.told(hears([key], []))
     SiteWork(memory).act(DeskOf(cluster, []))
+    (taken,) = Reports(SiteMemory(tmp_path / "memory.json"), SITE).due()
+    assert (taken["report"], taken["seconds"] > 0) == ("submitted", True)
     cluster.ended[key] = cluster.running.pop(key)
     SiteWork(memory).look(DeskOf(cluster, []))
     for _ in range(2):  # each process says it anew

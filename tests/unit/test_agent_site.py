@@ -168,6 +168,12 @@ def test_why_things_wait_is_told_once(watched: Watched) -> None:
     assert watched.reports == [full]
     watched.hear(watched.say(msgspec.structs.replace(full, message="another limit")))
     assert [each.message for each in watched.reports if isinstance(each, SiteSeen)][1:] == ["another limit"]
+    watched.hear(watched.say(SiteSeen(site=LYON, answers=True)))
+    assert watched.reports[2:] == [SiteSeen(site=LYON, answers=True)]  # nothing waits any more
+    refused = SiteSeen(site=LYON, answers=False, message="sbatch: connect failure")
+    for _ in range(2):
+        watched.hear(watched.say(refused))
+    assert watched.reports[3:] == [msgspec.structs.replace(refused, trouble="connection-refused")]
 
 
 def test_an_agent_that_waits_when_the_service_stops_is_told_to_ask_again(watched: Watched) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from pilotage.engine.selection import SelectionSettings
+from pilotage.engine.selection.scores import submission_delta
 from pilotage.model import payloads
 from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
 from pilotage.model.operations import Accepted, AnySiteOperation, HibernateSite, ProbeSite, Refused, WakeSite
-from pilotage.model.reports import Gone, SubmissionFailed, Submitted
+from pilotage.model.reports import Gone, SiteSeen, SubmissionFailed, Submitted
 from pilotage.service.messages import AskedOfSite, SitesChanged
 from tests.small_engine import Small
 from tests.small_plans import IN_ORDER, bag, kind, site
@@ -97,10 +99,61 @@ def test_pilots_that_never_speak_put_their_site_to_sleep_and_the_row_says_why() 
             small.step(Gone(site="a", key=wanted.key, reason="failed", stderr="python3: not found"))
             small.wait(100)
         [row] = small.journal.sites()
-        assert (row.status, row.reason) in [("hibernated", "dead-starts"), ("candidate", "no-candidate")]
+        assert (row.status, row.reason) == ("hibernated", "dead-starts")
         [slept] = [one.data for one in small.book if isinstance(one.data, payloads.SiteHibernated)]
         assert "python3: not found" in slept.message
+        small.wait(3000)
+        assert small.take(SubmitPilot) == []  # nothing more is submitted there
+        for each in (*small.engine.explain_site("a").stages,):  # type: ignore[union-attr]
+            if each.stage == "status":
+                assert "before somebody wakes it, a probe passes or its entry changes" in each.message
+        small.step(SitesChanged(sites=small.sites))
+        assert small.take(SubmitPilot) == []
+        small.step(SitesChanged(sites=small.sites, rewritten=("a",)))
+        small.wait(1)
+        assert len(small.take(SubmitPilot)) == 1
+
+
+def test_a_woken_site_whose_first_pilot_dies_after_long_is_asked_for_another() -> None:
+    with Small(site("a", pilots=1), dead_starts_max=0) as small:
+        small.submit(bag(3))
+        small.take(SubmitPilot)
+        ask(small, HibernateSite(site="a"))
+        small.take(CancelSubmitted)
+        ask(small, WakeSite(site="a"))
+        small.wait(2)
+        [wanted] = small.engine.sites["a"].requests
+        small.wait(200)  # what was reserved for it is released meanwhile
         small.effects.clear()
+        small.step(Gone(site="a", key=wanted, reason="failed"))
+        small.wait(70)
+        assert len(small.take(SubmitPilot)) == 1
+
+
+def test_a_site_that_is_left_alone_after_a_dead_start_can_be_woken() -> None:
+    with Small(site("a", pilots=1)) as small:
+        small.submit(bag(1))
+        [wanted] = small.take(SubmitPilot)
+        small.step(Gone(site="a", key=wanted.key, reason="failed"))
+        small.wait(1)
+        assert small.take(SubmitPilot) == []
+        assert isinstance(ask(small, WakeSite(site="a", message="mended")), Accepted)
+        small.wait(1)
+        assert len(small.take(SubmitPilot)) == 1
+
+
+@pytest.mark.parametrize("initial, expected", [(None, 0.8), (3.0, 3.1)])
+def test_a_probe_sets_the_first_score_of_a_new_site_by_how_soon_it_came(initial: float | None, expected: float) -> None:
+    with Small(site("a", initial_score=initial)) as small:
+        ask(small, ProbeSite(site="a"))
+        [wanted] = small.take(SubmitPilot)
+        small.step(Submitted(site="a", key=wanted.key, native_id="1", seconds=0.1))
+        small.wait(720)
+        agent = small.agent("p.1", site="a", request=wanted.key)
+        agent.exchange()
+        assert small.engine.sites["a"].place.score.earned == pytest.approx(expected)
+        small.effects.clear()
+        agent.unread.clear()
 
 
 def test_a_site_that_comes_while_the_engine_runs_gets_work_and_one_that_goes_is_drained() -> None:
@@ -205,6 +258,25 @@ def test_a_submission_under_way_costs_a_site_some_of_its_score_until_it_is_answe
         assert told(small, payloads.SiteHibernated) == ["a"]
         assert told(small, payloads.SiteWoken) == ["a"]  # there is no other
         assert score.underway("submission") == len(small.take(SubmitAttempt))
+        small.take(CancelSubmitted)
+
+
+def test_a_site_that_is_not_reached_loses_as_much_as_by_a_submission_that_failed_so() -> None:
+    with Small(site("a", mode="bound"), selection=SelectionSettings(policy="first", score_floor=-50.0)) as small:
+        small.submit(bag(1))
+        score = small.engine.sites["a"].place.score
+        [first] = small.take(SubmitAttempt)
+        under_way = score.underway("submission")
+        small.step(SiteSeen(site="a", answers=False, message="no route"))
+        assert score.earned == 0.0
+        small.step(SiteSeen(site="a", answers=False, message="Connection refused", trouble="connection-refused"))
+        assert score.earned == -10.5
+        small.step(SiteSeen(site="a", answers=False, message="timed out", trouble="connection-timed-out"))
+        assert score.earned == -31.0
+        assert score.underway("submission") == under_way  # what is to be submitted there waits
+        small.step(SiteSeen(site="a", answers=True))
+        small.step(Submitted(site="a", key=first.key, native_id="1", seconds=-5.0))
+        assert score.earned == pytest.approx(-30.9 + submission_delta(0.0, SelectionSettings()))
         small.take(CancelSubmitted)
 
 

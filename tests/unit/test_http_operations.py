@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 from litestar.testing import TestClient
 
+from pilotage.engine.jobs import JobState
 from pilotage.model.configuration import Settings
 from pilotage.model.errors import DocumentError, Problem
 from pilotage.model.exchange import AttemptRef
@@ -206,6 +207,20 @@ def test_clearing_is_recorded_once(desk: Desk) -> None:
     assert desk.post("/v1/jobs/j/clear", b"")[0] == 200
     assert len(desk.jobs.cleared) == 1
     assert code_of(desk.post("/v1/jobs/j/clear", b"", token="of-bob")) == (403, "forbidden")
+
+
+def test_a_job_is_purged_when_it_is_cleared_and_nothing_of_it_is_under_way(desk: Desk) -> None:
+    desk.register(1, "j")
+    purge = "/v1/jobs/j/purge"
+    assert code_of(desk.post(purge, b"")) == (409, "job_unfinished")
+    desk.log(event(3, "Cleared", {"by": "user"}, job="j"))
+    assert code_of(desk.post(purge, b"", token="of-bob")) == (403, "forbidden")
+    desk.jobs.engine.jobs["j"] = cast("JobState", object())
+    assert code_of(desk.post(purge, b"")) == (409, "job_unfinished")
+    del desk.jobs.engine.jobs["j"]
+    assert desk.post(purge, b"") == (200, {"job": "j"})
+    assert desk.jobs.put_away[-1] == "j"
+    assert code_of(desk.get("/v1/jobs/j/packages")) == (410, "purged")
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

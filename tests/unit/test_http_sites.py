@@ -96,6 +96,13 @@ def test_a_silent_site_says_why(desk: Desk) -> None:
     assert (reason["code"], reason["passes"]) == ("closed", False)
 
 
+def test_a_site_that_answers_says_why_things_wait_there(desk: Desk) -> None:
+    desk.jobs.site_words["local"] = "sbatch: QOSMaxSubmitJobPerUserLimit"
+    found = one(desk)
+    assert (found["status"], found["closed"]) == ("candidate", "")
+    assert found["message"] == found["says"] == "sbatch: QOSMaxSubmitJobPerUserLimit"
+
+
 @pytest.mark.parametrize("deed", ["hibernate", "wake", "probe"])
 def test_an_operator_changes_a_site_and_nobody_else(desk: Desk, deed: SiteDeed) -> None:
     path = f"/v1/sites/local/{deed}"

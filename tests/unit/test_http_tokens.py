@@ -166,6 +166,26 @@ def test_files_are_for_the_sites_that_run_something_of_the_job(house: House) -> 
     assert house.status("GET", path, token=TOKEN) == 200
 
 
+def test_content_is_for_the_sites_that_run_something_of_a_job_that_brought_it_along(house: House) -> None:
+    put = house.services.journal.put_content
+    script, other, lists = (put(each) for each in (b"#!/bin/sh\n", b"of another job", b"[]"))
+    job = registered(3, "k")
+    job["data"] |= {"definition": "ab" * 32, "lists": {"origin": lists, "file-1": script}}
+    house.log(job)
+    engine = house.jobs.engine
+    pilot = engine.pilots["p.1"] = PilotState("p.1", engine.sites["local"], request="", heard_at=0.0)
+    pilot.owed[REF] = 1
+    local, lyon = house.tokens.for_pilot("local"), house.tokens.for_pilot("lyon")
+    path = f"/agent/content/{script}"
+    assert house.ask("GET", path, token=local)[:2] == (403, "forbidden")  # it runs another job
+    pilot.owed[AttemptRef("k", "1.1.1", 1)] = 1
+    assert house.status("GET", path, token=local) == 200
+    assert house.ask("GET", path, token=lyon)[:2] == (403, "forbidden")
+    for shut in (other, lists, "0" * 64, "x"):
+        assert house.ask("GET", f"/agent/content/{shut}", token=local)[:2] == (403, "forbidden")
+    assert house.status("GET", f"/agent/content/{other}", token=TOKEN) == 200
+
+
 def test_outputs_are_taken_from_the_site_of_their_attempt(house: House) -> None:
     path = "/agent/staged/j/1.2.1/3/0"
     assert house.ask("PUT", path, b"x", token=house.tokens.for_pilot("lyon"))[:2] == (403, "forbidden")

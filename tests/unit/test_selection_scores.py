@@ -13,9 +13,10 @@ from pilotage.engine.selection.causes import CAUSES, cause_of
 from pilotage.engine.selection.place import Place
 from pilotage.engine.selection.queue_times import QueueTimes, median_seconds, quantile
 from pilotage.engine.selection.room import Room, room_of
-from pilotage.engine.selection.scores import Operation, Score, Trouble, submission_delta, tscore
+from pilotage.engine.selection.scores import Operation, Score, submission_delta, tscore
 from pilotage.engine.selection.windows import WINDOW, Window
 from pilotage.model.reasons import LossReason, Reason
+from pilotage.model.reports import Trouble
 from pilotage.model.site import Site
 
 DEFAULTS = SelectionSettings()

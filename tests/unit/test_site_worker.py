@@ -18,7 +18,13 @@ from pilotage.ports import SeenAtSite, SiteBusy, SiteUnreachable, SubmissionRefu
 from pilotage.service.running.site_worker import SiteWorker
 
 WAIT_SECONDS = 20.0
+SUBMISSION_SECONDS = 6.0  # that each call takes, by the clock of the site
 REF = AttemptRef("j", "1.1.1", 1)
+
+
+def taken(key: str, *, together: int = 1) -> Submitted:
+    """The site took something, by a call that took so many."""
+    return Submitted(site="here", key=key, native_id=f"native-{key}", seconds=SUBMISSION_SECONDS / together)
 
 
 class FakeSite:
@@ -32,6 +38,7 @@ class FakeSite:
         self.looks = 0
         self.looked = threading.Condition()
         self.closed = False
+        self.now = 100.0
 
     @property
     def look_seconds(self) -> float:
@@ -41,6 +48,7 @@ class FakeSite:
         taken = count if self.room is None else min(count, self.room)
         if not taken:
             raise SiteBusy("the queue is full")
+        self.now += SUBMISSION_SECONDS
         self._do(f"pilot {key}" if count == 1 else f"{count} pilots from {key}")
         keys = [element_key(key, offset) or key for offset in range(taken)]
         self.there.update((each, SeenAtSite(native_id=f"native-{each}")) for each in keys)
@@ -48,6 +56,7 @@ class FakeSite:
         return [f"native-{each}" for each in keys]
 
     def submit_attempt(self, key: str, *, ref: AttemptRef, demand: Demand) -> str:
+        self.now += SUBMISSION_SECONDS
         self._do(f"attempt {key} {ref.package}")
         return f"native-{key}"
 
@@ -90,6 +99,7 @@ class Work:
             report=self.reports.put,
             expected=lambda: set(self.expected),
             busy_seconds=0.02,
+            clock=lambda: self.site.now,
         )
 
     def told(self) -> AnyReport:
@@ -112,8 +122,8 @@ def test_what_is_wanted_is_done_in_order_and_its_native_id_reported() -> None:
         work.worker.want(SubmitAttempt(site="here", key="b", ref=REF, demand=Demand()))
         work.worker.want(CancelSubmitted(site="here", key="c"))
         assert [work.told(), work.told()] == [
-            Submitted(site="here", key="a", native_id="native-a"),
-            Submitted(site="here", key="b", native_id="native-b"),
+            taken("a"),
+            taken("b"),
         ]
         assert [work.site.did.get(timeout=WAIT_SECONDS) for _ in range(3)] == ["pilot a", "attempt b 1.1.1", "cancel c"]
 
@@ -125,9 +135,10 @@ def test_what_the_site_does_not_take_is_told_with_its_reason_and_the_next_is_don
         refused = work.told()
         assert isinstance(refused, SubmissionFailed)
         assert (refused.key, refused.reason, "no such queue" in refused.message) == ("a", "platform-failure", True)
+        assert (refused.trouble, refused.seconds) == ("failed", SUBMISSION_SECONDS)
         work.site.fault = None
         work.worker.want(SubmitPilot(site="here", key="b"))
-        assert work.told() == Submitted(site="here", key="b", native_id="native-b")
+        assert work.told() == taken("b")
 
 
 @pytest.mark.parametrize("fault", [SiteUnreachable("no route"), RuntimeError("surprise")])
@@ -144,9 +155,26 @@ def test_a_site_that_fails_is_told_once_and_what_was_wanted_is_done_when_it_answ
         assert work.site.did.empty()
         work.site.fault = None
         assert [work.told(), work.told()] == [
-            Submitted(site="here", key="a", native_id="native-a"),
+            taken("a"),
             SiteSeen(site="here", answers=True),
         ]
+
+
+@pytest.mark.parametrize(
+    "message, trouble",
+    [
+        ("ssh login: connect to host login port 22: Connection refused", "connection-refused"),
+        ("sbatch: error: Unable to contact slurm controller (connect failure)", "connection-refused"),
+        ("ssh login: connect to host login port 22: Connection timed out", "connection-timed-out"),
+        ("ssh login: no answer within 60 s", "connection-timed-out"),
+        ("squeue: error: Socket timed out on send/recv operation", "connection-timed-out"),
+        ("ssh login: Permission denied (publickey)", None),
+    ],
+)
+def test_why_a_site_is_not_reached_is_told_with_it(message: str, trouble: str | None) -> None:
+    with started() as work:
+        work.site.fault = SiteUnreachable(message)
+        assert work.told() == SiteSeen(site="here", answers=False, message=message, trouble=trouble)  # type: ignore[arg-type]
 
 
 def test_what_ended_and_what_is_missing_is_reported_gone() -> None:
@@ -199,7 +227,7 @@ def test_pilots_whose_keys_follow_each_other_are_asked_for_by_one_call() -> None
     work.worker.start()
     told = [work.told() for _ in keys]
     work.worker.stop()
-    assert told == [Submitted(site="here", key=key, native_id=f"native-{key}") for key in keys]
+    assert told == [taken(key, together=3 if key in keys[:3] else 1) for key in keys]
     did = [work.site.did.get_nowait() for _ in range(work.site.did.qsize())]
     assert did == ["3 pilots from here-8", "pilot here-12", "pilot there-13", "cancel x-1 y-7"]
 
@@ -209,8 +237,8 @@ def test_what_a_full_site_does_not_take_waits_here_and_that_is_told_once() -> No
         work.site.room = 2
         work.worker.want(*(SubmitPilot(site="here", key=f"here-{number}") for number in range(1, 5)))
         assert [work.told() for _ in range(3)] == [
-            Submitted(site="here", key="here-1", native_id="native-here-1"),
-            Submitted(site="here", key="here-2", native_id="native-here-2"),
+            taken("here-1", together=2),
+            taken("here-2", together=2),
             SiteSeen(site="here", answers=True, message="the queue is full"),
         ]
         work.worker.want(SubmitPilot(site="here", key="here-3"))  # the engine asks again for what it heard nothing of
@@ -219,8 +247,8 @@ def test_what_a_full_site_does_not_take_waits_here_and_that_is_told_once() -> No
         assert work.reports.empty()
         work.site.room = None
         assert {work.told() for _ in range(3)} == {
-            Submitted(site="here", key="here-3", native_id="native-here-3"),
-            Submitted(site="here", key="here-4", native_id="native-here-4"),
+            taken("here-3", together=2),
+            taken("here-4", together=2),
             SiteSeen(site="here", answers=True),
         }
         work.site.look_twice()
@@ -235,7 +263,7 @@ def test_what_waits_for_room_can_be_cancelled_and_is_gone_then() -> None:
         work.worker.want(CancelSubmitted(site="here", key="here-1"))
         assert work.told() == Gone(site="here", key="here-1", reason="cancelled")
         work.site.room = None
-        assert work.told() == Submitted(site="here", key="here-2", native_id="native-here-2")
+        assert work.told() == taken("here-2")
         assert "here-1" not in work.site.there
 
 

@@ -118,7 +118,7 @@ class SiteWork:
         for key in keys:
             memory.note(key, ASKED)
         memory.save()  # before anything is started: whoever comes after us must know
-        first = group[0]
+        first, begun = group[0], time.monotonic()
         try:
             if first.get("type") == SUBMIT_PILOT:
                 native_ids = desk.submit_pilots(keys[0], len(keys))
@@ -127,16 +127,18 @@ class SiteWork:
                 serves = f"{ref['job']}:{ref['package']}:{ref['attempt']}"
                 native_ids = [desk.submit_attempt(keys[0], serves=serves, demand=first.get("demand") or {})]
         except Refused as refused:
+            seconds = (time.monotonic() - begun) / len(keys)
             for key in keys:
-                memory.note(key, FAILED, reason=refused.reason, text=str(refused))
+                memory.note(key, FAILED, reason=refused.reason, text=str(refused), seconds=seconds)
         except Busy:
             for key in keys:  # nothing was queued
                 del memory.records[key]
             memory.save()
             raise
         else:
+            seconds = (time.monotonic() - begun) / max(1, len(native_ids))  # one call did it for all of them
             for key, native_id in zip(keys, native_ids):  # noqa: B905 # there may be fewer, and Python 3.8 has no strict
-                memory.note(key, SUBMITTED, native_id=native_id)
+                memory.note(key, SUBMITTED, native_id=native_id, seconds=seconds)
         memory.save()
 
 
@@ -183,6 +185,8 @@ class Reports:
                 told.update({"report": "gone", "reason": record.reason, "stderr": record.text})
             else:
                 continue
+            if record.seconds and record.state in (SUBMITTED, FAILED):
+                told["seconds"] = record.seconds
             again_at = self._said.get((key, record.state), 0.0)
             if now >= again_at:
                 reports.append(told)

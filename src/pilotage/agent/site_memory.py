@@ -30,6 +30,7 @@ class Record(NamedTuple):
     reason: str = ""
     text: str = ""  # what it printed last, or what the batch system said
     absent_at: float = 0.0  # since when the service does not speak of it
+    seconds: float = 0.0  # that its submission took; 0: not known
 
 
 class SiteMemory:
@@ -82,13 +83,15 @@ class SiteMemory:
             elif record.state != SUBMITTED and now > record.absent_at + FORGET_SECONDS:
                 del self.records[key]
 
-    def note(self, key: str, state: str, *, native_id: str = "", reason: str = "", text: str = "") -> None:
+    def note(
+        self, key: str, state: str, *, native_id: str = "", reason: str = "", text: str = "", seconds: float = 0.0
+    ) -> None:
         """Note what has become of a key; what is known stays known."""
         before = self.records.get(key)
         if before is not None and before.state == state and state != ASKED:
             return
         native_id = native_id or (before.native_id if before is not None else "")
-        self.records[key] = Record(state, time.time(), native_id, reason, text)
+        self.records[key] = Record(state, time.time(), native_id, reason, text, seconds=seconds)
 
     def age_seconds(self, key: str) -> float:
         """How long ago a key came to what it is; clocks that were set back say nothing."""

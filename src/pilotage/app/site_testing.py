@@ -34,7 +34,7 @@ ORDER: tuple[HopName, ...] = ("submit", "starts", "python", "server", "exchange"
 """What is seen through the service: who passes one of these has passed those before it."""
 LOOK_SECONDS = 0.5
 KNOWN_SECONDS = 15.0
-LET_GO_LOOKS = 6
+LET_GO_LOOKS = 20
 DOCUMENT = """\
 pilotage: 1
 job: site-test
@@ -215,8 +215,8 @@ class SiteTest:
             elif seen.startswith("held"):
                 raise HopFailed("starts", f"it will not start by itself: {seen}")
             self._denied(passed, queued)
-        elif site["message"]:
-            raise HopFailed("submit", site["message"])
+        elif site["says"]:
+            raise HopFailed("submit", site["says"])
 
     def _lost(self, server: Server, job: str, passed: set[HopName], attempt: dict[str, Any]) -> None:
         """The batch job of a package is gone: what it printed is with the event that says so."""
@@ -239,7 +239,7 @@ class SiteTest:
         hop = next((each for each in ORDER if each not in passed), ORDER[-1])
         key = next((row["pilot"] for row in pilots), "")
         seen = self._looks.state(key) if key else ""
-        why = site["closed"] or site["message"] or (f"the batch system says: {seen}" if seen else "")
+        why = site["closed"] or site["says"] or (f"the batch system says: {seen}" if seen else "")
         message = "it was waited for long enough" + (f"; {why}" if why else "")
         raise HopFailed(hop, message, stderr=self._looks.words(key) if key else "")
 
@@ -273,10 +273,11 @@ class SiteTest:
         shutil.rmtree(place, ignore_errors=True)
 
     def _let_go(self, server: Server, job: str) -> None:
-        """Have the book close the job, once nothing of it is under way; where that takes long, it is left to its time."""
+        """Have the book forget the job, once nothing of it is under way; where that takes long, it is left to its time."""
         for _ in range(LET_GO_LOOKS):
             try:
                 server.post(path_of("jobs", job, "clear"))
+                server.post(path_of("jobs", job, "purge"))
             except PilotageError:
                 self._sleep(LOOK_SECONDS)
             else:

@@ -99,9 +99,12 @@ def explain(name: str, server: str | None, token_file: str | None, *, as_json: b
         found = _one(connection, name)
         resting = connection.resting
     if as_json:
-        _emit_json({"site": name, "status": found["site"]["status"], "reasons": found["reasons"]})
+        about = {key: found["site"][key] for key in ("status", "says", "closed", "last_words")}
+        _emit_json({"site": name, **about, "reasons": found["reasons"]})
         return
     emit([f"{one_line(name)}: {found['site']['status']}\n"])
+    if found["site"]["says"]:
+        emit([f"  says    {one_line(found['site']['says'])}\n"])
     if resting:
         emit(["  no service runs here: nothing is given to any site\n    next: pilotage serve\n"])
     for why in found["reasons"]:
@@ -272,7 +275,9 @@ def _pilot(row: dict[str, Any], request: dict[str, Any] | None) -> Sequence[obje
 def _said(value: object) -> str:
     from pilotage import app
 
-    return value if isinstance(value, str) else app.json_text(value).strip().replace("\n", " ")
+    if isinstance(value, list):
+        return ", ".join(map(_said, value))
+    return value if isinstance(value, str) else " ".join(app.json_text(value).split())
 
 
 def _operate(connection: Server, deed: str, names: Sequence[str], *, as_json: bool, message: str = "") -> int:

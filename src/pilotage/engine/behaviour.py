@@ -13,6 +13,7 @@ from pilotage.engine.selection import Standing
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
 from pilotage.model.events import Event
+from pilotage.model.reports import Trouble
 from pilotage.model.texts import clipped
 
 if TYPE_CHECKING:
@@ -103,20 +104,26 @@ def submitting(engine: Engine, site: SiteState, what: PilotRequest | AttemptStat
 
 
 def submitted(
-    engine: Engine, site: SiteState, what: PilotRequest | AttemptState, *, seconds: float | None, trouble: str = ""
+    engine: Engine,
+    site: SiteState,
+    what: PilotRequest | AttemptState,
+    *,
+    seconds: float | None,
+    trouble: Trouble | None = None,
 ) -> None:
     """It was, or was not, for a reason that a report gives."""
     if not what.submitting:
         return
     what.submitting = False
-    if trouble in ("connection-refused", "connection-timed-out"):
-        engine.selection.submission_ended(
-            site.name,
-            seconds=seconds,
-            trouble="connection-refused" if trouble == "connection-refused" else "connection-timed-out",
-        )
-    else:
-        engine.selection.submission_ended(site.name, seconds=seconds, trouble="failed" if trouble else None)
+    took = None if seconds is None else max(0.0, seconds)
+    engine.selection.submission_ended(site.name, seconds=took, trouble=trouble)
+    unsettle(engine, site)
+
+
+def not_reached(engine: Engine, site: SiteState, trouble: Trouble) -> None:
+    """There was no way to a site: that counts as a submission that failed so. What is to be submitted there waits."""
+    engine.selection.submission_began(site.name)
+    engine.selection.submission_ended(site.name, seconds=None, trouble=trouble)
     unsettle(engine, site)
 
 
@@ -158,4 +165,16 @@ def probed(engine: Engine, site: SiteState, *, passed: bool, seconds: float, mes
     """What came of a probe."""
     told = payloads.SiteProbed(passed=passed, seconds=max(0.0, seconds), message=clipped(message))
     engine.write(told, site=site.name)
-    engine.changes += engine.selection.probe_told(site.name, passed=passed, at=engine.stamp, message=message)
+    score = _first_score(engine, site, seconds) if passed else None
+    engine.changes += engine.selection.probe_told(
+        site.name, passed=passed, at=engine.stamp, score=score, message=message
+    )
+    unsettle(engine, site)
+
+
+def _first_score(engine: Engine, site: SiteState, seconds: float) -> float | None:
+    """What a probe thinks of a new site of which nobody said what it is worth: the sooner it came, the more."""
+    if site.site.initial_score is not None or site.place.live or len(site.place.ends.window):
+        return None
+    selection = engine.selection
+    return selection.settings.recovered_score * max(0.0, 1.0 - seconds / selection.queue_throttle_seconds)

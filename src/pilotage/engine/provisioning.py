@@ -43,13 +43,16 @@ def request_pilots(engine: Engine) -> None:
 
 def wanted(engine: Engine, site: SiteState) -> int:
     """How many more pilots the work that waits could use at a site."""
-    pilots = 0.0
-    # One that was just woken is asked for what is reserved there, and no more.
-    for queue in (*engine.active, *engine.stuck) if not site.place.canary else ():
+    pilots, canary = 0.0, site.place.canary
+    # One that was just woken is asked for what is reserved there, and no more; but where nothing may be reserved before a
+    # pilot comes, for that one.
+    for queue in (*engine.active, *engine.stuck) if not canary or not site.reserved else ():
         if may_start(engine, queue) and engine.openings.able(site, queue):
             slots = slots_for(queue.demand, site.site.capacity)
             if slots:
                 pilots += queue.ready / slots
+    if canary:
+        pilots = min(pilots, 1.0)
     for queue, numbers in site.reserved.items():
         slots = slots_for(queue.demand, site.site.capacity)
         pilots += len(numbers) / slots if slots else 0.0

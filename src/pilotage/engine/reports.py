@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pilotage.engine.behaviour import is_probe, probed, submitted
+from pilotage.engine.behaviour import is_probe, not_reached, probed, submitted
 from pilotage.engine.dispatch import release_site
 from pilotage.engine.exchanges import find_attempt
 from pilotage.engine.histories import PILOT_KILLED
@@ -32,21 +32,22 @@ def on_report(engine: Engine, report: AnyReport) -> None:
         return
     match report:
         case SiteSeen():
-            _seen(engine, site, answers=report.answers)
+            _seen(engine, site, report)
         case Submitted():
             _submitted(engine, site, report)
         case SubmissionFailed():
             what = site.requests.get(report.key) or bound_attempt(engine, report.key)
             if what is not None:
-                trouble = report.trouble or "failed"
-                submitted(engine, site, what, seconds=report.seconds, trouble=trouble)
+                submitted(engine, site, what, seconds=report.seconds, trouble=report.trouble)
             _never_came(engine, site, report.key, reason=_reason(report.reason), message=clipped(report.message))
         case Gone():
             _gone(engine, site, report)
 
 
-def _seen(engine: Engine, site: SiteState, *, answers: bool) -> None:
-    was_known, site.answers = site.known, answers
+def _seen(engine: Engine, site: SiteState, report: SiteSeen) -> None:
+    was_known, site.answers = site.known, report.answers
+    if not report.answers and report.trouble is not None:
+        not_reached(engine, site, report.trouble)
     if site.known != was_known:
         engine.openings.tell_all(site)
         if was_known:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from pilotage.engine.behaviour import drain, is_probe, learned, probed
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 _GONE = "its site was removed"
 
 
-def change_sites(engine: Engine, sites: Sequence[Site]) -> None:
-    """Have these sites from now on: new ones are added, others described anew, and those that are missing are drained."""
+def change_sites(engine: Engine, sites: Sequence[Site], *, rewritten: Collection[str] = ()) -> None:
+    """Have these sites from now on: new ones are added, others described anew, and those that are missing are drained.
+
+    Of those that are `rewritten` something is said anew that the engine need not know, such as how pilots are started.
+    """
     _forget_removed(engine)
     for site in sites:
         known = engine.sites.get(site.name)
@@ -43,10 +46,20 @@ def change_sites(engine: Engine, sites: Sequence[Site]) -> None:
         elif known.described:
             continue
         _describe(engine, known)
+    for name in rewritten:
+        if (known := engine.sites.get(name)) is not None and not known.removed and _could_not_start(known):
+            _wake(engine, known, "what is written of it has changed")
+    see_to_sites(engine)
     names = {site.name for site in sites}
     for name, known in list(engine.sites.items()):
         if name not in names and not known.removed:
             _remove(engine, known)
+
+
+def _could_not_start(site: SiteState) -> bool:
+    """Whether a site is left alone because pilots do not come up there, and not because somebody wants it so."""
+    sleep = site.place.sleep
+    return bool(site.dead_starts) if sleep is None else sleep.reason in ("dead-starts", "probe-failed")
 
 
 def _describe(engine: Engine, site: SiteState) -> None:
@@ -125,15 +138,26 @@ def operate_site(engine: Engine, operation: AnySiteOperation) -> Accepted | Refu
             message = clipped(operation.message)
             engine.changes += engine.selection.hibernate(name, at=engine.stamp, message=message)
         case WakeSite():
-            if not site.asleep:
+            if not site.asleep and not site.dead_starts:
                 return Refused(code="not-hibernated", message=f"{name} does not sleep", subject=name)
-            engine.changes += engine.selection.wake(name, message=clipped(operation.message))
+            _wake(engine, site, clipped(operation.message))
         case ProbeSite():
             if any(is_probe(key) for key in site.requests):
                 return Refused(code="probing", message=f"{name} is being probed", subject=name)
             _probe(engine, site)
     see_to_sites(engine)
     return Accepted(operation=first, events=engine.next_n - first)
+
+
+def _wake(engine: Engine, site: SiteState, message: str) -> None:
+    """Give a site a new chance that sleeps, or is left alone because pilots could not start there."""
+    if site.asleep:
+        engine.changes += engine.selection.wake(site.name, message=message)
+        return
+    site.dead_starts, site.quiet_until = 0, 0.0
+    engine.openings.tell_all(site)
+    score = site.place.score.value
+    engine.write(payloads.SiteStanding(status=site.status, score=score, learned=learned(site)), site=site.name)
 
 
 def _probe(engine: Engine, site: SiteState) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 
 import numpy as np
 
@@ -103,7 +104,37 @@ def _template(definition: Definition, block: Block) -> Template:
         data_handling=any(each.data_handling for each in package.binaries),
         software=_software(package),
         work_bytes=sum(each.work_bytes or 0 for each in package.binaries),
+        input_bytes=sum(_needed(package).values()),
+        output_bytes=sum(_made(package).values()),
+        locators=_locators(block),
     )
+
+
+def _needed(package: Package) -> dict[str, int]:
+    """The sizes that the document gives of files from outside; what one binary makes for the next is none."""
+    made = _made(package)
+    files = (each for binary in package.binaries for each in binary.inputs)
+    return {each.name: each.size_bytes or 0 for each in files if each.name not in made}
+
+
+def _made(package: Package) -> dict[str, int]:
+    files = (each for binary in package.binaries for each in binary.outputs)
+    return {each.name or each.expression: each.size_bytes or 0 for each in files}
+
+
+def _locators(block: Block) -> tuple[str, ...]:
+    """Where its files lie, up to what is another for each package: stores are told by the beginnings of their URLs."""
+    found: dict[str, None] = {}
+    for binary in block.package.binaries:
+        inputs, outputs = (each.locator for each in binary.inputs), (each.locator for each in binary.outputs)
+        for locator in (*inputs, *outputs):
+            parts = block.bound(locator).parts
+            text = "".join(
+                part for part in takewhile(lambda part: isinstance(part, str), parts) if isinstance(part, str)
+            )
+            if text:
+                found[text if all(isinstance(part, str) for part in parts) else f"{text}*"] = None
+    return tuple(found)
 
 
 def _software(package: Package) -> tuple[str, ...]:

@@ -95,6 +95,9 @@ class EngineSection(Section, frozen=True, kw_only=True):
         Duration,
         _doc("How long a site is left alone after a pilot that never spoke; it doubles with each that follows."),
     ] = 60.0
+    dead_starts_max: Annotated[
+        Few, _doc("After so many in a row nothing more is submitted there for an hour, or until it is woken; 0: never.")
+    ] = 5
     agent_idle_seconds: Annotated[Interval, _doc("An agent on this computer ends after so long without work.")] = 300.0
     probes: Annotated[
         Few, _doc("Probes of sites that are under way at once, by themselves; 0: only those asked for.")

@@ -37,6 +37,9 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     data_handling: bool = False  # needs a data-handling service at its site
     software: tuple[str, ...] = ()  # `ID` or `ID/VERSION`
     work_bytes: int = 0  # of its work files, estimated
+    input_bytes: int = 0  # of the files it needs, as far as the document says
+    output_bytes: int = 0  # … and of those it makes
+    locators: tuple[str, ...] = ()  # where its inputs lie and its outputs go; `…*`: only the beginning is known
 
 
 class LatePlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+Trouble = Literal["failed", "connection-refused", "connection-timed-out"]
+"""How something that was asked of a site can go wrong."""
 
 
 class SiteReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="report", omit_defaults=True):
@@ -26,7 +31,7 @@ class SubmissionFailed(SiteReport, frozen=True, kw_only=True, tag="submission-fa
     reason: str
     message: str = ""
     seconds: float | None = None
-    trouble: str = ""  # `connection-refused` or `connection-timed-out`, where that is what went wrong
+    trouble: Trouble = "failed"
 
 
 class Gone(SiteReport, frozen=True, kw_only=True, tag="gone"):
@@ -38,10 +43,11 @@ class Gone(SiteReport, frozen=True, kw_only=True, tag="gone"):
 
 
 class SiteSeen(SiteReport, frozen=True, kw_only=True, tag="seen"):
-    """Whether the batch system answers."""
+    """Whether the batch system answers; it may do so and say why things wait."""
 
     answers: bool
     message: str = ""
+    trouble: Trouble | None = None  # why it does not answer, where that is known
 
 
 AnyReport = Submitted | SubmissionFailed | Gone | SiteSeen

@@ -138,7 +138,7 @@ class Core:
             case AskedOfSite():
                 outbox.answers.append(Answer(token=item.token, outcome=operate_site(engine, item.operation)))
             case SitesChanged():
-                change_sites(engine, item.sites)
+                change_sites(engine, item.sites, rewritten=item.rewritten)
             case Submit():
                 outbox.answers.append(Answer(token=item.token, outcome=self._submit(item)))
             case Grown():

@@ -37,9 +37,13 @@ class AskedOfSite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SitesChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """These are the sites from now on; those that are missing are drained."""
+    """These are the sites from now on; those that are missing are drained.
+
+    Of those that are `rewritten` something is said anew, if only how they are reached.
+    """
 
     sites: tuple[Site, ...]
+    rewritten: tuple[str, ...] = ()
 
 
 class Adopted(msgspec.Struct, frozen=True, kw_only=True):

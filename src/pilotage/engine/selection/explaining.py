@@ -115,6 +115,9 @@ def _status(sites: Sites, place: Place, pool: Pool, *, now: float) -> StageWhy:
     until: float | None = None
     if sleep.reason == "by-hand":
         what_next = "it sleeps until somebody wakes it"
+    elif sleep.reason == "dead-starts":
+        until = wakes_at(sleep, place.times, sites.settings, alone=not pool.awake)
+        what_next = "nothing more is submitted there before somebody wakes it, a probe passes or its entry changes"
     else:
         until = wakes_at(sleep, place.times, sites.settings, alone=not pool.awake)
         behind = "its time has come" if until <= now else "its time comes"

@@ -68,7 +68,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     input_bytes: int = 0
     output_bytes: int = 0
     data_handling: bool = False
-    locators: tuple[str, ...] = ()  # where its inputs lie and its outputs go
+    locators: tuple[str, ...] = ()  # where its inputs lie and its outputs go; `…*`: only the beginning is known
     software: tuple[str, ...] = ()  # that must be installed: `ID` or `ID/VERSION`
     owner: str = ""
     sites: tuple[str, ...] = ()  # only these, where its owner names some
@@ -155,9 +155,16 @@ def reachable_data(site: SiteDescription, asked: Asked) -> str:
     if not site.stores:
         return ""
     for locator in asked.locators:
-        if not any(locator == store or locator.startswith(store.rstrip("/") + "/") for store in site.stores):
+        if not any(_reaches(store.rstrip("/") + "/", locator) for store in site.stores):
             return f"{site.name} does not reach {locator}"
     return ""
+
+
+def _reaches(store: str, locator: str) -> bool:
+    if not locator.endswith("*"):
+        return f"{locator}/".startswith(store)
+    known = locator[:-1]  # what follows is another for each package
+    return known.startswith(store) or store.startswith(known)
 
 
 def software(site: SiteDescription, asked: Asked) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from pilotage.engine.selection.causes import Cause
 from pilotage.engine.selection.place import Place
-from pilotage.engine.selection.scores import Operation, Trouble
+from pilotage.engine.selection.scores import Operation
 from pilotage.engine.selection.settings import SelectionSettings
 from pilotage.engine.selection.sites import Sites
 from pilotage.engine.selection.status import Change, Drained
+from pilotage.model.reports import Trouble
 
 
 class Happenings:

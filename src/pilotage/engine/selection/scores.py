@@ -11,11 +11,10 @@ import math
 from typing import Literal
 
 from pilotage.engine.selection.settings import SelectionSettings
+from pilotage.model.reports import Trouble
 
 Operation = Literal["submission", "transfer", "file-operation"]
 """What is scored besides attempts."""
-Trouble = Literal["failed", "connection-refused", "connection-timed-out"]
-"""How an operation can go wrong."""
 
 
 def tscore(score: float, settings: SelectionSettings) -> float:

@@ -74,8 +74,11 @@ Change = Hibernated | Woken | Drained
 def wakes_at(sleep: Sleep, times: int, settings: SelectionSettings, *, alone: bool) -> float:
     """From when on a site may get a new chance (2a), having been put to sleep so many times since it last did well.
 
-    Where every other site sleeps too, the first chance comes at once and the later ones soon.
+    Where every other site sleeps too, the first chance comes at once and the later ones soon; but not where pilots cannot
+    even start: nothing more is submitted there for as long as any site ever sleeps.
     """
+    if sleep.reason == "dead-starts":
+        return sleep.since + settings.hibernation_seconds_max
     steps = times - 2 if alone else times - 1
     if steps < 0:
         return sleep.since

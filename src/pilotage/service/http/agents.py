@@ -191,6 +191,8 @@ class AgentDoor:
         kind, _, rest = scope["path"].removeprefix(PREFIX).partition("/")
         match scope["method"], kind:
             case "GET", "content":
+                if principal.site:
+                    await self._bounds.check_content(principal, rest, self._brought_by)
                 await send_whole(send, 200, await self._content(rest), [_BYTES])
             case "GET", "files":
                 if principal.site:
@@ -210,6 +212,11 @@ class AgentDoor:
         if content is None:
             raise UnknownContent("no such content is kept here", subject=sha256[:64])
         return content
+
+    async def _brought_by(self, job: str) -> frozenset[str]:
+        """The files that a job brought along, by their checksums."""
+        row = await self._services.ask(self._services.journal.job, job)
+        return self._running.brought_by(row) if row is not None else frozenset()
 
     async def _job(self, job: str) -> tuple[JobRow, str]:
         """A job that is run here, and its folder."""

@@ -28,6 +28,7 @@ from pilotage.service.retention import Action
 from pilotage.service.running.publishing import Unpublished
 from pilotage.service.running.site_keeping import KeptSites
 from pilotage.service.running.site_messages import SiteDeed
+from pilotage.service.running.submission import FILE
 
 SUBMISSION_BYTES_MAX = 2**30
 CONTENT_BYTES_MAX = 256 * 2**20
@@ -191,6 +192,10 @@ class Running:
         """The folder of a job's results; None of a job that is not run here."""
         origin = _lists.decode(row.lists).get("origin")
         return self._origin(origin) if origin is not None else None
+
+    def brought_by(self, row: JobRow) -> frozenset[str]:
+        """The checksums of the files that a job brought along; neither its definition nor its lists are among them."""
+        return frozenset(sha256 for name, sha256 in _lists.decode(row.lists).items() if name.startswith(FILE))
 
     def _read_origin(self, sha256: str) -> str | None:
         content = self._journal.content(sha256)

@@ -1,4 +1,4 @@
-"""Jobs that are run here, over HTTP: submitted with what they bring along, planned, and cleared."""
+"""Jobs that are run here, over HTTP: submitted with what they bring along, planned, cleared and purged."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from litestar import Response, post
 from litestar.openapi.spec import OpenAPIFormat, OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
 from litestar.params import HeaderParameter
 
+from pilotage.model.operations import Refused
 from pilotage.model.submission import RunPlan, SubmissionAnswer
 from pilotage.service.access import require
 from pilotage.service.http.asking import Ask, Book
@@ -26,6 +27,8 @@ from pilotage.service.http.running import (
     running_of,
     submit,
 )
+from pilotage.service.retention import Action
+from pilotage.service.running.driver import OperationRefused
 
 OnceKey = Annotated[
     str | None,
@@ -130,4 +133,33 @@ async def clear_job(request: Ask, services: Book, job: JobPath) -> Response[Clea
     return Response(ClearedView(job=job))
 
 
-RUNNING_ROUTES = (submit_job, plan_job, put_content, clear_job)
+@post(
+    "/v1/jobs/{job:str}/purge",
+    status_code=200,
+    operation_id="purge_job",
+    summary="Forget a job that is cleared",
+    tags=["running"],
+    responses=faults(400, 401, 403, 404, 409, 410, 503),
+)
+async def purge_job(request: Ask, services: Book, job: JobPath) -> Response[ClearedView]:
+    """Forget everything of a job but that it was purged. Its files stay; it must be cleared, and nothing of it under way."""
+    running = running_of(services)
+    row = await services.ask(services.reading.job, request.user, job)
+    require(request.user, "modify", row)
+    if row.cleared_at is None:
+        raise _not_over(job, "it is not cleared", "take over its outputs first: pilotage outputs")
+    now = services.clock.now()
+    running.jobs.seen_to(Action(deed="clear", job=job, since=now, why="it is to be purged"))
+    if await asyncio.wrap_future(running.jobs.ask(lambda engine: job in engine.jobs)):
+        raise _not_over(job, "something of it is under way", "ask again when that has ended")
+    await services.ask(lambda: services.journal.purge(job, at=now))
+    running.jobs.seen_to(Action(deed="purge", job=job, since=now, why="somebody asked for it"))
+    return Response(ClearedView(job=job))
+
+
+def _not_over(job: str, why: str, next_step: str) -> OperationRefused:
+    message = f"the job {job} cannot be purged: {why}"
+    return OperationRefused(Refused(code="job-unfinished", message=message, subject=job, next_step=next_step))
+
+
+RUNNING_ROUTES = (submit_job, plan_job, put_content, clear_job, purge_job)

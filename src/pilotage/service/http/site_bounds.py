@@ -1,13 +1,13 @@
-"""What an agent with the token of a site may not do: speak for another one, or have the files of what it does not run.
+"""What an agent with the token of a site may not do: speak for another one, or have what it does not run.
 
-The engine is asked once for each pilot, and once a minute for each job whose files are fetched: exchanges cost nothing more.
+The engine is asked once for each pilot, and once a minute for each job or content that is fetched: exchanges cost nothing more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import msgspec
@@ -40,6 +40,7 @@ class SiteBounds:
         self._clock = clock
         self._sites: dict[str, str] = {}  # of pilots that the engine knows
         self._jobs: dict[tuple[str, str], float] = {}  # until when a site is believed to run a job
+        self._contents: dict[tuple[str, str], float] = {}  # … and to need some content
 
     async def check_exchange(self, principal: Principal, says: AgentSays) -> None:
         """Refuse an exchange for another site, or in the name of another site's pilot."""
@@ -80,6 +81,22 @@ class SiteBounds:
             self._jobs.clear()
         self._jobs[key] = now + BELIEVED_SECONDS
 
+    async def check_content(
+        self, principal: Principal, sha256: str, brought_by: Callable[[str], Awaitable[frozenset[str]]]
+    ) -> None:
+        """Refuse content that no job brought along of which the site runs something now."""
+        key, now = (principal.site, sha256), self._clock()
+        if self._contents.get(key, 0.0) > now:
+            return
+        for job in await self._ask(lambda engine: _jobs_at(engine, principal.site)):
+            if sha256 in await brought_by(job):
+                break
+        else:
+            raise _forbidden(principal, f"content {sha256[:64]}, which nothing that it runs needs")
+        if len(self._contents) >= REMEMBERED_MAX:
+            self._contents.clear()
+        self._contents[key] = now + BELIEVED_SECONDS
+
     async def _ask(self, question: Callable[[Engine], Told]) -> Told:
         return await asyncio.wrap_future(self._running.jobs.ask(question))
 
@@ -95,9 +112,14 @@ def _site_of(engine: Engine, pilot: str) -> str:
     return found.site.name if found is not None else ""
 
 
-def _runs(engine: Engine, site: str, job: str) -> bool:
+def _jobs_at(engine: Engine, site: str) -> list[str]:
+    """The jobs of which the pilots of a site hold something."""
     pilots = [each for each in engine.pilots.values() if each.site.name == site]
-    return any(ref.job == job for pilot in pilots for ref in (*pilot.assigned, *pilot.owed))
+    return list(dict.fromkeys(ref.job for pilot in pilots for ref in (*pilot.assigned, *pilot.owed)))
+
+
+def _runs(engine: Engine, site: str, job: str) -> bool:
+    return job in _jobs_at(engine, site)
 
 
 def _told_site(data: msgspec.Raw) -> str:

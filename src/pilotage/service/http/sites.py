@@ -38,13 +38,14 @@ SitePath = Annotated[str, PathParameter(description="The name of the site.")]
 
 
 class SiteView(View, frozen=True, kw_only=True):
-    """A place that runs attempts, and how it stands."""
+    """A place that runs attempts, and how it stands: `says` is what keeps things waiting there, in its own words."""
 
     site: str
     kind: str
     mode: str
     status: str
     message: str
+    says: str
     score: float | None
     tscore: float | None
     queue_seconds: float | None
@@ -246,6 +247,7 @@ def _view(known: _Known) -> SiteView:
         mode=entry.mode if entry is not None else "pilots",
         status=status,
         message=known.said or row.message,
+        says=known.said,
         score=stand.score,
         tscore=stand.tscore,
         queue_seconds=stand.queue_seconds,

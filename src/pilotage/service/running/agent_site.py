@@ -24,6 +24,7 @@ from pilotage.model.reports import AnyReport, Gone, SiteSeen
 from pilotage.model.site_entry import SiteEntry
 from pilotage.model.site_exchange import SiteEffect, SiteHears, SiteSays
 from pilotage.service.running.driver import NotRunning, Superseded
+from pilotage.service.running.site_troubles import trouble_of
 
 log = logging.getLogger(__name__)
 
@@ -168,10 +169,11 @@ class AgentSite:
         with self._change:
             before, self._answers = self._answers, answers
             turned = not answers if before is None else answers != before
-            news = turned or message not in ("", self._message)
+            news = turned or message != self._message
             self._message = message
         if news:
-            self._report(SiteSeen(site=self._site, answers=answers, message=message))
+            trouble = trouble_of(message) if turned and not answers else None
+            self._report(SiteSeen(site=self._site, answers=answers, message=message, trouble=trouble))
 
     # --- the thread --------------------------------------------------------------------------------------------------
 

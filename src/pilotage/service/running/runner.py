@@ -165,7 +165,7 @@ class Runner:
         for name, way in ways.items():
             self._workers.put(name, way)
         self._sites = sites
-        self._driver.receive(sites_changed(sites))
+        self._driver.receive(sites_changed(sites, rewritten=ways))
 
     def let_go_of_sites(self) -> None:
         """Nobody acts any longer at sites that are gone, and with them all that was started there."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from pilotage.engine.engine import Engine
@@ -16,9 +16,9 @@ SiteDeed = Literal["hibernate", "wake", "probe"]
 _PROBE = re.compile(r"-probe-[0-9]+$")  # the end of the key of a pilot that is only to show that it comes
 
 
-def sites_changed(sites: Sequence[Site]) -> Input:
-    """What tells the core that these are the sites from now on."""
-    return SitesChanged(sites=tuple(sites))
+def sites_changed(sites: Sequence[Site], *, rewritten: Iterable[str] = ()) -> Input:
+    """What tells the core that these are the sites from now on, and of which something is said anew."""
+    return SitesChanged(sites=tuple(sites), rewritten=tuple(rewritten))
 
 
 def asked_of_site(deed: SiteDeed, site: str, *, message: str = "") -> Callable[[int], Input]:

@@ -17,6 +17,7 @@ from itertools import islice
 from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
 from pilotage.model.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
 from pilotage.ports import SiteAccess, SiteBusy, SiteUnreachable, SubmissionRefused
+from pilotage.service.running.site_troubles import trouble_of
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +46,13 @@ class SiteWorker:
         report: Report,
         expected: Expected,
         busy_seconds: float = BUSY_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take who is told of what is seen, and who knows what should be; nothing runs before `start`."""
+        """Take who is told of what is seen, and who knows what should be; nothing runs before `start`.
+
+        The `clock` tells how long submissions take.
+        """
+        self._clock = clock
         self._site = site
         self._access = access
         self._report = report
@@ -157,19 +163,25 @@ class SiteWorker:
             self._look_at = 0.0  # so that its end is told now
 
     def _submit(self, submissions: Sequence[Submission]) -> None:
+        begun = self._clock()
         try:
             native_ids = self._submitted(submissions)
         except SubmissionRefused as refused:
+            seconds = (self._clock() - begun) / len(submissions)
+            reason, message = refused.reason, str(refused)
             for effect in submissions:
-                reason, message = refused.reason, str(refused)
-                self._report(SubmissionFailed(site=self._site, key=effect.key, reason=reason, message=message))
+                self._report(
+                    SubmissionFailed(site=self._site, key=effect.key, reason=reason, message=message, seconds=seconds)
+                )
             return
         except SiteBusy as busy:
             self._put_off(submissions, str(busy))
             return
         self._busy_seconds = self._first_busy_seconds
+        # What one call did for many took each of them only its part of it.
+        seconds = (self._clock() - begun) / max(1, len(native_ids))
         for effect, native_id in zip(submissions, native_ids, strict=False):
-            self._report(Submitted(site=self._site, key=effect.key, native_id=native_id))
+            self._report(Submitted(site=self._site, key=effect.key, native_id=native_id, seconds=seconds))
         if len(native_ids) < len(submissions):
             self._submit(submissions[len(native_ids) :])  # and hear why
         elif self._full:
@@ -210,7 +222,8 @@ class SiteWorker:
     def _seen(self, *, answers: bool, message: str = "") -> None:
         if answers != self._answers:
             if self._answers is not None or not answers:
-                self._report(SiteSeen(site=self._site, answers=answers, message=message))
+                trouble = None if answers else trouble_of(message)
+                self._report(SiteSeen(site=self._site, answers=answers, message=message, trouble=trouble))
             self._answers = answers
 
 

@@ -60,7 +60,9 @@ __all__ = [
 ]
 
 DEFINITION, RESOLVED, CAPTURED, ORIGIN = "definition", "resolved", "captured", "origin"
-"""What the contents of a registered job are called among its lists; `stage-N` is what a late stage was laid out over."""
+FILE = "file-"
+"""What the contents of a registered job are called among its lists; `stage-N` is what a late stage was laid out over, and
+`file-N` a file that it brought along."""
 
 _SHOWN_MAX = 5
 _EVENTS_AT_ONCE = 1000
@@ -283,7 +285,7 @@ def _kept(journal: Journal, lists: ResolvedLists, origin: Origin) -> dict[str, s
         ORIGIN: journal.put_content(_encode(msgspec.structs.replace(origin, captured={}))),
     }
     files = sorted({file.sha256 for file in origin.captured.values() if file.content})
-    kept.update({f"file-{number}": sha256 for number, sha256 in enumerate(files, start=1)})
+    kept.update({f"{FILE}{number}": sha256 for number, sha256 in enumerate(files, start=1)})
     return kept
 
 
