@@ -116,7 +116,9 @@ def look(server: str | None, token_file: str | None) -> Server:
 def looking_at(address: Address, *, answer_seconds: float | None = None) -> Server:
     """A connection to a server, or to what answers for it from its book; it may be waited for as long as said."""
     if address.runs:
-        return address.server(answer_seconds=answer_seconds)  # what reads the book is not imported where nobody needs it
+        return address.server(
+            answer_seconds=answer_seconds
+        )  # what reads the book is not imported where nobody needs it
     from pilotage.app.looking import look_at
 
     return look_at(address)
