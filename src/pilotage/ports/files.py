@@ -110,7 +110,7 @@ class FileStore(Protocol):
         ...
 
 
-class WorkFields(msgspec.Struct, frozen=True, kw_only=True):
+class WorkFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a package's key is made of, field by field: a changed one can be named."""
 
     argv: str  # the beginning of the sha256 of each
@@ -118,6 +118,7 @@ class WorkFields(msgspec.Struct, frozen=True, kw_only=True):
     environment: str
     outputs: str
     inputs: dict[str, str]  # name → the beginning of its sha256
+    programs: dict[str, str] = {}  # what `software` is made of, likewise; it is not in the key, which has that
 
 
 class MadeWork(msgspec.Struct, frozen=True, kw_only=True):
