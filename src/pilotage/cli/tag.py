@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from pilotage.agent.spool import is_pilots_own
 from pilotage.cli.log_event import delivery_options, send
 from pilotage.cli.output import say_to_reader
 from pilotage.cli.remote import Place, address_of, json_option, looking_at, place_of, server_option
@@ -74,7 +73,7 @@ def _registered(place: Place, options: dict[str, Any]) -> Place:
         with looking_at(address, answer_seconds=_ASKED_SECONDS) as connection:
             return Place(steered_job(connection, place.job), place.package)
     except ServerUnreachable as error:
-        if not address.origin and not is_pilots_own(address.url):
+        if not address.origin:
             say_to_reader(f"warning: {place.job} is taken for the id of a job, and not for a name: {error.what}")
     except ServerError:
         pass  # it is not known there, or not to this token: the event says which job it means by its id

@@ -264,8 +264,9 @@ def _reschedule(engine: Engine, job: JobState, operation: Reschedule) -> None:
     attempts = [each for each in known if not each.lost]
     if not attempts:
         raise _Refusal("not-running", f"no attempt of {operation.package} is under way", subject=operation.package)
+    message = clipped(operation.message) or "it was rescheduled by hand"
     for attempt in attempts:
-        lose(engine, attempt, reason=RESCHEDULED, message="it was rescheduled by hand")
+        lose(engine, attempt, reason=RESCHEDULED, message=message)
 
 
 def _replicate(engine: Engine, job: JobState, operation: Replicate) -> None:

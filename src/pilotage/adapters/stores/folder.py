@@ -163,30 +163,39 @@ class FolderStore:
     def publish(
         self, folder: str, ref: AttemptRef, manifest: Sequence[OutputFile], *, is_rival: IsRival | None = None
     ) -> None:
-        """Put the staged files of a granted attempt under their names: all of them, or none where one is in the way."""
-        outputs: list[tuple[OutputFile, str, str, bool]] = []
+        """Put the staged files of a granted attempt under their names: all of them, or none where one cannot be."""
+        outputs: list[tuple[OutputFile, str, str, bool | None]] = []
         for number, file in enumerate(manifest):
             target = self._target(folder, file.name)
             try:
-                there = self._is_there(folder, file, target=target, is_rival=is_rival)
+                there = self._in_place(folder, file, target=target, is_rival=is_rival)
             except OSError as fault:
                 raise _told(fault, target, "an output cannot be published") from fault
             outputs.append((file, self._staged_file(folder, ref, number), target, there))
+        brought: list[tuple[str, str]] = []
         for file, staged, target, there in outputs:
             try:
                 if there:
                     with suppress(FileNotFoundError):
                         os.unlink(staged)  # done before, or equal: nothing to bring
-                else:
-                    self._bring(folder, file, staged=staged, target=target)
-            except OSError as fault:
+                    continue
+                self._bring(folder, file, staged=staged, target=target)
+            except (OSError, StoreError) as fault:
+                _take_back(brought)
+                if isinstance(fault, StoreError):
+                    raise
                 raise _told(fault, target, "an output cannot be published") from fault
+            if there is None:
+                brought.append((staged, target))
 
-    def _is_there(self, folder: str, file: OutputFile, *, target: str, is_rival: IsRival | None) -> bool:
-        """Whether an output is under its name already; what is there instead and must stay is refused."""
+    def _in_place(self, folder: str, file: OutputFile, *, target: str, is_rival: IsRival | None) -> bool | None:
+        """Whether an output is under its name already: False means that one is which may be replaced, None that none is.
+
+        What must stay is refused.
+        """
         there = stored(target, file.name)
         if there is None:
-            return False
+            return None
         if self._is(folder, there, file):
             return True
         if not self.is_ours(folder, [there])[file.name]:
@@ -338,6 +347,13 @@ def not_ours(path: str) -> NotOurs:
         subject=path,
         next_step="move it away, or give the output another name",
     )
+
+
+def _take_back(brought: Sequence[tuple[str, str]]) -> None:
+    """Put files back to where they were staged, as far as that can be done: they are brought again with the others."""
+    for staged, target in brought:
+        with suppress(OSError):  # then it stays under its name, which it was granted
+            os.rename(target, staged)
 
 
 def _listing(path: str) -> set[str]:

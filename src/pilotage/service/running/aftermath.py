@@ -70,9 +70,13 @@ class Aftermath:
         """What of a job could not be published, and why; None where all could."""
         return self._publisher.fault(job)
 
-    def check_inputs(self, assignment: Assignment) -> None:
-        """Refuse what reads files that could not be published. Raises `StoreError`."""
-        self._publisher.check_inputs(assignment)
+    def unpublished_jobs(self) -> set[str]:
+        """The jobs of which something is done and could not be published."""
+        return self._publisher.jobs()
+
+    def holds_back(self, assignment: Assignment) -> bool:
+        """Whether an attempt would read files that could not be published: it waits until they are."""
+        return self._publisher.holds_back(assignment)
 
     def follow(self, engine: Engine, events: Sequence[Checked]) -> None:
         """Do what follows from the events of a step."""
