@@ -69,6 +69,12 @@ class FileStore(Protocol):
         """
         ...
 
+    def check(
+        self, folder: str, manifest: Sequence[OutputFile], *, is_rival: Callable[[str], bool] | None = None
+    ) -> None:
+        """Raise what `publish` would raise for what is under the names of these files now."""
+        ...
+
     def discard(self, folder: str, ref: AttemptRef, count: int) -> None:
         """Remove the staged files of an attempt that nobody wants."""
         ...

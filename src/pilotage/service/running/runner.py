@@ -37,6 +37,7 @@ from pilotage.service.running.adoption import adopt, made_before, out_of_place
 from pilotage.service.running.aftermath import Aftermath
 from pilotage.service.running.agent_site import AgentSettings
 from pilotage.service.running.at_work import JobsAtWork
+from pilotage.service.running.claims import Claims
 from pilotage.service.running.clearing import clear_job
 from pilotage.service.running.driver import Driver, OperationRefused
 from pilotage.service.running.expanding import Expanded, Expander
@@ -99,6 +100,7 @@ class Runner:
         self._workers = SiteWorkers({**accesses, **(agent_sites or {})}, report=driver.receive, expected=self._expected)
         self._expander = Expander(self, journal, ask=self._driver.ask, tell=self._driver.receive)
         self._submitter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submitter")
+        self._claims = Claims(self._jobs, self._manifests, store)
         self._core: Core | None = None
 
     # --- the door ---
@@ -238,7 +240,9 @@ class Runner:
         if submission.only_if_needed and adopted == count and not prepared.plan.late and not earlier.others:
             return SubmissionAnswer(job="", packages=count, adopted=adopted)
         unfinished = self._driver.ask(unfinished_jobs).result() - {*earlier.others}
-        refuse_rivals(prepared.expansion, prepared.origin.folder, self._jobs.beside(prepared.origin.folder, unfinished))
+        beside = self._jobs.beside(prepared.origin.folder, unfinished)
+        refuse_rivals(prepared.expansion, prepared.origin.folder, beside)
+        self._claims.contest(prepared.job, prepared.expansion, beside)
         self._jobs.bring(prepared.job, expansion=prepared.expansion, plan=prepared.plan, origin=prepared.origin)
         try:
             self._driver.submit(
@@ -272,6 +276,7 @@ class Runner:
             now=self._clock.now(),
         )
         self._core = core
+        self._claims.watch(core.engine)
         for job in core.engine.jobs:
             self._aftermath.mend(core.engine, job)
         return core
