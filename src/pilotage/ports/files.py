@@ -28,6 +28,12 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     modified_ns: int
     inode: int
+    changed_ns: int = 0  # of the file or of its names: nobody can set it back; 0 where it is not known
+
+    def is_like(self, other: StoredFile) -> bool:
+        """Whether it is the same file with the same size and time, however many names it was given meanwhile."""
+        mine = (self.name, self.size_bytes, self.modified_ns, self.inode)
+        return mine == (other.name, other.size_bytes, other.modified_ns, other.inode)
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -144,6 +150,16 @@ class SeenFile(msgspec.Struct, frozen=True, kw_only=True):
 
     file: StoredFile
     sha256: str
+    used_ns: int = 0  # until when attempts linked and unlinked files of its folder
+
+    def is_still(self, now: StoredFile) -> bool:
+        """Whether the file is as it was. A change whose time was set back shows in `changed_ns`.
+
+        Attempts change that too, by the links that they are given: what they used since is believed by its other marks.
+        """
+        if not self.file.is_like(now):
+            return False
+        return self.file.changed_ns in (0, now.changed_ns) or now.changed_ns <= self.used_ns
 
 
 class WorkIndex(Protocol):
@@ -178,7 +194,11 @@ class WorkIndex(Protocol):
         ...
 
     def seen(self, folder: str, names: Collection[str]) -> dict[str, SeenFile]:
-        """What is remembered of the checksums of these files; whoever asks compares size, time and inode."""
+        """What is remembered of the checksums of these files; whoever asks looks whether they are still the same."""
+        ...
+
+    def used(self, folder: str, *, until_ns: int) -> None:
+        """Attempts have used files of a folder until then."""
         ...
 
     def note_times(self, folder: str, document: str, times: Mapping[str, tuple[int, float]]) -> None:

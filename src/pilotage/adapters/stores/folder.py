@@ -256,7 +256,7 @@ class FolderStore:
             contents = {each.sha256 for each in made.get(file.name, ()) if each.size_bytes == file.size_bytes}
             if contents:
                 known = seen.get(file.name)
-                sha256 = known.sha256 if known and known.file == file else self.checksum(folder, file.name)
+                sha256 = known.sha256 if known and known.is_still(file) else self.checksum(folder, file.name)
                 ours[file.name] = sha256 in contents
         return ours
 

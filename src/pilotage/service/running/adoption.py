@@ -241,7 +241,7 @@ def out_of_place(found: Collection[MadeWork], folder: str, *, store: FileStore, 
             stored, known = there.get(file.name), seen.get(file.name)
             if stored is None:
                 faults[made.key] = f"missing output {file.name}"
-            elif known is not None and known.file == stored:
+            elif known is not None and known.is_still(stored):
                 if known.sha256 != file.sha256:
                     faults[made.key] = f"changed output {file.name}"
             elif stored.size_bytes != file.size_bytes or store.checksum(folder, file.name) != file.sha256:

@@ -7,6 +7,7 @@ be in the way of the next run.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar
 
@@ -95,7 +96,9 @@ class Aftermath:
                 touched[one.event.job] = None
         self._grant(engine, granted, known=adopted)
         for job in touched:
-            state = engine.jobs.get(job)
+            state, at_work = engine.jobs.get(job), self._jobs.get(job)
+            if at_work is not None:
+                self._index.used(at_work.folder, until_ns=time.time_ns())
             if state is not None and _is_over(state):
                 self._let_go(job)
 
