@@ -75,7 +75,7 @@ class Place:
         self.attempt = 0
 
     def run(self, *argv: str, binary: Mapping[str, Any] | None = None, **said: Any) -> Outcome:
-        """Run one command; `demand` goes into the assignment, the rest into the work."""
+        """Run one command; `demand` goes into the assignment, `token` is shown to it, the rest goes into the work."""
         binaries = said.pop("binaries", [{"argv": list(argv), **(binary or {})}])
         return self.run_work({"binaries": binaries, **said})
 
@@ -86,7 +86,7 @@ class Place:
     def run_work(self, said: dict[str, Any]) -> Outcome:
         self.attempt += 1
         said = dict(said)
-        demand = said.pop("demand", {})
+        demand, token = said.pop("demand", {}), said.pop("token", "")
         assignment = {"ref": {"job": "j1", "package": "1.1.1", "attempt": self.attempt}, "demand": demand}
         work = {
             "path": "r/001/001/001", "name": "r", "index": 0, "folder": str(self.folder), "staged": str(self.staged),
@@ -95,7 +95,7 @@ class Place:
         msgspec.convert(assignment, Assignment, strict=True)
         msgspec.convert(work, Work, strict=True)
         outcome = self.runner.run(
-            assignment, work, on_phase=lambda phase, _: self.phases.append(phase), fetch=self.fetch
+            assignment, work, on_phase=lambda phase, _: self.phases.append(phase), fetch=self.fetch, token=token
         )
         # What is told must be what the book takes.
         msgspec.convert(outcome.payload, AttemptFinished, strict=True)

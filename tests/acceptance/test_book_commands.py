@@ -154,6 +154,18 @@ def test_a_script_tracks_its_job_from_registration_to_query(served_desk: Desk) -
     assert flow["entries"]["RUNNING"] == 1
 
 
+def test_a_job_of_a_server_elsewhere_is_tagged_by_its_name(served_desk: Desk, tmp_path: Path) -> None:
+    served_desk.log(("JobRegistered", {"owner": "anna", "name": "far", "stages": json.loads(SHAPE)}, {"job": "far-1"}))
+    elsewhere, told = Desk(tmp_path / "elsewhere"), served_desk.service()
+    there = ("--server", str(told["url"]), "--token-file", str(told["token_file"]))
+    assert elsewhere.run("tag", "study=A13", "far", *there, "--now").stderr == ""
+    assert json.loads(served_desk.said("status", "far-1", "--json"))["job"]["tags"] == {"study": "A13"}
+    # Nobody answers at port 1, so nobody says whether it is a name.
+    away = elsewhere.run("tag", "study=A14", "far", "--server", "http://127.0.0.1:1")
+    assert away.returncode == 0
+    assert away.stderr.startswith("warning: far is taken for the id of a job, and not for a name: ")
+
+
 def test_a_running_package_tags_itself(served_desk: Desk, job: str) -> None:
     environment = {
         "PILOTAGE_SERVER": str(served_desk.service()["url"]),

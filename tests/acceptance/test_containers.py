@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.engines.podman import IMAGE, Podman
-from tests.real_runs import Place, place_in, processes_with
+from tests.real_runs import Place, place_in, processes_with, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +35,28 @@ def test_a_package_runs_in_its_image_on_its_own_files(place: Place) -> None:
     assert (place.folder / "who.txt").read_text() == "two  words it's $(touch evil) 1.1.1\n"
     assert (place.folder / "out.txt").stat().st_uid == os.geteuid()
     assert not list(place.folder.rglob("evil"))
+
+
+# What `pilotage tag` says, by the means of the image.
+TAGS = """
+token=$(cat "$PILOTAGE_TOKEN_FILE")
+said='{"events": [{"source": "application", "stream": "inside", "n": 1, "time": 1.0, "type": "Tagged",
+  "job": "'$PILOTAGE_JOB'", "package": "'$PILOTAGE_PACKAGE'", "data": {"name": "from", "value": "inside"}}]}'
+wget -q -O - --header "Authorization: Bearer $token" --header "Content-Type: application/json" \
+  --post-data "$said" "$PILOTAGE_SERVER/agent/events"
+touch "$PILOTAGE_SPOOL/written"
+"""
+
+
+def test_what_runs_inside_can_speak_of_itself_and_has_a_spool(place: Place) -> None:
+    (place.folder / "tags.sh").write_text(TAGS)
+    place.document(
+        f"pilotage: 1\njob: speaking\nstages:\n  - container: {{image: '{IMAGE}', engine: podman}}\n"
+        "    inputs: [tags.sh]\n    retry: {attempts_max: 1}\n    run: [/bin/sh, -e, tags.sh]\n"
+    )
+    job = place.told("run")["job"]
+    assert place.told("status", f"{job}/1.1.1")["package"]["tags"] == {"from": "inside"}
+    wait_until(lambda: not list((place.folder / ".pilotage").rglob("written")), "the end of a spool without events")
 
 
 def test_a_container_that_outlasts_its_limit_is_removed(place: Place, podman: Podman) -> None:

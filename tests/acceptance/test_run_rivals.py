@@ -46,38 +46,40 @@ def place(tmp_path: Path) -> Iterator[Place]:
         (tmp_path / "go").touch()
 
 
-def test_a_file_of_another_unfinished_job_is_not_replaced_and_the_package_fails_by_name(place: Place) -> None:
+def test_what_would_replace_a_file_of_another_unfinished_job_is_not_granted_until_that_is_gone(place: Place) -> None:
     first = place.begin("run", "first.yaml", "--slots", "2")
     same = place.folder / "same.dat"
     wait_until(same.exists, "the first job's file")
-    told = place.told("run", "second.yaml", code=3)
+    told = place.told("run", "second.yaml", code=1)
     assert same.read_text() == "first\n"
-    (group,) = told["failures"]
-    card = group["card"]
-    assert (card["package"], card["reason"]) == ("1.1.1", "not-published")
-    assert "which was not over when this one came, has made another file of this name" in card["exit_message"]
-    assert "same.dat" in card["exit_message"]
-    assert card["next_step"] == told["next_step"]
-    assert f"then: pilotage release {told['job']}" in told["next_step"]
-    assert told["stuck"] == card["exit_message"]
+    assert told["done"] == 0  # nothing counts as made that has no names
+    assert not (place.folder / "second.dat").exists()
+    assert "what 1.1.1 made cannot be published" in told["stuck"]
+    assert "which was not over when this one came, has made another file of this name" in told["stuck"]
+    assert "same.dat" in told["stuck"]
+    assert told["next_step"].endswith(f"then: pilotage release {told['job']}/1.1.1")
+    assert told["stuck"].partition(": ")[2] in place.run("explain", f"{told['job']}/1.1.1").stdout
 
-    # Who reads that file is not let loose on that of the other job.
-    reader = place.told("status", f"{told['job']}/2.1.1")["attempts"]
-    assert [each["exit_message"] for each in reader if "not under its names" not in (each["exit_message"] or "")] == []
+    # Who reads that file is not begun: what it waits for is not there.
+    assert place.told("status", f"{told['job']}/2.1.1")["attempts"] == []
 
-    # Also when the other has ended: what it has made was not there when this job was begun.
+    # Also when the other has ended, and with another service: what it has made was not there when this job was begun.
     (place.folder / "go").touch()
     place.ended(first)
-    place.run("release", told["job"])
-    assert "not-published" in place.run("attach", told["job"], code=3).stdout
+    place.run("release", f"{told['job']}/1.1.1")
+    assert "made another file of this name" in place.run("attach", told["job"], code=1).stdout
+    place.run("serve", "--stop")
+    assert place.told("run", "second.yaml", code=1)["job"] == told["job"]
     assert same.read_text() == "first\n"
 
     same.rename(place.folder / "kept.dat")
-    place.run("release", told["job"])
+    place.run("release", f"{told['job']}/1.1.1")
     place.run("attach", told["job"])
     assert same.read_text() == "second\n"
     assert (place.folder / "second.dat").read_text() == "more\n"
     assert (place.folder / "kept.dat").read_text() == "first\n"
+    (attempt,) = place.told("status", f"{told['job']}/1.1.1")["attempts"]  # it was run once
+    assert attempt["exit_code"] == "SUCCESS"
 
 
 def test_a_job_that_comes_later_replaces_what_one_that_is_over_has_made(place: Place) -> None:

@@ -195,19 +195,42 @@ def test_the_job_that_made_a_content_last_is_known_by_it(index: WorkIndex) -> No
     assert index.maker(FOLDER, "out", sha256=sha(1)) == "job-9"
 
 
-def test_an_index_of_the_version_before_is_used_as_it_is(tmp_path: Path) -> None:
+OLDER = {
+    2: "ALTER TABLE files DROP COLUMN changed_ns; DROP TABLE folders;",
+    1: "ALTER TABLE files DROP COLUMN changed_ns; DROP TABLE folders; ALTER TABLE ours DROP COLUMN job;",
+}
+"""What the tables of this version have and those of earlier ones had not."""
+
+
+@pytest.mark.parametrize("version", OLDER)
+def test_an_index_of_a_version_before_is_used_as_it_is(tmp_path: Path, version: int) -> None:
     first = SqliteWorkIndex(tmp_path)
     first.keep([made(1)])
+    first.saw(FOLDER, [seen("in", 5)], made=False)
     first.close()
     book = sqlite3.connect(tmp_path / FILE)
-    book.executescript("ALTER TABLE ours DROP COLUMN job; PRAGMA user_version = 1;")
+    book.executescript(f"{OLDER[version]} PRAGMA user_version = {version};")
     book.close()
     for number in (2, 3):  # and once more when it is of this version
         index = SqliteWorkIndex(tmp_path)
         index.keep([made(number)])
         assert index.find(FOLDER, [sha(1)]) == {sha(1): made(1)}
         assert {file.sha256 for file in index.makers(FOLDER, ["out"])["out"]} >= {sha(1), sha(number)}
-        assert (index.maker(FOLDER, "out", sha256=sha(1)), index.maker(FOLDER, "out", sha256=sha(2))) == ("", "job-2")
+        makers = (index.maker(FOLDER, "out", sha256=sha(1)), index.maker(FOLDER, "out", sha256=sha(2)))
+        assert makers == ("" if version == 1 else "job-1", "job-2")
+        assert index.seen(FOLDER, ["in"])["in"].file.changed_ns == 0  # it was not known
+        index.close()
+
+
+def test_until_when_a_folder_was_used_is_known_at_once_and_to_who_opens_the_index_later(tmp_path: Path) -> None:
+    for until_ns in (5_000, 7_000):
+        index = SqliteWorkIndex(tmp_path)
+        index.saw(FOLDER, [seen("in", 5)], made=False)
+        index.used(FOLDER, until_ns=until_ns)
+        assert index.seen(FOLDER, ["in"])["in"].used_ns == until_ns
+        index.close()
+        index = SqliteWorkIndex(tmp_path)
+        assert index.seen(FOLDER, ["in"])["in"].used_ns == until_ns
         index.close()
 
 

@@ -14,7 +14,7 @@ from tests.engines.debian import ensure_programs
 from tests.engines.errors import EngineError
 
 IMAGE = "localhost/pilotage-tests:1"
-COMMANDS = ("sh", "cat", "echo", "id", "ls", "sleep", "touch", "env", "pwd", "grep")
+COMMANDS = ("sh", "cat", "echo", "id", "ls", "sleep", "touch", "env", "pwd", "grep", "wget")
 SECONDS_MAX = 120
 
 # No more than this process may have itself: who is not quite root could not give it to a container.

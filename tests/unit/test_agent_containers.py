@@ -43,13 +43,33 @@ def test_a_command_runs_by_the_engine_that_is_there(tmp_path: Path, engine: str)
     scratch = tmp_path / "scratch" / "slot-1"
     assert f"{place.folder}:{place.folder}:ro" in words
     if engine == "apptainer":
-        assert words.startswith(f"apptainer exec --bind {scratch} --pwd {scratch} ")
+        assert words.startswith(f"apptainer exec --pwd {scratch} --bind {scratch}:{scratch} ")
     else:
-        assert f"--volume {scratch}:{scratch} --workdir {scratch}" in words
+        assert f"--workdir {scratch} --volume {scratch}:{scratch} " in words
+        for name in ("SERVER", "TOKEN_FILE", "SPOOL", "CA_FILE", "SITE", "NODE", "MARK"):
+            assert f"--env PILOTAGE_{name} " in words
         assert "--env TINT" in words
         assert f"--user {os.geteuid()}:{os.getegid()}" in words
         assert "--name pilotage-j1-1.1.1-1-" in words
     place.close()
+
+
+@pytest.mark.parametrize("engine", ["apptainer", "docker"])
+def test_what_runs_inside_is_shown_its_spool_and_its_token_and_no_others(tmp_path: Path, engine: str) -> None:
+    _engine(tmp_path / "bin", engine)
+    spools = tmp_path / "spools"
+    environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    with place_in(tmp_path, environment=environment, spool=str(spools)) as place:
+        said: dict[str, Any] = {"container": {"image": "an/image", "engine": engine}, "token": "secret"}
+        outcome = place.shell(
+            'stat -c %a "$PILOTAGE_TOKEN_FILE"; cat "$PILOTAGE_TOKEN_FILE"; ls $PILOTAGE_SPOOL', **said
+        )
+    assert log_of(outcome).split() == ["600", "secret"]
+    words = (place.folder / "words").read_text()
+    (spool,) = (each for each in words.split() if each.startswith(f"{spools}"))
+    assert spool == f"{spools}/j1-1.1.1-1:{spools}/j1-1.1.1-1"
+    token = tmp_path / "scratch" / "slot-1.token"
+    assert f" {token}:{token}:ro " in words
 
 
 def test_a_node_without_an_engine_refuses_and_says_what_it_looked_for(tmp_path: Path) -> None:

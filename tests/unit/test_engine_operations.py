@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from pilotage.model import payloads
+from pilotage.model.definition import Retry, RetryRule
 from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
 from pilotage.model.operations import Accepted, Hold, Kill, Refused, Replicate, Reschedule, Restart
 from pilotage.service.messages import Asked
@@ -243,8 +244,44 @@ def test_a_package_of_a_killed_job_that_never_began_is_cancelled_and_can_be_rest
         pilot.exchange()
         assert pilot.packages == ["1.2.1"]
         pilot.succeed("1.2.1")
+        # Nobody asked for anything else of it.
+        assert small.standings() == {"done": ["1.2.1"], "cancelled": ["1.1.1", "2.1.1", "2.2.1"]}
+        assert isinstance(small.ask(Restart(job=JOB, package="2.2.1")), Accepted)
+        pilot.exchange()
         pilot.succeed("2.2.1")
-        assert small.standings() == {"done": ["1.2.1", "2.2.1"], "cancelled": ["1.1.1"], "upstream": ["2.1.1"]}
+        assert small.standings() == {"done": ["1.2.1", "2.2.1"], "cancelled": ["1.1.1", "2.1.1"]}
+
+
+def test_a_package_of_a_killed_job_comes_back_with_what_it_needs_and_with_nothing_else() -> None:
+    edges = [("1.1.1", "2.1.1"), ("1.2.1", "2.2.1"), ("2.1.1", "3.1.1"), ("1.3.1", "3.1.1"), ("3.1.1", "4.1.1")]
+    with Small(site(cores=2)) as small:
+        small.submit(plan(stage(3), stage(2), stage(), stage(), edges=edges))
+        pilot = small.pilot()
+        assert sorted(pilot.packages) == ["1.1.1", "1.2.1"]  # these two are cancelled by themselves
+        small.ask(Kill(job=JOB))
+        pilot.exchange()
+        assert isinstance(small.ask(Restart(job=JOB, package="3.1.1")), Accepted)
+        pilot.exchange()
+        assert sorted(pilot.packages) == ["1.1.1", "1.3.1"]
+        pilot.succeed("1.1.1", "1.3.1")
+        pilot.succeed("2.1.1")
+        pilot.succeed("3.1.1")
+        assert small.standings() == {
+            "done": ["1.1.1", "1.3.1", "2.1.1", "3.1.1"],
+            "cancelled": ["1.2.1", "2.2.1", "4.1.1"],
+        }
+
+
+def test_a_package_of_a_killed_job_that_needs_what_was_given_up_is_refused_with_its_name() -> None:
+    gives_up = kind(retry=Retry(rules=(RetryRule(reason="application-error", action="give-up"),)))
+    with Small(site()) as small:
+        small.submit(plan(stage(2, gives_up), stage(2), edges=[("1.1.1", "2.1.1"), ("1.2.1", "2.2.1")]))
+        pilot = small.pilot()
+        pilot.fail("1.1.1", "application-error")
+        small.ask(Kill(job=JOB))
+        pilot.exchange()
+        assert refusal(small.ask(Restart(job=JOB, package="2.1.1"))) == ("producer-over", "1.1.1")
+        assert small.standings()["aborted"] == ["1.1.1"]
 
 
 # --- reschedule and replicate ---------------------------------------------------------------------------------------

@@ -65,11 +65,12 @@ def before_of(work: Work) -> Work:
         (replace(startup=("start.sh",)), "argv"),
         (replace(pre=WorkScript(argv=("check",))), "argv"),
         (replace(post=WorkScript(argv=("check",))), "argv"),
-        (replace(pre=script(WorkInput(name="check", sha256=OTHER, executable=True))), "software"),
+        (replace(pre=script(WorkInput(name="check", sha256=OTHER, executable=True))), "software check"),
         (replace(post=script(WorkInput(name="check.py", sha256=OTHER))), "input check.py"),
-        (replace(software="reco@p2"), "software"),
-        (replace(container=WorkContainer(image="busybox")), "software"),
-        (replace(inputs=(WorkInput(name="bin/go", sha256=OTHER, executable=True), WORK.inputs[1])), "software"),
+        (replace(software="reco@p2"), "software reco@p2"),
+        (replace(software=""), "software reco@p1"),
+        (replace(container=WorkContainer(image="busybox")), "software busybox"),
+        (replace(inputs=(WorkInput(name="bin/go", sha256=OTHER, executable=True), WORK.inputs[1])), "software bin/go"),
         (binary(environment={"X": "1", "Y": "3"}), "environment"),
         (replace(inputs=(WORK.inputs[0], WorkInput(name="in", sha256=OTHER))), "input in"),
         (replace(inputs=(*WORK.inputs, WorkInput(name="more", sha256=SHA))), "input more"),
@@ -82,6 +83,13 @@ def test_what_matters_changes_the_key_and_is_named(work: Work, field: str) -> No
     before, now = fields_of(before_of(work)), fields_of(work)
     assert key_of(before) != key_of(now)
     assert changed(before, now) == field
+
+
+def test_of_what_was_made_before_programs_were_told_apart_all_are_named_and_the_key_is_the_same() -> None:
+    before = msgspec.structs.replace(fields_of(WORK), programs={})
+    assert key_of(before) == key_of(fields_of(WORK))
+    now = fields_of(replace(inputs=(WorkInput(name="bin/go", sha256=OTHER, executable=True), WORK.inputs[1])))
+    assert changed(before, now) == "software reco@p1 or bin/go"
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_a_changed_script_is_named_among_the_programs_of_its_package(here: Place
     here.run(text)
     here.write(check="#!/bin/sh\nexit 0\n")
     found = planned(here, text)
-    assert {each.changed for each in found.listed} == {"software reco or check", "waits for 1.1.1"}
+    assert {each.changed for each in found.listed} == {"software check", "waits for 1.1.1"}
     assert found.changed == {"software": 2, "waits for": 1}
 
 

@@ -19,6 +19,7 @@ import msgspec
 
 from pilotage.adapters.journals.network_folders import MOUNTS, network_kind
 from pilotage.adapters.journals.sqlite_connections import make_private
+from pilotage.adapters.work_index_schema import VERSION, to_version
 from pilotage.model.events import parse_dotted
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.payloads import OutputFile
@@ -26,37 +27,8 @@ from pilotage.model.work import LogText
 from pilotage.ports.files import MadeWork, SeenFile, StoredFile, StoreError, WorkFields
 
 FILE = "work.sqlite"
-_VERSION = 2
 _CHUNK = 500  # values in one question; SQLite takes no more than some thousand
 _PACKED_MIN = 200  # a shorter text is not worth packing
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS names (name_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS made (
-    made_id INTEGER PRIMARY KEY,  -- a later one has the greater number
-    folder INTEGER NOT NULL, key BLOB NOT NULL, document INTEGER NOT NULL,
-    stage INTEGER NOT NULL, line INTEGER NOT NULL, number INTEGER NOT NULL,
-    job INTEGER NOT NULL, attempt INTEGER NOT NULL, fields BLOB NOT NULL, manifest BLOB NOT NULL,
-    UNIQUE (folder, key));
-CREATE INDEX IF NOT EXISTS made_places ON made (folder, document, stage, line, number);
-CREATE TABLE IF NOT EXISTS files (
-    folder INTEGER NOT NULL, name TEXT NOT NULL, sha256 BLOB NOT NULL, size_bytes INTEGER NOT NULL,
-    modified_ns INTEGER NOT NULL, inode INTEGER NOT NULL,
-    PRIMARY KEY (folder, name)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS ours (  -- every content that was made under a name: the one before may still be there
-    folder INTEGER NOT NULL, name TEXT NOT NULL, sha256 BLOB NOT NULL, size_bytes INTEGER NOT NULL,
-    job INTEGER,  -- the last that made it
-    PRIMARY KEY (folder, name, sha256)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS times (
-    folder INTEGER NOT NULL, document INTEGER NOT NULL, activity TEXT NOT NULL,
-    count INTEGER NOT NULL, seconds REAL NOT NULL,
-    PRIMARY KEY (folder, document, activity)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS logs (
-    job INTEGER NOT NULL, stage INTEGER NOT NULL, line INTEGER NOT NULL, number INTEGER NOT NULL,
-    attempt INTEGER NOT NULL, stream TEXT NOT NULL,
-    head BLOB NOT NULL, tail BLOB NOT NULL, dropped_bytes INTEGER NOT NULL, final INTEGER NOT NULL,
-    PRIMARY KEY (job, stage, line, number, attempt, stream)) WITHOUT ROWID;
-"""
 
 _OURS = (
     "INSERT INTO ours VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET job = excluded.job"
@@ -78,6 +50,7 @@ class SqliteWorkIndex:
         self.path = folder / FILE
         self._lock = threading.RLock()
         self._names: dict[str, int] = {}
+        self._used: dict[str, int] = {}  # folder → until when attempts used its files
         try:
             folder.mkdir(parents=True, exist_ok=True)
             make_private(self.path)
@@ -101,14 +74,13 @@ class SqliteWorkIndex:
 
     def _prepare(self) -> None:
         version = int(self._book.execute("PRAGMA user_version").fetchone()[0])
-        if version > _VERSION:
+        if version > VERSION:
             raise StoreError(
                 "the index of earlier work was written by a later version of pilotage",
                 subject=str(self.path),
                 next_step="use that version, or remove the file: only what could be adopted is forgotten",
             )
-        more = "ALTER TABLE ours ADD COLUMN job INTEGER;" if version == 1 else ""
-        self._book.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {more} PRAGMA user_version = {_VERSION}; COMMIT;")
+        self._book.executescript(f"BEGIN IMMEDIATE; {to_version(version)} COMMIT;")
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -243,9 +215,9 @@ class SqliteWorkIndex:
         with self._writing() as book:
             number = self._numbered(folder)
             rows = [(number, s.file.name, bytes.fromhex(s.sha256), s.file.size_bytes) for s in files]
-            stamps = [(s.file.modified_ns, _signed(s.file.inode)) for s in files]
+            stamps = [(s.file.modified_ns, _signed(s.file.inode), s.file.changed_ns) for s in files]
             book.executemany(
-                "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [(*row, *stamp) for row, stamp in zip(rows, stamps, strict=True)],
             )
             if made:
@@ -253,15 +225,35 @@ class SqliteWorkIndex:
 
     def seen(self, folder: str, names: Collection[str]) -> dict[str, SeenFile]:
         """What is remembered of the checksums of these files."""
+        rows = self._rows("files", "name, sha256, size_bytes, modified_ns, inode, changed_ns", folder, names)
+        used_ns = self._used_until(folder) if rows else 0
         return {
             name: SeenFile(
-                file=StoredFile(name=name, size_bytes=size_bytes, modified_ns=modified_ns, inode=inode % 2**64),
+                file=StoredFile(
+                    name=name, size_bytes=size, modified_ns=modified_ns, inode=inode % 2**64, changed_ns=changed_ns
+                ),
                 sha256=sha256.hex(),
+                used_ns=used_ns,
             )
-            for name, sha256, size_bytes, modified_ns, inode in self._rows(
-                "files", "name, sha256, size_bytes, modified_ns, inode", folder, names
-            )
+            for name, sha256, size, modified_ns, inode, changed_ns in rows
         }
+
+    def used(self, folder: str, *, until_ns: int) -> None:
+        """Attempts have used files of a folder until then."""
+        self._used[folder] = until_ns
+
+    def _used_until(self, folder: str) -> int:
+        known = self._used.get(folder)
+        if known is None:
+            with self._reading() as book:
+                row = book.execute("SELECT used_ns FROM folders WHERE folder = ?", (self._number(folder),)).fetchone()
+            known = self._used[folder] = row[0] if row is not None else 0
+        return known
+
+    def _keep_used(self, book: sqlite3.Connection) -> None:
+        """Write down until when folders were used; it is known here meanwhile, and not after a crash."""
+        rows = [(self._numbered(folder), until_ns) for folder, until_ns in list(self._used.items()) if until_ns]
+        book.executemany("INSERT OR REPLACE INTO folders VALUES (?, ?)", rows)
 
     def _rows(self, table: str, columns: str, folder: str, names: Collection[str]) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = []
@@ -285,6 +277,7 @@ class SqliteWorkIndex:
                 " count = count + excluded.count, seconds = seconds + excluded.seconds",
                 [(*numbers, activity, count, seconds) for activity, (count, seconds) in times.items()],
             )
+            self._keep_used(book)
 
     def mean_seconds(self, folder: str, document: str) -> dict[str, float]:
         """How long a package of each activity took on average in earlier runs of a document."""
@@ -344,6 +337,12 @@ class SqliteWorkIndex:
     def close(self) -> None:
         """Close it."""
         with self._lock:
+            try:
+                if any(self._used.values()):
+                    with self._writing() as book:
+                        self._keep_used(book)
+            except StoreError as fault:  # then files are read again
+                log.warning("until when files were used is not remembered: %s", fault)
             self._book.close()
 
 

@@ -12,7 +12,7 @@ from pilotage.agent import diagnosis
 from pilotage.agent.allocation import lost_node
 from pilotage.agent.containers import remove_container
 from pilotage.agent.diagnosis import Failure
-from pilotage.agent.environment import OWN_NAMES, own_entries, threads_of
+from pilotage.agent.environment import OWN_NAMES, TOLD_NAMES, own_entries, spool_name, threads_of
 from pilotage.agent.kept import Kept
 from pilotage.agent.names import check_name, make_parents
 from pilotage.agent.spawning import Files
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pilotage.agent.commands import Commands, Ended
+    from pilotage.agent.containers import Contained
     from pilotage.agent.environment import Environments
     from pilotage.agent.failure_patterns import LogScans
     from pilotage.agent.logs import LogFile
+    from pilotage.agent.slot_token import SlotToken
     from pilotage.agent.watching import Watch
     from pilotage.agent.workplace import Workplace
 
@@ -47,6 +49,7 @@ class Application:
         commands: Commands,
         environments: Environments,
         scratch: str,
+        token: SlotToken,
         logs: Sequence[LogFile],
         scans: LogScans | None,
     ) -> None:
@@ -58,6 +61,7 @@ class Application:
         self._commands = commands
         self._environments = environments
         self._scratch = scratch
+        self._token = token
         self._logs = logs
         self._scans = scans
         self._demand: Mapping[str, Any] = assignment.get("demand") or {}
@@ -169,18 +173,7 @@ class Application:
         removal: tuple[str, ...] = ()
         container = self._work.get("container")
         if container:
-            ref = self._assignment["ref"]
-            wrapped = self._workplace.engines.wrap(
-                container,
-                argv,
-                scratch=self._scratch,
-                folder=self._work["folder"],
-                is_seen=self._workplace.sight.shows(self._work),
-                key=f"pilotage-{ref['job']}-{ref['package']}-{ref['attempt']}-{os.getpid()}",
-                variables={*OWN_NAMES, *asked, "PILOTAGE_MARK", "OMP_NUM_THREADS"},
-                gpus=self._demand.get("gpus", 0),
-            )
-            argv, removal = wrapped
+            (argv, removal), environment = self._contain(container, argv, environment, asked)
         files, opened = self._open_files(binary)
         try:
             ended = self._commands.run(
@@ -205,6 +198,34 @@ class Application:
         if container and ended.exit_status == _ENGINE_FAILED:
             return Failure("platform-failure", f"{argv[0]!r} could not run the container", exit_status=_ENGINE_FAILED)
         return self._failure_of(ended, what, argv=binary["argv"], in_container=bool(container))
+
+    def _contain(
+        self, container: Mapping[str, Any], argv: Sequence[str], environment: list[bytes], asked: Mapping[str, str]
+    ) -> tuple[Contained, list[bytes]]:
+        """A command in its container, and its environment: the file of its token is another one there."""
+        ref, workplace = self._assignment["ref"], self._workplace
+        try:
+            token_file = self._token.plain_file()
+            spool = os.path.join(workplace.spools, spool_name(ref)) if workplace.spools else ""
+            if spool:
+                os.makedirs(spool, mode=0o700, exist_ok=True)  # it goes with the attempt, if nothing is in it
+        except OSError as error:
+            raise diagnosis.from_system(error, doing="making what a container is shown") from error
+        wrapped = workplace.engines.wrap(
+            container,
+            argv,
+            scratch=self._scratch,
+            folder=self._work["folder"],
+            is_seen=workplace.sight.shows(self._work),
+            key=f"pilotage-{ref['job']}-{ref['package']}-{ref['attempt']}-{os.getpid()}",
+            variables={*OWN_NAMES, *TOLD_NAMES, *asked, "OMP_NUM_THREADS"},
+            writable=[spool] if spool else [],
+            readable=[token_file, *(each for each in [workplace.environment.get("PILOTAGE_CA_FILE", "")] if each)],
+            gpus=self._demand.get("gpus", 0),
+        )
+        own = b"PILOTAGE_TOKEN_FILE="
+        told = [each for each in environment if not each.startswith(own)]
+        return wrapped, [*told, own + os.fsencode(token_file)]
 
     def _open_files(self, binary: Mapping[str, Any]) -> tuple[Files, list[int]]:
         """The streams of a command, and which of them to close after it: the log, or files of the package."""

@@ -177,6 +177,7 @@ class AttemptRunner:
             commands=self._commands,
             environments=self._environments,
             scratch=self._scratch.path,
+            token=self._token,
             logs=self._logs,
             scans=scans,
         )

@@ -1,7 +1,8 @@
 """Running a command in a container, by whichever engine the site has; without one an attempt is refused, and told why.
 
-The package's folder is in the container under its own path, the document's folder as well, for reading; the command runs
-as the user who runs the agent, and its words are given as they are.
+The package's folder is in the container under its own path, the document's folder as well, for reading, and what it needs
+to speak of itself: the spool of its events and its token. The command runs as the user who runs the agent, and its words
+are given as they are.
 """
 
 from __future__ import annotations
@@ -61,11 +62,14 @@ class Engines:
         is_seen: bool = True,
         key: str,
         variables: Collection[str],
+        writable: Collection[str] = (),
+        readable: Collection[str] = (),
         gpus: int,
     ) -> Contained:
         """The words that run a command in an image; `variables` names those that it must see. Raises `Failure`.
 
-        A `folder` that is not seen here is not shown to it either, whatever lies at its path.
+        It sees its scratch folder, the `folder` of the document, and what is `writable` and `readable` besides. A
+        `folder` that is not seen here is not shown to it either, whatever lies at its path.
         """
         name, program = self.find(container.get("engine", "any"))
         image = container["image"]
@@ -73,19 +77,22 @@ class Engines:
             if _is_file(image, "") and not os.path.isabs(image):
                 raise Failure("platform-failure", f"the image {image!r} is in {folder}, which is not to be seen here")
             folder = ""
+        shown = [f"{path}:{path}" for path in (scratch, *writable)]
+        shown += [f"{path}:{path}:ro" for path in ([folder] if os.path.isdir(folder) else [])]
+        shown += [f"{path}:{path}:ro" for path in readable]
         if name in ("apptainer", "singularity"):
-            return Contained([*_apptainer(program, image, scratch=scratch, folder=folder, gpus=gpus), *argv], ())
+            words = _apptainer(program, image, shown, scratch=scratch, folder=folder, gpus=gpus)
+            return Contained([*words, *argv], ())
         if _is_file(image, folder):
             raise Failure(
                 "command-not-found",
                 f"the image {image!r} is a file, which {name} does not run: apptainer does, and is not here",
             )
         words = [
-            program, "run", "--rm", "--name", key, "--network", "host", "--entrypoint", "",
-            "--volume", f"{scratch}:{scratch}", "--workdir", scratch,
+            program, "run", "--rm", "--name", key, "--network", "host", "--entrypoint", "", "--workdir", scratch,
         ]  # fmt: skip
-        if os.path.isdir(folder):
-            words += ["--volume", f"{folder}:{folder}:ro"]
+        for place in shown:
+            words += ["--volume", place]
         if name == "podman" and not self._is_root:
             words += ["--userns", "keep-id"]
         words += ["--user", f"{os.geteuid()}:{os.getegid()}"]
@@ -96,10 +103,10 @@ class Engines:
         return Contained([*words, image, *argv], (program, "rm", "--force", key))
 
 
-def _apptainer(program: str, image: str, *, scratch: str, folder: str, gpus: int) -> list[str]:
-    words = [program, "exec", "--bind", scratch, "--pwd", scratch]
-    if os.path.isdir(folder):
-        words += ["--bind", f"{folder}:{folder}:ro"]
+def _apptainer(program: str, image: str, shown: Collection[str], *, scratch: str, folder: str, gpus: int) -> list[str]:
+    words = [program, "exec", "--pwd", scratch]
+    for place in shown:
+        words += ["--bind", place]
     if gpus:
         words.append("--nv")
     if _is_file(image, folder):

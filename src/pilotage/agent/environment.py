@@ -18,6 +18,9 @@ OWN_NAMES = tuple(
     )
 )  # fmt: skip
 
+TOLD_NAMES = tuple(f"{_OURS}{name}" for name in ("MARK", "SITE", "NODE", "SERVER", "CA_FILE", "TOKEN_FILE", "SPOOL"))
+"""What an application is told besides: where it is, and how it speaks of itself."""
+
 
 def base_environment(own: Mapping[str, str], **ours: str) -> dict[str, str]:
     """What every application of a pilot is given: nothing that the agent itself was told in PILOTAGE_ variables."""

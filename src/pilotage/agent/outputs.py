@@ -204,8 +204,10 @@ class Outputs:
     def _put_here(self, found: _Found, number: int) -> bool:
         """Put an output where the service takes it from; False where that is not to be seen any more, or closed to us."""
         target = f"{self._staged}/{self._key}-{number}"
-        # An input that is passed on is the file in the tree: that one stays, and is not published over itself.
-        put = copy_whole if found.is_link or found.status.st_ino in self._input_inodes else move
+        # An input that is passed on is the file in the tree: that one stays, and is not published over itself. What has
+        # another name somewhere could be changed by that one later.
+        is_shared = found.status.st_nlink > 1 or found.status.st_ino in self._input_inodes
+        put = copy_whole if found.is_link or is_shared else move
         try:
             put(found.path, target)
         except OSError as error:

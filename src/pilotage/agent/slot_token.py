@@ -24,6 +24,7 @@ class SlotToken:
         """Make it; `plain` is where it is where memory will not do, and then it is made by the first attempt."""
         self._descriptor = -1
         self._memory: mmap.mmap | None = None
+        self._plain = plain
         self.path = plain
         with contextlib.suppress(OSError, AttributeError, ValueError):
             self._use_memory()
@@ -59,6 +60,17 @@ class SlotToken:
             flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             self._descriptor = os.open(self.path, flags, 0o600)
         os.pwrite(self._descriptor, content, 0)
+
+    def plain_file(self) -> str:
+        """A plain file that says the same, for who does not see the processes of this system. Raises `OSError`."""
+        if self._memory is not None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(self._plain, flags, 0o600)
+            try:
+                os.write(descriptor, self._memory[:])
+            finally:
+                os.close(descriptor)
+        return self._plain
 
     def close(self) -> None:
         """Let go of the file."""

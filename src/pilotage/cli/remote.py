@@ -113,10 +113,12 @@ def look(server: str | None, token_file: str | None) -> Server:
     return looking_at(address_of(server, token_file))
 
 
-def looking_at(address: Address) -> Server:
-    """A connection to a server, or to what answers for it from its book."""
+def looking_at(address: Address, *, answer_seconds: float | None = None) -> Server:
+    """A connection to a server, or to what answers for it from its book; it may be waited for as long as said."""
     if address.runs:
-        return address.server()  # what reads the book is not imported where nobody needs it
+        return address.server(
+            answer_seconds=answer_seconds
+        )  # what reads the book is not imported where nobody needs it
     from pilotage.app.looking import look_at
 
     return look_at(address)

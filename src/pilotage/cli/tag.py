@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from typing import Any
 
 import click
 
 from pilotage.cli.log_event import delivery_options, send
+from pilotage.cli.output import say_to_reader
 from pilotage.cli.remote import Place, address_of, json_option, looking_at, place_of, server_option
+
+_ASKED_SECONDS = 2.0  # in which a server says which job has a name
 
 
 @click.command()
@@ -56,13 +58,23 @@ def tag(words: tuple[str, ...], **options: Any) -> int:
 
 
 def _registered(place: Place, options: dict[str, Any]) -> Place:
-    """The same with the id of the job that its word names; a job may be tagged before it is there, by its id."""
+    """The same with the id of the job that its word names; a job may be tagged before it is there, by its id.
+
+    Whether a server elsewhere answers does not matter to an event that is kept: it is asked for a moment only.
+    """
     from pilotage.cli.naming import steered_job
     from pilotage.client import ServerError
+    from pilotage.client.errors import ServerUnreachable
 
     address = address_of(options["server"], options["token_file"])
-    if not address.origin:
-        return place  # a server elsewhere may be away, and an event is kept without asking anybody
-    with suppress(ServerError), looking_at(address) as connection:
-        return Place(steered_job(connection, place.job), place.package)
+    if not address.origin and (options["no_deliver"] or place.job == os.environ.get("PILOTAGE_JOB")):
+        return place
+    try:
+        with looking_at(address, answer_seconds=_ASKED_SECONDS) as connection:
+            return Place(steered_job(connection, place.job), place.package)
+    except ServerUnreachable as error:
+        if not address.origin:
+            say_to_reader(f"warning: {place.job} is taken for the id of a job, and not for a name: {error.what}")
+    except ServerError:
+        pass  # it is not known there, or not to this token: the event says which job it means by its id
     return place

@@ -21,7 +21,7 @@ from pilotage.agent.identity import TokenSource
 from pilotage.agent.spool import is_pilots_own, normal_server
 from pilotage.agent.tls import CA_FILE_VARIABLE
 from pilotage.client.errors import NoServer, ServerError, ServerUnreachable
-from pilotage.client.server import Server
+from pilotage.client.server import ANSWER_SECONDS, Server
 
 SERVICE_FILE = "service.json"
 TOKEN_FILE = "token"
@@ -65,7 +65,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
         return token
 
-    def server(self) -> Server:
+    def server(self, *, answer_seconds: float | None = None) -> Server:
         """A connection to it; nothing is opened yet. Raises `ServerError` where it is known not to run."""
         if is_pilots_own(self.url):
             raise ServerUnreachable(
@@ -77,7 +77,13 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
             raise ServerUnreachable(
                 "the service of this folder does not run", subject=self.origin, next_step=self.start_hint
             )
-        return Server(self.url, token=self.token_source(), start_hint=self.start_hint, ca_file=self.ca_file)
+        return Server(
+            self.url,
+            token=self.token_source(),
+            start_hint=self.start_hint,
+            answer_seconds=ANSWER_SECONDS if answer_seconds is None else answer_seconds,
+            ca_file=self.ca_file,
+        )
 
     @property
     def start_hint(self) -> str:

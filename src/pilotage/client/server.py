@@ -205,6 +205,7 @@ class Server:
     def _connect(self) -> HTTPConnection:
         try:
             http = _connection(self._parts.scheme, self._parts.hostname or "", self._parts.port, self._ca_file)
+            http.timeout = min(CONNECT_SECONDS, self._answer_seconds)
         except NotTrusted as error:
             raise self._unreachable(error) from error
         try:

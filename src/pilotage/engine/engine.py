@@ -19,6 +19,7 @@ from pilotage.book.codec import Checked
 from pilotage.book.rows import PackageFacts
 from pilotage.engine.ending import look_at_end
 from pilotage.engine.explain import explain
+from pilotage.engine.guarding import Guard, NoGuard
 from pilotage.engine.handlers import DECISIONS, JOB_FOLDS, OTHER_FOLDS, PACKAGE_FOLDS
 from pilotage.engine.jobs import JobState, Place
 from pilotage.engine.leaving import let_go_of_cleared
@@ -52,6 +53,7 @@ class Engine:
     def __init__(self, *, sites: Sequence[Site], settings: EngineSettings, now: float = 0.0) -> None:
         """Begin with sites and no job."""
         self.settings = settings
+        self.guard: Guard = NoGuard()
         self.lease_seconds = settings.lease_seconds
         self.now = now  # the time that leases and pauses are measured in
         self.stamp = now  # what the clock says, for events

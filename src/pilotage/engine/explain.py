@@ -202,7 +202,8 @@ def _attempt(attempt: AttemptState) -> Why:
 
 
 def _held(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
-    yield Why(code="held", message="it is held", next_step="release it")
+    refused = job.work[number].refused
+    yield Why(code="held", message=f"it is held: {refused}" if refused else "it is held", next_step="release it")
     yield from _attempts(job.work[number])
     yield from _blocked(engine, job, number, facts)
 

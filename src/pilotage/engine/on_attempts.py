@@ -5,6 +5,7 @@ Only the agent that holds an attempt's lease may speak for it, which its stream 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -24,6 +25,7 @@ from pilotage.model.demand import Demand
 from pilotage.model.events import Event
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.outcomes import ExitCodeGasw
+from pilotage.model.payloads import OutputFile
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
@@ -218,7 +220,14 @@ def on_attempt_lost(engine: Engine, job: JobState, number: int, event: Event, da
 def on_outputs_staged(engine: Engine, job: JobState, number: int, event: Event, data: payloads.OutputsStaged) -> None:
     """It has succeeded but for its grant; its slot is free."""
     if (found := _spoken_for(job, number, event)) is not None:
+        _tell_guard(engine, found[1], data.manifest)
         _succeed(engine, job, *found)
+
+
+def _tell_guard(engine: Engine, attempt: AttemptState, manifest: Sequence[OutputFile] | None) -> None:
+    contested = engine.guard.contested
+    if contested and attempt.ref.job in contested:
+        engine.guard.made(attempt.ref, manifest or ())
 
 
 def _succeed(engine: Engine, job: JobState, work: PackageWork, attempt: AttemptState) -> None:
@@ -242,6 +251,7 @@ def on_attempt_finished(
         return
     work, attempt = found
     if data.exit_code == _SUCCESS:
+        _tell_guard(engine, attempt, data.manifest)
         _succeed(engine, job, work, attempt)
         return
     del work.attempts[attempt.ref.attempt]

@@ -66,7 +66,11 @@ def on_package_held(
     engine: Engine, job: JobState, number: int, event: Event, data: payloads.Held | payloads.Released
 ) -> None:
     """No further attempt of the package until it is released."""
-    job.work_of(number).held = isinstance(data, payloads.Held)
+    work = job.work_of(number)
+    work.held = isinstance(data, payloads.Held)
+    if work.refused and not work.held:
+        work.refused = ""
+        engine.grants.append((job, number))
     reconsider(engine, job, number)
     job.forget_idle(number)
 
@@ -153,6 +157,7 @@ def forget_epoch(engine: Engine, job: JobState, number: int) -> None:
     if work.failures:
         work.failures.clear()
     work.candidates.clear()
+    work.refused = ""
     work.verdict = work.queue = None
     work.delayed_until = 0.0
     work.replicas = work.replicated = 0

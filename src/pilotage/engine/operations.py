@@ -205,13 +205,11 @@ def _restart(engine: Engine, job: JobState, operation: Restart) -> None:
                 "package-unfinished", message, subject=operation.package, next_step="reschedule it, or kill it"
             )
         _unread(job, number, operation.package)
-        for producer in job.awaited(number):
-            if job.is_dead(producer):
-                name = job.dotted(producer)
-                message = f"{operation.package} needs what {name} makes, which is {STANDINGS[job.standing[producer]]}"
-                raise _Refusal("producer-over", message, subject=name, next_step=f"restart {name}, or drop its line")
+        needed = _needed(job, number, operation.package)
         _known_one_day(job, number, operation.package)
-        numbers = [number]
+        numbers = [each for each in sorted(needed) if job.standing[each] > Standing.DONE] + [number]
+        if job.cancelled or job.aborted:
+            _cancel_others(engine, job, {*needed, number}, f"only {operation.package} was begun anew")
     else:
         numbers = [number for number in range(job.count) if job.standing[number] > Standing.DONE]
         numbers = [number for number in numbers if job.standing[number] != Standing.UPSTREAM]
@@ -222,6 +220,34 @@ def _restart(engine: Engine, job: JobState, operation: Restart) -> None:
         engine.write(restarted, job=job, epoch=job.epoch + 1)
     for number in numbers:
         engine.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
+
+
+def _needed(job: JobState, number: int, dotted: str) -> set[int]:
+    """The packages that must be done before one can run. Those that went with a job that was killed come back with it.
+
+    Whatever else will make nothing is in its way, and is named.
+    """
+    needed: set[int] = set()
+    waiting = [number]
+    while waiting:
+        for producer in job.awaited(waiting.pop()):
+            if producer in needed or job.satisfied[producer]:
+                continue
+            if job.is_dead(producer) and not (job.cancelled and job.standing[producer] == Standing.CANCELLED):
+                name = job.dotted(producer)
+                message = f"{dotted} needs what {name} makes, which is {STANDINGS[job.standing[producer]]}"
+                raise _Refusal("producer-over", message, subject=name, next_step=f"restart {name}, or drop its line")
+            needed.add(producer)
+            waiting.append(producer)
+    return needed
+
+
+def _cancel_others(engine: Engine, job: JobState, kept: set[int], message: str) -> None:
+    """Cancel, one by one, what is not over of a job that is over as a whole: the job goes on, and they do not."""
+    cancelled = payloads.CancelAccepted(message=message)
+    for number in range(job.count):
+        if job.standing[number] < Standing.DROPPED and number not in kept:
+            engine.write(cancelled, job=job, number=number, epoch=job.epoch_of(number))
 
 
 def _known_one_day(job: JobState, number: int, dotted: str) -> None:
@@ -264,8 +290,9 @@ def _reschedule(engine: Engine, job: JobState, operation: Reschedule) -> None:
     attempts = [each for each in known if not each.lost]
     if not attempts:
         raise _Refusal("not-running", f"no attempt of {operation.package} is under way", subject=operation.package)
+    message = clipped(operation.message) or "it was rescheduled by hand"
     for attempt in attempts:
-        lose(engine, attempt, reason=RESCHEDULED, message="it was rescheduled by hand")
+        lose(engine, attempt, reason=RESCHEDULED, message=message)
 
 
 def _replicate(engine: Engine, job: JobState, operation: Replicate) -> None:

@@ -112,6 +112,7 @@ class PackageWork:
         "number",
         "queue",
         "races",
+        "refused",
         "replicas",
         "replicated",
         "verdict",
@@ -130,6 +131,7 @@ class PackageWork:
         self.bound_at = 0.0
         self.delayed_until = 0.0
         self.held = False
+        self.refused = ""  # why what it made is not granted now; then it is held, too
         self.dropped = 0  # the operation that dropped it
         self.replicas = 0  # further attempts that were asked for in this epoch
         self.replicated = 0  # those of them that were made

@@ -50,7 +50,7 @@ def _standing(job: JobState, number: int) -> int:
     if work.dropped:
         return Standing.DROPPED
     if is_under_way(work):
-        return _LIVE
+        return Standing.HELD if work.refused else _LIVE
     if work.held:
         return Standing.HELD
     if job.waits[number] or ((job.acting or work.attempts) and may_act(job, work)):

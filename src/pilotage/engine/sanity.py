@@ -103,7 +103,7 @@ def _check_job(
         if standing >= FINAL:
             _must(not work.attempts and not work.candidates, "attempts of what is over", job.id, number)
         else:
-            live = not work.dropped and is_under_way(work)
+            live = not work.dropped and not work.refused and is_under_way(work)
             _must((standing == Standing.LIVE) == live, "live is under way", job.id, number, STANDINGS[standing])
         for attempt in work.attempts.values():
             _must(attempt.counted == (not attempt.lost), "a lost attempt takes nothing", attempt.ref)

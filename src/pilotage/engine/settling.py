@@ -16,6 +16,8 @@ from pilotage.engine.readiness import is_under_way, move, reconsider
 from pilotage.engine.restart import Failure, Verdict, verdict
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
+from pilotage.model.exchange import AttemptRef
+from pilotage.model.texts import clipped
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
@@ -33,9 +35,24 @@ def grant_what_succeeded(engine: Engine) -> None:
         if job.cancelled or job.aborted:
             continue
         first = work.candidates[0] if len(work.candidates) == 1 else min(work.candidates)
+        if engine.guard.contested and _is_refused(engine, job, work, first):
+            continue
         engine.write(_GRANTED, job=job, number=number, attempt=first, epoch=job.epoch_of(number))
         if job.special and ends_the_job(job, number, 0):
             end_others(engine, job, number, 0)
+
+
+def _is_refused(engine: Engine, job: JobState, work: PackageWork, attempt: int) -> bool:
+    """Whether the files of an attempt must not get their names: its package is held, and asked about when it is released."""
+    if job.id not in engine.guard.contested:
+        return False
+    number = work.number
+    work.refused = engine.guard.refusal(AttemptRef(job.id, job.dotted(number), attempt))
+    if work.refused and not work.held:
+        held = payloads.Held(operation=engine.next_n, message=clipped(work.refused))
+        engine.write(held, job=job, number=number, epoch=job.epoch_of(number))
+    reconsider(engine, job, number)
+    return bool(work.refused)
 
 
 def answer_failures(engine: Engine) -> None:

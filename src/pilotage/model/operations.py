@@ -60,6 +60,7 @@ class Reschedule(Operation, frozen=True, kw_only=True, tag="reschedule"):
     """Give up the live attempts of a package and try it again, elsewhere if there is an elsewhere."""
 
     package: str
+    message: str = ""
 
 
 class Replicate(Operation, frozen=True, kw_only=True, tag="replicate"):

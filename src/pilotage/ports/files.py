@@ -28,6 +28,12 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     modified_ns: int
     inode: int
+    changed_ns: int = 0  # of the file or of its names: nobody can set it back; 0 where it is not known
+
+    def is_like(self, other: StoredFile) -> bool:
+        """Whether it is the same file with the same size and time, however many names it was given meanwhile."""
+        mine = (self.name, self.size_bytes, self.modified_ns, self.inode)
+        return mine == (other.name, other.size_bytes, other.modified_ns, other.inode)
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -67,6 +73,12 @@ class FileStore(Protocol):
         A file that we made is replaced, unless `is_rival` says of the job that made it that this must not be. Raises
         `NotOurs` where a file is in the way, `StoreError` where the system does not let it.
         """
+        ...
+
+    def check(
+        self, folder: str, manifest: Sequence[OutputFile], *, is_rival: Callable[[str], bool] | None = None
+    ) -> None:
+        """Raise what `publish` would raise for what is under the names of these files now."""
         ...
 
     def discard(self, folder: str, ref: AttemptRef, count: int) -> None:
@@ -110,7 +122,7 @@ class FileStore(Protocol):
         ...
 
 
-class WorkFields(msgspec.Struct, frozen=True, kw_only=True):
+class WorkFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a package's key is made of, field by field: a changed one can be named."""
 
     argv: str  # the beginning of the sha256 of each
@@ -118,6 +130,7 @@ class WorkFields(msgspec.Struct, frozen=True, kw_only=True):
     environment: str
     outputs: str
     inputs: dict[str, str]  # name → the beginning of its sha256
+    programs: dict[str, str] = {}  # what `software` is made of, likewise; it is not in the key, which has that
 
 
 class MadeWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +150,16 @@ class SeenFile(msgspec.Struct, frozen=True, kw_only=True):
 
     file: StoredFile
     sha256: str
+    used_ns: int = 0  # until when attempts linked and unlinked files of its folder
+
+    def is_still(self, now: StoredFile) -> bool:
+        """Whether the file is as it was. A change whose time was set back shows in `changed_ns`.
+
+        Attempts change that too, by the links that they are given: what they used since is believed by its other marks.
+        """
+        if not self.file.is_like(now):
+            return False
+        return self.file.changed_ns in (0, now.changed_ns) or now.changed_ns <= self.used_ns
 
 
 class WorkIndex(Protocol):
@@ -171,7 +194,11 @@ class WorkIndex(Protocol):
         ...
 
     def seen(self, folder: str, names: Collection[str]) -> dict[str, SeenFile]:
-        """What is remembered of the checksums of these files; whoever asks compares size, time and inode."""
+        """What is remembered of the checksums of these files; whoever asks looks whether they are still the same."""
+        ...
+
+    def used(self, folder: str, *, until_ns: int) -> None:
+        """Attempts have used files of a folder until then."""
         ...
 
     def note_times(self, folder: str, document: str, times: Mapping[str, tuple[int, float]]) -> None:

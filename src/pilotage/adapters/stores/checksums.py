@@ -30,7 +30,13 @@ def stored(path: str, name: str) -> StoredFile | None:
     except OSError as fault:  # a name that is too long, a link to itself, a folder that may not be looked into
         raise StoreError(f"it cannot be looked at: {fault.strerror}", subject=name[:200]) from fault
     size_bytes = found.st_size if stat.S_ISREG(found.st_mode) else -1
-    return StoredFile(name=name, size_bytes=size_bytes, modified_ns=found.st_mtime_ns, inode=found.st_ino)
+    return StoredFile(
+        name=name,
+        size_bytes=size_bytes,
+        modified_ns=found.st_mtime_ns,
+        inode=found.st_ino,
+        changed_ns=found.st_ctime_ns,
+    )
 
 
 class Checksums:
@@ -48,7 +54,7 @@ class Checksums:
         if there is None or there.size_bytes < 0:
             return None
         known = self._known(folder, name)
-        if known is not None and known.file == there:
+        if known is not None and known.is_still(there):
             return known.sha256
         hashed = hashlib.sha256()
         try:

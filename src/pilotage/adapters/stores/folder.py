@@ -4,7 +4,7 @@ A file that is in the way is replaced only if this program made it and nobody ch
 """
 
 # Paths are texts here: to make a Path costs more than the system call that it is for.
-# ruff: noqa: PTH100, PTH103, PTH104, PTH106, PTH108, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208
+# ruff: noqa: PTH100, PTH103, PTH106, PTH108, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pilotage.adapters.stores.checksums import Checksums, stored
 from pilotage.adapters.stores.marks import Marks, is_mark
+from pilotage.adapters.stores.moving import move, take_back
 from pilotage.model.events import JOB_ID, parse_dotted
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.payloads import OutputFile
@@ -163,30 +164,50 @@ class FolderStore:
     def publish(
         self, folder: str, ref: AttemptRef, manifest: Sequence[OutputFile], *, is_rival: IsRival | None = None
     ) -> None:
-        """Put the staged files of a granted attempt under their names: all of them, or none where one is in the way."""
-        outputs: list[tuple[OutputFile, str, str, bool]] = []
-        for number, file in enumerate(manifest):
-            target = self._target(folder, file.name)
-            try:
-                there = self._is_there(folder, file, target=target, is_rival=is_rival)
-            except OSError as fault:
-                raise _told(fault, target, "an output cannot be published") from fault
-            outputs.append((file, self._staged_file(folder, ref, number), target, there))
-        for file, staged, target, there in outputs:
+        """Put the staged files of a granted attempt under their names: all of them, or none where one cannot be."""
+        targets = self._targets(folder, manifest, is_rival)
+        brought: list[tuple[str, str]] = []
+        for number, (file, (target, there)) in enumerate(zip(manifest, targets, strict=True)):
+            staged = self._staged_file(folder, ref, number)
             try:
                 if there:
                     with suppress(FileNotFoundError):
                         os.unlink(staged)  # done before, or equal: nothing to bring
-                else:
-                    self._bring(folder, file, staged=staged, target=target)
+                    continue
+                self._bring(folder, file, staged=staged, target=target)
+            except (OSError, StoreError) as fault:
+                take_back(brought)
+                if isinstance(fault, StoreError):
+                    raise
+                raise _told(fault, target, "an output cannot be published") from fault
+            if there is None:
+                brought.append((staged, target))
+
+    def check(self, folder: str, manifest: Sequence[OutputFile], *, is_rival: IsRival | None = None) -> None:
+        """Refuse files that could not be published as things stand."""
+        self._targets(folder, manifest, is_rival)
+
+    def _targets(
+        self, folder: str, manifest: Sequence[OutputFile], is_rival: IsRival | None
+    ) -> list[tuple[str, bool | None]]:
+        """Where outputs go, each with what is there; what is in the way of one is refused."""
+        targets: list[tuple[str, bool | None]] = []
+        for file in manifest:
+            target = self._target(folder, file.name)
+            try:
+                targets.append((target, self._in_place(folder, file, target=target, is_rival=is_rival)))
             except OSError as fault:
                 raise _told(fault, target, "an output cannot be published") from fault
+        return targets
 
-    def _is_there(self, folder: str, file: OutputFile, *, target: str, is_rival: IsRival | None) -> bool:
-        """Whether an output is under its name already; what is there instead and must stay is refused."""
+    def _in_place(self, folder: str, file: OutputFile, *, target: str, is_rival: IsRival | None) -> bool | None:
+        """Whether an output is under its name already: False means that one is which may be replaced, None that none is.
+
+        What must stay is refused.
+        """
         there = stored(target, file.name)
         if there is None:
-            return False
+            return None
         if self._is(folder, there, file):
             return True
         if not self.is_ours(folder, [there])[file.name]:
@@ -197,7 +218,7 @@ class FolderStore:
 
     def _bring(self, folder: str, file: OutputFile, *, staged: str, target: str) -> None:
         try:
-            _move(staged, target)
+            move(staged, target)
         except FileNotFoundError:
             if not os.path.lexists(staged):
                 raise StoreError(
@@ -206,7 +227,7 @@ class FolderStore:
                     next_step="restart the package: what it made is lost",
                 ) from None
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            _move(staged, target)
+            move(staged, target)
         now = stored(target, file.name)
         if now is not None:
             self._checksums.remember(folder, now, file.sha256, made=True)
@@ -235,7 +256,7 @@ class FolderStore:
             contents = {each.sha256 for each in made.get(file.name, ()) if each.size_bytes == file.size_bytes}
             if contents:
                 known = seen.get(file.name)
-                sha256 = known.sha256 if known and known.file == file else self.checksum(folder, file.name)
+                sha256 = known.sha256 if known and known.is_still(file) else self.checksum(folder, file.name)
                 ours[file.name] = sha256 in contents
         return ours
 
@@ -345,21 +366,6 @@ def _listing(path: str) -> set[str]:
         return set(os.listdir(path))
     except OSError:
         return set()
-
-
-def _move(source: str, target: str) -> None:
-    """Rename; where that is not possible between two places, copy beside the target and rename that."""
-    try:
-        os.rename(source, target)
-    except OSError as fault:
-        if fault.errno != errno.EXDEV:
-            raise
-        import shutil  # only where file systems differ in spite of what they say
-
-        beside = os.path.join(os.path.dirname(target), f".{os.path.basename(target)[:200]}.pilotage")
-        shutil.copy2(source, beside)
-        os.rename(beside, target)
-        os.unlink(source)
 
 
 def _told(fault: OSError, path: str | Path, what: str) -> StoreError:

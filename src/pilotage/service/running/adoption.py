@@ -18,7 +18,7 @@ from pilotage.model.graph import EdgeKind
 from pilotage.model.payloads import OutputFile
 from pilotage.model.submission import Origin
 from pilotage.ports import FileStore, MadeWork, WorkFields, WorkIndex
-from pilotage.service.running.keys import changed, completed, fields_of, key_of, software_of
+from pilotage.service.running.keys import changed, completed, fields_of, key_of
 from pilotage.service.running.works import compose
 
 NEVER = "never made"
@@ -51,7 +51,6 @@ class _Asked(msgspec.Struct, frozen=True):
     number: int
     fields: WorkFields
     key: str
-    software: tuple[str, ...] = ()  # by name, where a change is explained
 
 
 def adopt(
@@ -175,8 +174,7 @@ class Earlier:
             unknown = next(each.name for each in work.inputs if not each.sha256 and self._checksum(each.name) is None)
             yield Verdict(number=number, changed=f"missing input {unknown}")
             return
-        software = software_of(work) if self._explain else ()
-        self._waiting[number] = _Asked(number, fields, key_of(fields), software)
+        self._waiting[number] = _Asked(number, fields, key_of(fields))
 
     def _settle(self) -> Iterator[Verdict]:
         """Look for everything that waits."""
@@ -204,8 +202,6 @@ class Earlier:
             else:
                 before = latest.get(place)
                 why = changed(before, asked.fields) if before else NEVER
-                if why == "software" and asked.software:
-                    why = f"software {' or '.join(asked.software)}"
                 yield Verdict(number=asked.number, changed=why)
 
     def _latest(self, waiting: list[_Asked], found: Mapping[str, MadeWork]) -> dict[str, WorkFields]:
@@ -245,7 +241,7 @@ def out_of_place(found: Collection[MadeWork], folder: str, *, store: FileStore, 
             stored, known = there.get(file.name), seen.get(file.name)
             if stored is None:
                 faults[made.key] = f"missing output {file.name}"
-            elif known is not None and known.file == stored:
+            elif known is not None and known.is_still(stored):
                 if known.sha256 != file.sha256:
                     faults[made.key] = f"changed output {file.name}"
             elif stored.size_bytes != file.size_bytes or store.checksum(folder, file.name) != file.sha256:

@@ -7,6 +7,7 @@ be in the way of the next run.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar
 
@@ -70,9 +71,13 @@ class Aftermath:
         """What of a job could not be published, and why; None where all could."""
         return self._publisher.fault(job)
 
-    def check_inputs(self, assignment: Assignment) -> None:
-        """Refuse what reads files that could not be published. Raises `StoreError`."""
-        self._publisher.check_inputs(assignment)
+    def unpublished_jobs(self) -> set[str]:
+        """The jobs of which something is done and could not be published."""
+        return self._publisher.jobs()
+
+    def holds_back(self, assignment: Assignment) -> bool:
+        """Whether an attempt would read files that could not be published: it waits until they are."""
+        return self._publisher.holds_back(assignment)
 
     def follow(self, engine: Engine, events: Sequence[Checked]) -> None:
         """Do what follows from the events of a step."""
@@ -91,7 +96,9 @@ class Aftermath:
                 touched[one.event.job] = None
         self._grant(engine, granted, known=adopted)
         for job in touched:
-            state = engine.jobs.get(job)
+            state, at_work = engine.jobs.get(job), self._jobs.get(job)
+            if at_work is not None:
+                self._index.used(at_work.folder, until_ns=time.time_ns())
             if state is not None and _is_over(state):
                 self._let_go(job)
 

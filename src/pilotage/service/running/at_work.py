@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 
 import msgspec
@@ -175,6 +175,7 @@ class JobsAtWork:
         self._jobs: dict[str, JobAtWork] = {}
         self._offered: dict[tuple[str, int], Expanded] = {}
         self._guard = threading.RLock()
+        self.on_let_go: Callable[[str], None] = lambda _: None
 
     def bring(self, job: str, *, expansion: Expansion, plan: JobPlan, origin: Origin) -> JobAtWork:
         """Take a job in that is about to be registered, or was recalled."""
@@ -222,6 +223,7 @@ class JobsAtWork:
             self._jobs.pop(job, None)
             for key in [key for key in self._offered if key[0] == job]:
                 del self._offered[key]
+        self.on_let_go(job)
 
     def offer_growth(self, job: str, stage: int, expanded: Expanded) -> None:
         """A job with one more stage, which holds once the core has written so."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import msgspec
@@ -56,10 +56,14 @@ class Completer:
     def _completed(self, made: MadeWork) -> WorkFields | None:
         """The fields with every checksum; None where an input is not the file any more that the package was given."""
         names = [name for name, sha256 in made.fields.inputs.items() if not sha256]
-        if self._store.look_up(made.folder, names) != made.placed:
+        if not self._is_as_placed(made, names):
             return None
         fields = completed(made.fields, partial(self._store.checksum, made.folder))
-        return fields if self._store.look_up(made.folder, names) == made.placed else None
+        return fields if self._is_as_placed(made, names) else None
+
+    def _is_as_placed(self, made: MadeWork, names: Sequence[str]) -> bool:
+        there, placed = self._store.look_up(made.folder, names), made.placed
+        return there.keys() == placed.keys() and all(file.is_like(placed[name]) for name, file in there.items())
 
     def _run(self) -> None:
         while True:

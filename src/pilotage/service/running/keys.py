@@ -21,6 +21,7 @@ INPUTS_MAX = 1000
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 _DIGITS = 32
+_NAMED_DIGITS = 8  # of a program that is only to be named
 
 
 def fields_of(work: Work) -> WorkFields:
@@ -33,22 +34,21 @@ def fields_of(work: Work) -> WorkFields:
         (programs if given.executable else inputs)[given.name] = given.sha256
     container = (work.container.image, work.container.engine) if work.container is not None else ()
     environment = [each.environment for each in work.binaries]
+    known: dict[str, str] = {}
+    if work.software or container or programs:
+        known = {work.software: ""} if work.software else {}
+        if work.container is not None:
+            known[work.container.image] = work.container.engine
+        known.update((name, sha256[:_NAMED_DIGITS]) for name, sha256 in programs.items())
     return WorkFields(
         argv=_digest((commands, work.startup, _argv(work.pre), _argv(work.post))),
-        software=_digest((work.software, container, programs)) if work.software or container or programs else _NONE,
+        software=_digest((work.software, container, programs)) if known else _NONE,
         environment=_digest(environment) if len(environment) != 1 or environment[0] else _USUAL,
         # What makes no file is asked for as often as it is written: two equal commands are two.
         outputs=_digest([_outputs(each) for each in work.binaries] if makes else work.path),
         inputs=_joined(inputs),
+        programs=known,
     )
-
-
-def software_of(work: Work) -> tuple[str, ...]:
-    """What the field `software` is made of, by name: a description, an image, the programs that are brought along."""
-    files = (*work.inputs, *_files(work.pre), *_files(work.post))
-    image = work.container.image if work.container is not None else ""
-    names = [work.software, image, *(each.name for each in files if each.executable)]
-    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def completed(fields: WorkFields, checksum: Checksum) -> WorkFields | None:
@@ -66,6 +66,8 @@ def completed(fields: WorkFields, checksum: Checksum) -> WorkFields | None:
 
 def key_of(fields: WorkFields) -> str:
     """The key of what was asked for."""
+    if fields.programs:
+        fields = msgspec.structs.replace(fields, programs={})
     return hashlib.sha256(_canonical(fields)).hexdigest()
 
 
@@ -75,10 +77,13 @@ def is_complete(fields: WorkFields) -> bool:
 
 
 def changed(before: WorkFields, now: WorkFields) -> str:
-    """The first field that is not as it was, by name: `argv`, `software`, `environment`, `input a.dat`, `outputs`."""
-    for field in ("argv", "software", "environment"):
-        if getattr(before, field) != getattr(now, field):
-            return field
+    """The first field that is not as it was: `argv`, `software a.sh`, `environment`, `input a.dat`, `outputs`."""
+    if before.argv != now.argv:
+        return "argv"
+    if before.software != now.software:
+        return f"software {_changed_programs(before.programs, now.programs)}".rstrip()
+    if before.environment != now.environment:
+        return "environment"
     for name, sha256 in now.inputs.items():
         if before.inputs.get(name) != sha256:
             return f"input {name}"
@@ -86,6 +91,14 @@ def changed(before: WorkFields, now: WorkFields) -> str:
         if name not in now.inputs:
             return f"input {name}"
     return "outputs" if before.outputs != now.outputs else ""
+
+
+def _changed_programs(before: dict[str, str], now: dict[str, str]) -> str:
+    """The names of what changed of the software; where it is not known what was there before, of all there is."""
+    if not before:
+        return " or ".join(now)
+    other = [name for name, digest in now.items() if before.get(name) != digest]
+    return ", ".join(other or [name for name in before if name not in now])
 
 
 def _joined(inputs: dict[str, str]) -> dict[str, str]:

@@ -81,13 +81,17 @@ class Publisher:
         found = self._faults.get(job)
         return msgspec.structs.replace(found, count=self.waiting(job)) if found is not None else None
 
-    def check_inputs(self, assignment: Assignment) -> None:
-        """Refuse what reads files that wait here: something else may be under their names. Raises `StoreError`."""
+    def jobs(self) -> set[str]:
+        """The jobs of which something could not be published."""
+        return {*self._waiting}
+
+    def holds_back(self, assignment: Assignment) -> bool:
+        """Whether an attempt would read files that wait here: something else may be under their names."""
         job = assignment.ref.job
-        waiting = self._waiting.get(job, {})
-        for source in assignment.inputs if waiting else ():
-            if AttemptRef(job, source.package, source.attempt) in waiting:
-                raise StoreError(f"what {source.package} made is not under its names", subject=job)
+        waiting = self._waiting.get(job)
+        if not waiting:
+            return False
+        return any(AttemptRef(job, source.package, source.attempt) in waiting for source in assignment.inputs)
 
     def take_waiting(self, job: str) -> list[AttemptRef]:
         """What waits of a job, now that it was released: it is tried again, and waits here no more."""

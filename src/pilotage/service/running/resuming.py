@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from pilotage.book.rows import JobRow
@@ -24,11 +26,19 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[str, ...] = ()
 
 
-def earlier_runs(journal: Journal, submission: Submission, prepared: Prepared) -> Earlier:
-    """The unfinished jobs of the document of a submission, its owner's alone."""
+def earlier_runs(
+    journal: Journal, submission: Submission, prepared: Prepared, *, unpublished: Collection[str] = ()
+) -> Earlier:
+    """The unfinished jobs of the document of a submission, its owner's alone.
+
+    Of those `unpublished` something is done and has no name yet: the same job goes on with that, also where all is done.
+    """
     same, others = "", []
     for row in journal.live_jobs():
-        if row.state in FINAL_NAMES or row.name != prepared.registered.name or row.owner != prepared.registered.owner:
+        is_over = row.state in FINAL_NAMES
+        if is_over and not (row.state == "DONE" and row.job in unpublished):
+            continue
+        if row.name != prepared.registered.name or row.owner != prepared.registered.owner:
             continue
         if row.cancelled_at is not None or row.aborted_at is not None:
             continue  # it is on its way out
@@ -37,7 +47,7 @@ def earlier_runs(journal: Journal, submission: Submission, prepared: Prepared) -
             continue
         if not same and not submission.fresh and is_same(row, prepared, origin):
             same = row.job
-        else:
+        elif not is_over:
             others.append(row.job)
     return Earlier(same=same, others=tuple(others))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pilotage.engine.engine import Engine
 from pilotage.language import Expansion
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import Journal, NotOurs
@@ -30,6 +31,12 @@ def refuse_rivals(expansion: Expansion, folder: str, others: Iterable[tuple[str,
                 subject=folder,
                 next_step=f"wait for its end, or kill it: pilotage kill {job}",
             )
+
+
+def unfinished_jobs(engine: Engine) -> set[str]:
+    """The jobs of which something will still be made."""
+    jobs = engine.jobs.values()
+    return {job.id for job in jobs if (job.unfinished or job.late) and not (job.cancelled or job.aborted)}
 
 
 def are_rivals(journal: Journal, job: str, other: str) -> bool:

@@ -23,31 +23,32 @@ from pilotage.language import Expansion
 from pilotage.model.effects import Effect, ExpandStage
 from pilotage.model.errors import PilotageError
 from pilotage.model.exchange import Assignment, AttemptRef, ExchangeReply
-from pilotage.model.operations import Accepted, AnyOperation, Clear, Hold, Kill, Release, Restart
+from pilotage.model.operations import Accepted, AnyOperation, Clear, Hold, Kill, Release, Reschedule, Restart
 from pilotage.model.outcomes import ClearedBy
 from pilotage.model.site import Site
 from pilotage.model.site_exchange import SiteSays
 from pilotage.model.work import AgentHears, AgentSays, LogText, Work
 from pilotage.ports import Clock, FileStore, Journal, SiteAccess, StoreError, WorkIndex
 from pilotage.service.core import Core
-from pilotage.service.messages import Adopted, Asked, Outbox, PutAway, Reload, Submit
+from pilotage.service.messages import Asked, Outbox, PutAway, Reload
 from pilotage.service.retention import Action
 from pilotage.service.running.adoption import Adopted as Found
 from pilotage.service.running.adoption import adopt, made_before, out_of_place
 from pilotage.service.running.aftermath import Aftermath
 from pilotage.service.running.agent_site import AgentSettings
 from pilotage.service.running.at_work import JobsAtWork
+from pilotage.service.running.claims import Claims
 from pilotage.service.running.clearing import clear_job
 from pilotage.service.running.driver import Driver, OperationRefused
 from pilotage.service.running.expanding import Expanded, Expander
 from pilotage.service.running.manifests import Manifest, Manifests
 from pilotage.service.running.publishing import Unpublished
 from pilotage.service.running.resuming import ANEW, CHANGED, earlier_runs, superseded_by
-from pilotage.service.running.rivals import refuse_rivals
+from pilotage.service.running.rivals import refuse_rivals, unfinished_jobs
 from pilotage.service.running.site_messages import SiteDeed, asked_of_site, sites_changed
 from pilotage.service.running.site_worker import AtSite
 from pilotage.service.running.starting import snapshot_of, start_from
-from pilotage.service.running.submission import Prepared, Submission, SubmissionAnswer, prepare
+from pilotage.service.running.submission import Prepared, Submission, SubmissionAnswer, prepare, submit_message
 from pilotage.service.running.workers import SiteWorkers, Way, expected_at, has_something
 from pilotage.service.writer import Writer
 
@@ -99,6 +100,7 @@ class Runner:
         self._workers = SiteWorkers({**accesses, **(agent_sites or {})}, report=driver.receive, expected=self._expected)
         self._expander = Expander(self, journal, ask=self._driver.ask, tell=self._driver.receive)
         self._submitter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submitter")
+        self._claims = Claims(self._jobs, self._manifests, store)
         self._core: Core | None = None
 
     # --- the door ---
@@ -230,18 +232,21 @@ class Runner:
         prepared = prepare(
             submission, journal=self._journal, store=self._store, index=self._index, owner=submission.owner
         )
-        earlier = earlier_runs(self._journal, submission, prepared)
+        unpublished = self._driver.ask(lambda _: self._aftermath.unpublished_jobs()).result()
+        earlier = earlier_runs(self._journal, submission, prepared, unpublished=unpublished)
         if earlier.same:
             return self._go_on(earlier.same, prepared)
         count, adopted = prepared.plan.count, len(prepared.adopted)
         if submission.only_if_needed and adopted == count and not prepared.plan.late and not earlier.others:
             return SubmissionAnswer(job="", packages=count, adopted=adopted)
-        unfinished = self._driver.ask(_unfinished).result() - {*earlier.others}
-        refuse_rivals(prepared.expansion, prepared.origin.folder, self._jobs.beside(prepared.origin.folder, unfinished))
+        unfinished = self._driver.ask(unfinished_jobs).result() - {*earlier.others}
+        beside = self._jobs.beside(prepared.origin.folder, unfinished)
+        refuse_rivals(prepared.expansion, prepared.origin.folder, beside)
+        self._claims.contest(prepared.job, prepared.expansion, beside)
         self._jobs.bring(prepared.job, expansion=prepared.expansion, plan=prepared.plan, origin=prepared.origin)
         try:
             self._driver.submit(
-                partial(_submit_message, prepared, taken=self._journal.job(prepared.job) is not None)
+                partial(submit_message, prepared, taken=self._journal.job(prepared.job) is not None)
             ).result()
         except BaseException:
             self._jobs.let_go(prepared.job)
@@ -271,6 +276,7 @@ class Runner:
             now=self._clock.now(),
         )
         self._core = core
+        self._claims.watch(core.engine)
         for job in core.engine.jobs:
             self._aftermath.mend(core.engine, job)
         return core
@@ -291,10 +297,23 @@ class Runner:
 
     def reply(self, reply: ExchangeReply) -> bytes:
         """What goes over the wire to an agent: the reply, with how to run what it is given."""
+        early = [each for each in reply.assignments if self._aftermath.holds_back(each)]
+        if early:
+            reply = self._without(reply, early)
         work = self._reused([self._work(assignment) for assignment in reply.assignments], reply.assignments)
         mint = self._package_token
         tokens = tuple(mint(each.ref) for each in reply.assignments) if mint is not None else ()
         return _encode(AgentHears(reply=reply, work=tuple(work), tokens=tokens))
+
+    def _without(self, reply: ExchangeReply, early: Sequence[Assignment]) -> ExchangeReply:
+        """A reply without attempts that came before their inputs have names: they have not failed, and others follow."""
+        for each in early:
+            told = "what it reads is not under its names yet"
+            again = Reschedule(job=each.ref.job, package=each.ref.package, message=told)
+            self._driver.receive(Asked(token=_NOBODY, operation=again))
+        return msgspec.structs.replace(
+            reply, assignments=tuple(each for each in reply.assignments if each not in early)
+        )
 
     def _reused(self, work: list[Work], assignments: Sequence[Assignment]) -> list[Work]:
         """The same, with what an earlier run made of the very same inputs instead of how to make it again.
@@ -340,7 +359,6 @@ class Runner:
         if at_work is None:
             return Work(path="", name="", index=0, folder="", staged="", refused="the definition of its job is gone")
         try:
-            self._aftermath.check_inputs(assignment)
             return at_work.work(assignment, self._manifests)
         except PilotageError as fault:
             refused = str(fault)
@@ -374,16 +392,3 @@ class Runner:
         if at_work is None or at_work.origin.fresh:
             return ()
         return adopt(expansion, at_work.origin, store=self._store, index=self._index, granted=granted, numbers=numbers)
-
-
-def _unfinished(engine: Engine) -> set[str]:
-    """The jobs of which something will still be made."""
-    jobs = engine.jobs.values()
-    return {job.id for job in jobs if (job.unfinished or job.late) and not (job.cancelled or job.aborted)}
-
-
-def _submit_message(prepared: Prepared, token: int, *, taken: bool) -> Submit:
-    adopted = [Adopted(package=each.number, manifest=each.manifest, message=each.message) for each in prepared.adopted]
-    return Submit(
-        token=token, job=prepared.job, registered=prepared.registered, plan=prepared.plan, adopted=adopted, taken=taken
-    )

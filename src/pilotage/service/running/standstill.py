@@ -81,6 +81,9 @@ def _stuck(engine: Engine, job: JobState) -> tuple[str, str]:
     if job.counts[Standing.HELD]:
         number = job.standing.index(Standing.HELD)
         held = job.counts[Standing.HELD]
+        if why := job.work[number].refused:
+            cure = f"move that file away if both are wanted, or remove it, then: pilotage release {job.id}"
+            return f"what {job.dotted(number)} made cannot be published: {why}", f"{cure}/{job.dotted(number)}"
         what = f"{job.dotted(number)} is held" if held == 1 else f"{held} packages are held, {job.dotted(number)} first"
         return f"{what}, and everything else waits for that", f"pilotage release {job.id}/{job.dotted(number)}"
     if job.counts[Standing.BLOCKED]:

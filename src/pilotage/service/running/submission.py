@@ -38,6 +38,7 @@ from pilotage.model.resolved import EXPANDER_VERSION, ResolvedLists
 from pilotage.model.states import FINAL_NAMES
 from pilotage.model.submission import Captured, Origin, Submission, SubmissionAnswer
 from pilotage.ports import FileStore, Journal, NotOurs, WorkIndex
+from pilotage.service import messages
 from pilotage.service.running.adoption import Adopted, adopt, said_to_be_done
 from pilotage.service.running.capturing import output_column
 from pilotage.service.running.refusals import endings_refused, refusals
@@ -57,6 +58,7 @@ __all__ = [
     "lay_out",
     "prepare",
     "recall",
+    "submit_message",
 ]
 
 DEFINITION, RESOLVED, CAPTURED, ORIGIN = "definition", "resolved", "captured", "origin"
@@ -153,6 +155,16 @@ def prepare(
         expansion=expansion,
         origin=origin,
         adopted=tuple(adopted),
+    )
+
+
+def submit_message(prepared: Prepared, token: int, *, taken: bool) -> messages.Submit:
+    """What brings a job that was prepared to the core; `taken` says that the book has one of its id."""
+    adopted = [
+        messages.Adopted(package=each.number, manifest=each.manifest, message=each.message) for each in prepared.adopted
+    ]
+    return messages.Submit(
+        token=token, job=prepared.job, registered=prepared.registered, plan=prepared.plan, adopted=adopted, taken=taken
     )
 
 

@@ -1,0 +1,110 @@
+"""Which names jobs of one folder have, while several of them are worked on: asked before what they made is granted.
+
+Names that are known before are compared when a job comes (`rivals.py`). What a pattern makes is known when it is made: who
+comes second with another file of the same name is not granted it. So nothing counts as done that cannot get its names.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+
+from pilotage.engine.engine import Engine
+from pilotage.engine.parts import PackageWork
+from pilotage.language import Expansion
+from pilotage.model.exchange import AttemptRef
+from pilotage.model.payloads import OutputFile
+from pilotage.ports import FileStore, StoreError
+from pilotage.service.running.at_work import JobsAtWork
+from pilotage.service.running.manifests import Manifest, Manifests
+from pilotage.service.running.rivals import unfinished_jobs
+
+
+class Claims:
+    """The guard of an engine. It is asked in the engine's thread; jobs are told of from another one."""
+
+    def __init__(self, jobs: JobsAtWork, manifests: Manifests, store: FileStore) -> None:
+        """Take the jobs, what attempts made, and where the files are."""
+        self._jobs = jobs
+        self._manifests = manifests
+        self._store = store
+        self._contested: frozenset[str] = frozenset()
+        self._made: dict[AttemptRef, Manifest] = {}  # of attempts that wait for a grant
+        self._names: dict[tuple[str, str], tuple[str, str]] = {}  # by folder and name: whose it is, and its sha256
+        self._lock = threading.Lock()
+        jobs.on_let_go = self.forget
+
+    @property
+    def contested(self) -> Collection[str]:
+        """The jobs of which another one may make the same."""
+        return self._contested
+
+    def watch(self, engine: Engine) -> None:
+        """Guard an engine that starts from the book, with the jobs that it has.
+
+        What was refused is asked about again, though the other job may be over by now.
+        """
+        unfinished = unfinished_jobs(engine)
+        refused = (job for job in unfinished if any(_waits(work) for work in engine.jobs[job].work.values()))
+        self._contested = frozenset(refused)
+        for job in sorted(unfinished):
+            at_work = self._jobs.get(job)
+            if at_work is not None:
+                self.contest(job, at_work.expansion, self._jobs.beside(at_work.folder, unfinished - {job}))
+        engine.guard = self
+
+    def contest(self, job: str, expansion: Expansion, beside: Iterable[tuple[str, Expansion]]) -> None:
+        """A job comes beside others of its folder that are not over: from now on each of them is asked about."""
+        rivals = [
+            other for other, its in beside if _makes_unknown(expansion) or _makes_unknown(its)
+        ]  # whatever else they make was compared
+        if rivals:
+            with self._lock:
+                self._contested = self._contested | {job, *rivals}
+
+    def forget(self, job: str) -> None:
+        """A job is over: what it made is under its names, and asked about there."""
+        with self._lock:
+            if job in self._contested:
+                self._contested = self._contested - {job}
+                self._names = {name: claim for name, claim in self._names.items() if claim[0] != job}
+                self._made = {ref: manifest for ref, manifest in self._made.items() if ref.job != job}
+
+    def made(self, ref: AttemptRef, manifest: Sequence[OutputFile]) -> None:
+        """An attempt has staged these files."""
+        self._made[ref] = tuple(manifest)
+
+    def refusal(self, ref: AttemptRef) -> str:
+        """Why an attempt cannot have its names; where it can, they are its job's from now on."""
+        at_work = self._jobs.get(ref.job)
+        manifest = self._made.get(ref) or self._manifests.of(ref) or ()
+        if at_work is None:
+            return ""
+        with self._lock:
+            return self._claim(ref, at_work.folder, manifest)
+
+    def _claim(self, ref: AttemptRef, folder: str, manifest: Manifest) -> str:
+        for file in manifest:
+            job, sha256 = self._names.get((folder, file.name), (ref.job, ""))
+            if job != ref.job and sha256 != file.sha256 and self._jobs.are_rivals(ref.job, job):
+                return f"{file.name}: the job {job}, which is not over, has made another file of this name"
+        try:
+            self._store.check(folder, manifest, is_rival=partial(self._jobs.are_rivals, ref.job))
+        except StoreError as fault:
+            return f"{fault.subject}: {fault.what}"
+        self._names.update(((folder, file.name), (ref.job, file.sha256)) for file in manifest)
+        self._made.pop(ref, None)
+        return ""
+
+
+def _waits(work: PackageWork) -> bool:
+    """Whether a package has succeeded and is held: it was refused its grant."""
+    return work.held and bool(work.candidates)
+
+
+def _makes_unknown(expansion: Expansion) -> bool:
+    """Whether a job makes files whose names are not known before."""
+    return bool(expansion.late) or any(
+        output.expression or block.makes_pattern(output) for block in expansion.blocks for _, output in block.outputs()
+    )
