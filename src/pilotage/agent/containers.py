@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import subprocess
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.diagnosis import Failure
@@ -114,12 +115,10 @@ def _is_file(image: str, folder: str) -> bool:
     return bool(folder or os.path.isabs(image)) and os.path.exists(os.path.join(folder, image))
 
 
-def remove_container(removal: Collection[str], run: Callable[..., Any] | None = None) -> None:
+def remove_container(removal: Collection[str], run: Callable[..., Any] = subprocess.run) -> None:
     """Remove what an engine may have left of a container; it does not matter whether there is something."""
-    import subprocess
-
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        (run or subprocess.run)(
+        run(
             list(removal), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             timeout=_REMOVE_SECONDS, check=False, start_new_session=True,
         )  # fmt: skip
