@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.app.session import end_agents
+from pilotage.app.local_agents import end_agents
 from pilotage.service.announcement import find_service
 
 PROGRAM = Path(sys.executable).with_name("pilotage")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import pilotage
-from pilotage.app.session import end_agents
+from pilotage.app.local_agents import end_agents
 from pilotage.service.announcement import find_service
 
 PROGRAM = Path(sys.executable).with_name("pilotage")

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pilotage.app.session import end_agents
+from pilotage.app.local_agents import end_agents
 from pilotage.service.announcement import find_service
 from tests.docs.pages import Command, Enter, Script, Step, Write
 

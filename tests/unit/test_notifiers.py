@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from pilotage.adapters.notifiers import networks
+from pilotage.adapters.notifiers.mail_address import is_address
 from pilotage.adapters.notifiers.making import make_transports, owner_addresses
 from pilotage.adapters.notifiers.networks import EVERYTHING, LOOPBACK, default_networks, read_networks
-from pilotage.adapters.notifiers.smtp import SmtpNotifier, SmtpServer, is_address
+from pilotage.adapters.notifiers.smtp import SmtpNotifier, SmtpServer
 from pilotage.adapters.notifiers.webhook import CONTENT_TYPE, SIGNATURE_HEADER, WebhookNotifier, signature, verify
 from pilotage.book.notices import Notice, plain, time_text
 from pilotage.model.configuration import NotificationSettings

@@ -6,7 +6,6 @@ Who starts the program gives the environment and the folder, so that nothing her
 from __future__ import annotations
 
 import errno
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -39,11 +38,13 @@ def load_settings(*, environment: Mapping[str, str], folder: Path, flags: Mappin
     faults: list[SettingFault] = []
     for file in settings_files(environment=environment, folder=folder):
         try:
-            said += said_in_file(_read(file), origin=str(file))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            content = _read(file)
+        except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOENT, errno.ENOTDIR):
                 continue
             faults.append(SettingFault(origin=str(file), name="", message=_reason(error)))
+        else:
+            said += said_in_file(content, origin=str(file))
     said += said_in_environment(environment)
     said += said_in_flags(flags)
     settings = settle(said, faults=faults)
@@ -75,10 +76,12 @@ def _read(file: Path) -> dict[str, object]:
         content = stream.read(SETTINGS_BYTES_MAX + 1)
     if len(content) > SETTINGS_BYTES_MAX:
         raise OSError(errno.EFBIG, f"larger than {SETTINGS_BYTES_MAX} bytes")
+    import tomllib  # most folders have no settings of their own
+
     return tomllib.loads(content.decode("utf-8"))
 
 
-def _reason(error: OSError | UnicodeDecodeError | tomllib.TOMLDecodeError) -> str:
+def _reason(error: OSError | ValueError) -> str:
     match error:
         case OSError():
             return f"cannot be read: {error.strerror}"

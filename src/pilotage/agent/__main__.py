@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from pilotage.agent.site_program import main as run_site_agent
 
         return run_site_agent(chosen)
+    gc.disable()  # until the agent flies: what is imported stays
     from pilotage.agent.supervisor import Record, supervise
 
     if os.getpid() != os.getsid(0):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import threading
@@ -92,6 +91,8 @@ class ServerFetch:
 
     def _fetch(self, target: str, *, checksum: str) -> Path | None:
         """A file of the service in a file here, piece by piece; None where it has none of that name."""
+        import hashlib
+
         self._folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         draft = self._folder / f".fetched-{next(self._numbers)}"
         digest = hashlib.sha256()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 
 _PIECE_BYTES = 1024 * 1024
@@ -11,6 +10,8 @@ _KNOWN_MAX = 100_000
 
 def sha256_of(path: str, size_bytes: int = _PIECE_BYTES) -> str:
     """The sha256 of a file; who knows its size may say so, which saves room and a look beyond its end."""
+    import hashlib  # brings a library of its own, for which a first package need not wait
+
     piece_bytes = min(size_bytes + 1, _PIECE_BYTES)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

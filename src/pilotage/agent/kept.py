@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 from typing import TYPE_CHECKING, Any
@@ -100,6 +99,8 @@ def _described(path: str) -> list[int]:
 
 def _keys(assignment: Mapping[str, Any], work: Mapping[str, Any]) -> list[str]:
     """A name for the state behind each binary: what it and those before it were asked, with which inputs."""
+    import hashlib
+
     ref = assignment["ref"]
     digest = hashlib.sha256(_said([ref["job"], ref["package"], assignment.get("epoch", 1), work.get("container")]))
     digest.update(_said([assignment.get("inputs", ()), work.get("inputs", ())]))

@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -293,6 +292,8 @@ class Pilot:
                 held.assignment, held.work or {}, on_phase=held.enter, fetch=self._fetch, token=held.token
             )
         except Exception as error:  # noqa: BLE001 # a surprise ends an attempt, and not the slot for ever
+            import traceback
+
             say(traceback.format_exc())
             return Outcome(_failure(f"the agent failed: {type(error).__name__}: {error}"), [])
 

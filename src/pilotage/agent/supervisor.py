@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import threading
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,6 +133,8 @@ def _fly(settings: PilotSettings, record: Record, credentials: Credentials, *, s
     try:
         return _pilot(settings, record, credentials, supervisor=supervisor)
     except BaseException:  # noqa: BLE001 # a forked process must not run on into what its parent does
+        import traceback
+
         say(traceback.format_exc())
         return FAILED
 
@@ -148,6 +149,7 @@ def _pilot(settings: PilotSettings, record: Record, credentials: Credentials, *,
         become_subreaper()  # so that, should the supervisor die, orphans are still known as ours
     gc.freeze()  # what is there now stays: it is not looked through again, and its pages stay shared with the supervisor
     gc.set_threshold(20_000, 50, 50)
+    gc.enable()
     connecting = _connecting(settings, credentials)
     told_by_service = announced(settings.announcement)
     scratch = settings.scratch

@@ -22,6 +22,7 @@ LOG_FILE = "service.log"
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 LOOK_SECONDS = 0.02
+START_LOOK_SECONDS = 0.005  # somebody waits for a first package, and not for long
 _TOLD_BYTES_MAX = 4096
 
 
@@ -33,8 +34,41 @@ class NotStopped(PilotageError):
     """There is no service to stop, or it goes on."""
 
 
+class Begun:
+    """A service that has been started, and may not answer yet."""
+
+    def __init__(self, child: subprocess.Popen[bytes], *, folder: Path, log: Path, said_bytes: int) -> None:
+        """Take its process, its state folder, and how long its log was before."""
+        self._child = child
+        self._folder = folder
+        self._log = log
+        self._said_bytes = said_bytes
+
+    def wait(self) -> Announcement:
+        """Where it answers, once it does; raises `NotStarted` where it ends before, or takes too long."""
+        child, log = self._child, self._log
+        until = time.monotonic() + START_SECONDS
+        while time.monotonic() < until:
+            found = find_service(self._folder)
+            if found is not None and found.pid == child.pid:
+                child.returncode = 0  # it goes on without us, and nobody waits for it
+                return found
+            if child.poll() is not None:
+                told = _told(log, self._said_bytes)
+                raise NotStarted(f"the service did not start: {told}", next_step=f"its log: {log}")
+            time.sleep(START_LOOK_SECONDS)
+        child.terminate()
+        child.wait()
+        raise NotStarted(f"the service did not answer within {START_SECONDS:g} s", next_step=f"its log: {log}")
+
+
 def start_in_background(settings: Settings, arguments: Sequence[str], *, folder: Path | None = None) -> Announcement:
-    """Start the service with these words of the command line, and the journal of the settings; returns when it answers.
+    """Start the service as `begin_in_background` does; returns when it answers."""
+    return begin_in_background(settings, arguments, folder=folder).wait()
+
+
+def begin_in_background(settings: Settings, arguments: Sequence[str], *, folder: Path | None = None) -> Begun:
+    """Start the service with these words of the command line, and the journal of the settings, and do not wait for it.
 
     It runs in a folder, or in the current one.
     """
@@ -44,7 +78,7 @@ def start_in_background(settings: Settings, arguments: Sequence[str], *, folder:
     refuse_second(folder)
     log = folder / LOG_FILE
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab") as said:
-        begin = said.tell()
+        said_bytes = said.tell()
         # A session of its own: the end of the terminal is not the end of the service.
         child = subprocess.Popen(
             [sys.executable, "-m", "pilotage", "serve", *arguments],
@@ -56,18 +90,7 @@ def start_in_background(settings: Settings, arguments: Sequence[str], *, folder:
             # Not on the command line, which everybody on this computer can read: the address may hold a password.
             env={**os.environ, JOURNAL_VARIABLE: settings.journal.url},
         )
-    until = time.monotonic() + START_SECONDS
-    while time.monotonic() < until:
-        found = find_service(folder)
-        if found is not None and found.pid == child.pid:
-            child.returncode = 0  # it goes on without us, and nobody waits for it
-            return found
-        if child.poll() is not None:
-            raise NotStarted(f"the service did not start: {_told(log, begin)}", next_step=f"its log: {log}")
-        time.sleep(LOOK_SECONDS)
-    child.terminate()
-    child.wait()
-    raise NotStarted(f"the service did not answer within {START_SECONDS:g} s", next_step=f"its log: {log}")
+    return Begun(child, folder=folder, log=log, said_bytes=said_bytes)
 
 
 def _told(log: Path, begin: int) -> str:

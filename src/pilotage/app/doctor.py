@@ -21,7 +21,7 @@ from pilotage.adapters.journals.network_folders import network_kind
 from pilotage.adapters.local_token import TokenError, read_token, token_file
 from pilotage.adapters.settings_files import STATE_FOLDER, load_settings, state_folder
 from pilotage.app.book import settings_here, state_folders
-from pilotage.app.session import is_held
+from pilotage.app.local_agents import is_held
 from pilotage.app.site_entries import file_here, known_sites
 from pilotage.client.finding import address_in
 from pilotage.model.configuration import Settings

@@ -40,7 +40,7 @@ _OPEN_ALREADY = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 def find_document(folder: str = ".") -> str:
     """The name of the document in a folder; raises `DocumentError` where there is none."""
-    from pilotage.language import DOCUMENT_NAMES
+    from pilotage.model.document_names import DOCUMENT_NAMES
 
     for name in DOCUMENT_NAMES:
         path = Path(folder, name)

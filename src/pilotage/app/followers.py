@@ -10,7 +10,6 @@ import fcntl
 import os
 import time
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 
 FOLLOWED_FILE = "followed.lock"
@@ -73,4 +72,6 @@ class Followers:
 
 
 def _place_of(job: str) -> int:
+    from hashlib import sha256
+
     return 1 + int.from_bytes(sha256(job.encode()).digest()[:6], "big")

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pilotage.app.documents import examine, find_document
-from pilotage.model.submission import Submission, SubmissionAnswer, submission_of
 
 if TYPE_CHECKING:
     from pilotage.client import Server
     from pilotage.language import LoadedJob
     from pilotage.language.builder import Job
+    from pilotage.model.submission import Submission, SubmissionAnswer
 
 
 class HowToRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +73,7 @@ def document_source(path: str | os.PathLike[str] | None, *, source_format: Any =
 
 def submission(source: Source, loaded: LoadedJob, how: HowToRun, *, keep: Callable[[bytes], str]) -> Submission:
     """What is sent to the service; the files that the job brings along go through `keep`."""
+    from pilotage.model.submission import submission_of
     from pilotage.service.running.capturing import DiskFiles, capture
 
     captured = capture(loaded.expansion, DiskFiles(source.folder), keep)

@@ -1,39 +1,36 @@
 """The service that runs the jobs of a folder: the one that is there, or one that is started for them in the background.
 
-It starts while the document is read: what takes longest begins first. A service that was started for a run is marked so,
+It starts while the document is read: what takes longest begins first, and nothing is imported before that it can wait for. A service that was started for a run is marked so,
 and ends with it; one that somebody started by hand is only asked.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from pilotage.adapters.journals.network_folders import network_kind
 from pilotage.adapters.settings_files import STATE_FOLDER, load_settings, state_folder
-from pilotage.agent.sweeping import started_at
-from pilotage.app.background import START_SECONDS, start_in_background, stop_service
+from pilotage.app.background import START_SECONDS, Begun, begin_in_background, stop_service
 from pilotage.app.book import state_folders
 from pilotage.app.followers import Followers
-from pilotage.app.following import JobGone
-from pilotage.app.looking import ran_jobs
-from pilotage.client import Server, ServerRefused, ServerUnreachable
+from pilotage.app.local_agents import end_agents, is_held
+from pilotage.client.errors import ServerRefused, ServerUnreachable
 from pilotage.client.finding import Address, address_in
-from pilotage.client.jobs import Jobs
-from pilotage.client.server import ANSWER_SECONDS
 from pilotage.model.configuration import Settings
 from pilotage.model.errors import PilotageError
-from pilotage.model.operations import Hold, OperationOn, Release
 from pilotage.service.announcement import SERVICE_FILE, Announcement, find_service
+
+if TYPE_CHECKING:
+    from pilotage.client.jobs import Jobs
+    from pilotage.client.server import Server
 
 MARK_FILE = "embedded.json"
 """In the state folder: which service was started for a run, and not by hand."""
@@ -45,7 +42,6 @@ IDLE_SECONDS = 600
 """A service that was started for a run ends by itself after so long with nothing to do and nobody who asks."""
 LOCK_FILE = "book.lock"
 """In the state folder: locked by whoever writes the book, also before it answers."""
-AGENTS_SECONDS = 20.0
 LOOK_SECONDS = 0.02
 INSIDE_VARIABLE = "PILOTAGE_SCRATCH"
 """Set for the programs of a package: what they run is no business of the service that runs them."""
@@ -53,11 +49,6 @@ INSIDE_VARIABLE = "PILOTAGE_SCRATCH"
 
 class _Mark(msgspec.Struct, frozen=True):
     pid: int
-
-
-class _Pilot(msgspec.Struct, frozen=True):
-    pid: int
-    started: Any  # by the clock of the system, which tells a process from a later one of the same number
 
 
 class OnlyTheBook(PilotageError):
@@ -87,7 +78,10 @@ class Session:
         self.started = self.state is None
         if self.state is None:
             self.state = state_folder(self._load_settings(folder), folder=folder).absolute()
-            self._starting = threading.Thread(target=self._start, name="start-service", daemon=True)
+            # Begun by this thread, which has better things to do than to compete with another for it.
+            self._starting = threading.Thread(
+                target=self._await_answer, args=(self._begin(),), name="start-service", daemon=True
+            )
             self._starting.start()
         self._followers = Followers(self.state)
 
@@ -102,8 +96,10 @@ class Session:
         assert self.state is not None
         return network_kind(self.state)
 
-    def server(self, *, answer_seconds: float = ANSWER_SECONDS) -> Server:
+    def server(self, *, answer_seconds: float | None = None) -> Server:
         """A connection, once the service answers; one that has died is started again. Raises what kept it from it."""
+        from pilotage.client.server import ANSWER_SECONDS, Server
+
         self._await_start()
         assert self.state is not None
         address = address_in(self.state)
@@ -118,7 +114,7 @@ class Session:
             address.url,
             token=address.token_source(),
             start_hint="see its log: service.log",
-            answer_seconds=answer_seconds,
+            answer_seconds=ANSWER_SECONDS if answer_seconds is None else answer_seconds,
             ca_file=address.ca_file,
         )
 
@@ -166,16 +162,21 @@ class Session:
         Nothing of it is started then while its agents end, and they can still say what became of their work, so that it
         goes on at once when it is asked for again. A service that does not answer is not waited for.
         """
+        from pilotage.model.operations import Hold
+
         with suppress(PilotageError), self.server(answer_seconds=STOP_SECONDS) as server:
-            if not Jobs(server).job(job)["held"]:
-                Jobs(server).operate(Hold(job=job, message=STOPPED))
+            jobs = _jobs(server)
+            if not jobs.job(job)["held"]:
+                jobs.operate(Hold(job=job, message=STOPPED))
 
     def end_attempts(self, job: str) -> bool:
         """End what runs of a job that is held, and of no other; it is run again when the job goes on. Whether that was taken."""
+        from pilotage.model.operations import OperationOn
+
         try:
             with self.server(answer_seconds=STOP_SECONDS) as server:
                 under_way = "state in (SCHEDULED, RUNNING)"
-                Jobs(server).operate_on(OperationOn(operation="reschedule", where=under_way, job=job))
+                _jobs(server).operate_on(OperationOn(operation="reschedule", where=under_way, job=job))
         except PilotageError:
             return False
         return True
@@ -195,9 +196,10 @@ class Session:
         assert self.state is not None
         try:
             with self.server(answer_seconds=STOP_SECONDS) as server:
+                jobs = _jobs(server)
                 return any(
-                    not other["held"] or Jobs(server).progress(other["id"]).running > 0
-                    for other in Jobs(server).unfinished()
+                    not other["held"] or jobs.progress(other["id"]).running > 0
+                    for other in jobs.unfinished()
                     if other["id"] != job
                 )
         except PilotageError:
@@ -212,9 +214,12 @@ class Session:
 
     def go_on(self, job: str) -> None:
         """Release a job that is held only because its run was stopped."""
+        from pilotage.model.operations import Release
+
         with self.server() as server, suppress(ServerRefused):
-            if Jobs(server).job(job)["held"] and Jobs(server).held_for(job) == STOPPED:
-                Jobs(server).operate(Release(job=job))
+            jobs = _jobs(server)
+            if jobs.job(job)["held"] and jobs.held_for(job) == STOPPED:
+                jobs.operate(Release(job=job))
 
     # --- finding ---
 
@@ -250,14 +255,22 @@ class Session:
         """The settings by which the service is started, and found again."""
         return self._load_settings(self._home())
 
-    def _start(self) -> None:
+    def _begin(self) -> Begun | None:
         words = ["--port", "0", "--until-idle", str(IDLE_SECONDS)]
         if self._slots is not None:
             words += ["--slots", str(self._slots)]
         if self._sites:
             words += ["--sites", self._sites]
         try:
-            self._mark(start_in_background(self._settings(), words, folder=self._home()))
+            return begin_in_background(self._settings(), words, folder=self._home())
+        except Exception as failure:  # noqa: BLE001 # raised again by who waits for it
+            self._failure = failure
+            return None
+
+    def _await_answer(self, begun: Begun | None) -> None:
+        try:
+            if begun is not None:
+                self._mark(begun.wait())
         except Exception as failure:  # noqa: BLE001 # raised again by who waits for it
             self._failure = failure
 
@@ -301,11 +314,13 @@ class Session:
         """Start the service again that was started for a run, this one or another, and is gone; not without its book."""
         assert self.state is not None
         if self._answered and not (self.state / SERVICE_FILE).exists():
+            from pilotage.app.following import JobGone
+
             raise JobGone(str(self.state))
         if not self.started and not self._was_embedded():
             return
         self._failure = None
-        self._start()
+        self._await_answer(self._begin())
         self._raise_failure()
 
     def _raise_failure(self) -> None:
@@ -314,8 +329,16 @@ class Session:
             raise self._failure
 
 
+def _jobs(server: Server) -> Jobs:
+    from pilotage.client.jobs import Jobs
+
+    return Jobs(server)
+
+
 def go_on_at(address: Address) -> Server:
     """The service of an address, for who wants something run: one of a state folder that has ended is started as for a run."""
+    from pilotage.app.looking import ran_jobs
+
     state = Path(address.origin)
     if address.runs or not address.origin or not state.is_dir() or not ran_jobs(state):
         return address.server()
@@ -364,36 +387,3 @@ def _write_whole(file: Path, content: bytes) -> None:
     draft = file.with_name(f".{file.name}-{os.getpid()}")
     draft.write_bytes(content)
     draft.replace(file)
-
-
-def end_agents(state: Path) -> bool:
-    """End the agents of this computer that the service of a folder left behind; each ends what it runs. Whether all did."""
-    left = sorted((state / "pilots").glob("*.json"))
-    for record in left:
-        _terminate(record)
-    until = time.monotonic() + AGENTS_SECONDS
-    while any(map(is_held, left)):
-        if time.monotonic() > until:
-            return False
-        time.sleep(LOOK_SECONDS)
-    return True
-
-
-def _terminate(record: Path) -> None:
-    """Tell the agent of a record to end, if it lives and its process is still the one that was started."""
-    with suppress(OSError, msgspec.DecodeError):
-        pilot = msgspec.json.decode(record.read_bytes(), type=_Pilot)
-        if is_held(record) and started_at(pilot.pid) == pilot.started:
-            os.kill(pilot.pid, signal.SIGTERM)
-
-
-def is_held(record: Path) -> bool:
-    """Whether somebody holds the lock of a file: an agent that of its record, as long as it lives."""
-    try:
-        with record.open("rb") as stream:
-            fcntl.flock(stream.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False

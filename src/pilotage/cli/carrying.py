@@ -60,7 +60,6 @@ def signals_raised() -> Iterator[None]:
 
 def carry_out(source: Source, how: HowToRun, *, before_load: Callable[[], None], detach: bool, as_json: bool) -> int:
     """Run a job from its source to its end; the exit code."""
-    gc.enable()  # it may go on for days
     from pilotage.app.running import bring
     from pilotage.app.session import Session
 
@@ -165,6 +164,7 @@ def follow_job(
     """Show a job until it is over, or a signal comes, and do what that means; the exit code. `again` is what goes on."""
     from pilotage.app.following import Following
 
+    gc.enable()  # it may go on for days, and what was imported before is here to stay
     following = Following(session.server, job)
     try:
         session.follow(job)

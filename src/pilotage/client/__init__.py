@@ -1,9 +1,26 @@
-"""The remote side: finds a server, asks it over HTTP, and merges what several answer. Standard library and `model` only."""
+"""The remote side: finds a server, asks it over HTTP, and merges what several answer. Standard library and `model` only.
+
+`Server` is imported when it is first used: to find one takes no HTTP.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from pilotage.client.errors import NoServer, ServerError, ServerRefused, ServerUnreachable
 from pilotage.client.finding import Address, find_addresses
-from pilotage.client.server import Server
+
+if TYPE_CHECKING:
+    from pilotage.client.server import Server
 
 __all__ = ["Address", "NoServer", "Server", "ServerError", "ServerRefused", "ServerUnreachable", "find_addresses"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `Server` when it is first asked for."""
+    if name != "Server":
+        raise AttributeError(f"module 'pilotage.client' has no attribute {name!r}")
+    from pilotage.client.server import Server
+
+    globals()[name] = Server
+    return Server

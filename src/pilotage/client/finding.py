@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,7 +22,9 @@ from pilotage.agent.identity import TokenSource
 from pilotage.agent.spool import is_pilots_own, normal_server
 from pilotage.agent.tls import CA_FILE_VARIABLE
 from pilotage.client.errors import NoServer, ServerError, ServerUnreachable
-from pilotage.client.server import ANSWER_SECONDS, Server
+
+if TYPE_CHECKING:
+    from pilotage.client.server import Server
 
 SERVICE_FILE = "service.json"
 TOKEN_FILE = "token"
@@ -77,6 +80,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
             raise ServerUnreachable(
                 "the service of this folder does not run", subject=self.origin, next_step=self.start_hint
             )
+        from pilotage.client.server import ANSWER_SECONDS, Server
+
         return Server(
             self.url,
             token=self.token_source(),

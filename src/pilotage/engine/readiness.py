@@ -317,7 +317,7 @@ def _queue_all(engine: Engine, job: JobState, numbers: NDArray[np.int64]) -> Non
         return
     tried = np.frombuffer(job.last_attempt, np.int32)[plain] > 0
     kinds = job.plan.template_of[plain].astype(np.int64) * 2 + tried
-    for kind in np.unique(kinds).tolist():
+    for kind in np.flatnonzero(np.bincount(kinds)).tolist():  # np.unique imports numpy.ma
         chosen = plain[kinds == kind]
         queue = queue_of(engine, job, int(chosen[0]))
         queue.queue.extend(chosen.astype(np.int32).tolist(), engine.now)

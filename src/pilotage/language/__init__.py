@@ -14,8 +14,9 @@ from pilotage.language.folder import DiskFolder, EarlierJobs, Folder, MemoryFold
 from pilotage.language.load import FORMATS, Format, Loaded, LoadedJob, detect_format, load
 from pilotage.language.losses import Loss
 from pilotage.language.planning import plan_again, plan_of, shapes_of
-from pilotage.language.reading.document import DOCUMENT_NAMES, Document, read_definition, read_document, write_document
+from pilotage.language.reading.document import Document, read_definition, read_document, write_document
 from pilotage.language.text.tree import Report
+from pilotage.model.document_names import DOCUMENT_NAMES
 from pilotage.model.resolved import EXPANDER_VERSION, ResolvedLists
 
 __all__ = [

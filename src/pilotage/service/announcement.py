@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from pilotage.ports import JournalBusy
-
 SERVICE_FILE = "service.json"
 
 
@@ -68,6 +66,8 @@ def refuse_second(folder: Path) -> None:
     """Raise `JournalBusy` where a service lives in the folder."""
     other = find_service(folder)
     if other is not None:
+        from pilotage.ports import JournalBusy
+
         raise JournalBusy(
             "another process writes this book",
             subject=str(folder),

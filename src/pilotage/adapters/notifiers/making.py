@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from pilotage.adapters.notifiers.mail_address import is_address
 from pilotage.adapters.notifiers.networks import default_networks
-from pilotage.adapters.notifiers.smtp import SmtpNotifier, SmtpServer, is_address
 from pilotage.adapters.notifiers.webhook import WebhookNotifier
 from pilotage.model.configuration import NotificationSettings
 from pilotage.model.errors import PilotageError
 from pilotage.ports import Clock, Notifier
+
+if TYPE_CHECKING:
+    from pilotage.adapters.notifiers.smtp import SmtpNotifier
 
 
 class Transports(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +31,8 @@ def make_transports(settings: NotificationSettings, *, clock: Clock, listen_host
     notifiers: dict[str, Notifier] = {"webhook": WebhookNotifier(clock=clock, networks=networks)}
     mailer: SmtpNotifier | None = None
     if settings.smtp_host:
+        from pilotage.adapters.notifiers.smtp import SmtpNotifier, SmtpServer
+
         server = SmtpServer(host=settings.smtp_host, port=settings.smtp_port, sender=settings.smtp_from)
         mailer = SmtpNotifier(server, clock=clock, pause_seconds=settings.digest_seconds)
         for address in (*settings.cluster_management, *settings.grid_control):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import smtplib
 import ssl
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from pilotage.adapters.notifiers.mail_address import is_address
 from pilotage.adapters.notifiers.networks import reason
 from pilotage.book.notices import Notice, data_of, plain, time_text
 from pilotage.ports import BadAddress, Clock, DeliveryRefused, Letter, NotDelivered
@@ -24,18 +24,10 @@ log = logging.getLogger(__name__)
 TIMEOUT_SECONDS = 20.0
 PAUSE_SECONDS = 60.0
 NOTICES_MAX = 100
-ADDRESS_MAX = 254
-
-_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,250}[A-Za-z0-9])?")
 
 _POLICY = SMTP.clone(cte_type="7bit")  # every server takes it
 
 Security = Literal["none", "starttls", "tls"]
-
-
-def is_address(text: str) -> bool:
-    """Whether a text looks like one mail address, without a name or anything else that means something in a header."""
-    return len(text) <= ADDRESS_MAX and _ADDRESS.fullmatch(text) is not None and ".." not in text
 
 
 class SmtpServer(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
-import http.client
 import socket
 import ssl
 import threading
@@ -78,6 +77,8 @@ class WebhookNotifier:
             self._post(url, cloud_event_body(notice), secret=secret)
 
     def _post(self, url: _Url, body: bytes, *, secret: str) -> None:
+        from http.client import HTTPException
+
         plain = connect(url.host, url.port, networks=self._networks, timeout_seconds=self._timeout_seconds)
         with _Patience(plain, seconds=self._timeout_seconds) as patience:
             try:
@@ -87,13 +88,15 @@ class WebhookNotifier:
                         context.wrap_socket(patience.socket, server_hostname=url.host, do_handshake_on_connect=False)
                     ).do_handshake()
                 status, retry_after = self._exchange(patience.socket, url, body, secret=secret)
-            except (OSError, http.client.HTTPException, ValueError) as fault:
+            except (OSError, HTTPException, ValueError) as fault:
                 why = "no answer in time" if patience.lost.is_set() else reason(fault)
                 raise NotDelivered(f"no answer: {why}", subject=url.shown) from fault
         _judge(status, retry_after, url)
 
     def _exchange(self, connection: socket.socket, url: _Url, body: bytes, *, secret: str) -> tuple[int, str]:
-        conversation = http.client.HTTPConnection(url.host, url.port, timeout=self._timeout_seconds)
+        from http.client import HTTPConnection
+
+        conversation = HTTPConnection(url.host, url.port, timeout=self._timeout_seconds)
         conversation.sock = connection
         conversation.request(
             "POST",

@@ -8,6 +8,7 @@ import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
+from zipfile import ZIP_DEFLATED
 
 from pilotage.adapters.sites.callers import Caller
 from pilotage.adapters.sites.zipapp import archive, digest
@@ -130,7 +131,7 @@ class Installation:
         if answer.exit_status != 0 or not folder:
             raise Unknown(f"cannot use the folder {self._named}: {' '.join(answer.stderr.split()) or 'not a word'}")
         if "agent" not in lines:
-            put(self._caller, f"{folder}/{self._agent}", archive(), mode=0o700)
+            put(self._caller, f"{folder}/{self._agent}", archive(compression=ZIP_DEFLATED), mode=0o700)
         self._folder = folder
 
 

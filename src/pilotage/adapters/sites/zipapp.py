@@ -1,7 +1,8 @@
 """The agent in one file: the modules of `pilotage.agent`, and nothing else, in an archive that any Python can run.
 
 Equal sources make equal files. Beside each module stands what this very version of Python compiled of it, which makes
-the start three times quicker here; other versions do not take it, and read the module.
+the start three times quicker here; other versions do not take it, and read the module. A first package waits until this
+file is made and read: what Python has compiled already is not compiled again, and here nothing is packed.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ import importlib.util
 import io
 import marshal
 import os
+import sys
 import zipfile
 from importlib import resources
+from importlib.machinery import SourceFileLoader
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from types import CodeType
 
-from pilotage.agent import batch
 from pilotage.model.version import VERSION
 
 PACKAGE = "pilotage.agent"
+DIALECTS = "pilotage.agent.batch"
 _TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that an archive can say
 _MAIN = 'import sys\n\nfrom pilotage.agent.__main__ import main\n\nif __name__ == "__main__":\n    sys.exit(main())\n'
 _MARSHAL_VERSION = 2  # later ones depend on how often a value is used elsewhere, and then equal sources differ
@@ -27,8 +31,7 @@ _MARSHAL_VERSION = 2  # later ones depend on how often a value is used elsewhere
 
 def build(file: Path, *, interpreter: str = "/usr/bin/env python3") -> Path:
     """Write the agent into a file, which appears whole; where the same is there already it is left alone."""
-    mark = digest(interpreter=interpreter).encode()
-    if _ends_with(file, mark):
+    if _ends_with(file, digest(interpreter=interpreter).encode()):
         return file
     content = archive(interpreter=interpreter)
     draft = file.with_name(f".{file.name}-{os.getpid()}")
@@ -41,16 +44,20 @@ def build(file: Path, *, interpreter: str = "/usr/bin/env python3") -> Path:
     return file
 
 
-def archive(*, interpreter: str = "/usr/bin/env python3") -> bytes:
-    """The agent as the content of a file; it ends with what tells it from any other."""
+def archive(*, interpreter: str = "/usr/bin/env python3", compression: int = zipfile.ZIP_STORED) -> bytes:
+    """The agent as the content of a file; it ends with what tells it from any other.
+
+    `compression` is one of `zipfile`: what goes a long way is worth packing.
+    """
     content = io.BytesIO()
     content.write(f"#!{interpreter}\n".encode())
-    with zipfile.ZipFile(content, "a", compression=zipfile.ZIP_DEFLATED) as target:
-        for name, source in sorted(_sources().items()):
+    own = _own_modules()
+    with zipfile.ZipFile(content, "a", compression=compression) as target:
+        for name, source in sorted(_sources(own).items()):
             _add(target, name, source)
             # The first module of an archive is run from its source in any case.
             if name != "__main__.py":
-                _add(target, f"{name}c", _compiled(name, source))
+                _add(target, f"{name}c", _compiled(name, source, own.get(name)))
         target.comment = digest(interpreter=interpreter).encode()
     return content.getvalue()
 
@@ -58,7 +65,7 @@ def archive(*, interpreter: str = "/usr/bin/env python3") -> bytes:
 def digest(*, interpreter: str = "/usr/bin/env python3") -> str:
     """What tells this agent from any other: its sources, and the Python that compiled them."""
     known = hashlib.sha256(importlib.util.MAGIC_NUMBER + interpreter.encode())
-    for name, source in sorted(_sources().items()):
+    for name, source in sorted(_sources(_own_modules()).items()):
         known.update(f"{name} {len(source)}\n".encode())
         known.update(source)
     return known.hexdigest()
@@ -73,9 +80,9 @@ def _ends_with(file: Path, mark: bytes) -> bool:
         return False
 
 
-def _sources() -> dict[str, bytes]:
-    """The modules of the archive by their names in it."""
-    found = {"__main__.py": _MAIN.encode(), "pilotage/__init__.py": _front_door()}
+def _own_modules() -> dict[str, Traversable]:
+    """The modules of the package by their names in the archive."""
+    found: dict[str, Traversable] = {}
     waiting: list[tuple[str, Traversable]] = [("pilotage/agent", resources.files(PACKAGE))]
     while waiting:
         prefix, folder = waiting.pop()
@@ -84,9 +91,17 @@ def _sources() -> dict[str, bytes]:
             if entry.is_dir() and entry.name != "__pycache__":
                 waiting.append((name, entry))
             elif entry.name.endswith(".py"):
-                found[name] = entry.read_bytes()
-    # Dialects that somebody added lie in folders of their own, which are part of the same package.
-    for further in batch.__path__[1:]:
+                found[name] = entry
+    return found
+
+
+def _sources(own: dict[str, Traversable]) -> dict[str, bytes]:
+    """The sources of everything in the archive by name."""
+    found = {"__main__.py": _MAIN.encode(), "pilotage/__init__.py": _front_door()}
+    found |= {name: entry.read_bytes() for name, entry in own.items()}
+    # Dialects that somebody added lie in folders of their own, which are part of the same package; whoever adds imports it.
+    batch = sys.modules.get(DIALECTS)
+    for further in batch.__path__[1:] if batch is not None else ():
         for file in sorted(Path(further).glob("*.py")):
             found.setdefault(f"pilotage/agent/batch/{file.name}", file.read_bytes())
     return found
@@ -96,17 +111,34 @@ def _front_door() -> bytes:
     return f'"""The agent of pilotage, in one file."""\n\n__version__ = "{VERSION}"\n'.encode()
 
 
-def _compiled(name: str, source: bytes) -> bytes:
+def _compiled(name: str, source: bytes, entry: Traversable | None) -> bytes:
     """What this Python makes of a module, in a form that it believes without looking at the source again."""
-    code = compile(source, f"agent.pyz/{name}", "exec", dont_inherit=True)
+    place = f"agent.pyz/{name}"
+    if isinstance(entry, Path):
+        code = _placed(_known_code(name, entry), place)
+    else:
+        code = compile(source, place, "exec", dont_inherit=True)
     flags = (0b01).to_bytes(4, "little")  # known by a checksum of the source, which nobody need check
     head = importlib.util.MAGIC_NUMBER + flags + importlib.util.source_hash(source)
     return head + marshal.dumps(code, _MARSHAL_VERSION)
 
 
+def _known_code(name: str, file: Path) -> CodeType:
+    """A module as Python itself would take it: from where it keeps what it has compiled, if that is of this source."""
+    code = SourceFileLoader(name, str(file)).get_code(name)
+    assert isinstance(code, CodeType)
+    return code
+
+
+def _placed(code: CodeType, place: str) -> CodeType:
+    """The same code, with its functions, as if its source stood elsewhere: equal sources make equal files everywhere."""
+    inner = tuple(_placed(each, place) if isinstance(each, CodeType) else each for each in code.co_consts)
+    return code.replace(co_filename=place, co_consts=inner)
+
+
 def _add(target: zipfile.ZipFile, name: str, content: bytes) -> None:
     entry = zipfile.ZipInfo(name, date_time=_TIME)
-    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.compress_type = target.compression
     entry.external_attr = 0o644 << 16
     entry.create_system = 3  # the same on every system
     target.writestr(entry, content)

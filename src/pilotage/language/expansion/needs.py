@@ -83,7 +83,7 @@ class Needs:
         if self._singles:
             columns = np.array(self._singles, dtype=np.int32)
             self._singles.clear()
-            for kind in np.unique(columns[:, 2]).tolist():
+            for kind in np.flatnonzero(np.bincount(columns[:, 2])).tolist():
                 alike = columns[columns[:, 2] == kind]
                 self._edges.append((alike[:, 0], alike[:, 1], kind))
         if not self._edges:

@@ -16,8 +16,6 @@ from pilotage.language.text.tree import Listing, Mark, Node, Report, Scalar, Tab
 from pilotage.language.text.yaml import read_tree
 from pilotage.model.definition import LANGUAGE_VERSION, Definition, Software, plain
 
-DOCUMENT_NAMES = ("pilotage.yaml", "pilotage.yml", "pilotage.json")
-
 
 class Document(msgspec.Struct, frozen=True):
     """A definition with the place of each of its parts, and what was said about it while reading."""
