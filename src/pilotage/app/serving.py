@@ -182,6 +182,7 @@ def engine_settings(patience: EngineSection) -> EngineSettings:
         interval_seconds=patience.interval_seconds,
         lease_intervals=patience.lease_intervals,
         dead_start_seconds=patience.dead_start_seconds,
+        fairness=patience.fairness,
         restart=restart,
     )
 

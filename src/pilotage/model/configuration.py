@@ -99,6 +99,10 @@ class EngineSection(Section, frozen=True, kw_only=True):
     probes: Annotated[
         Few, _doc("Probes of sites that are under way at once, by themselves; 0: only those asked for.")
     ] = 0
+    fairness: Annotated[
+        Literal["slowdown", "first-come"],
+        _doc("Who goes first among jobs of equal priority: who is expected to be slowed down most, or who came first."),
+    ] = "slowdown"
     probe_seconds: Annotated[Interval, _doc("No site is probed more often by itself than once in so long.")] = 3600.0
 
 
