@@ -179,6 +179,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     default: Any
     description: str
+    choices: tuple[str, ...] = ()  # a text must be one of these
     least: float | None = None
     most: float | None = None
 
@@ -199,7 +200,7 @@ SECTIONS: Mapping[str, type[Section]] = {f.name: f.type for f in msgspec.structs
 def _rows() -> Iterator[Setting]:
     for section, struct in SECTIONS.items():
         for field in msgspec.structs.fields(struct):
-            kind, metas = _unwrap(field.type)
+            kind, choices, metas = _unwrap(field.type)
             description = next(meta.description for meta in metas if meta.description)
             yield Setting(
                 section=section,
@@ -207,17 +208,20 @@ def _rows() -> Iterator[Setting]:
                 kind=kind,
                 default=field.default,
                 description=description or "",
+                choices=choices,
                 least=next((meta.ge for meta in metas if meta.ge is not None), None),
                 most=next((meta.le for meta in metas if meta.le is not None), None),
             )
 
 
-def _unwrap(annotation: Any) -> tuple[Kind, list[Meta]]:
+def _unwrap(annotation: Any) -> tuple[Kind, tuple[str, ...], list[Meta]]:
     metas: list[Meta] = []
     while get_origin(annotation) is Annotated:
         annotation, *more = get_args(annotation)
         metas += more
-    return _KINDS[annotation], metas
+    if get_origin(annotation) is Literal:
+        return "text", get_args(annotation), metas
+    return _KINDS[annotation], (), metas
 
 
 _KINDS: dict[Any, Kind] = {str: "text", int: "whole number", float: "number", tuple[str, ...]: "list of texts"}
@@ -242,6 +246,8 @@ def settings_tables() -> str:
 
 
 def _accepted(row: Setting) -> str:
+    if row.choices:
+        return " or ".join(f"`{choice}`" for choice in row.choices)
     if row.most is not None and row.most < 2**53 - 1:
         return f"{row.kind}, {row.least:g} to {row.most:g}"
     return row.kind if row.least is None else f"{row.kind}, at least {row.least:g}"
