@@ -69,7 +69,8 @@ def _bind_fairly(engine: Engine, queues: list[QueueClass]) -> None:
         waiting.setdefault(queue.job, []).append(queue)
     turns = [(key, job) for job, key in fairness.keys(waiting).items()]  # no two keys are alike
     heapq.heapify(turns)
-    full: set[int] = set()  # what is asked for where an ordinary class found no room
+    full: set[tuple[int, str]] = set()  # shapes, and whose, of which an ordinary class found no room
+    private = any(site.site.users for site in engine.sites.values())
     while turns:
         key, job = turns[0]
         again = fairness.key(job)
@@ -79,7 +80,8 @@ def _bind_fairly(engine: Engine, queues: list[QueueClass]) -> None:
         own = waiting[job]
         if len(own) > 1:
             own.sort(key=_rank_in_job)
-        while own and not _bind_one(engine, own[0], full):
+        owner = job.owner if private else ""  # where sites are everybody's, none has room for one who asks for the same
+        while own and not _bind_one(engine, own[0], owner, full):
             del own[0]
         if own:
             heapq.heapreplace(turns, (fairness.key(job), job))
@@ -87,18 +89,21 @@ def _bind_fairly(engine: Engine, queues: list[QueueClass]) -> None:
             heapq.heappop(turns)
 
 
-def _bind_one(engine: Engine, queue: QueueClass, full: set[int]) -> bool:
+def _bind_one(engine: Engine, queue: QueueClass, owner: str, full: set[tuple[int, str]]) -> bool:
     """Reserve the next package of a class; whether that could be done."""
     if not queue.ready or not may_start(engine, queue):
         return False
     plain = queue.ordinary and not queue.prefer
-    site = None if plain and id(queue.pool) in full else engine.openings.first(queue)
+    asked = (queue.shape, owner)
+    known = plain and asked in full
+    site = None if known else engine.openings.first(queue)
     if site is None:
         site = displace(engine, queue)
     if site is None:
-        if plain:
-            full.add(id(queue.pool))
-        _no_site(engine, queue)
+        if not known:
+            _no_site(engine, queue)
+            if plain and queue.ready:  # else it was given up
+                full.add(asked)
         return False
     number = _take(engine, queue)
     if number is None:

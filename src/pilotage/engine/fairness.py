@@ -2,8 +2,8 @@
 
 The expected slowdown of a job is (time since it was submitted + time that is left with the slots it has) / (time that it
 would take alone, with all slots it could use). That of a user is the same of all his jobs that wait, taken together, so that
-one who submits his work in many jobs gets no more than one who submits it in one. What changes slowly is worked out about once a
-second for the jobs that wait; the slots that a job has are counted when it is asked for. Nothing of this is in the book: an
+one who submits his work in many jobs gets no more than one who submits it in one. What changes slowly is worked out at most
+once a second for the jobs that wait; the slots that a job has are counted when it is asked for. Nothing of this is in the book: an
 engine that takes over works it out again, from when jobs came and what is left of them, and learns anew how long packages take.
 """
 
@@ -20,8 +20,8 @@ from pilotage.engine.parts import QueueClass, Standing
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
-EVERY_SECONDS = 1.0
-"""What is expected of jobs is worked out at most so often."""
+EVERY_SECONDS = (1.0, 30.0)
+"""What is expected of jobs is worked out after a tenth of what a package takes, but not sooner and not later than this."""
 UNKNOWN_SECONDS = 60.0
 """A package is taken to last so long where nobody knows anything of any."""
 _RESERVED, _LIVE = Standing.RESERVED, Standing.LIVE
@@ -88,16 +88,15 @@ class Fairness:
     def look(self) -> None:
         """Work out what is expected of every job that waits, unless that was done just now."""
         engine = self._engine
-        if engine.now < self._looked_at + EVERY_SECONDS:
+        least, most = EVERY_SECONDS
+        if engine.now < self._looked_at + min(most, max(least, 0.1 * self._typical_seconds)):
             return
         self._looked_at = engine.now
         self._looks += 1
         waiting: dict[JobState, list[QueueClass]] = {}
-        for queue in (*engine.active, *engine.stuck):
+        reserved = (queue for site in engine.sites.values() for queue in site.reserved)
+        for queue in dict.fromkeys((*engine.active, *engine.stuck, *reserved)):
             waiting.setdefault(queue.job, []).append(queue)
-        for site in engine.sites.values():
-            for queue in site.reserved:
-                waiting.setdefault(queue.job, []).append(queue)
         self._weigh(waiting)
 
     def _weigh(self, waiting: dict[JobState, list[QueueClass]]) -> None:
@@ -150,7 +149,7 @@ class Fairness:
 
     def _slots(self, queue: QueueClass, known: dict[int, int]) -> int:
         """How many slots there are that a class could use; at least one."""
-        pool = self._engine.openings.pool(queue)
+        pool = queue.pool or self._engine.openings.pool(queue)
         found = known.get(id(pool))
         if found is None:
             shape = queue.shape

@@ -6,6 +6,8 @@ knows anything, from what others take. Nothing is counted when an event comes, b
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +23,7 @@ LEARNED_MIN = 5
 LEARNED_MAX = 256
 """After so many of a kind its mean is known."""
 _SCANNED = 20_000  # packages that are looked through in a second at most, so that a large job costs no more than a small one
+_DIFFERENCE = 1.1  # less than a tenth more or less is not worked out again
 _NEW_SECONDS = 60.0  # what was over in a job that came no longer ago was adopted, and never its work
 
 
@@ -39,13 +42,13 @@ def learn(job: JobState, attempt: AttemptState, *, phases: tuple[PhaseTimes, ...
     known[1] += seconds if phases else max(0.0, now - attempt.began_at)
 
 
-def seconds_of(job: JobState) -> tuple[Seconds, bool]:
-    """How long a package of each kind takes, nan where nobody knows; and whether anything is known."""
+def seconds_of(job: JobState) -> Seconds:
+    """How long a package of each kind takes; nan where nobody knows."""
     found = np.array([each.run_seconds or np.nan for each in job.plan.templates], np.float64)
     for kind, (count, seconds) in job.took.items():
         if count >= LEARNED_MIN or np.isnan(found[kind]):
             found[kind] = max(seconds / count, 1e-3)
-    return found, bool(len(found)) and not bool(np.isnan(found).all())
+    return found
 
 
 class Outline:
@@ -123,19 +126,22 @@ class Share:
 
 
 class JobShare(Share):
-    """What is expected of a job, and what was worked out for it."""
+    """What is expected of a job, and what was worked out for it: again only where enough has changed to make a difference."""
 
     __slots__ = (
-        "_known",
         "_learned",
-        "_left",
+        "_left_seconds",
+        "_outline",
         "_plan",
         "_scanned_at",
         "_seconds",
+        "_spared",
+        "_stale",
+        "_taken_seconds",
+        "_total_seconds",
+        "_typical_seconds",
         "_unfinished",
         "look",
-        "outline",
-        "spared",
         "waiting_since",
     )
 
@@ -144,46 +150,61 @@ class JobShare(Share):
         super().__init__(since=job.since)
         self.waiting_since = now  # nothing of it was bound since then, though something could have been
         self.look = 0  # the latest at which it waited
-        self._plan: JobPlan | None = None
-        self._learned = -1.0
-        self._seconds: Seconds = np.zeros(0)
-        self._known = False
-        self._scanned_at = -np.inf
-        self._unfinished = 0
-        self._left = self._seconds  # packages that are not over, by kind
-        self.outline = Outline(job.plan)
-        self.spared = 0.0  # the part of it that was over when it came
-        if now < job.since + _NEW_SECONDS and job.count:
-            self.spared = 1.0 - job.unfinished / job.count
+        self._plan = job.plan
+        self._outline = Outline(job.plan)
+        self._seconds: Seconds = np.zeros(0)  # of a package of each kind; nan: nobody knows
+        self._learned = -1.0  # packages that these were learned from
+        self._typical_seconds = 0.0
+        self._stale = True  # the rest does not follow from this any more
+        self._scanned_at = -math.inf
+        self._taken_seconds = 0.0  # what was taken for kinds of which nobody knows anything
+        self._unfinished = 0  # packages that were not over
+        self._left_seconds = 0.0  # of these, on one slot
+        self._total_seconds = 0.0  # of all packages that are its work
+        # The part of it that was over when it came.
+        new = now < job.since + _NEW_SECONDS and job.count
+        self._spared = 1.0 - job.unfinished / job.count if new else 0.0
 
     def typical_seconds(self, job: JobState) -> float:
         """How long its packages take on average, as far as anybody knows; 0 where nobody does."""
-        learned = sum(each[0] for each in job.took.values())
+        learned = 0.0
+        for count, _ in job.took.values():
+            learned += count
         if self._plan is not job.plan:
-            if self._plan is not None:
-                self.outline = Outline(job.plan)
-            self._plan, self._scanned_at, self._learned = job.plan, -np.inf, -1.0
-        if learned != self._learned:
-            self._learned = learned
-            self._seconds, self._known = seconds_of(job)
-        if not self._known:
-            return 0.0
-        sure = ~np.isnan(self._seconds)
-        counts = self.outline.counts[sure]
-        return float(counts @ self._seconds[sure] / max(1.0, counts.sum()))
+            self._plan, self._outline, self._learned = job.plan, Outline(job.plan), -1.0
+        if self._learned < 0.0 or learned > _DIFFERENCE * self._learned:
+            self._learned, self._stale = learned, True
+            self._seconds = seconds_of(job)
+            sure = ~np.isnan(self._seconds)
+            counts = self._outline.counts[sure]
+            known = float(counts.sum())
+            self._typical_seconds = float(counts @ self._seconds[sure]) / known if known else 0.0
+        return self._typical_seconds
 
     def weigh(self, job: JobState, *, typical_seconds: float, slots: int, now: float) -> None:
         """Work out what is expected of it; `typical_seconds` is taken for packages of which nobody knows anything."""
         self.since = job.since
-        seconds = np.where(np.isnan(self._seconds), typical_seconds, self._seconds)
         unfinished = job.unfinished
-        if now >= self._scanned_at + max(1.0, job.count / _SCANNED):
-            under_way = np.frombuffer(job.standing, np.uint8) < Standing.DROPPED
-            kinds = job.plan.template_of[under_way].astype(np.int64)
-            self._left = np.bincount(kinds, minlength=len(seconds)).astype(np.float64)
-            self._scanned_at, self._unfinished = now, unfinished
-        left = float(self._left @ seconds)
-        self.left_seconds = left * unfinished / self._unfinished if self._unfinished else 0.0
-        self.area_seconds = float(self.outline.counts @ seconds) * (1.0 - self.spared) / max(1, slots)
-        self.critical_seconds = self.outline.critical_seconds(seconds)
+        taken = self._typical_seconds or typical_seconds
+        if self._stale or _differ(unfinished, self._unfinished) or _differ(taken, self._taken_seconds):
+            self._stale = True
+            if now >= self._scanned_at + job.count / _SCANNED:
+                self._scan(job, taken)
+                self._stale, self._scanned_at = False, now
+                self._taken_seconds, self._unfinished = taken, unfinished
+        self.left_seconds = self._left_seconds * unfinished / self._unfinished if self._unfinished else 0.0
+        self.area_seconds = self._total_seconds / slots
         self.settle()
+
+    def _scan(self, job: JobState, taken_seconds: float) -> None:
+        seconds = np.where(np.isnan(self._seconds), taken_seconds, self._seconds)
+        under_way = np.frombuffer(job.standing, np.uint8) < Standing.DROPPED
+        left = np.bincount(job.plan.template_of[under_way].astype(np.int64), minlength=len(seconds))
+        self._left_seconds = float(left @ seconds)
+        self._total_seconds = float(self._outline.counts @ seconds) * (1.0 - self._spared)
+        self.critical_seconds = self._outline.critical_seconds(seconds)
+
+
+def _differ(one: float, other: float) -> bool:
+    """Whether two amounts differ by more than what makes no difference."""
+    return one > _DIFFERENCE * other or other > _DIFFERENCE * one
