@@ -239,7 +239,7 @@ def _serve(engine: Engine, site: SiteState, pilot: PilotState) -> None:
 def _first_taken(engine: Engine, site: SiteState, pilot: PilotState) -> QueueClass | None:
     """The class of the highest rank among those reserved at a site of which a pilot can take one."""
     reserved = site.reserved
-    for queue in reserved if len(reserved) == 1 else engine.fairness.ordered(reserved):
+    for queue in reserved if len(reserved) == 1 else engine.fairness.ordered(reserved, counted="running"):
         if takes(pilot, queue, engine.now):
             return queue
     return None

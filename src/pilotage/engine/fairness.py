@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pilotage.engine.fairness_work import JobShare, Share
 from pilotage.engine.jobs import JobState
@@ -27,6 +27,7 @@ UNKNOWN_SECONDS = 60.0
 _RESERVED, _LIVE = Standing.RESERVED, Standing.LIVE
 
 Key = tuple[int, int, float, float, int]
+Counted = Literal["bound", "running"]
 
 
 class Fairness:
@@ -44,36 +45,43 @@ class Fairness:
 
     # --- who goes first -----------------------------------------------------------------------------------------------
 
-    def ordered(self, queues: Iterable[QueueClass]) -> list[QueueClass]:
-        """Classes in the order in which they go."""
+    def ordered(self, queues: Iterable[QueueClass], *, counted: Counted = "bound") -> list[QueueClass]:
+        """Classes in the order in which they go, by what is bound, or by what runs."""
         found = list(queues)
         if len(found) < 2:
             return found
         if not self.by_slowdown:
             found.sort(key=_rank)
             return found
-        keys = self.keys(dict.fromkeys(queue.job for queue in found))
+        keys = self.keys(dict.fromkeys(queue.job for queue in found), counted=counted)
         found.sort(key=lambda queue: (keys[queue.job], queue.rank_in_job))
         return found
 
-    def keys(self, jobs: Collection[JobState]) -> dict[JobState, Key]:
+    def keys(self, jobs: Collection[JobState], *, counted: Counted = "bound") -> dict[JobState, Key]:
         """The keys of some jobs, which can be compared: none of them is met in between."""
         for job in sorted((job for job in jobs if job.share is None), key=lambda job: job.order):
             self._meet(job)
-        return {job: self.key(job) for job in jobs}
+        if counted == "bound":
+            return {job: self.key(job) for job in jobs}
+        reserved: dict[str, int] = {}
+        for job in jobs:
+            reserved[job.owner] = reserved.get(job.owner, 0) + job.counts[_RESERVED]
+        return {job: self._key(job, job.counts[_LIVE], reserved[job.owner]) for job in jobs}
 
     def key(self, job: JobState) -> Key:
         """Who goes first among jobs: by priority, then who got nothing for too long, then the user, then the job."""
+        return self._key(job, job.counts[_RESERVED] + job.counts[_LIVE], 0)
+
+    def _key(self, job: JobState, have: int, reserved: int) -> Key:
+        """The same for a job that has so many slots; so many of those of its owner are only reserved."""
         engine = self._engine
         now = engine.now
         share = job.share or self._meet(job)
         if now >= share.waiting_since + engine.settings.fairness_patience_seconds:
             return (-job.plan.priority, 0, share.waiting_since, 0.0, job.order)
         together = self._owners.get(job.owner) or self._add_owner(job, share)
-        owner = together.slowdown(now, engine.owners.get(job.owner, 0))
-        counts = job.counts
-        own = share.slowdown(now, counts[_RESERVED] + counts[_LIVE])
-        return (-job.plan.priority, 1, -owner, -own, job.order)
+        owner = together.slowdown(now, engine.owners.get(job.owner, 0) - reserved)
+        return (-job.plan.priority, 1, -owner, -share.slowdown(now, have), job.order)
 
     def yields(self, queue: QueueClass, other: QueueClass) -> bool:
         """Whether a reservation of another class, of the same shape, is given back for one more of a class."""
