@@ -290,7 +290,7 @@ def test_a_batch_job_is_given_all_the_time_of_its_site() -> None:
 
 
 def test_an_unknown_executor_a_known_job_and_a_quota_are_refused() -> None:
-    with Small(site(), owner_packages_max=3) as small:
+    with Small(site(), owner_packages_max=3, fairness="first-come") as small:
         answers = [small.submit(bag(1, kind(executor="moon"))), small.submit(bag(4)), small.submit(bag(2))]
         answers += [small.submit(bag(1)), small.submit(bag(2), job="k"), small.submit(bag(2), job="k", owner="emmy")]
         told = [each.code if isinstance(each, Refused) else "accepted" for each in answers]

@@ -109,7 +109,7 @@ def test_every_setting_has_a_variable_and_none_is_one_of_the_others(machine: Mac
     assert not OTHER_VARIABLES & {*variables, *SHORT_VARIABLES}
     samples = {"whole number": "7", "number": "7.5", "text": "a@b", "list of texts": "owner, tag.study"}
     for row in SETTINGS.values():
-        machine.environment[row.variable] = samples[row.kind]
+        machine.environment[row.variable] = row.choices[-1] if row.choices else samples[row.kind]
     machine.environment |= {
         "PILOTAGE_NOTIFICATIONS_CLUSTER_MANAGEMENT": "a@b,c@d",
         "PILOTAGE_NOTIFICATIONS_GRID_CONTROL": "",
@@ -120,6 +120,7 @@ def test_every_setting_has_a_variable_and_none_is_one_of_the_others(machine: Mac
     assert settings.notifications.cluster_management == ("a@b", "c@d")
     assert settings.notifications.grid_control == ()
     assert settings.retention.cleared_after_days == 7.5
+    assert settings.engine.fairness == "first-come"
 
 
 def test_variables_of_agents_and_tests_are_left_alone(machine: Machine) -> None:
@@ -142,6 +143,7 @@ def test_variables_of_agents_and_tests_are_left_alone(machine: Machine) -> None:
         ("[service]\nport = -1", "service.port: expected at least 0, got -1"),
         ("[service]\nport = 65536", "service.port: expected at most 65535, got 65536"),
         ("[service]\nhost = ''", "service.host: expected an address to listen on"),
+        ("[engine]\nfairness = 'fair'", "engine.fairness: expected slowdown or first-come, got 'fair'"),
         ("[service.port]\nx = 1", "service.port: expected a whole number, got a table"),
         ("[book]\nskew_seconds = nan", "book.skew_seconds: expected a number, got nan"),
         ("[book]\nskew_seconds = inf", "book.skew_seconds: expected a number, got inf"),

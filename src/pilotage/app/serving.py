@@ -183,6 +183,7 @@ def engine_settings(patience: EngineSection) -> EngineSettings:
         lease_intervals=patience.lease_intervals,
         dead_start_seconds=patience.dead_start_seconds,
         dead_starts_max=patience.dead_starts_max,
+        fairness=patience.fairness,
         restart=restart,
     )
 

@@ -141,5 +141,7 @@ def _class(
             prefer=prefer,
             restarts=restarts,
         )
-        queue.reservations = engine.reservations.setdefault((shape, queue.level), queue.reservations)
+        level = (queue.level[0], 0, 0) if engine.fairness.by_slowdown else queue.level
+        queue.reservations = engine.reservations.setdefault((shape, level), queue.reservations)
+        queue.kin = job.reservations.setdefault((shape, queue.level), queue.kin)
     return queue

@@ -1,19 +1,22 @@
 """Work meets slots in two steps: a ready package is reserved for a site with room, and a pilot that asks is given one.
 
-Binding goes by rank: the job's priority, the package's, restarts, the longest first. Higher rank displaces reservations
-that nobody pulled. A reservation is no attempt: it is given back when its site cannot use it.
+Binding goes by rank: the job's priority, then whoever is expected to be slowed down most (`fairness`), and within a job the
+package's priority, restarts, the longest first. Higher priority displaces reservations that nobody pulled. A reservation is
+no attempt: it is given back when its site cannot use it.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pilotage.engine.admission import unmet
 from pilotage.engine.behaviour import submitting, watch_queue
 from pilotage.engine.classes import queue_of
 from pilotage.engine.jobs import JobState
-from pilotage.engine.parts import AttemptState, QueueClass, Standing
+from pilotage.engine.parts import AttemptState, QueueClass, Reservations, Standing
 from pilotage.engine.places import PilotState, SiteState
 from pilotage.engine.races import end_race
 from pilotage.engine.readiness import move, reserve
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
 
+Level = tuple[int, int, int]
+
 _READY = Standing.READY  # an attribute of a class is slow to look up
 
 
@@ -36,21 +41,82 @@ def bind(engine: Engine) -> None:
         return
     queues = list(engine.active)
     if len(queues) > 1:
-        queues.sort(key=_rank)
+        if engine.fairness.by_slowdown:
+            job = queues[0].job
+            if any(queue.job is not job for queue in queues):
+                _bind_fairly(engine, queues)
+                return
+        queues = engine.fairness.ordered(queues)
     first = engine.openings.first
     for queue in queues:
         while queue.ready and may_start(engine, queue):
             site = first(queue) or displace(engine, queue)
             if site is None:
-                if engine.openings.is_impossible(queue):
-                    _give_up(engine, queue)
-                elif not queue.ordinary:
-                    engine.openings.stick(queue)
+                _no_site(engine, queue)
                 break
             number = _take(engine, queue)
             if number is None:
                 break
             _bind(engine, queue, number, site)
+
+
+def _bind_fairly(engine: Engine, queues: list[QueueClass]) -> None:
+    """The same among jobs: one at a time for whoever's turn it is, since each that a job gets makes its turn come later."""
+    fairness = engine.fairness
+    fairness.look()
+    waiting: dict[JobState, list[QueueClass]] = {}
+    for queue in queues:
+        waiting.setdefault(queue.job, []).append(queue)
+    turns = [(key, job) for job, key in fairness.keys(waiting).items()]  # no two keys are alike
+    heapq.heapify(turns)
+    full: set[tuple[int, str]] = set()  # shapes, and whose, of which an ordinary class found no room
+    private = any(site.site.users for site in engine.sites.values())
+    while turns:
+        key, job = turns[0]
+        again = fairness.key(job)
+        if again > key:  # others of its user got something meanwhile
+            heapq.heapreplace(turns, (again, job))
+            continue
+        own = waiting[job]
+        if len(own) > 1:
+            own.sort(key=_rank_in_job)
+        owner = job.owner if private else ""  # where sites are everybody's, none has room for one who asks for the same
+        while own and not _bind_one(engine, own[0], owner, full):
+            del own[0]
+        if own:
+            heapq.heapreplace(turns, (fairness.key(job), job))
+        else:
+            heapq.heappop(turns)
+
+
+def _bind_one(engine: Engine, queue: QueueClass, owner: str, full: set[tuple[int, str]]) -> bool:
+    """Reserve the next package of a class; whether that could be done."""
+    if not queue.ready or not may_start(engine, queue):
+        return False
+    plain = queue.ordinary and not queue.prefer
+    asked = (queue.shape, owner)
+    known = plain and asked in full
+    site = None if known else engine.openings.first(queue)
+    if site is None:
+        site = displace(engine, queue)
+    if site is None:
+        if not known:
+            _no_site(engine, queue)
+            if plain and queue.ready:  # else it was given up
+                full.add(asked)
+        return False
+    number = _take(engine, queue)
+    if number is None:
+        return False
+    _bind(engine, queue, number, site)
+    return True
+
+
+def _no_site(engine: Engine, queue: QueueClass) -> None:
+    if engine.openings.is_impossible(queue):
+        _give_up(engine, queue)
+    elif not queue.ordinary:
+        engine.openings.stick(queue)
 
 
 def _give_up(engine: Engine, queue: QueueClass) -> None:
@@ -63,8 +129,8 @@ def _give_up(engine: Engine, queue: QueueClass) -> None:
         engine.write(aborted, job=job, number=number, epoch=job.epoch_of(number))
 
 
-def _rank(queue: QueueClass) -> tuple[int, int, int, float, int, int]:
-    return queue.rank
+def _rank_in_job(queue: QueueClass) -> tuple[int, int, float, int]:
+    return queue.rank_in_job
 
 
 def may_start(engine: Engine, queue: QueueClass) -> bool:
@@ -91,6 +157,8 @@ def _take(engine: Engine, queue: QueueClass) -> int | None:
 
 def _bind(engine: Engine, queue: QueueClass, number: int, site: SiteState) -> None:
     job = queue.job
+    if job.share is not None:
+        job.share.waiting_since = engine.now
     if site.site.mode == "bound" or queue.demand.nodes > 1:
         create(engine, job, number, queue.demand, site, pilot=None)
         return
@@ -109,20 +177,31 @@ def _bind(engine: Engine, queue: QueueClass, number: int, site: SiteState) -> No
 
 def displace(engine: Engine, queue: QueueClass) -> SiteState | None:
     """Make room by giving back a reservation of lower rank that nobody pulled."""
-    for (shape, level), reserved in engine.reservations.items():
-        if reserved.count and shape == queue.shape and level > queue.level:
-            break
-    else:
+    # Where jobs go by their slowdown, others are counted by the priority of their job alone, and those of the job beside that.
+    fair = engine.fairness.by_slowdown
+    level = (queue.level[0], 0, 0) if fair else queue.level
+    if not _any_below(engine.reservations, queue.shape, level) and not (
+        fair and _any_below(queue.job.reservations, queue.shape, queue.level)
+    ):
         return None
+    yields = engine.fairness.yields
     for site in engine.openings.open_sites(queue):
         if not site.known or site.asleep or site.place.canary:
             continue
-        below = [other for other in site.reserved if other.shape == queue.shape and other.level > queue.level]
+        below = [other for other in site.reserved if other.shape == queue.shape and yields(queue, other)]
         if below:
-            last = max(below, key=_rank)
+            last = engine.fairness.ordered(below)[-1]
             move(engine, last.job, site.reserved[last][-1], Standing.READY)
             return site
     return None
+
+
+def _any_below(counts: Mapping[tuple[int, Level], Reservations], shape: int, level: Level) -> bool:
+    """Whether anything of a shape is reserved below a level."""
+    for (alike, below), reserved in counts.items():
+        if reserved.count and alike == shape and below > level:
+            return True
+    return False
 
 
 def pull(engine: Engine) -> None:
@@ -160,7 +239,7 @@ def _serve(engine: Engine, site: SiteState, pilot: PilotState) -> None:
 def _first_taken(engine: Engine, site: SiteState, pilot: PilotState) -> QueueClass | None:
     """The class of the highest rank among those reserved at a site of which a pilot can take one."""
     reserved = site.reserved
-    for queue in reserved if len(reserved) == 1 else sorted(reserved, key=_rank):
+    for queue in reserved if len(reserved) == 1 else engine.fairness.ordered(reserved, counted="running"):
         if takes(pilot, queue, engine.now):
             return queue
     return None

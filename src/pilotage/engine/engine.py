@@ -19,6 +19,7 @@ from pilotage.book.codec import Checked
 from pilotage.book.rows import PackageFacts
 from pilotage.engine.ending import look_at_end
 from pilotage.engine.explain import explain
+from pilotage.engine.fairness import Fairness
 from pilotage.engine.guarding import Guard, NoGuard
 from pilotage.engine.handlers import DECISIONS, JOB_FOLDS, OTHER_FOLDS, PACKAGE_FOLDS
 from pilotage.engine.jobs import JobState, Place
@@ -84,6 +85,7 @@ class Engine:
         self.ask_again_at = math.inf  # when a timer has what found no site looked at again
         self._draws = (0, 0)  # the decision of the latest draw, and how many were made for it
         self.openings = Openings(self)
+        self.fairness = Fairness(self)
         self.effects: list[Effect] = []
         self.reservations: dict[tuple[int, tuple[int, int, int]], Reservations] = {}  # by shape and level
         self.active: dict[QueueClass, None] = {}  # classes with ready packages

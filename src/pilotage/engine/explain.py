@@ -103,6 +103,16 @@ def _ready(engine: Engine, job: JobState, number: int, facts: PackageFacts | Non
         yield Why(code="no-site", message="there is no site", next_step="add a site")
     for site in there:
         yield _at_site(engine, queue, site)
+    yield from _turn(engine, job)
+
+
+def _turn(engine: Engine, job: JobState) -> Iterator[Why]:
+    """Which other job goes before it, and why."""
+    if (found := engine.fairness.ahead(job)) is not None:
+        count, first = found
+        others = "" if count == 1 else f", and {count - 1} more"
+        message = f"{first.id} of {first.owner} goes before its job{others}: {engine.fairness.why_before(first, job)}"
+        yield Why(code="after-others", message=message, subject=first.id, count=count)
 
 
 def _at_site(engine: Engine, queue: QueueClass, site: SiteState) -> Why:
@@ -172,6 +182,7 @@ def _reserved(engine: Engine, job: JobState, number: int, facts: PackageFacts | 
         yield Why(code="no-slot", message=message, subject=site.name, count=site.expected)
     else:
         yield Why(code="no-slot", message=f"the {slots} slots at {site.name} are taken", subject=site.name, count=slots)
+    yield from _turn(engine, job)
 
 
 def _live(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:

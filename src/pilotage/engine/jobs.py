@@ -5,14 +5,18 @@ from __future__ import annotations
 import bisect
 from array import array
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pilotage.engine.parts import FINAL, STANDINGS, AttemptState, PackageWork, QueueClass, Standing
+from pilotage.engine.parts import FINAL, STANDINGS, AttemptState, PackageWork, QueueClass, Reservations, Standing
 from pilotage.model.graph import EdgeKind, Segment
 from pilotage.model.layout import StageLayout
 from pilotage.model.plan import JobPlan
+
+if TYPE_CHECKING:
+    from pilotage.engine.fairness_work import JobShare
 
 Place = tuple[int, int, int]
 
@@ -72,6 +76,7 @@ class JobState:
         "given_up",
         "granted",
         "held",
+        "held_since",
         "id",
         "kinds",
         "last_attempt",
@@ -81,23 +86,29 @@ class JobState:
         "plan",
         "ready_since",
         "released_at",
+        "reservations",
         "running_in",
         "satisfied",
+        "share",
+        "since",
         "special",
         "standing",
         "template_classes",
+        "took",
         "waits",
         "work",
     )
 
-    def __init__(self, job: str, *, owner: str, plan: JobPlan, order: int) -> None:
+    def __init__(self, job: str, *, owner: str, plan: JobPlan, order: int, since: float) -> None:
         """Lay a job out; every package is blocked until `engine.readiness.lay_out` has looked."""
         self.id = job
         self.owner = owner
         self.order = order
+        self.since = since  # when it came, in the time of the engine; later by as long as it was held
         self.epoch = 1
         self.accepted = False
         self.held = False
+        self.held_since = since
         self.released_at = 0.0  # nobody has waited since before then
         self.ready_since: dict[int, float] = {}  # packages that came back to a queue, where waiting is limited
         self.cancelled = False
@@ -118,6 +129,9 @@ class JobState:
         self.classes: dict[object, QueueClass] = {}
         # By template: the class of its packages that were never tried, and of those that were.
         self.template_classes: tuple[list[QueueClass | None], list[QueueClass | None]] = ([], [])
+        self.reservations: dict[tuple[int, tuple[int, int, int]], Reservations] = {}  # by shape and level
+        self.took: dict[int, list[float]] = {}  # by template: how many were done, and how many seconds that took
+        self.share: JobShare | None = None  # what is expected of it, once others wait beside it
         self.late: dict[int, LateState] = {}
         self.acting: dict[int, int] = {}  # packages with side effects → attempts that may still act
         self.given_up: dict[int, int] = {}  # late stages whose waiting packages were given up, and whom for

@@ -12,6 +12,7 @@ import msgspec
 
 from pilotage.engine.behaviour import not_submitting
 from pilotage.engine.classes import template_of
+from pilotage.engine.fairness_work import learn
 from pilotage.engine.histories import failure_of
 from pilotage.engine.jobs import JobState
 from pilotage.engine.on_jobs import forget_epoch
@@ -230,7 +231,14 @@ def _tell_guard(engine: Engine, attempt: AttemptState, manifest: Sequence[Output
         engine.guard.made(attempt.ref, manifest or ())
 
 
-def _succeed(engine: Engine, job: JobState, work: PackageWork, attempt: AttemptState) -> None:
+def _succeed(
+    engine: Engine,
+    job: JobState,
+    work: PackageWork,
+    attempt: AttemptState,
+    phases: tuple[payloads.PhaseTimes, ...] = (),
+) -> None:
+    learn(job, attempt, phases=phases, now=engine.stamp)
     del work.attempts[attempt.ref.attempt]
     vacate(engine, attempt, "success")
     work.candidates.append(attempt.ref.attempt)
@@ -252,7 +260,7 @@ def on_attempt_finished(
     work, attempt = found
     if data.exit_code == _SUCCESS:
         _tell_guard(engine, attempt, data.manifest)
-        _succeed(engine, job, work, attempt)
+        _succeed(engine, job, work, attempt, data.phases)
         return
     del work.attempts[attempt.ref.attempt]
     lost = attempt.lost_reason if attempt.lost else None

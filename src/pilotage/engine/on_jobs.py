@@ -21,7 +21,8 @@ def on_job_registered(engine: Engine, job: JobState | None, event: Event, data: 
     plans = engine.plans.get(event.job or "")
     if job is not None or not plans or event.job is None:
         return
-    job = JobState(event.job, owner=data.owner, plan=plans.popleft(), order=engine.next_order())
+    since = event.time - (engine.stamp - engine.now)  # the clock may have been set meanwhile
+    job = JobState(event.job, owner=data.owner, plan=plans.popleft(), order=engine.next_order(), since=since)
     engine.jobs[job.id] = job
 
 
@@ -47,11 +48,15 @@ def on_held(engine: Engine, job: JobState | None, event: Event, data: payloads.H
     """Nothing of the job is started until it is released."""
     if job is None:
         return
-    job.held = isinstance(data, payloads.Held)
+    held, job.held = job.held, isinstance(data, payloads.Held)
     if job.held:
+        if not held:
+            job.held_since = engine.now
         release_all(engine, job)
     else:
         job.released_at = engine.now
+        if held:
+            job.since += max(0.0, engine.now - job.held_since)
     reopen(engine, job)
 
 
@@ -96,6 +101,7 @@ def on_job_restarted(engine: Engine, job: JobState | None, event: Event, data: p
     if job is not None and event.epoch > job.epoch:
         job.epoch = event.epoch
         job.cancelled = job.aborted = job.cleared = False
+        job.since = engine.now
         reopen(engine, job)
         engine.grown[job] = None
         # Nobody looked at those who wait for what was given up meanwhile.

@@ -169,6 +169,7 @@ class QueueClass:
         "demand",
         "index",
         "job",
+        "kin",
         "level",
         "more_wall_than",
         "narrow",
@@ -222,6 +223,7 @@ class QueueClass:
         self.queue = ReadyQueue()
         self.ready = 0  # how many in the queue still count
         self.reservations = Reservations()
+        self.kin = Reservations()  # those of its job alone
         self.watched = False  # a timer looks at how long they wait
         self.unfit: set[int] = set()  # sites, by index, where it was reserved in vain
 
@@ -229,6 +231,12 @@ class QueueClass:
     def rank(self) -> tuple[int, int, int, float, int, int]:
         """Who goes first: the job's priority, the package's, restarts, the longest, and then whoever came first."""
         return (*self.level, -self.run_seconds, self.job.order, self.index)
+
+    @property
+    def rank_in_job(self) -> tuple[int, int, float, int]:
+        """The same among the classes of a job."""
+        _, priority, restarts = self.level
+        return (priority, restarts, -self.run_seconds, self.index)
 
     @property
     def ordinary(self) -> bool:

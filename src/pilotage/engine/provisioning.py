@@ -1,4 +1,7 @@
-"""Pilots are asked for where work could use them: no more than the work needs and the site allows."""
+"""Pilots are asked for where work could use them: no more than the work needs and the site allows.
+
+Whoever goes first is counted first, so that what is asked for within the limit of a site is asked for him.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pilotage.engine.behaviour import submitting
 from pilotage.engine.dispatch import may_start
+from pilotage.engine.parts import QueueClass
 from pilotage.engine.places import SiteState
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
@@ -37,26 +41,36 @@ def request_pilots(engine: Engine) -> None:
             continue
         if engine.now >= site.quiet_until:
             free = site.site.pilots_max - len(site.pilots) - site.expected
-            for _ in range(min(free, wanted(engine, site)) if free > 0 else 0):
+            for _ in range(wanted(engine, site, free) if free > 0 else 0):
                 request(engine, site)
 
 
-def wanted(engine: Engine, site: SiteState) -> int:
-    """How many more pilots the work that waits could use at a site."""
-    pilots, canary = 0.0, site.place.canary
+def wanted(engine: Engine, site: SiteState, most: int) -> int:
+    """How many more pilots the work that waits could use at a site, at most so many."""
+    pilots = math.fsum(share for _, share in shares(engine, site, most + site.expected))
+    return max(0, min(most, math.ceil(pilots) - site.expected))
+
+
+def shares(engine: Engine, site: SiteState, most: int) -> list[tuple[QueueClass, float]]:
+    """Who could use how much of the next pilots of a site, in the order in which they go, until there are so many."""
+    waiting = {queue: len(numbers) for queue, numbers in site.reserved.items()}
     # One that was just woken is asked for what is reserved there, and no more; but where nothing may be reserved before a
     # pilot comes, for that one.
-    for queue in (*engine.active, *engine.stuck) if not canary or not site.reserved else ():
-        if may_start(engine, queue) and engine.openings.able(site, queue):
-            slots = slots_for(queue.demand, site.site.capacity)
-            if slots:
-                pilots += queue.ready / slots
-    if canary:
-        pilots = min(pilots, 1.0)
-    for queue, numbers in site.reserved.items():
-        slots = slots_for(queue.demand, site.site.capacity)
-        pilots += len(numbers) / slots if slots else 0.0
-    return max(0, math.ceil(pilots) - site.expected)
+    left = float(most)
+    if not waiting or not site.place.canary:
+        left = min(left, 1.0) if site.place.canary else left
+        for queue in (*engine.active, *engine.stuck):
+            if may_start(engine, queue) and engine.openings.able(site, queue):
+                waiting[queue] = waiting.get(queue, 0) + queue.ready
+    found: list[tuple[QueueClass, float]] = []
+    for queue in engine.fairness.ordered(waiting):
+        if left <= 0.0:
+            break
+        if slots := slots_for(queue.demand, site.site.capacity):
+            share = min(left, waiting[queue] / slots)
+            left -= share
+            found.append((queue, share))
+    return found
 
 
 def request(engine: Engine, site: SiteState) -> None:

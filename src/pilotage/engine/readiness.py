@@ -204,6 +204,7 @@ def unreserve(engine: Engine, job: JobState, work: PackageWork) -> tuple[SiteSta
         del site.reserved[queue]
     work.bound = None
     queue.reservations.count -= 1
+    queue.kin.count -= 1
     return site, queue.shape
 
 
@@ -215,6 +216,7 @@ def reserve(engine: Engine, queue: QueueClass, number: int, site: SiteState) -> 
     work.bound_at = engine.now
     engine.openings.use(site, queue.shape)
     queue.reservations.count += 1
+    queue.kin.count += 1
     numbers = site.reserved.get(queue)
     if numbers is None:
         numbers = site.reserved[queue] = deque()

@@ -131,7 +131,9 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
 def restore_job(engine: Engine, snapshot: JobSnapshot, *, gone: Collection[str]) -> None:
     """Know a job again, of which the engine knows nothing."""
     row = snapshot.row
-    job = JobState(row.job, owner=row.owner, plan=snapshot.plan, order=engine.next_order())
+    came = max(row.submitted_at or 0.0, row.opened_at or 0.0)
+    since = min(engine.now, came - (engine.stamp - engine.now))
+    job = JobState(row.job, owner=row.owner, plan=snapshot.plan, order=engine.next_order(), since=since)
     engine.jobs[job.id] = job
     engine.left.pop(job.id, None)
     job.epoch = row.epoch

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from pilotage.engine.restart import RestartSettings
 from pilotage.engine.selection.settings import SelectionSettings
+
+
+Order = Literal["slowdown", "first-come"]
+"""Who goes first among jobs of equal priority: whoever is expected to be slowed down most, or whoever came first."""
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +30,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     waiting_seconds_max: float = 0.0  # a ready package that no site takes for so long is given up; 0: never
     owner_running_max: int = 0  # packages of one owner that are reserved or run at once; 0: no quota
     owner_packages_max: int = 0  # packages of all unfinished jobs of one owner; 0: no quota
+    fairness: Order = "slowdown"
+    fairness_patience_seconds: float = 3600.0  # a job that nothing was bound of for so long goes before its equals
     flood_packages: int = 10  # permanent failures of one activity that hold the job; then twice as many, and so on
     restart: RestartSettings = RestartSettings()
     selection: SelectionSettings = SelectionSettings()

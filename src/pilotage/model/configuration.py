@@ -102,6 +102,10 @@ class EngineSection(Section, frozen=True, kw_only=True):
     probes: Annotated[
         Few, _doc("Probes of sites that are under way at once, by themselves; 0: only those asked for.")
     ] = 0
+    fairness: Annotated[
+        Literal["slowdown", "first-come"],
+        _doc("Who goes first among jobs of equal priority: who is expected to be slowed down most, or who came first."),
+    ] = "slowdown"
     probe_seconds: Annotated[Interval, _doc("No site is probed more often by itself than once in so long.")] = 3600.0
 
 
@@ -178,6 +182,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     default: Any
     description: str
+    choices: tuple[str, ...] = ()  # a text must be one of these
     least: float | None = None
     most: float | None = None
 
@@ -198,7 +203,7 @@ SECTIONS: Mapping[str, type[Section]] = {f.name: f.type for f in msgspec.structs
 def _rows() -> Iterator[Setting]:
     for section, struct in SECTIONS.items():
         for field in msgspec.structs.fields(struct):
-            kind, metas = _unwrap(field.type)
+            kind, choices, metas = _unwrap(field.type)
             description = next(meta.description for meta in metas if meta.description)
             yield Setting(
                 section=section,
@@ -206,17 +211,20 @@ def _rows() -> Iterator[Setting]:
                 kind=kind,
                 default=field.default,
                 description=description or "",
+                choices=choices,
                 least=next((meta.ge for meta in metas if meta.ge is not None), None),
                 most=next((meta.le for meta in metas if meta.le is not None), None),
             )
 
 
-def _unwrap(annotation: Any) -> tuple[Kind, list[Meta]]:
+def _unwrap(annotation: Any) -> tuple[Kind, tuple[str, ...], list[Meta]]:
     metas: list[Meta] = []
     while get_origin(annotation) is Annotated:
         annotation, *more = get_args(annotation)
         metas += more
-    return _KINDS[annotation], metas
+    if get_origin(annotation) is Literal:
+        return "text", get_args(annotation), metas
+    return _KINDS[annotation], (), metas
 
 
 _KINDS: dict[Any, Kind] = {str: "text", int: "whole number", float: "number", tuple[str, ...]: "list of texts"}
@@ -241,6 +249,8 @@ def settings_tables() -> str:
 
 
 def _accepted(row: Setting) -> str:
+    if row.choices:
+        return " or ".join(f"`{choice}`" for choice in row.choices)
     if row.most is not None and row.most < 2**53 - 1:
         return f"{row.kind}, {row.least:g} to {row.most:g}"
     return row.kind if row.least is None else f"{row.kind}, at least {row.least:g}"

@@ -177,6 +177,8 @@ def _checked(row: Setting, value: Any) -> tuple[Any, str]:
             value = tuple(value) if good else value
     if not good:
         return value, f"expected a {row.kind}, got {_shown(value)}"
+    if row.choices and value not in row.choices:
+        return value, f"expected {' or '.join(row.choices)}, got {_shown(value)}"
     if row.least is not None and value < row.least:
         return value, f"expected at least {row.least:.15g}, got {_shown(value)}"
     if row.most is not None and value > row.most:

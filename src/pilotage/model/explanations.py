@@ -28,6 +28,7 @@ WhyCode = Literal[
     "no-slot",
     "category-limit",
     "owner-quota",
+    "after-others",
     "next",
     "reserved",
     "queued",

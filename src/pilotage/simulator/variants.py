@@ -9,11 +9,13 @@ from typing import Any, get_args
 import msgspec
 
 from pilotage.engine.selection.settings import Policy
-from pilotage.engine.settings import EngineSettings
+from pilotage.engine.settings import EngineSettings, Order
 from pilotage.model.errors import PilotageError, did_you_mean
 
 SELECTION = "selection"
+FAIRNESS = "fairness"
 POLICIES: tuple[str, ...] = get_args(Policy)
+ORDERS: tuple[str, ...] = get_args(Order)
 VARIANTS_MAX = 24
 
 
@@ -67,11 +69,16 @@ def _set(settings: EngineSettings, name: str, value: str) -> EngineSettings:
                 "is no way of choosing a site", subject=f"{name}={value}", next_step=did_you_mean(value, POLICIES)
             )
         return with_policy(settings, value)
+    if name == FAIRNESS:
+        if value not in ORDERS:
+            raise PilotageError("is no order of jobs", subject=f"{name}={value}", next_step=did_you_mean(value, ORDERS))
+        order: Any = {FAIRNESS: value}
+        return msgspec.structs.replace(settings, **order)
     of_engine, of_selection = _numbers_of(settings), _numbers_of(settings.selection)
     numbers = {**of_selection, **of_engine}
     if name not in numbers:
         raise PilotageError(
-            "is nothing that can be compared", subject=name, next_step=did_you_mean(name, [SELECTION, *numbers])
+            "is nothing that can be compared", subject=name, next_step=did_you_mean(name, [SELECTION, FAIRNESS, *numbers])
         )
     try:
         number = numbers[name](value)

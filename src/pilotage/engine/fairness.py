@@ -1,0 +1,202 @@
+"""Who goes first among jobs and users of equal priority: whoever is expected to be slowed down most.
+
+The expected slowdown of a job is (time since it was submitted + time that is left with the slots it has) / (time that it
+would take alone, with all slots it could use). That of a user is the same of all his jobs that wait, taken together, so that
+one who submits his work in many jobs gets no more than one who submits it in one. What changes slowly is worked out at most
+once a second for the jobs that wait; the slots that a job has are counted when it is asked for. Nothing of this is in the book: an
+engine that takes over works it out again, from when jobs came and what is left of them, and learns anew how long packages take.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Literal
+
+from pilotage.engine.fairness_work import JobShare, Share
+from pilotage.engine.jobs import JobState
+from pilotage.engine.parts import QueueClass, Standing
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+EVERY_SECONDS = (1.0, 30.0)
+"""What is expected of jobs is worked out after a tenth of what a package takes, but not sooner and not later than this."""
+UNKNOWN_SECONDS = 60.0
+"""A package is taken to last so long where nobody knows anything of any."""
+_RESERVED, _LIVE = Standing.RESERVED, Standing.LIVE
+
+Key = tuple[int, int, float, float, int]
+Counted = Literal["bound", "running"]
+
+
+class Fairness:
+    """Puts jobs into an order, as the settings have it."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Look at the jobs of an engine."""
+        self._engine = engine
+        self.by_slowdown = engine.settings.fairness == "slowdown"
+        self._looks = 0
+        self._looked_at = -math.inf
+        self._owners: dict[str, Share] = {}
+        self._typical_seconds = UNKNOWN_SECONDS
+        self._crowding = 1.0  # how many are reserved or under way for each slot
+
+    # --- who goes first -----------------------------------------------------------------------------------------------
+
+    def ordered(self, queues: Iterable[QueueClass], *, counted: Counted = "bound") -> list[QueueClass]:
+        """Classes in the order in which they go, by what is bound, or by what runs."""
+        found = list(queues)
+        if len(found) < 2:
+            return found
+        if not self.by_slowdown:
+            found.sort(key=_rank)
+            return found
+        keys = self.keys(dict.fromkeys(queue.job for queue in found), counted=counted)
+        found.sort(key=lambda queue: (keys[queue.job], queue.rank_in_job))
+        return found
+
+    def keys(self, jobs: Collection[JobState], *, counted: Counted = "bound") -> dict[JobState, Key]:
+        """The keys of some jobs, which can be compared: none of them is met in between."""
+        for job in sorted((job for job in jobs if job.share is None), key=lambda job: job.order):
+            self._meet(job)
+        if counted == "bound":
+            return {job: self.key(job) for job in jobs}
+        reserved: dict[str, int] = {}
+        for job in jobs:
+            reserved[job.owner] = reserved.get(job.owner, 0) + job.counts[_RESERVED]
+        return {job: self._key(job, job.counts[_LIVE], reserved[job.owner]) for job in jobs}
+
+    def key(self, job: JobState) -> Key:
+        """Who goes first among jobs: by priority, then who got nothing for too long, then the user, then the job."""
+        return self._key(job, job.counts[_RESERVED] + job.counts[_LIVE], 0)
+
+    def _key(self, job: JobState, have: int, reserved: int) -> Key:
+        """The same for a job that has so many slots; so many of those of its owner are only reserved."""
+        engine = self._engine
+        now = engine.now
+        share = job.share or self._meet(job)
+        if now >= share.waiting_since + engine.settings.fairness_patience_seconds:
+            return (-job.plan.priority, 0, share.waiting_since, 0.0, job.order)
+        together = self._owners.get(job.owner) or self._add_owner(job, share)
+        owner = together.slowdown(now, engine.owners.get(job.owner, 0) - reserved)
+        return (-job.plan.priority, 1, -owner, -share.slowdown(now, have), job.order)
+
+    def yields(self, queue: QueueClass, other: QueueClass) -> bool:
+        """Whether a reservation of another class, of the same shape, is given back for one more of a class."""
+        if other.level <= queue.level:
+            return False
+        # What a job prefers of its own is no matter of others; and no reservation is given back because of a slowdown, which
+        # changes with every one that is.
+        return not self.by_slowdown or other.level[0] > queue.level[0] or other.job is queue.job
+
+    # --- what is expected ---------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Work out what is expected of every job that waits, unless that was done just now."""
+        engine = self._engine
+        least, most = EVERY_SECONDS
+        if engine.now < self._looked_at + min(most, max(least, 0.1 * self._typical_seconds)):
+            return
+        self._looked_at = engine.now
+        self._looks += 1
+        waiting: dict[JobState, list[QueueClass]] = {}
+        reserved = (queue for site in engine.sites.values() for queue in site.reserved)
+        for queue in dict.fromkeys((*engine.active, *engine.stuck, *reserved)):
+            waiting.setdefault(queue.job, []).append(queue)
+        self._weigh(waiting)
+
+    def _weigh(self, waiting: dict[JobState, list[QueueClass]]) -> None:
+        engine = self._engine
+        known: list[float] = []
+        shares: list[tuple[JobState, JobShare, int]] = []
+        slots: dict[int, int] = {}
+        for job, queues in waiting.items():
+            share = job.share
+            if share is None:
+                share = job.share = JobShare(job, engine.now)
+            elif share.look < self._looks - 1:
+                share.waiting_since = engine.now  # it had nothing to be bound before
+            share.look = self._looks
+            if seconds := share.typical_seconds(job):
+                known.append(seconds)
+            shares.append((job, share, max(self._slots(queue, slots) for queue in queues)))
+        if known:
+            self._typical_seconds = math.fsum(known) / len(known)
+        most = max((each[2] for each in shares), default=1)
+        self._crowding = max(1.0, sum(engine.owners.values()) / max(1, most))
+        self._owners = {}
+        for job, share, count in shares:
+            self._weigh_one(job, share, count)
+            if (together := self._owners.get(job.owner)) is None:
+                self._add_owner(job, share)
+            else:
+                together.join(share)
+
+    def _meet(self, job: JobState) -> JobShare:
+        """A job came since the latest look: it is weighed by itself, and its owner with it."""
+        share = job.share = JobShare(job, self._engine.now)
+        share.look = self._looks
+        share.typical_seconds(job)
+        self._weigh_one(job, share, max((self._slots(each, {}) for each in job.classes.values()), default=1))
+        if (together := self._owners.get(job.owner)) is None:
+            self._add_owner(job, share)
+        else:
+            together.join(share)
+        return share
+
+    def _add_owner(self, job: JobState, share: JobShare) -> Share:
+        together = self._owners[job.owner] = Share(since=share.since)
+        together.join(share)
+        return together
+
+    def _weigh_one(self, job: JobState, share: JobShare, slots: int) -> None:
+        share.weigh(job, typical_seconds=self._typical_seconds, slots=slots, now=self._engine.now)
+        share.left_seconds *= self._crowding
+
+    def _slots(self, queue: QueueClass, known: dict[int, int]) -> int:
+        """How many slots there are that a class could use; at least one."""
+        pool = queue.pool or self._engine.openings.pool(queue)
+        found = known.get(id(pool))
+        if found is None:
+            shape = queue.shape
+            found = 0
+            for site in self._engine.openings.possible_sites(queue):
+                if site.known and not site.asleep:
+                    bound = site.site.mode == "bound" or queue.demand.nodes > 1
+                    found += site.place.room(shape).limit if bound else site.slots[shape]
+            found = known[id(pool)] = max(1, found)
+        return found
+
+    # --- what is told -------------------------------------------------------------------------------------------------
+
+    def ahead(self, job: JobState) -> tuple[int, JobState] | None:
+        """How many jobs with something ready go before a job, and the first of them."""
+        others = dict.fromkeys(queue.job for queue in (*self._engine.active, *self._engine.stuck))
+        others.pop(job, None)
+        if self.by_slowdown:
+            keys = self.keys((*others, job))
+        else:
+            keys = {other: (-other.plan.priority, 0, 0.0, 0.0, other.order) for other in (*others, job)}
+        before = [other for other in others if keys[other] < keys[job]]
+        return (len(before), min(before, key=keys.__getitem__)) if before else None
+
+    def why_before(self, other: JobState, job: JobState) -> str:
+        """Why another job goes before a job, for people."""
+        if other.plan.priority != job.plan.priority:
+            return f"its priority is {other.plan.priority}, that of this job {job.plan.priority}"
+        if not self.by_slowdown:
+            return "it came first"
+        (_, patient, *_), (_, _, owner, own, _) = self.key(other), self.key(job)
+        if not patient:
+            return "nothing of it was started for long"
+        _, _, its_owner, its_own, _ = self.key(other)
+        if its_owner != owner:
+            told = f"the jobs of {other.owner} are expected to take {-its_owner:.1f} times as long as alone"
+            return f"{told}, those of {job.owner} {-owner:.1f} times"
+        return f"it is expected to take {-its_own:.1f} times as long as alone, this job {-own:.1f} times"
+
+
+def _rank(queue: QueueClass) -> tuple[int, int, int, float, int, int]:
+    return queue.rank
