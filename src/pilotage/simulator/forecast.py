@@ -315,8 +315,9 @@ class Forecast:
             self._watch.on_events(outbox.events)
 
     def start(self, now: float) -> Core:
-        """A core that knows the sites and nothing else."""
-        return Core(Engine(sites=self._sites, settings=self._settings, now=now))
+        """A core that knows the sites and nothing else; each run has its own luck in the choice of sites as in all else."""
+        settings = msgspec.structs.replace(self._settings, seed=self._seed)
+        return Core(Engine(sites=self._sites, settings=settings, now=now))
 
 
 def _lasting(seconds: float | None) -> float:
