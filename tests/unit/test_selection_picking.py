@@ -64,7 +64,7 @@ def test_normals_have_their_mean_and_deviation_and_are_as_many_as_asked_for() ->
     assert statistics.pstdev(drawn) == pytest.approx(1.0, rel=0.03)
 
 
-@pytest.mark.parametrize(("successes", "failures"), [(0.0, 0.0), (0.0, 5.0), (0.4, 0.1), (3.0, 1.0), (50.0, 2.0)])
+@pytest.mark.parametrize("successes, failures", [(0.0, 0.0), (0.0, 5.0), (0.4, 0.1), (3.0, 1.0), (50.0, 2.0)])
 def test_what_thompson_draws_has_mean_and_deviation_of_both_beliefs_multiplied(
     successes: float, failures: float
 ) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from pilotage.model.journal_address import JournalAddress, parse_journal_address, without_password
+from pilotage.model.selection_settings import SelectionSettings
 
 Kind = Literal["text", "whole number", "number", "list of texts"]
 Limit = Annotated[int, Meta(ge=1, le=2**53 - 1)]
@@ -161,6 +162,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     journal: JournalSettings = JournalSettings()
     service: ServiceSettings = ServiceSettings()
     engine: EngineSection = EngineSection()
+    selection: SelectionSettings = SelectionSettings()
     book: BookSettings = BookSettings()
     retention: RetentionSettings = RetentionSettings()
     query: QuerySettings = QuerySettings()
@@ -177,6 +179,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     least: float | None = None
     most: float | None = None
+    choices: tuple[str, ...] = ()  # of a text that is one of a few
 
     @property
     def name(self) -> str:
@@ -189,13 +192,13 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return f"PILOTAGE_{self.section}_{self.key}".upper()
 
 
-SECTIONS: Mapping[str, type[Section]] = {f.name: f.type for f in msgspec.structs.fields(Settings)}
+SECTIONS: Mapping[str, type[msgspec.Struct]] = {f.name: f.type for f in msgspec.structs.fields(Settings)}
 
 
 def _rows() -> Iterator[Setting]:
     for section, struct in SECTIONS.items():
         for field in msgspec.structs.fields(struct):
-            kind, metas = _unwrap(field.type)
+            kind, choices, metas = _unwrap(field.type)
             description = next(meta.description for meta in metas if meta.description)
             yield Setting(
                 section=section,
@@ -205,15 +208,18 @@ def _rows() -> Iterator[Setting]:
                 description=description or "",
                 least=next((meta.ge for meta in metas if meta.ge is not None), None),
                 most=next((meta.le for meta in metas if meta.le is not None), None),
+                choices=choices,
             )
 
 
-def _unwrap(annotation: Any) -> tuple[Kind, list[Meta]]:
+def _unwrap(annotation: Any) -> tuple[Kind, tuple[str, ...], list[Meta]]:
     metas: list[Meta] = []
     while get_origin(annotation) is Annotated:
         annotation, *more = get_args(annotation)
         metas += more
-    return _KINDS[annotation], metas
+    if get_origin(annotation) is Literal:
+        return "text", get_args(annotation), metas
+    return _KINDS[annotation], (), metas
 
 
 _KINDS: dict[Any, Kind] = {str: "text", int: "whole number", float: "number", tuple[str, ...]: "list of texts"}
@@ -238,7 +244,11 @@ def settings_tables() -> str:
 
 
 def _accepted(row: Setting) -> str:
-    if row.most is not None and row.most < 2**53 - 1:
+    if row.choices:
+        return ", ".join(f"`{each}`" for each in row.choices)
+    if row.most is not None and row.most >= 1e9 and row.least in (None, -1e9):
+        return row.kind
+    if row.most is not None and row.most < 1e9:
         return f"{row.kind}, {row.least:g} to {row.most:g}"
     return row.kind if row.least is None else f"{row.kind}, at least {row.least:g}"
 
