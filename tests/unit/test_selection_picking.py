@@ -309,13 +309,26 @@ def test_every_stage_says_why() -> None:
     assert (refused.status, refused.stages[0].code, refused.stages[0].passes) == ("refused", "executor", False)
 
 
-@pytest.mark.parametrize("policy", ["weighted-random", "uniform", "best", "thompson"])
+@pytest.mark.parametrize("policy", ["weighted-random", "uniform", "best", "thompson", "first"])
 def test_every_policy_can_be_told(policy: Policy) -> None:
     sites = selection({"a": 0.0, "b": 1.0}, policy)
     sites.attempt_began("a", at=0.0, queued_seconds=30.0)
     told = sites.explain_choice(now=0.0)
     assert (told.policy, told.candidates, told.refused, told.left_out) == (policy, 2, 0, 0)
     assert all(each.stages[-1].message for each in told.sites)
+    assert sum(each.share for each in told.sites) == pytest.approx(1.0)
+
+
+def test_who_is_certain_to_be_picked_is_told_so_and_thompson_tells_what_it_believes() -> None:
+    best = {each.site: each for each in selection({"a": 0.0, "b": 1.0}, "best").explain_choice(now=0.0).sites}
+    assert (best["a"].share, best["b"].share) == (0.0, 1.0)
+    first = {each.site: each for each in selection({"a": 0.0, "b": 1.0}, "first").explain_choice(now=0.0).sites}
+    assert (first["a"].share, first["a"].stages[-1].message) == (1.0, "it stands first")
+    sites = selection({"a": 0.0, "b": 0.0}, "thompson")
+    taught(sites, "a", seconds=100.0, count=5)
+    told = {each.site: each.stages[-1].message for each in sites.explain_choice(now=0.0).sites}
+    assert told["a"].endswith("of x, 100 % succeeded, one in 100 s")
+    assert told["b"].endswith("nothing ended there yet")
 
 
 def test_of_very_many_sites_the_most_probable_are_told() -> None:
