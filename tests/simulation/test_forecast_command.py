@@ -136,3 +136,26 @@ def test_it_is_said_which_times_nobody_knows() -> None:
 )
 def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], said: str) -> None:
     assert said in refused("simulate", *arguments)
+
+
+def test_sites_are_chosen_as_a_service_in_this_folder_would() -> None:
+    compared = told("--world", "world.yaml", "--runs", "3", "--compare", "selection=weighted-random,first")
+    usual, first = compared["variants"]
+    assert usual["sites"] != first["sites"]
+    Path("pilotage.toml").write_text('[selection]\npolicy = "first"\n')
+    (as_set,) = told("--world", "world.yaml", "--runs", "3")["variants"]
+    assert as_set["sites"] == first["sites"]
+
+
+def test_each_run_has_its_own_luck_in_the_choice_of_sites() -> None:
+    Path("sites.yaml").write_text(SITES.replace(", speed: 0.5", "").replace("slots: 5", "slots: 20"))
+    Path("world.yaml").write_text("pilotage: 1\nsites:\n  - {name: lyon, queue: 60}\n  - {name: nice, queue: 60}\n")
+    found = {
+        each["variants"][0]["sites"]["lyon"]["attempts"] for each in (told("--runs", str(n)) for n in (1, 2, 3, 4))
+    }
+    assert len(found) > 1  # nothing else is left to chance
+
+
+def test_a_number_of_the_choice_of_sites_can_be_compared_within_its_bounds() -> None:
+    assert len(told("--runs", "1", "--compare", "failure=-1,-0.5")["variants"]) == 2
+    assert "from 0 to 1" in refused("simulate", "job.yaml", "--compare", "black_hole_share=0.5,2")

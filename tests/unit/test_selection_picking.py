@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import statistics
 from collections import Counter
 
@@ -10,7 +11,7 @@ import pytest
 
 from pilotage.engine.selection import Asked, Draws, Selection, SelectionSettings, SiteDescription, Standing
 from pilotage.engine.selection.settings import Policy
-from pilotage.engine.selection.thompson import Arm, Arms, Evidence, sample
+from pilotage.engine.selection.thompson import Arm, Arms, Evidence, log_rate, sample
 from pilotage.engine.selection.weights import SCALE, Weights, weight_of
 from pilotage.model.demand import Demand
 from pilotage.model.site import Site
@@ -56,21 +57,25 @@ def test_first_draws_of_decisions_in_a_row_are_spread_evenly() -> None:
     assert sum((count - 1000) ** 2 / 1000 for count in bins.values()) < 43.8  # chi-square, 19 degrees, 0.001
 
 
-@pytest.mark.parametrize("shape", [0.3, 1.0, 4.5, 60.0])
-def test_gamma_has_its_mean_and_variance(shape: float) -> None:
-    draws = Draws(3)
-    drawn = [draws.gamma(shape) for _ in range(20_000)]
-    assert statistics.fmean(drawn) == pytest.approx(shape, rel=0.05)
-    assert statistics.variance(drawn) == pytest.approx(shape, rel=0.1)
-    assert min(drawn) > 0.0
-
-
-def test_beta_and_normal_have_their_means() -> None:
-    draws = Draws(4)
-    assert statistics.fmean(draws.beta(2.0, 6.0) for _ in range(20_000)) == pytest.approx(0.25, rel=0.03)
-    drawn = [draws.normal() for _ in range(20_000)]
+def test_normals_have_their_mean_and_deviation_and_are_as_many_as_asked_for() -> None:
+    drawn = Draws(4).normals(20_001)
+    assert len(drawn) == 20_001
     assert statistics.fmean(drawn) == pytest.approx(0.0, abs=0.03)
     assert statistics.pstdev(drawn) == pytest.approx(1.0, rel=0.03)
+
+
+@pytest.mark.parametrize("successes, failures", [(0.0, 0.0), (0.0, 5.0), (0.4, 0.1), (3.0, 1.0), (50.0, 2.0)])
+def test_what_thompson_draws_has_mean_and_deviation_of_both_beliefs_multiplied(
+    successes: float, failures: float
+) -> None:
+    chance = random.Random(1)
+    exact = [
+        math.log(chance.betavariate(1 + successes, 1 + failures) * chance.gammavariate(1 + successes, 1) / 100)
+        for _ in range(20_000)
+    ]
+    drawn = [log_rate(successes, failures, 100.0, normal) for normal in Draws(5).normals(20_000)]
+    assert statistics.fmean(drawn) == pytest.approx(statistics.fmean(exact), abs=0.06)
+    assert statistics.pstdev(drawn) == pytest.approx(statistics.pstdev(exact), rel=0.05)
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------
@@ -304,13 +309,26 @@ def test_every_stage_says_why() -> None:
     assert (refused.status, refused.stages[0].code, refused.stages[0].passes) == ("refused", "executor", False)
 
 
-@pytest.mark.parametrize("policy", ["weighted-random", "uniform", "best", "thompson"])
+@pytest.mark.parametrize("policy", ["weighted-random", "uniform", "best", "thompson", "first"])
 def test_every_policy_can_be_told(policy: Policy) -> None:
     sites = selection({"a": 0.0, "b": 1.0}, policy)
     sites.attempt_began("a", at=0.0, queued_seconds=30.0)
     told = sites.explain_choice(now=0.0)
     assert (told.policy, told.candidates, told.refused, told.left_out) == (policy, 2, 0, 0)
     assert all(each.stages[-1].message for each in told.sites)
+    assert sum(each.share for each in told.sites) == pytest.approx(1.0)
+
+
+def test_who_is_certain_to_be_picked_is_told_so_and_thompson_tells_what_it_believes() -> None:
+    best = {each.site: each for each in selection({"a": 0.0, "b": 1.0}, "best").explain_choice(now=0.0).sites}
+    assert (best["a"].share, best["b"].share) == (0.0, 1.0)
+    first = {each.site: each for each in selection({"a": 0.0, "b": 1.0}, "first").explain_choice(now=0.0).sites}
+    assert (first["a"].share, first["a"].stages[-1].message) == (1.0, "it stands first")
+    sites = selection({"a": 0.0, "b": 0.0}, "thompson")
+    taught(sites, "a", seconds=100.0, count=5)
+    told = {each.site: each.stages[-1].message for each in sites.explain_choice(now=0.0).sites}
+    assert told["a"].endswith("of x, 100 % succeeded, one in 100 s")
+    assert told["b"].endswith("nothing ended there yet")
 
 
 def test_of_very_many_sites_the_most_probable_are_told() -> None:

@@ -109,7 +109,9 @@ def test_every_setting_has_a_variable_and_none_is_one_of_the_others(machine: Mac
     assert not OTHER_VARIABLES & {*variables, *SHORT_VARIABLES}
     samples = {"whole number": "7", "number": "7.5", "text": "a@b", "list of texts": "owner, tag.study"}
     for row in SETTINGS.values():
-        machine.environment[row.variable] = row.choices[-1] if row.choices else samples[row.kind]
+        # The choice of sites has numbers that must go together.
+        sample = str(row.default) if row.section == "selection" else samples[row.kind]
+        machine.environment[row.variable] = row.choices[-1] if row.choices else sample
     machine.environment |= {
         "PILOTAGE_NOTIFICATIONS_CLUSTER_MANAGEMENT": "a@b,c@d",
         "PILOTAGE_NOTIFICATIONS_GRID_CONTROL": "",
@@ -298,10 +300,25 @@ def test_every_default_is_a_value_its_own_check_would_take(machine: Machine) -> 
 
 
 def test_what_nobody_sets_is_as_the_engine_thinks_best() -> None:
-    assert engine_settings(Settings().engine) == EngineSettings()
+    assert engine_settings(Settings()) == EngineSettings()
     patient = msgspec.structs.replace(Settings().engine, interval_seconds=3.0, attempts_max=9, delay_seconds=0.5)
-    made = engine_settings(patient)
+    made = engine_settings(Settings(engine=patient))
     assert (made.lease_seconds, made.restart.attempts_max, made.restart.delay_seconds) == (18.0, 9, 0.5)
+
+
+def test_the_choice_of_sites_is_set_as_everything_else_is(machine: Machine) -> None:
+    machine.write('[selection]\npolicy = "best"\ntransfer_load = -0.5\ntrial_room = 3\n')
+    machine.environment["PILOTAGE_SELECTION_SCORE_CEILING"] = "20"
+    made = engine_settings(machine.load()).selection
+    assert (made.policy, made.transfer_load, made.trial_room, made.score_ceiling) == ("best", -0.5, 3, 20.0)
+    assert made.success == EngineSettings().selection.success
+
+
+def test_a_policy_that_there_is_not_and_numbers_that_make_no_sense_together_are_refused(machine: Machine) -> None:
+    machine.write('[selection]\npolicy = "worst"\n')
+    assert "expected one of weighted-random, best, thompson" in machine.faults()
+    machine.write("[selection]\nscore_ceiling = -20\n")
+    assert "selection.score_ceiling: score_floor must be less than score_ceiling" in machine.faults()
 
 
 def test_what_a_package_is_told_is_no_setting_so_that_it_may_use_this_program() -> None:

@@ -101,7 +101,7 @@ def running_over(
             agent_sites=agent_sites,
             store=store,
             index=index,
-            settings=engine_settings(settings.engine),
+            settings=engine_settings(settings),
             package_token=tokens.for_package,
         )
         keeper = SiteKeeper(reader, runner, placed=placed, besides=_probing(runner, settings.engine))
@@ -168,11 +168,12 @@ def _probing(runner: Runner, patience: EngineSection) -> Callable[[], None]:
     return look
 
 
-def engine_settings(patience: EngineSection) -> EngineSettings:
+def engine_settings(settings: Settings) -> EngineSettings:
     """What the engine is told of the settings; all the rest is as it thinks best."""
     from pilotage.engine.restart import RestartSettings
     from pilotage.engine.settings import EngineSettings
 
+    patience = settings.engine
     restart = RestartSettings(
         attempts_max=patience.attempts_max,
         pilot_kills_max=patience.pilot_kills_max,
@@ -185,6 +186,7 @@ def engine_settings(patience: EngineSection) -> EngineSettings:
         dead_starts_max=patience.dead_starts_max,
         fairness=patience.fairness,
         restart=restart,
+        selection=settings.selection,
     )
 
 

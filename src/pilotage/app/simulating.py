@@ -22,6 +22,7 @@ from pilotage.model.errors import DocumentError, PilotageError
 from pilotage.model.observed import Observed, SiteObserved
 from pilotage.model.payloads import JobRegistered
 from pilotage.model.plan import JobPlan
+from pilotage.model.selection_settings import SelectionSettings
 from pilotage.model.site_entry import SiteEntry
 from pilotage.model.site_world import WorldFile
 
@@ -41,6 +42,7 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     plan: JobPlan
     registered: JobRegistered
     sites: tuple[SiteEntry, ...]
+    selection: SelectionSettings = SelectionSettings()  # as a service in this folder would choose
     notes: tuple[str, ...] = ()
 
 
@@ -64,7 +66,14 @@ def job_to_simulate(file: str, *, sites: str = "") -> Simulated:
     entries = sites_to_simulate(named=sites)
     if not sites and all(each.name == LOCAL for each in entries):
         notes.append("no sites are known: this computer alone is simulated; name others with --sites FILE")
-    return Simulated(name=loaded.definition.job, plan=plan, registered=registered, sites=entries, notes=tuple(notes))
+    return Simulated(
+        name=loaded.definition.job,
+        plan=plan,
+        registered=registered,
+        sites=entries,
+        selection=settings_here().selection,
+        notes=tuple(notes),
+    )
 
 
 def sites_to_simulate(*, named: str) -> tuple[SiteEntry, ...]:

@@ -10,9 +10,11 @@ import msgspec
 from pilotage.engine.parts import AttemptState
 from pilotage.engine.places import PilotRequest, PilotState, SiteState
 from pilotage.engine.selection import Standing
+from pilotage.engine.selection.scores import Operation
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
 from pilotage.model.events import Event
+from pilotage.model.outcomes import Phase
 from pilotage.model.reports import Trouble
 from pilotage.model.texts import clipped
 
@@ -131,7 +133,34 @@ def not_submitting(engine: Engine, site: SiteState, what: PilotRequest | Attempt
     """Nobody will hear how a submission went."""
     if what.submitting:
         what.submitting = False
-        engine.selection.submission_dropped(site.name)
+        engine.selection.operation_dropped(site.name, "submission")
+
+
+# --- long phases ------------------------------------------------------------------------------------------------------
+
+_OPERATIONS: dict[Phase, Operation] = {"setup": "file-operation", "inputs": "transfer", "outputs": "transfer"}
+"""The phases that are scored operations. Short ones are told with the end of their attempt, and are worth what it is worth."""
+
+
+def enter_phase(engine: Engine, attempt: AttemptState, phase: Phase) -> None:
+    """An attempt is in a phase for long by now, and whatever was before it went well."""
+    leave_phase(engine, attempt, succeeded=True)
+    operation = _OPERATIONS.get(phase)
+    if operation is not None:
+        attempt.operation = operation
+        engine.selection.operation_began(attempt.site.name, operation)
+
+
+def leave_phase(engine: Engine, attempt: AttemptState, *, succeeded: bool) -> None:
+    """A long phase is over; where that is not known to be well, the end of its attempt is scored and no more."""
+    operation = attempt.operation
+    if operation is None:
+        return
+    attempt.operation = None
+    if succeeded:
+        engine.selection.operation_ended(attempt.site.name, operation)
+    else:
+        engine.selection.operation_dropped(attempt.site.name, operation)
 
 
 # --- queues -----------------------------------------------------------------------------------------------------------

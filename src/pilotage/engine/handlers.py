@@ -58,6 +58,7 @@ PACKAGE_FOLDS: dict[type[Payload], Fold] = {
     payloads.AttemptSuspected: on_attempts.on_attempt_suspected,
     payloads.AttemptRecovered: on_attempts.on_attempt_recovered,
     payloads.AttemptLost: on_attempts.on_attempt_lost,
+    payloads.PhaseEntered: on_attempts.on_phase_entered,
     payloads.OutputsStaged: on_attempts.on_outputs_staged,
     payloads.AttemptFinished: on_attempts.on_attempt_finished,
     payloads.CommitGranted: on_attempts.on_commit_granted,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from pilotage.engine.behaviour import not_submitting
+from pilotage.engine.behaviour import enter_phase, not_submitting
 from pilotage.engine.classes import template_of
 from pilotage.engine.fairness_work import learn
 from pilotage.engine.histories import failure_of
@@ -216,6 +216,13 @@ def on_attempt_lost(engine: Engine, job: JobState, number: int, event: Event, da
     let_go(engine, attempt)
     count_busy(engine, job, number)
     engine.failed[job, number] = None
+
+
+def on_phase_entered(engine: Engine, job: JobState, number: int, event: Event, data: payloads.PhaseEntered) -> None:
+    """It is in a phase for long; what it brings to or from its site weighs on the site meanwhile."""
+    found = _spoken_for(job, number, event)
+    if found is not None and found[1].counted and found[1].leased:
+        enter_phase(engine, found[1], data.phase)
 
 
 def on_outputs_staged(engine: Engine, job: JobState, number: int, event: Event, data: payloads.OutputsStaged) -> None:

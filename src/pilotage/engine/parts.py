@@ -11,6 +11,7 @@ from pilotage.engine.queues import ReadyQueue
 from pilotage.engine.restart import Failure, Verdict
 from pilotage.engine.selection.filters import Asked
 from pilotage.engine.selection.pools import Pool
+from pilotage.engine.selection.scores import Operation
 from pilotage.model.demand import Demand
 from pilotage.model.exchange import AttemptRef
 
@@ -56,6 +57,7 @@ class AttemptState:
         "lost",
         "lost_reason",
         "number",
+        "operation",
         "pilot",
         "queued",
         "ref",
@@ -89,6 +91,7 @@ class AttemptState:
         self.created_at = 0.0
         self.began_at = 0.0  # when it got its lease
         self.submitting = False  # it is counted as a submission under way
+        self.operation: Operation | None = None  # a long phase of it is counted as this
 
     @property
     def trusted(self) -> bool:

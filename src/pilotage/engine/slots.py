@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from pilotage.engine.behaviour import not_submitting, unsettle
+from pilotage.engine.behaviour import leave_phase, not_submitting, unsettle
 from pilotage.engine.classes import template_of
 from pilotage.engine.histories import UNHEARD
 from pilotage.engine.parts import AttemptState
@@ -74,6 +74,8 @@ def vacate(engine: Engine, attempt: AttemptState, cause: Cause, node: str = "") 
         unsettle(engine, site)
     if attempt.submitting:
         not_submitting(engine, site, attempt)
+    if attempt.operation is not None:
+        leave_phase(engine, attempt, succeeded=cause == "success")
     if pilot is not None and pilot.give_back(attempt.ref) is not None and pilot.waiting:
         attempt.site.waiting[pilot.name] = pilot
         engine.asking[pilot] = None

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from pilotage.model.journal_address import JournalAddress, parse_journal_address, without_password
+from pilotage.model.selection_settings import SelectionSettings
 
 Kind = Literal["text", "whole number", "number", "list of texts"]
 Limit = Annotated[int, Meta(ge=1, le=2**53 - 1)]
@@ -168,6 +169,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     journal: JournalSettings = JournalSettings()
     service: ServiceSettings = ServiceSettings()
     engine: EngineSection = EngineSection()
+    selection: SelectionSettings = SelectionSettings()
     book: BookSettings = BookSettings()
     retention: RetentionSettings = RetentionSettings()
     query: QuerySettings = QuerySettings()
@@ -197,7 +199,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return f"PILOTAGE_{self.section}_{self.key}".upper()
 
 
-SECTIONS: Mapping[str, type[Section]] = {f.name: f.type for f in msgspec.structs.fields(Settings)}
+SECTIONS: Mapping[str, type[msgspec.Struct]] = {f.name: f.type for f in msgspec.structs.fields(Settings)}
 
 
 def _rows() -> Iterator[Setting]:
@@ -251,7 +253,9 @@ def settings_tables() -> str:
 def _accepted(row: Setting) -> str:
     if row.choices:
         return " or ".join(f"`{choice}`" for choice in row.choices)
-    if row.most is not None and row.most < 2**53 - 1:
+    if row.most is not None and row.most >= 1e9 and row.least in (None, -1e9):
+        return row.kind
+    if row.most is not None and row.most < 1e9:
         return f"{row.kind}, {row.least:g} to {row.most:g}"
     return row.kind if row.least is None else f"{row.kind}, at least {row.least:g}"
 

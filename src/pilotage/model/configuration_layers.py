@@ -126,10 +126,16 @@ def settle(said: Iterable[Said], *, faults: Iterable[SettingFault] = ()) -> Sett
         chosen[one.name] = msgspec.structs.replace(one, value=value)
     if found:
         raise SettingsError(found)
-    sections: dict[str, Any] = {
-        section: struct(**{one.name.partition(".")[2]: one.value for one in chosen.values() if _of(one) == section})
-        for section, struct in SECTIONS.items()
-    }
+    sections: dict[str, Any] = {}
+    for section, struct in SECTIONS.items():
+        values = {one.name.partition(".")[2]: one for one in chosen.values() if _of(one) == section}
+        try:
+            sections[section] = struct(**{key: one.value for key, one in values.items()})
+        except ValueError as fault:  # what is right by itself and senseless together
+            last = list(values.values())[-1]
+            found.append(SettingFault(origin=last.origin, name=last.spelling, message=str(fault)))
+    if found:
+        raise SettingsError(found)
     settings = Settings(**sections)
     if found := [_blamed(chosen, name, message) for name, message in _disagreements(settings)]:
         raise SettingsError(found)
@@ -183,6 +189,8 @@ def _checked(row: Setting, value: Any) -> tuple[Any, str]:
         return value, f"expected at least {row.least:.15g}, got {_shown(value)}"
     if row.most is not None and value > row.most:
         return value, f"expected at most {row.most:.15g}, got {_shown(value)}"
+    if row.choices and value not in row.choices:
+        return value, f"expected one of {', '.join(row.choices)}, got {_shown(value)}"
     texts = (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ()
     # A line break in an address would let a setting write headers of a mail.
     if not all(text.isprintable() for text in texts):

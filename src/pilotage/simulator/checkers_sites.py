@@ -1,7 +1,7 @@
 """Doubts the choice of sites: each is in one set, nothing goes where nothing may, and nobody gets more than a score allows.
 
 What a site may have follows from its score, which only the engine knows; here is the most that it can be by what was
-written down: every attempt is worth two successes at most, its submission and its end.
+written down: every attempt is worth five successes at most, its submission, its end, and three phases that are scored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pilotage.simulator.checkers_traces import Record, Rules
 
 SITES = "sites"
 _FLOOR, _CEILING = -10.0, 50.0
-_WORTH = 0.2  # of an attempt that went well, with its submission
+_WORTH = 0.5  # of an attempt that went well, with its submission and every long phase
 _STEP = 1 / 64  # TScore is taken in steps
 
 

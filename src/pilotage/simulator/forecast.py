@@ -24,6 +24,7 @@ from pilotage.model.exchange import AttemptRef, ExchangeReply
 from pilotage.model.operations import Refused, Release
 from pilotage.model.payloads import JobRegistered
 from pilotage.model.plan import JobPlan
+from pilotage.model.selection_settings import SelectionSettings
 from pilotage.model.site_entry import SiteEntry, site_of
 from pilotage.model.site_world import SiteWorld, WorldFile
 from pilotage.service.core import Core
@@ -69,9 +70,9 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     horizon_seconds: float = 30 * 86400.0
 
 
-def usual_settings(world: WorldFile) -> EngineSettings:
+def usual_settings(world: WorldFile, selection: SelectionSettings | None = None) -> EngineSettings:
     """The settings of the engine, with fewer exchanges; where pilots die, leases are as long as in a service."""
-    usual = EngineSettings()
+    usual = EngineSettings(selection=selection or SelectionSettings())
     deadly = any(each.node_failures_per_hour or each.outages or each.outage_every is not None for each in world.sites)
     interval_seconds = INTERVAL_SECONDS if deadly else CALM_INTERVAL_SECONDS
     intervals = max(2, round(usual.lease_seconds / interval_seconds))
@@ -315,8 +316,9 @@ class Forecast:
             self._watch.on_events(outbox.events)
 
     def start(self, now: float) -> Core:
-        """A core that knows the sites and nothing else."""
-        return Core(Engine(sites=self._sites, settings=self._settings, now=now))
+        """A core that knows the sites and nothing else; each run has its own luck in the choice of sites as in all else."""
+        settings = msgspec.structs.replace(self._settings, seed=self._seed)
+        return Core(Engine(sites=self._sites, settings=settings, now=now))
 
 
 def _lasting(seconds: float | None) -> float:

@@ -10,6 +10,7 @@ import msgspec
 
 from pilotage.engine.selection.settings import Policy
 from pilotage.engine.settings import EngineSettings, Order
+from pilotage.model.configuration import SETTINGS
 from pilotage.model.errors import PilotageError, did_you_mean
 
 SELECTION = "selection"
@@ -84,8 +85,10 @@ def _set(settings: EngineSettings, name: str, value: str) -> EngineSettings:
         number = numbers[name](value)
     except ValueError:
         raise PilotageError("is no number", subject=f"{name}={value}") from None
-    if not 0 <= number < 1e12:
-        raise PilotageError("is out of range", subject=f"{name}={value}", expected="a number from 0")
+    least, most = _bounds(name)
+    if not least <= number <= most:
+        expected = f"a number from {least:g} to {most:g}"
+        raise PilotageError("is out of range", subject=f"{name}={value}", expected=expected)
     changed: Any = {name: number}
     if name in of_engine:
         return msgspec.structs.replace(settings, **changed)
@@ -93,6 +96,13 @@ def _set(settings: EngineSettings, name: str, value: str) -> EngineSettings:
         return msgspec.structs.replace(settings, selection=msgspec.structs.replace(settings.selection, **changed))
     except ValueError as fault:
         raise PilotageError(str(fault), subject=f"{name}={value}") from None
+
+
+def _bounds(name: str) -> tuple[float, float]:
+    """What the settings of the program allow for a number of the choice of sites; any other is not negative."""
+    row = SETTINGS.get(f"{SELECTION}.{name}")
+    least, most = (None, None) if row is None else (row.least, row.most)
+    return 0.0 if least is None else least, 1e12 if most is None else most
 
 
 def _numbers_of(settings: msgspec.Struct) -> dict[str, type]:

@@ -37,25 +37,11 @@ class Draws:
         """The next number from 0 up to, and without, 1."""
         return (self.bits() >> 11) * 2.0**-53
 
-    def normal(self) -> float:
-        """Of the standard normal distribution (Box and Muller)."""
-        radius = math.sqrt(-2.0 * math.log(1.0 - self.uniform()))
-        return radius * math.cos(2.0 * math.pi * self.uniform())
-
-    def gamma(self, shape: float) -> float:
-        """Of the gamma distribution with rate 1 (Marsaglia and Tsang 2000)."""
-        if shape < 1.0:
-            # U^(1/shape) of a tiny shape is 0 as a float: kept above it, because it divides elsewhere.
-            return max(1e-300, self.gamma(shape + 1.0) * math.pow(1.0 - self.uniform(), 1.0 / shape))
-        d = shape - 1.0 / 3.0
-        c = 1.0 / math.sqrt(9.0 * d)
-        while True:
-            x = self.normal()
-            v = math.pow(1.0 + c * x, 3)
-            if v > 0.0 and math.log(1.0 - self.uniform()) < 0.5 * x * x + d - d * v + d * math.log(v):
-                return d * v
-
-    def beta(self, successes: float, failures: float) -> float:
-        """Of the beta distribution."""
-        left, right = self.gamma(successes), self.gamma(failures)
-        return left / (left + right)
+    def normals(self, count: int) -> list[float]:
+        """So many of the standard normal distribution, two for each two draws (Box and Muller)."""
+        found: list[float] = []
+        while len(found) < count:
+            radius = math.sqrt(-2.0 * math.log(1.0 - self.uniform()))
+            angle = 2.0 * math.pi * self.uniform()
+            found += (radius * math.cos(angle), radius * math.sin(angle))
+        return found[:count]

@@ -64,7 +64,7 @@ def explain_site(sites: Sites, place: Place, pool: Pool, *, now: float) -> SiteW
         status=NAMES[pool.status[place.index]] or "refused",
         score=place.score.value,
         tscore=place.score.tscore,
-        share=_share(place, pool),
+        share=_share(sites, place, pool),
         stages=tuple(stages),
     )
 
@@ -86,7 +86,12 @@ def explain_choice(sites: Sites, pool: Pool, *, now: float) -> ChoiceWhy:
     )
 
 
-def _share(place: Place, pool: Pool) -> float:
+def _share(sites: Sites, place: Place, pool: Pool) -> float:
+    """By weight, or all of it where the policy leaves no choice; of a draw by evidence it is what the weights would say."""
+    if sites.settings.policy == "best":
+        return float(pool.weights.best() == place.index)
+    if sites.settings.policy == "first":
+        return float(pool.weights.some(1) == [place.index])
     return pool.weights[place.index] / pool.weights.total if pool.weights.total else 0.0
 
 
@@ -147,10 +152,25 @@ def _pick(sites: Sites, place: Place, pool: Pool) -> StageWhy:
         message = "it sleeps" if asleep else "it is not among the candidates"
         return StageWhy(stage="pick", code=policy, message=message, passes=False)
     if policy in ("weighted-random", "uniform"):
-        message = f"it is picked next with probability {_share(place, pool):.3g} among {pool.counts[CANDIDATE]}"
+        message = f"it is picked next with probability {_share(sites, place, pool):.3g} among {pool.counts[CANDIDATE]}"
     elif policy == "best":
         first = pool.weights.best() == place.index
         message = "it has the best score" if first else "another has a better score, or the same and came before it"
+    elif policy == "first":
+        first = pool.weights.some(1) == [place.index]
+        message = "it stands first" if first else "another stands before it"
     else:
-        message = f"it is compared by a draw with the {pool.counts[CANDIDATE]} candidates"
+        message = f"it is compared with the {pool.counts[CANDIDATE]} candidates by a draw from what is believed of each"
+        message += _beliefs(place)
     return StageWhy(stage="pick", code=policy, message=message)
+
+
+def _beliefs(place: Place) -> str:
+    """What is known of the activity that was tried there latest."""
+    known = place.arms.evidence()
+    if not known or not known[-1].successes + known[-1].failures:
+        return "; nothing ended there yet"
+    latest = known[-1]
+    share = latest.successes / (latest.successes + latest.failures)
+    told = f"; of {latest.activity or 'what ran there'}, {100 * share:.0f} % succeeded"
+    return told + (f", one in {latest.seconds / latest.successes:.0f} s" if latest.successes else "")

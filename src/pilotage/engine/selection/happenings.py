@@ -28,43 +28,45 @@ class Happenings:
 
     def submission_began(self, site: str) -> None:
         """Something is being submitted to its batch system."""
-        self._operate(site, "submission")
+        self.operation_began(site, "submission")
 
     def submission_ended(self, site: str, *, seconds: float | None, trouble: Trouble | None = None) -> None:
         """It was, or was not; `seconds` it took, where that is known."""
-        place = self._end(site, "submission", trouble)
+        place = self.operation_ended(site, "submission", trouble)
         if place is not None and seconds is not None and trouble is None:
             place.score.submitted(seconds)
             self._sites.scored(place)
 
-    def submission_dropped(self, site: str) -> None:
-        """Nobody will hear how a submission ended."""
+    def operation_dropped(self, site: str, operation: Operation) -> None:
+        """Nobody will hear how an operation ended, or its end is nobody's merit or fault."""
         if (place := self._sites.by_name.get(site)) is not None:
-            place.score.dropped("submission")
+            place.score.dropped(operation)
             self._sites.scored(place)
 
     def transfer_began(self, site: str) -> None:
         """A file is being brought to or from a site."""
-        self._operate(site, "transfer")
+        self.operation_began(site, "transfer")
 
     def transfer_ended(self, site: str, *, trouble: Trouble | None = None) -> None:
         """It was, or was not."""
-        self._end(site, "transfer", trouble)
+        self.operation_ended(site, "transfer", trouble)
 
     def file_operation_began(self, site: str) -> None:
         """A folder is made, a file looked at or removed there."""
-        self._operate(site, "file-operation")
+        self.operation_began(site, "file-operation")
 
     def file_operation_ended(self, site: str, *, trouble: Trouble | None = None) -> None:
         """It was, or was not."""
-        self._end(site, "file-operation", trouble)
+        self.operation_ended(site, "file-operation", trouble)
 
-    def _operate(self, site: str, operation: Operation) -> None:
+    def operation_began(self, site: str, operation: Operation) -> None:
+        """One of any kind begins: its load is taken."""
         if (place := self._sites.by_name.get(site)) is not None:
             place.score.began(operation)
             self._sites.scored(place)
 
-    def _end(self, site: str, operation: Operation, trouble: Trouble | None) -> Place | None:
+    def operation_ended(self, site: str, operation: Operation, trouble: Trouble | None = None) -> Place | None:
+        """It is over: its load is returned, and its end scored."""
         place = self._sites.by_name.get(site)
         if place is not None:
             place.score.ended(operation, trouble)

@@ -1,0 +1,169 @@
+"""The figures of `bench.selection` as tables and as one drawing: each policy beside the first, with the same seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pilotage.simulator.forecasting import Difference, Summary, difference_of
+
+Found = Mapping[tuple[str, str, str, str], Summary]
+"""By world, job, mode and policy."""
+
+_COLOURS = {"best": "#b8860b", "thompson": "#1f6f4a", "uniform": "#a33a5b"}
+_STYLE = (
+    "text{font-family:'DejaVu Sans','Liberation Sans',Helvetica,Arial,sans-serif;font-size:12px;fill:#1c1c1c}"
+    ".title{font-size:13px;font-weight:bold}.small{font-size:10.5px;fill:#555}"
+    ".grid{stroke:#e3e6ea}.zero{stroke:#5b6b7f;stroke-width:1.5}"
+)
+_WIDTH, _HEIGHT = 900, 632
+_PANEL_WIDTH, _PANEL_HEIGHT = 330, 262
+_LEFT, _TOP = 96, 66
+_ACROSS, _DOWN = 450, 292
+_TICKS = {"bag": (-20, -10, 0, 10, 20), "lines": (-50, -25, 0, 25, 50)}
+_MINUS = "\N{MINUS SIGN}"
+
+
+class Beside:
+    """A policy beside the first one, in hundredths of the first one's mean."""
+
+    def __init__(self, difference: Difference, first: Summary) -> None:
+        """Take how the two differ."""
+        mean = first.makespan.mean_seconds
+        known = (difference.mean_seconds, difference.low_seconds, difference.high_seconds)
+        assert mean is not None
+        assert all(each is not None for each in known)
+        self.mean, self.low, self.high = (100.0 * (each or 0.0) / mean for each in known)
+        self.clear = difference.is_clear
+
+    def __str__(self) -> str:
+        text = f"{_signed(self.mean)} % ({_signed(self.low)} to {_signed(self.high)})"
+        return f"**{text}**" if self.clear else text
+
+
+def names(found: Found, part: int) -> list[str]:
+    """The worlds (0), jobs (1), modes (2) or policies (3), in their order."""
+    return list(dict.fromkeys(key[part] for key in found))
+
+
+def tables(found: Found) -> str:
+    """Makespans of each job in each mode, and what was in vain."""
+    first, *others = names(found, 3)
+    pieces: list[str] = []
+    for job in names(found, 1):
+        for mode in names(found, 2):
+            pieces += [f"**{job}, {mode}**: makespan", "", *_makespans(found, job, mode, first, others), ""]
+    pieces += [
+        "**Attempts by which no package was made**, of all, where there were any; and their share of the time on cores",
+        "",
+    ]
+    pieces += [*_wastes(found, [first, *others]), ""]
+    return "\n".join(pieces)
+
+
+def _makespans(found: Found, job: str, mode: str, first: str, others: list[str]) -> Iterator[str]:
+    yield f"| world | {first} | {' | '.join(others)} |"
+    yield "|---" * (2 + len(others)) + "|"
+    for world in names(found, 0):
+        base = found[world, job, mode, first]
+        span = base.makespan
+        assert span.mean_seconds is not None
+        assert span.mean_high_seconds is not None
+        half = (span.mean_high_seconds - span.mean_seconds) / 60
+        beside = (str(Beside(difference_of(base, found[world, job, mode, each]), base)) for each in others)
+        yield f"| {world} | {span.mean_seconds / 60:.1f} ± {half:.1f} min | {' | '.join(beside)} |"
+
+
+def _wastes(found: Found, policies: list[str]) -> Iterator[str]:
+    yield f"| world | job, mode | {' | '.join(policies)} |"
+    yield "|---" * (2 + len(policies)) + "|"
+    for world in names(found, 0):
+        for job in names(found, 1):
+            for mode in names(found, 2):
+                here = [found[world, job, mode, each] for each in policies]
+                if max(each.attempts - each.packages_done for each in here) >= 0.5:
+                    yield f"| {world} | {job}, {mode} | {' | '.join(map(_waste, here))} |"
+
+
+def _waste(summary: Summary) -> str:
+    vain = summary.attempts - summary.packages_done
+    return f"{vain:.1f} of {summary.attempts:.0f}; {100 * summary.wasted_share:.1f} %"
+
+
+# --- the drawing ------------------------------------------------------------------------------------------------------
+
+
+def drawing(found: Found) -> str:
+    """Four panels: by how much each policy is longer or shorter than the first one, with its confidence interval."""
+    first, *others = names(found, 3)
+    seeds = next(iter(found.values())).runs
+    pieces = [
+        _text(f"Makespan beside {first}", 24, 26, style="title"),
+        _text(
+            f"mean of {seeds} pairs of runs with the same seed, and its 95 % confidence interval", 24, 43, style="small"
+        ),
+    ]
+    for number, policy in enumerate(others):
+        x = 620 + 88 * number
+        pieces.append(f'<circle cx="{x}" cy="22" r="4" fill="{_COLOURS[policy]}"/>')
+        pieces.append(_text(policy, x + 9, 26))
+    for row, mode in enumerate(names(found, 2)):
+        for column, job in enumerate(names(found, 1)):
+            pieces += _panel(found, job, mode, first, others, left=_LEFT + _ACROSS * column, top=_TOP + _DOWN * row)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" '
+        f'viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="makespans of policies beside {first}">\n'
+        f"<style>{_STYLE}</style>\n"
+        '<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(pieces) + "\n</svg>\n"
+    )
+
+
+def _panel(
+    found: Found, job: str, mode: str, first: str, others: list[str], *, left: float, top: float
+) -> Iterator[str]:
+    worlds = names(found, 0)
+    beside = {
+        (world, policy): Beside(
+            difference_of(found[world, job, mode, first], found[world, job, mode, policy]),
+            found[world, job, mode, first],
+        )
+        for world in worlds
+        for policy in others
+    }
+    ticks = _TICKS[job]
+    low = min(ticks[0], *(each.low for each in beside.values()))
+    high = max(ticks[-1], *(each.high for each in beside.values()))
+
+    def across(percent: float) -> float:
+        return left + _PANEL_WIDTH * (percent - low) / (high - low)
+
+    bottom = top + _PANEL_HEIGHT - 34
+    yield _text(f"{job}, {mode}", left, top + 12, style="title")
+    for tick in ticks:
+        x = across(tick)
+        style = "grid" if tick else "zero"
+        yield f'<line class="{style}" x1="{x:.1f}" x2="{x:.1f}" y1="{top + 20:.1f}" y2="{bottom:.1f}"/>'
+        yield _text(f"{_whole(tick)} %", x, bottom + 15, style="small", anchor="middle")
+    height = (bottom - top - 24) / len(worlds)
+    for number, world in enumerate(worlds):
+        middle = top + 24 + height * (number + 0.5)
+        yield _text(world, left - 8, middle + 4, anchor="end")
+        for place, policy in enumerate(others):
+            about, y = beside[world, policy], middle + 10 * (place - (len(others) - 1) / 2)
+            colour = _COLOURS[policy]
+            ends = f'x1="{across(about.low):.1f}" x2="{across(about.high):.1f}" y1="{y:.1f}" y2="{y:.1f}"'
+            yield f'<line {ends} stroke="{colour}" stroke-width="2"/>'
+            yield f'<circle cx="{across(about.mean):.1f}" cy="{y:.1f}" r="3.6" fill="{colour}"/>'
+
+
+def _signed(value: float) -> str:
+    return f"{_MINUS if value < 0 else '+'}{abs(value):.1f}"
+
+
+def _whole(value: float) -> str:
+    return "0" if not value else f"{_MINUS if value < 0 else '+'}{abs(value):.0f}"
+
+
+def _text(text: str, x: float, y: float, *, style: str = "", anchor: str = "start") -> str:
+    named = f' class="{style}"' if style else ""
+    placed = f' text-anchor="{anchor}"' if anchor != "start" else ""
+    return f'<text{named} x="{x:.1f}" y="{y:.1f}"{placed}>{text}</text>'
