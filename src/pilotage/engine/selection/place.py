@@ -144,6 +144,12 @@ class Place:
             room = self.rooms[shape] = self.room(shape).limit
         return used < room
 
+    def keeps_room(self, before: int) -> bool:
+        """Whether its score has changed nothing of its room: with pilots no TScore above 1 makes more of it."""
+        if before < 0 or self.score.grade < 0 or self.description.site.mode != "pilots":
+            return False
+        return all(map(self.slots.get, self.rooms))
+
     @property
     def failing(self) -> bool:
         """Whether platform failures are counted against a pilot or a node there."""

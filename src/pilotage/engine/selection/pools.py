@@ -91,23 +91,28 @@ class Pool:
         if len(places) != len(self._seen):
             self._widen(len(places) - len(self._seen))
         changed = changes.since(self.position)
+        shape, statuses, counts = self.shape, self.status, self.counts
         for index in range(len(places)) if changed is None else changed:
             place = places[index]
             if (
-                place is not None
-                and place.sleep is None
-                and place.answers
-                and self._awake[index]
-                and self._seen[index] is place.description
-            ):  # as it mostly is: all that can have changed is whether it has room, and its weight
-                status = CANDIDATE if place.has_room(self.shape) else OVERLOADED
-                if status != self.status[index]:
-                    self.counts[CANDIDATE] += 1 if status == CANDIDATE else -1
-                    self.counts[OVERLOADED] += 1 if status == OVERLOADED else -1
-                    self.status[index] = status
-                self.weights[index] = place.weight if status == CANDIDATE else 0
-            else:
+                place is None
+                or place.sleep is not None
+                or not place.answers
+                or not self._awake[index]
+                or self._seen[index] is not place.description
+            ):
                 self._look(place, index)
+                continue
+            # As it mostly is: all that can have changed is whether it has room, and its weight.
+            if place.has_room(shape):
+                status, weight = CANDIDATE, place.weight
+            else:
+                status, weight = OVERLOADED, 0
+            if (before := statuses[index]) != status:
+                statuses[index] = status
+                counts[before] -= 1
+                counts[status] += 1
+            self.weights[index] = weight
         self.position = changes.end
 
     def _widen(self, more: int) -> None:

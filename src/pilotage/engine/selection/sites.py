@@ -114,7 +114,13 @@ class Sites:
 
     def scored(self, place: Place) -> None:
         """Its score changed: that matters where its grade has, from which its weight and its room follow."""
-        if place.score.grade != place.grade:
+        before = place.grade
+        if place.score.grade == before:
+            return
+        if place.keeps_room(before):
+            self._grade(place)
+            self.changes.note(place)
+        else:
             self.touch(place)
 
     def _grade(self, place: Place) -> None:
