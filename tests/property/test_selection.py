@@ -17,7 +17,7 @@ from pilotage.engine.selection.place import Place
 from pilotage.engine.selection.pools import CANDIDATE, HIBERNATED, OVERLOADED
 from pilotage.engine.selection.scores import Operation, Score, tscore
 from pilotage.engine.selection.settings import Policy
-from pilotage.engine.selection.weights import Weights, weight_of
+from pilotage.engine.selection.weights import Weights, weight_of, weight_of_grade
 from pilotage.model.demand import Capacity, Demand
 from pilotage.model.reports import Trouble
 from pilotage.model.site import Site
@@ -301,8 +301,9 @@ class Histories(RuleBasedStateMachine):
                 assert pool.counts[1:] == [len(sets[status]) for status in (CANDIDATE, HIBERNATED, OVERLOADED)]
                 assert sets[HIBERNATED] == {each.name for each in allowed if each.sleep is not None}
                 assert sets[CANDIDATE] == {each.name for each in allowed if each.sleep is None and each.has_room(shape)}
-                fresh = sum(sites.weight(each) for each in allowed if each.name in sets[CANDIDATE])
-                assert pool.weights.total == fresh
+                uniform = sites.settings.policy == "uniform"
+                weights = {each.name: 1 if uniform else weight_of_grade(each.score.grade) for each in allowed}
+                assert pool.weights.total == sum(weights[name] for name in sets[CANDIDATE])
                 assert pool.awake == sum(each.sleep is None and each.answers for each in allowed)
             asleep = [each.index for each in sites.by_name.values() if each.sleep is not None]
             assert sorted(sites.asleep) == sorted(asleep)
@@ -321,7 +322,7 @@ class Histories(RuleBasedStateMachine):
             sites = selection._sites
             places = list(sites.by_name.values())
             for field in ("failures", "ends", "taken", "running", "began"):
-                assert getattr(sites.everyone, field) == sum(getattr(each.ends.own, field) for each in places)
+                assert getattr(sites.everyone.tally(), field) == sum(getattr(each.ends.own(), field) for each in places)
             waits = [wait for each in places for wait in each.waits.numbers()]
             average = sum(waits) / len(waits) / 1e6 if waits else None
             assert sites.queue_times.average_seconds == average

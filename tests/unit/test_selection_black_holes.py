@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from pilotage.engine.selection import Draws, Hibernated, Selection, SelectionSettings, SiteDescription, Standing
-from pilotage.engine.selection.black_holes import Ends, Tally
+from pilotage.engine.selection.black_holes import Ends, Everyone, Tally
 from pilotage.engine.selection.causes import Cause
 from pilotage.engine.selection.settings import Policy
 from pilotage.engine.selection.status import Sleep
@@ -20,7 +20,7 @@ SETTINGS = SelectionSettings()
 
 def ends(*sites: list[tuple[float, bool]]) -> list[Ends]:
     """The ends of some sites: seconds in a slot, and whether it failed."""
-    everyone = Tally()
+    everyone = Everyone()
     made = [Ends(everyone) for _ in sites]
     for one, told in zip(made, sites, strict=True):
         for seconds, failed in told:
@@ -73,20 +73,20 @@ def test_an_attempt_that_goes_on_elsewhere_is_evidence_too() -> None:
 
 def test_only_the_latest_ends_count() -> None:
     here, _ = ends([(0.01, True)] * 40 + [(1.0, False)] * 32, [(10.0, False)])
-    assert (here.own.failures, here.own.ends) == (0, 32)
+    assert (here.own().failures, here.own().ends) == (0, 32)
 
 
 def test_a_site_that_goes_takes_its_ends_with_it() -> None:
-    everyone = Tally()
+    everyone = Everyone()
     one, other = Ends(everyone), Ends(everyone)
     for each in (one, other):
         each.began(5.0)
         each.ended(2.0, failed=True)
     one.remove()
-    assert (everyone.failures, everyone.ends, everyone.taken, everyone.running) == (1, 1, 2_000_000, 1)
-    other.restore(one.window.numbers())
+    assert everyone.tally() == other.own() == Tally(1, 1, 2_000_000, 1, 5_000_000)
+    other.restore(one.latest)
     other.recount([])
-    assert (everyone.failures, everyone.ends, everyone.taken, everyone.running, everyone.began) == (0, 0, 0, 0, 0)
+    assert everyone.tally() == Tally()
 
 
 def test_failures_of_the_application_hibernate_a_black_hole_and_no_other() -> None:

@@ -15,6 +15,7 @@ from pilotage.engine.selection import (
     Underway,
     Woken,
 )
+from pilotage.engine.selection.black_holes import Tally
 from pilotage.engine.selection.causes import Cause
 from pilotage.engine.selection.status import Change
 from pilotage.model.site import Site
@@ -215,7 +216,7 @@ def test_a_site_that_left_takes_its_queue_times_and_its_ends_with_it() -> None:
     sites.remove("a")
     assert sites.queue_throttle_seconds == 3600.0
     everyone = sites._sites.everyone
-    assert (everyone.ends, everyone.running, everyone.began, everyone.sites) == (0, 0, 0, 1)
+    assert (everyone.tally(), everyone.sites) == (Tally(), 1)
 
 
 def test_what_is_told_of_an_unknown_site_changes_nothing() -> None:

@@ -28,7 +28,7 @@ from pilotage.engine.openings import Openings
 from pilotage.engine.parts import AttemptState, QueueClass, Reservations
 from pilotage.engine.places import PilotRequest, PilotState, SiteState
 from pilotage.engine.sanity import durable_state, sanity_check
-from pilotage.engine.selection import Change, Draws, Selection
+from pilotage.engine.selection import Change, Selection
 from pilotage.engine.selection.explaining import SiteWhy
 from pilotage.engine.selection.filters import described
 from pilotage.engine.settings import EngineSettings
@@ -83,7 +83,8 @@ class Engine:
         self.arrived: dict[str, float] = {}  # pilots that were only to show that they come, and how long they queued
         self.queued: list[AttemptState] = []  # bound attempts that were just submitted
         self.ask_again_at = math.inf  # when a timer has what found no site looked at again
-        self._draws = (0, 0)  # the decision of the latest draw, and how many were made for it
+        self._choices_n = 0  # the decision before which the latest choice of a site was made
+        self._choices = 0  # how many others were before it
         self.openings = Openings(self)
         self.fairness = Fairness(self)
         self.effects: list[Effect] = []
@@ -117,12 +118,13 @@ class Engine:
         self.openings.add_site(state)
         return state
 
-    def draw(self) -> Draws:
-        """Chance for one choice: it follows from the seed and the number of the next decision."""
-        n, count = self._draws
-        count = count + 1 if n == self.next_n else 0
-        self._draws = (self.next_n, count)
-        return Draws(self.settings.seed, self.next_n << 20 | count)
+    def next_choice(self) -> int:
+        """The number of one more choice, from which with the seed its chance follows: that of the next decision, and its own."""
+        if self._choices_n == self.next_n:
+            self._choices += 1
+        else:
+            self._choices_n, self._choices = self.next_n, 0
+        return self.next_n << 20 | self._choices
 
     def bring_plan(self, job: str, plan: JobPlan) -> None:
         """Lay a plan ready for the `JobRegistered` or `StageExpanded` that will be applied."""

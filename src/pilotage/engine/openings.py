@@ -143,12 +143,18 @@ class Openings:
         """The site that is chosen for one more of a class."""
         engine = self._engine
         pool = queue.pool or self.pool(queue)
-        avoid, prefer = self._indices(queue), -1
+        avoid: tuple[int, ...] = ()
+        prefer = -1
+        if queue.avoid:
+            avoid = self._indices(queue)
         if queue.prefer and (wished := engine.sites.get(queue.prefer)) is not None and not wished.removed:
             prefer = wished.index
-        found = self._selection.choose(engine.draw(), pool, engine.stamp, avoid, queue.unfit, prefer, queue.activity)
+        found = self._selection.choose(
+            engine.settings.seed, engine.next_choice(), pool, engine.stamp, avoid, queue.unfit, prefer, queue.activity
+        )
         if found is None:
-            self._ask_later(queue, pool, avoid)
+            if self._sites.trials or self._sites.asleep:
+                self._ask_later(queue, pool, avoid)
             return None
         place, woken, _ = found
         if woken is not None:
@@ -157,8 +163,6 @@ class Openings:
         return self._by_index[place.index]
 
     def _indices(self, queue: QueueClass) -> tuple[int, ...]:
-        if not queue.avoid:
-            return ()
         sites = self._engine.sites
         return tuple(site.index for name in queue.avoid if (site := sites.get(name)) is not None and not site.removed)
 

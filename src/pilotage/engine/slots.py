@@ -57,19 +57,19 @@ def vacate(engine: Engine, attempt: AttemptState, cause: Cause, node: str = "") 
         del site.bound[attempt.key]
     engine.openings.free(site, attempt.shape)
     pilot = engine.pilots.get(attempt.pilot)
-    changes = engine.selection.ended_at(
-        site.place,
-        cause,
-        engine.stamp,
-        attempt.created_at,
-        attempt.began_at if attempt.leased else None,
-        attempt.began_at - attempt.created_at if attempt.key and attempt.leased else None,
-        _activity(engine, attempt),
-        attempt.pilot,
-        node or (pilot.node if pilot is not None else ""),
-    )
-    if changes:
-        engine.changes += changes
+    plain = cause == "success" and attempt.leased and not attempt.key
+    if not plain or not engine.selection.went_well(site.place, attempt.began_at, engine.stamp):
+        engine.changes += engine.selection.ended_at(
+            site.place,
+            cause,
+            engine.stamp,
+            attempt.created_at,
+            attempt.began_at if attempt.leased else None,
+            attempt.began_at - attempt.created_at if attempt.key and attempt.leased else None,
+            _activity(engine, attempt),
+            attempt.pilot,
+            node or (pilot.node if pilot is not None else ""),
+        )
     if not site.restless:
         unsettle(engine, site)
     if attempt.submitting:
@@ -93,9 +93,12 @@ def hold(engine: Engine, attempt: AttemptState) -> None:
     if attempt.key:
         attempt.site.bound[attempt.key] = attempt
     selection, place = engine.selection, attempt.site.place
-    selection.created_at(place, attempt.created_at, _activity(engine, attempt))
-    if attempt.leased:
-        selection.began_at(place, attempt.began_at)
+    if attempt.leased and attempt.began_at == attempt.created_at and not selection.samples:
+        selection.started_at(place, attempt.began_at)
+    else:
+        selection.created_at(place, attempt.created_at, _activity(engine, attempt))
+        if attempt.leased:
+            selection.began_at(place, attempt.began_at)
     pilot = engine.pilots.get(attempt.pilot)
     if pilot is not None:
         pilot.take(attempt)

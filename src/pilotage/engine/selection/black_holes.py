@@ -7,11 +7,14 @@ the failures by itself would be the application's fault.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
+
+import msgspec
 
 from pilotage.engine.selection.causes import Cause
 from pilotage.engine.selection.settings import SelectionSettings
-from pilotage.engine.selection.windows import Window, microseconds
+from pilotage.engine.selection.windows import WINDOW, microseconds
 
 NAMES_MAX = 256
 """Of so many pilots or nodes of a site it is counted what fails there in a row: those where something failed latest."""
@@ -56,114 +59,150 @@ class Streaks:
         self.counted.pop(name, None)
 
 
-class Tally:
+class Tally(msgspec.Struct, frozen=True, gc=False):
     """Failures, ends and slot time, of one site or of all of them; whole numbers, times in microseconds."""
 
-    __slots__ = ("began", "ends", "failures", "running", "sites", "taken")
-
-    def __init__(self) -> None:
-        """Begin with nothing."""
-        self.sites = 0
-        self.failures = 0
-        self.ends = 0
-        self.taken = 0  # slot time of what ended
-        self.running = 0
-        self.began = 0  # the sum of when what runs began
+    failures: int = 0
+    ends: int = 0
+    taken: int = 0  # slot time of what ended
+    running: int = 0
+    began: int = 0  # the sum of when what runs began
 
     def slot_time(self, now: int) -> int:
         """The slot time of what ended and of what runs: a slow attempt that goes on is evidence too."""
         return self.taken + max(0, self.running * now - self.began)
 
+    def changed(self, before: Tally, after: Tally) -> Tally:
+        """The sum when one of its parts has changed."""
+        return Tally(
+            self.failures + after.failures - before.failures,
+            self.ends + after.ends - before.ends,
+            self.taken + after.taken - before.taken,
+            self.running + after.running - before.running,
+            self.began + after.began - before.began,
+        )
+
+
+NOTHING = Tally()
+
+
+class Everyone:
+    """All sites together: how many there are, and the sum of their tallies, which is made when somebody asks."""
+
+    __slots__ = ("_stale", "_sum", "sites")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.sites = 0
+        self._sum = NOTHING
+        self._stale: list[Ends] = []  # where something happened since somebody asked
+
+    def note(self, ends: Ends) -> None:
+        """Something happened at a site; told once until somebody asks."""
+        self._stale.append(ends)
+
+    def tally(self) -> Tally:
+        """The sum of all, as things stand."""
+        stale, self._stale = self._stale, []
+        for ends in stale:
+            before, after = ends.told, ends.tell()
+            self._sum = self._sum.changed(before, after)
+        return self._sum
+
 
 class Ends:
-    """The latest ends of attempts at a site, which are counted for the site and for all of them together."""
+    """The latest ends of attempts at a site, and what runs there.
 
-    __slots__ = ("_everyone", "own", "window")
+    Attempts end all the time and it is seldom asked what that comes to: only what must be is counted when one does.
+    """
 
-    def __init__(self, everyone: Tally) -> None:
+    __slots__ = ("_began", "_everyone", "_stale", "latest", "running", "told")
+
+    def __init__(self, everyone: Everyone) -> None:
         """Begin with none."""
         self._everyone = everyone
-        self.own = Tally()
-        self.window = Window()  # the slot time of each end and 1 more, negative where it failed
+        self._stale = False  # all of them have another tally of it
+        self.told = NOTHING  # the tally of it that all of them have
+        self.latest: deque[int] = deque(maxlen=WINDOW)  # the slot time of each and 1 more, negative where it failed
+        self.running = 0
+        self._began = 0  # the sum of when what runs began
 
     def began(self, at: float) -> None:
         """An attempt takes a slot."""
-        self._run(1, microseconds(at))
+        self.running += 1
+        self._began += round(at * 1e6)
+        if not self._stale:
+            self._note()
 
     def left(self, began_at: float) -> None:
         """It leaves it."""
-        if self.own.running:
-            self._run(-1, microseconds(began_at))
+        if self.running:
+            self.running -= 1
+            self._began -= round(began_at * 1e6)
+        if not self._stale:
+            self._note()
 
     def recount(self, began_at: Iterable[float]) -> None:
         """These take slots, whatever was thought: since when each does."""
         times = [microseconds(each) for each in began_at]
-        for tally in (self._everyone, self.own):
-            tally.running += len(times) - self.own.running
-            tally.began += sum(times) - self.own.began
+        self.running, self._began = len(times), sum(times)
+        self._note()
 
     def ended(self, seconds: float, *, failed: bool) -> None:
         """An attempt ended, well or by somebody's fault, after so much time in its slot."""
         size = microseconds(max(0.0, seconds)) + 1
-        self._push(-size if failed else size)
+        self.latest.append(-size if failed else size)
+        self._note()
 
     def succeeded(self, began_at: float, at: float) -> None:
         """An attempt leaves its slot, and ended well: `left` and `ended` in one."""
-        everyone, own, began = self._everyone, self.own, microseconds(began_at)
-        if own.running:
-            everyone.running -= 1
-            own.running -= 1
-            everyone.began -= began
-            own.began -= began
-        self._push(microseconds(max(0.0, at - began_at)) + 1)
+        if self.running:
+            self.running -= 1
+            self._began -= round(began_at * 1e6)
+        self.latest.append(round((at - began_at) * 1e6) + 1 if at > began_at else 1)
+        if not self._stale:
+            self._note()
 
     def clear(self) -> None:
         """What was is forgotten: the site has proved that it works."""
-        for number in self.window.numbers():
-            self._count(number, -1)
-        self.window = Window()
+        self.latest.clear()
+        self._note()
 
     def restore(self, numbers: Iterable[int]) -> None:
-        """Have these ends, as the window gave them."""
+        """Have these ends, as `latest` gave them."""
         self.clear()
-        for number in numbers:
-            self._push(number)
+        self.latest.extend(numbers)
 
     def remove(self) -> None:
         """The site goes, and all of this with it."""
         self.clear()
         self.recount(())
+        self._everyone.tally()
 
-    def _push(self, number: int) -> None:
-        gone = self.window.push(number)
-        self._count(number, 1)
-        if gone is not None:
-            self._count(gone, -1)
+    def own(self) -> Tally:
+        """What it comes to."""
+        latest = self.latest
+        failures = sum(number < 0 for number in latest)
+        taken = sum(map(abs, latest)) - len(latest)
+        return Tally(failures, len(latest), taken, self.running, self._began)
 
-    def _count(self, number: int, sign: int) -> None:
-        everyone, own = self._everyone, self.own
-        everyone.ends += sign
-        own.ends += sign
-        if number < 0:
-            everyone.failures += sign
-            own.failures += sign
-            number = -number
-        taken = sign * (number - 1)
-        everyone.taken += taken
-        own.taken += taken
+    def tell(self) -> Tally:
+        """The same, which all of them take notice of."""
+        self._stale = False
+        self.told = self.own()
+        return self.told
 
-    def _run(self, sign: int, at: int) -> None:
-        everyone, own = self._everyone, self.own
-        everyone.running += sign
-        own.running += sign
-        everyone.began += sign * at
-        own.began += sign * at
+    def _note(self) -> None:
+        if not self._stale:
+            self._stale = True
+            self._everyone.note(self)
 
     def black_hole(self, now: float, settings: SelectionSettings) -> str:
         """Why the site is a black hole, in words; nothing where it is none, or nobody can tell."""
-        own, everyone, moment = self.own, self._everyone, microseconds(now)
+        own, moment = self.own(), microseconds(now)
         if own.failures < settings.black_hole_failures or own.failures < settings.black_hole_share * own.ends:
             return ""
+        everyone = self._everyone.tally()
         elsewhere = everyone.slot_time(moment) - own.slot_time(moment)
         if elsewhere <= 0:
             return ""  # without another site there is nothing to compare with

@@ -23,6 +23,7 @@ class Happenings:
         self.settings = settings or SelectionSettings()
         self._sites = Sites(self.settings, observed_queue_seconds)
         self.samples = self.settings.policy == "thompson"  # nobody else asks for evidence by activity
+        self._draws_once = self.settings.policy in ("weighted-random", "uniform")
 
     # --- operations that are scored -------------------------------------------------------------------------------------
 
@@ -86,6 +87,13 @@ class Happenings:
         if self.samples:
             place.arms.of(activity).began(at)
 
+    def started_at(self, place: Place, at: float) -> None:
+        """It was handed over and takes a slot, as with pilots, where no evidence by activity is kept."""
+        place.live += 1
+        place.ends.began(at)
+        if not place.proved and place.trial_until is None and place.sleep is None:
+            self._sites.try_until(place, at + self.settings.trial_seconds)
+
     def attempt_began(self, site: str, *, at: float, queued_seconds: float | None = None) -> None:
         """It takes a slot; how long it was in the queue of the site, where it was in one of its own."""
         if (place := self._sites.by_name.get(site)) is not None:
@@ -133,18 +141,6 @@ class Happenings:
         """The same, for who has the place at hand."""
         if place.live:
             place.live -= 1
-        if (
-            cause == "success"
-            and began_at is not None
-            and queued_seconds is None
-            and place.is_well
-            and not self.samples
-        ):
-            # What mostly happens, in one go: the same as what follows.
-            place.ends.succeeded(began_at, at)
-            place.score.succeeded()
-            self._sites.scored(place)
-            return []
         if began_at is not None:
             place.ends.left(began_at)
         succeeded = cause == "success"
@@ -166,6 +162,27 @@ class Happenings:
         if succeeded:
             return changes + self._succeeded(place, at=at, queued_seconds=queued_seconds)
         return changes + self._failed(place, cause, at=at)
+
+    def went_well(self, place: Place, began_at: float, at: float) -> bool:
+        """An attempt that was in no queue succeeded, as most do; False, and nothing is done, where `ended_at` must be told."""
+        if (
+            place.sleep is not None
+            or not place.proved
+            or self.samples
+            or place.canary
+            or place.times
+            or place.pilots.counted
+            or place.nodes.counted
+        ):
+            return False
+        if place.live:
+            place.live -= 1
+        place.ends.succeeded(began_at, at)
+        score = place.score
+        score.succeeded()
+        if score.known_grade is None:
+            self._sites.scored(place)
+        return True
 
     def succeeded_late(self, site: str, *, at: float) -> list[Change]:
         """An attempt of which the end was told already, because nobody waited for it any more, did succeed."""
@@ -297,7 +314,7 @@ class Happenings:
         if place.sleep is not None:
             earned = self.settings.woken_score if score is None else score
             return [self._sites.wake(place, "probe-passed", message or "a probe passed", score=earned, canary=True)]
-        if score is not None and not place.live and not len(place.ends.window):
+        if score is not None and not place.live and not place.ends.latest:
             place.score.reset(score)
             self._sites.touch(place)
         return []

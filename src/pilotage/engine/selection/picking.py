@@ -106,10 +106,10 @@ def indices_of(sites: Sites, names: Collection[str]) -> set[int]:
 
 def _drawn(sites: Sites, pool: Pool, draws: Draws, *, now: float, activity: str) -> int | None:
     settings = sites.settings
-    if settings.policy == "best" or pool.counts[CANDIDATE] == 1:
+    if settings.policy == "first" or pool.counts[CANDIDATE] == 1:
+        return pool.weights.first()
+    if settings.policy == "best":
         return pool.weights.best()
-    if settings.policy == "first":
-        return next(iter(pool.weights.some(1)), None)
     if settings.policy != "thompson":
         return pool.weights.pick(draws.uniform())
     compared = _compared(pool, draws, settings.thompson_looked_at)

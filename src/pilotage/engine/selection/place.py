@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from pilotage.engine.selection.black_holes import Ends, Streaks, Tally
+from pilotage.engine.selection.black_holes import Ends, Everyone, Streaks
 from pilotage.engine.selection.filters import SiteDescription
 from pilotage.engine.selection.queue_times import median_seconds
 from pilotage.engine.selection.room import Room, room_of
@@ -77,10 +77,11 @@ class Place:
         "trial_until",
         "used",
         "waits",
+        "weight",
     )
 
     def __init__(
-        self, description: SiteDescription, *, index: int, settings: SelectionSettings, everyone: Tally
+        self, description: SiteDescription, *, index: int, settings: SelectionSettings, everyone: Everyone
     ) -> None:
         """A site that nothing has happened at."""
         self.name = description.name
@@ -103,6 +104,7 @@ class Place:
         self.slots: dict[int, int] = {}  # shape → how many of it the live pilots hold at once
         self.rooms: dict[int, int] = {}  # shape → how many there may be, where it was asked since something changed
         self.grade = self.score.grade  # as pools have it
+        self.weight = 1  # likewise
         self.waits = Window()
         self.ends = Ends(everyone)
         self.arms = Arms(settings)
@@ -132,23 +134,21 @@ class Place:
 
     def has_room(self, shape: int, *, score: float | None = None) -> bool:
         """Whether one more of a shape may be reserved."""
-        if self.answers and not self.canary and not self.used.get(shape):
-            return True  # where nothing is, there is always room for one
+        used = self.used.get(shape, 0)
         if self.canary or score is not None:
-            return self.used.get(shape, 0) < self.room(shape, score=score).limit
+            return used < self.room(shape, score=score).limit
+        if not used:
+            return self.answers  # where nothing is, there is always room for one
         room = self.rooms.get(shape)
         if room is None:
             room = self.rooms[shape] = self.room(shape).limit
-        return self.used.get(shape, 0) < room
+        return used < room
 
-    @property
-    def is_well(self) -> bool:
-        """Whether one more success changes nothing but its score and its ends."""
-        return (
-            self.sleep is None
-            and self.proved
-            and not (self.canary or self.times or self.pilots.counted or self.nodes.counted)
-        )
+    def keeps_room(self, before: int) -> bool:
+        """Whether its score has changed nothing of its room: with pilots no TScore above 1 makes more of it."""
+        if before < 0 or self.score.grade < 0 or self.description.site.mode != "pilots":
+            return False
+        return all(map(self.slots.get, self.rooms))
 
     @property
     def failing(self) -> bool:
@@ -170,7 +170,7 @@ class Place:
             canary=self.canary,
             placed=self.placed,
             waits=self.waits.numbers(),
-            ends=self.ends.window.numbers(),
+            ends=tuple(self.ends.latest),
             arms=self.arms.evidence(),
             pilots=self.pilots.counts(),
             nodes=self.nodes.counts(),

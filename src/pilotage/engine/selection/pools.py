@@ -7,7 +7,6 @@ asked, so what happens costs nothing for pools that nobody asks.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Protocol
 
 from pilotage.engine.selection.filters import Asked, SiteDescription, allows
 from pilotage.engine.selection.place import Place
@@ -18,45 +17,40 @@ REFUSED, CANDIDATE, HIBERNATED, OVERLOADED = range(4)
 NAMES = ("", "candidate", "hibernated", "overloaded")
 
 
-class WeightOf(Protocol):
-    """What a site that can be picked weighs."""
-
-    def __call__(self, place: Place) -> int:
-        """At least 1."""
-
-
 class Changes:
     """The sites at which something happened, by index, in order."""
 
-    __slots__ = ("_indices", "_read", "start")
+    __slots__ = ("_indices", "_kept_max", "_read", "end", "start")
 
     def __init__(self) -> None:
         """Begin with none."""
         self._indices: list[int] = []
+        self._kept_max = 1024
         self.start = 0  # the position of the first that is kept
+        self.end = 0  # the position after the last
         self._read = 0  # no pool has read further
 
-    @property
-    def end(self) -> int:
-        """The position after the last."""
-        return self.start + len(self._indices)
+    def allow_for(self, sites: int) -> None:
+        """There are so many sites: whoever is behind by more than twice that had better look at all of them."""
+        self._kept_max = max(1024, 2 * sites)
 
-    def note(self, place: Place, sites: int) -> None:
+    def note(self, place: Place) -> None:
         """Something happened at a site; once is enough until somebody has read it."""
         if place.logged >= self._read:
             return
-        if len(self._indices) > max(1024, 2 * sites):
-            self.start = self._read = (
-                self.end
-            )  # whoever is behind looks at every site, which is no more than to read all this
+        if len(self._indices) > self._kept_max:
+            self.start = self._read = self.end  # whoever is behind looks at every site, which is no more to read
             self._indices.clear()
         place.logged = self.end
+        self.end += 1
         self._indices.append(place.index)
 
     def since(self, position: int) -> Collection[int] | None:
         """The sites from a position on, each once; None where that is too long ago."""
         self._read = self.end
-        return set(self._indices[position - self.start :]) if position >= self.start else None
+        if position < self.start:
+            return None
+        return self._indices[-1:] if position == self.end - 1 else set(self._indices[position - self.start :])
 
 
 class Pool:
@@ -65,12 +59,12 @@ class Pool:
     __slots__ = (
         "_allowed",
         "_awake",
-        "_position",
         "_seen",
         "asked",
         "asleep",
         "awake",
         "counts",
+        "position",
         "shape",
         "status",
         "weights",
@@ -88,21 +82,44 @@ class Pool:
         self._seen: list[SiteDescription | None] = []
         self._allowed = bytearray()
         self._awake = bytearray()
-        self._position = -1
+        self.position = -1  # in the list of changes
 
-    def refresh(self, places: list[Place | None], changes: Changes, weight_of: WeightOf) -> None:
+    def refresh(self, places: list[Place | None], changes: Changes) -> None:
         """Take notice of what happened since it was last asked."""
-        if self._position == changes.end:
+        if self.position == changes.end:
             return
-        if more := len(places) - len(self._seen):
-            self._seen += [None] * more
-            for flags in (self.status, self._allowed, self._awake):
-                flags.extend(bytes(more))
-            self.counts[REFUSED] += more
-        changed = changes.since(self._position)
+        if len(places) != len(self._seen):
+            self._widen(len(places) - len(self._seen))
+        changed = changes.since(self.position)
+        shape, statuses, counts = self.shape, self.status, self.counts
         for index in range(len(places)) if changed is None else changed:
-            self._look(places[index], index, weight_of)
-        self._position = changes.end
+            place = places[index]
+            if (
+                place is None
+                or place.sleep is not None
+                or not place.answers
+                or not self._awake[index]
+                or self._seen[index] is not place.description
+            ):
+                self._look(place, index)
+                continue
+            # As it mostly is: all that can have changed is whether it has room, and its weight.
+            if place.has_room(shape):
+                status, weight = CANDIDATE, place.weight
+            else:
+                status, weight = OVERLOADED, 0
+            if (before := statuses[index]) != status:
+                statuses[index] = status
+                counts[before] -= 1
+                counts[status] += 1
+            self.weights[index] = weight
+        self.position = changes.end
+
+    def _widen(self, more: int) -> None:
+        self._seen += [None] * more
+        for flags in (self.status, self._allowed, self._awake):
+            flags.extend(bytes(more))
+        self.counts[REFUSED] += more
 
     def allowed(self, index: int) -> bool:
         """Whether a site could do what is asked."""
@@ -112,7 +129,7 @@ class Pool:
         """Whether there is hope in a site: it could do it, answers, and does not sleep."""
         return bool(self._awake[index])
 
-    def _look(self, place: Place | None, index: int, weight_of: WeightOf) -> None:
+    def _look(self, place: Place | None, index: int) -> None:
         description = None if place is None else place.description
         if self._seen[index] is not description:
             self._seen[index] = description
@@ -123,7 +140,7 @@ class Pool:
             if place.sleep is not None:
                 status = HIBERNATED
             elif place.has_room(self.shape):
-                status, weight = CANDIDATE, weight_of(place)
+                status, weight = CANDIDATE, place.weight
             else:
                 status = OVERLOADED
         if awake != self._awake[index]:

@@ -41,7 +41,7 @@ def graded(grade: int) -> float:
 class Score:
     """One site's score: what it earned, within floor and ceiling, and the load of what is under way."""
 
-    __slots__ = ("_earned", "_grade", "_loads", "_scale", "_settings", "_tscore", "_underway")
+    __slots__ = ("_above", "_below", "_earned", "_loads", "_scale", "_settings", "_underway", "known_grade")
 
     def __init__(self, settings: SelectionSettings, earned: float) -> None:
         """Begin with an initial score and nothing under way."""
@@ -50,8 +50,8 @@ class Score:
         self._scale = settings.tscore_b * math.log(settings.score_high_cap) / math.pi
         self._underway: dict[Operation, int] = {"submission": 0, "transfer": 0, "file-operation": 0}
         self._earned = self._bounded(earned)
-        self._tscore: float | None = None  # until it is asked for
-        self._grade: int | None = None
+        self.known_grade: int | None = None  # the grade, unless it may have changed since it was last asked for
+        self._above = self._below = 0.0  # the grade stays as long as what was earned is between these
 
     @property
     def earned(self) -> float:
@@ -76,25 +76,34 @@ class Score:
     @property
     def tscore(self) -> float:
         """What weight and room follow from."""
-        if self._tscore is None:
-            self._tscore = tscore(self.value, self._settings)
-        return self._tscore
+        return tscore(self.value, self._settings)
 
     @property
     def grade(self) -> int:
         """TScore as a grade, which follows from the score alone."""
-        if self._grade is None:
-            self._grade = self._graded()
-        return self._grade
+        grade = self.known_grade
+        if grade is None:
+            grade = self.known_grade = self._graded(self.value if self._loads else self._earned)
+            if self._loads:
+                self._above = self._below = 0.0
+            else:
+                # A hair less than the score where a grade begins: who comes so close has it worked out.
+                self._above, self._below = self._begins(grade) + 1e-6, self._begins(grade + 1) - 1e-6
+        return grade
 
-    def _graded(self) -> int:
-        score = self.value if self._loads else self._earned
+    def _graded(self, score: float) -> int:
         return round(GRADES * self._scale * math.atan(self._settings.tscore_c * score))
+
+    def _begins(self, grade: int) -> float:
+        """The score from which on a grade is given."""
+        angle = (grade - 0.5) / (GRADES * self._scale)
+        if abs(angle) >= math.pi / 2:
+            return math.copysign(math.inf, angle)
+        return math.tan(angle) / self._settings.tscore_c
 
     def grade_with(self, earned: float) -> int:
         """The grade as it would be if it had earned something else."""
-        score = self._bounded(self._bounded(earned) + self.load)
-        return round(GRADES * self._scale * math.atan(self._settings.tscore_c * score))
+        return self._graded(self._bounded(self._bounded(earned) + self.load))
 
     def underway(self, operation: Operation) -> int:
         """How many of an operation are under way."""
@@ -103,7 +112,7 @@ class Score:
     def reset(self, earned: float) -> None:
         """Begin anew, as hibernating and waking do; what is under way stays."""
         self._earned = self._bounded(earned)
-        self._tscore = self._grade = None
+        self.known_grade = None
 
     def dropped(self, operation: Operation) -> None:
         """Nobody will hear how an operation ended: its load is returned, and that is all."""
@@ -114,7 +123,7 @@ class Score:
         count = max(0, count)
         self._loads += count - self._underway[operation]
         self._underway[operation] = count
-        self._tscore = self._grade = None
+        self.known_grade = None
 
     def began(self, operation: Operation) -> None:
         """Take the load of an operation that begins."""
@@ -155,9 +164,9 @@ class Score:
             earned = settings.score_ceiling
         elif earned < settings.score_floor:
             earned = settings.score_floor
-        if earned != self._earned:
-            self._earned = earned
-            self._tscore = self._grade = None
+        self._earned = earned
+        if not self._above < earned < self._below:
+            self.known_grade = None
 
     def _bounded(self, score: float) -> float:
         return min(self._settings.score_ceiling, max(self._settings.score_floor, score))

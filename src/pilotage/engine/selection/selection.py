@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from pilotage.engine.selection.draws import Draws
+from pilotage.engine.selection.draws import Draws, drawn
 from pilotage.engine.selection.explaining import ChoiceWhy, SiteWhy, explain_choice, explain_site
 from pilotage.engine.selection.filters import Asked, SiteDescription
 from pilotage.engine.selection.happenings import Happenings
@@ -136,7 +136,8 @@ class Selection(Happenings):
 
     def choose(
         self,
-        draws: Draws,
+        seed: int,
+        decision: int,
         pool: Pool,
         now: float,
         avoid: Collection[int] = (),
@@ -144,11 +145,23 @@ class Selection(Happenings):
         prefer: int = -1,
         activity: str = "",
     ) -> tuple[Place, Woken | None, bool] | None:
-        """As `pick`, for who knows sites by their indices and asks very often."""
+        """As `pick` with the draws of a seed and a decision, for who knows sites by their indices and asks very often."""
         sites = self._sites
-        if sites.has_trials:
+        if sites.trials:
             sites.end_trials(now)
-        sites.refresh(pool)
+        if pool.position != sites.changes.end:
+            pool.refresh(sites.places, sites.changes)
+        if prefer < 0 and not avoid and not unfit:
+            # What mostly happens, in short: the same as what follows.
+            _, candidates, hibernated, _ = pool.counts
+            if not candidates:
+                if not hibernated:
+                    return None
+            elif candidates == 1 or self._draws_once:
+                index = pool.weights.first() if candidates == 1 else pool.weights.pick(drawn(seed, decision))
+                if index is not None and (place := sites.places[index]) is not None:
+                    return place, None, False
+        draws = Draws(seed, decision)
         return choose(sites, pool, draws, now=now, avoid=avoid, unfit=unfit, prefer=prefer, activity=activity)
 
     def choose_again_at(
@@ -156,7 +169,7 @@ class Selection(Happenings):
     ) -> float | None:
         """When to ask again where nothing could be chosen, besides when something happens; None: only then."""
         sites = self._sites
-        if not sites.has_trials and not len(sites.asleep):
+        if not sites.trials and not len(sites.asleep):
             return None
         trial = sites.end_trials(now)
         sites.refresh(pool)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
-from pilotage.engine.selection.black_holes import Tally
+from pilotage.engine.selection.black_holes import Everyone
 from pilotage.engine.selection.filters import Asked, SiteDescription
 from pilotage.engine.selection.place import Place, Standing
 from pilotage.engine.selection.pools import Changes, Pool
@@ -25,14 +25,12 @@ class Sites:
         self.by_name: dict[str, Place] = {}
         self.asleep = SleepQueue()
         self.queue_times = QueueTimes(settings, observed_queue_seconds)
-        self.everyone = Tally()
+        self.everyone = Everyone()
         self.changes = Changes()
         self.listener: Callable[[Place], None] | None = (
             None  # is told where something changed that may be for the better
         )
-        self._trials: list[
-            tuple[float, int]
-        ] = []  # a heap: until when, and the index; who is tried anew is in it twice
+        self.trials: list[tuple[float, int]] = []  # a heap: until when, and the index; who is tried anew is in it twice
         self._weighted = settings.policy != "uniform"
         self._pools: dict[tuple[int, Asked], Pool] = {}
 
@@ -69,12 +67,13 @@ class Sites:
         if place.sleep is not None:
             self.asleep.add(place.index, place.sleep.order)
         if place.trial_until is not None:
-            heappush(self._trials, (place.trial_until, place.index))
+            heappush(self.trials, (place.trial_until, place.index))
         self.touch(place)
 
     def _count_sites(self) -> None:
         """A site that is alone is not on trial: with another it is, and without it no more."""
         self.everyone.sites = len(self.by_name)
+        self.changes.allow_for(len(self.places))
         if len(self.by_name) <= 2:
             for place in self.by_name.values():
                 self.touch(place)
@@ -84,7 +83,7 @@ class Sites:
         if not self.settings.trial_room:
             return
         place.trial_until = time
-        heappush(self._trials, (time, place.index))
+        heappush(self.trials, (time, place.index))
 
     def prove(self, place: Place) -> None:
         """The trial of a site is over."""
@@ -92,14 +91,9 @@ class Sites:
         place.trial_until = None
         self.touch(place)
 
-    @property
-    def has_trials(self) -> bool:
-        """Whether the time of a trial may come."""
-        return bool(self._trials)
-
     def end_trials(self, now: float) -> float | None:
         """End the trials whose time has come; when the next one does."""
-        trials = self._trials
+        trials = self.trials
         while trials:
             time, index = trials[0]
             place = self.places[index]
@@ -113,15 +107,26 @@ class Sites:
     def touch(self, place: Place) -> None:
         """Something happened there."""
         place.rooms.clear()
-        place.grade = place.score.grade
-        self.changes.note(place, len(self.places))
+        self._grade(place)
+        self.changes.note(place)
         if self.listener is not None:
             self.listener(place)
 
     def scored(self, place: Place) -> None:
         """Its score changed: that matters where its grade has, from which its weight and its room follow."""
-        if place.score.grade != place.grade:
+        before = place.grade
+        if place.score.grade == before:
+            return
+        if place.keeps_room(before):
+            self._grade(place)
+            self.changes.note(place)
+        else:
             self.touch(place)
+
+    def _grade(self, place: Place) -> None:
+        grade = place.grade = place.score.grade
+        if self._weighted:
+            place.weight = weight_of_grade(grade)
 
     def use(self, place: Place, shape: int) -> None:
         """One more of a shape is reserved or under way."""
@@ -130,16 +135,19 @@ class Sites:
             place.placed += 1
         elif (room := place.rooms.get(shape)) is not None and used < room:
             return
-        self.changes.note(place, len(self.places))
+        self.changes.note(place)
 
     def free(self, place: Place, shape: int) -> bool:
         """One less; whether there is room again."""
-        used = place.used[shape] = max(0, place.used.get(shape, 0) - 1)
+        used = place.used.get(shape, 0) - 1
+        if used < 0:
+            used = 0
+        place.used[shape] = used
         if place.canary:
             place.placed = max(0, place.placed - 1)
         elif (room := place.rooms.get(shape)) is not None and used != room - 1:
             return False
-        self.changes.note(place, len(self.places))
+        self.changes.note(place)
         return True
 
     def hibernate(self, place: Place, reason: SleepReason, message: str, *, at: float) -> Hibernated:
@@ -176,7 +184,7 @@ class Sites:
 
     def refresh(self, pool: Pool) -> None:
         """Bring a pool up to date."""
-        pool.refresh(self.places, self.changes, self.weight)
+        pool.refresh(self.places, self.changes)
 
     def forget(self, asked: Asked, shape: int) -> None:
         """Nobody asks for this any more."""
@@ -185,10 +193,6 @@ class Sites:
     def pools(self) -> list[Pool]:
         """The sites for everything that was asked, up to date."""
         return [self.pool(asked, shape) for shape, asked in list(self._pools)]
-
-    def weight(self, place: Place) -> int:
-        """What a candidate weighs."""
-        return weight_of_grade(place.grade) if self._weighted else 1
 
     def _leave_queue(self, place: Place) -> None:
         if place.sleep is not None:

@@ -6,11 +6,14 @@ subtracts the score of a site from a sum to which its TScore was added, so its s
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from itertools import pairwise
 
 from pilotage.engine.selection.scores import graded
 
 SCALE = 1 << 20
+_BITS = 4
+_FANOUT = 1 << _BITS  # of these one is found by walking: fewer make more levels, more a longer walk
 
 
 def weight_of(tscore: float) -> int:
@@ -29,89 +32,113 @@ def weight_of_grade(grade: int) -> int:
 _WEIGHTS: dict[int, int] = {}  # of a few hundred grades, as they come up
 
 
+def _levels_of(weights: list[int], joined: Callable[[list[int]], int]) -> list[list[int]]:
+    """The weights, and so many of each level joined into one of the next, up to a level that is walked through."""
+    levels = [weights + [0] * (-len(weights) % _FANOUT)]
+    while len(below := levels[-1]) > _FANOUT:
+        above = [joined(below[at : at + _FANOUT]) for at in range(0, len(below), _FANOUT)]
+        levels.append(above + [0] * (-len(above) % _FANOUT))
+    return levels
+
+
 class Weights:
     """A weight for each index; 0 where it may not be picked."""
 
-    __slots__ = ("_largest", "_size", "_sums")
+    __slots__ = ("_down", "_largest", "_levels", "total")
 
     def __init__(self, count: int = 0) -> None:
         """Begin with nothing but zeros."""
-        self._size = 1
-        while self._size < count:
-            self._size *= 2
-        self._sums = [0] * (2 * self._size)
-        self._largest = [0] * (2 * self._size)
+        self.total = 0  # the sum of all
+        self._levels: list[list[int]] = []  # the weights, the sums of so many of them each, the sums of those
+        self._down: list[list[int]] = []  # the same from the top
+        self._largest: list[list[int]] | None = None  # likewise the largest instead of the sums, once somebody asked
+        self._lay_out([0] * count)
 
-    @property
-    def total(self) -> int:
-        """The sum of all."""
-        return self._sums[1]
+    def _lay_out(self, weights: list[int]) -> None:
+        self._levels = _levels_of(weights, sum)
+        self._down = self._levels[::-1]
+        if self._largest is not None:
+            self._largest = _levels_of(weights, max)
 
     def __getitem__(self, index: int) -> int:
-        return self._sums[self._size + index] if index < self._size else 0
+        weights = self._levels[0]
+        return weights[index] if index < len(weights) else 0
 
     def __setitem__(self, index: int, weight: int) -> None:
-        if index >= self._size:
-            self._grow(index + 1)
-        sums, largest = self._sums, self._largest
-        node = self._size + index
-        if sums[node] == weight:
+        weights = self._levels[0]
+        if index >= len(weights):
+            self._lay_out(weights + [0] * max(index + 1 - len(weights), len(weights)))
+            weights = self._levels[0]
+        change = weight - weights[index]
+        if not change:
             return
-        sums[node] = largest[node] = weight
-        node //= 2
-        while node:
-            left, right = 2 * node, 2 * node + 1
-            sums[node] = sums[left] + sums[right]
-            largest[node] = max(largest[left], largest[right])
-            node //= 2
+        self.total += change
+        at = index
+        for sums in self._levels:
+            sums[at] += change
+            at >>= _BITS
+        if self._largest is not None:
+            self._note_largest(self._largest, index, weight)
 
-    def _grow(self, count: int) -> None:
-        wider = Weights(max(count, 2 * self._size))
-        half = wider._size
-        for tree, old in ((wider._sums, self._sums), (wider._largest, self._largest)):
-            tree[half : half + self._size] = old[self._size :]
-        for node in range(half - 1, 0, -1):
-            wider._sums[node] = wider._sums[2 * node] + wider._sums[2 * node + 1]
-            wider._largest[node] = max(wider._largest[2 * node], wider._largest[2 * node + 1])
-        self._size, self._sums, self._largest = wider._size, wider._sums, wider._largest
+    def _note_largest(self, levels: list[list[int]], index: int, weight: int) -> None:
+        levels[0][index] = weight
+        for below, above in pairwise(levels):
+            index >>= _BITS
+            above[index] = max(below[index << _BITS : (index + 1) << _BITS])
 
     def pick(self, draw: float) -> int | None:
         """The index that a number from 0 up to 1 falls on, each as probable as its weight; None where all are 0."""
+        total = self.total
+        if not total:
+            return None
+        target = min(int(draw * total), total - 1)
+        at = 0
+        for sums in self._down:
+            at <<= _BITS
+            while target >= (here := sums[at]):
+                target -= here
+                at += 1
+        return at
+
+    def first(self) -> int | None:
+        """The first index with a weight; None where all are 0."""
         if not self.total:
             return None
-        target = min(int(draw * self.total), self.total - 1)
-        node = 1
-        while node < self._size:
-            node *= 2
-            if target >= self._sums[node]:
-                target -= self._sums[node]
-                node += 1
-        return node - self._size
+        at = 0
+        for sums in self._down:
+            at <<= _BITS
+            while not sums[at]:
+                at += 1
+        return at
 
     def best(self) -> int | None:
         """The index with the largest weight, the first of them; None where all are 0."""
-        largest = self._largest
-        if not largest[1]:
+        if not self.total:
             return None
-        node = 1
-        while node < self._size:
-            node *= 2
-            if largest[node] < largest[node + 1]:
-                node += 1
-        return node - self._size
+        if self._largest is None:
+            self._largest = _levels_of(self._levels[0], max)
+        at = 0
+        for largest in reversed(self._largest):
+            at <<= _BITS
+            block = largest[at : at + _FANOUT]
+            at += block.index(max(block))
+        return at
 
     def some(self, count: int) -> list[int]:
         """The first indices with a weight, at most so many."""
         found: list[int] = []
-        nodes = [1]
+        nodes = [(len(self._levels) - 1, 0, len(self._down[0]))]
         while nodes and len(found) < count:
-            node = nodes.pop()
-            if not self._sums[node]:
+            level, begin, end = nodes.pop()
+            sums = self._levels[level]
+            at = next((each for each in range(begin, end) if sums[each]), end)
+            if at == end:
                 continue
-            if node >= self._size:
-                found.append(node - self._size)
+            nodes.append((level, at + 1, end))
+            if level:
+                nodes.append((level - 1, at << _BITS, (at + 1) << _BITS))
             else:
-                nodes += (2 * node + 1, 2 * node)
+                found.append(at)
         return found
 
     def without(self, indices: Collection[int]) -> Hidden:
