@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     every = list(cells())
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         found = dict(zip(every, pool.map(summary_in, every, [asked.seeds] * len(every)), strict=True))
-    told: Found = {tuple(cell): summary for cell, summary in found.items()}
+    told: Found = {(*cell,): summary for cell, summary in found.items()}
     print(tables(told))
     if asked.write:
         before, begin, rest = PAGE.read_text().partition("<!-- figures -->\n")

@@ -203,7 +203,7 @@ def probed(engine: Engine, site: SiteState, *, passed: bool, seconds: float, mes
 
 def _first_score(engine: Engine, site: SiteState, seconds: float) -> float | None:
     """What a probe thinks of a new site of which nobody said what it is worth: the sooner it came, the more."""
-    if site.site.initial_score is not None or site.place.live or len(site.place.ends.window):
+    if site.site.initial_score is not None or site.place.live or site.place.ends.latest:
         return None
     selection = engine.selection
     return selection.settings.recovered_score * max(0.0, 1.0 - seconds / selection.queue_throttle_seconds)

@@ -198,10 +198,7 @@ def displace(engine: Engine, queue: QueueClass) -> SiteState | None:
 
 def _any_below(counts: Mapping[tuple[int, Level], Reservations], shape: int, level: Level) -> bool:
     """Whether anything of a shape is reserved below a level."""
-    for (alike, below), reserved in counts.items():
-        if reserved.count and alike == shape and below > level:
-            return True
-    return False
+    return any(each.count and alike == shape and below > level for (alike, below), each in counts.items())
 
 
 def pull(engine: Engine) -> None:

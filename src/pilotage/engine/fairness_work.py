@@ -22,7 +22,9 @@ LEARNED_MIN = 5
 """So many packages of a kind are believed more than the document."""
 LEARNED_MAX = 256
 """After so many of a kind its mean is known."""
-_SCANNED = 20_000  # packages that are looked through in a second at most, so that a large job costs no more than a small one
+_SCANNED = (
+    20_000  # packages that are looked through in a second at most, so that a large job costs no more than a small one
+)
 _DIFFERENCE = 1.1  # less than a tenth more or less is not worked out again
 _NEW_SECONDS = 60.0  # what was over in a job that came no longer ago was adopted, and never its work
 
@@ -122,7 +124,7 @@ class Share:
 
     def slowdown(self, now: float, have: float) -> float:
         """How many times as long as alone it is expected to take with the slots it has; one without any gets half a one."""
-        return (max(0.0, now - self.since) + self.left_seconds / (have if have > 0.5 else 0.5)) / self.alone_seconds
+        return (max(0.0, now - self.since) + self.left_seconds / (max(0.5, have))) / self.alone_seconds
 
 
 class JobShare(Share):
