@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from pilotage.agent.allocation import Called, lost_node
-from pilotage.agent.batch.berth import Berth
+from pilotage.agent.batch.berth import BOUND_MARGIN_BYTES, Berth
 from pilotage.agent.environment import own_entries, threads_of
 
 IN_SLURM = {"SLURM_JOB_NUM_NODES": "3", "SLURMD_NODENAME": "n1"}
@@ -69,6 +70,20 @@ def test_the_files_of_several_nodes_are_where_all_of_them_see_them() -> None:
     assert not any(word.startswith("--scratch-folder") for word in wide.command)
     assert (alone.nodes, wide.nodes, wide.cores) == (1, 4, 2)
     assert "--scratch-folder=$TMPDIR" in BERTH.pilots("p-1").command
+
+
+@pytest.mark.parametrize(
+    "node_bytes, asked_bytes, job_bytes",
+    [(0, 10**9, 10**9 + BOUND_MARGIN_BYTES), (2 * 10**9, 10**9, 10**9 + BOUND_MARGIN_BYTES), (10**9, 10**9, 10**9)]
+    + [(10**9, 0, 0), (0, 0, 0)],
+)
+def test_a_batch_job_of_one_attempt_has_memory_for_its_agent_too_as_far_as_a_node_has_it(
+    node_bytes: int, asked_bytes: int, job_bytes: int
+) -> None:
+    berth = replace(BERTH, memory_bytes=node_bytes)
+    wanted = berth.attempt("j:1.1.1:1", serves="j:1.1.1:1", demand={"memory_bytes": asked_bytes})
+    assert wanted.memory_bytes == job_bytes
+    assert f"--memory={asked_bytes}" in wanted.command
 
 
 def test_an_application_is_told_its_nodes_and_has_one_thread_for_each_process_there() -> None:
