@@ -74,8 +74,13 @@ def test_the_files_of_several_nodes_are_where_all_of_them_see_them() -> None:
 
 @pytest.mark.parametrize(
     "node_bytes, asked_bytes, job_bytes",
-    [(0, 10**9, 10**9 + BOUND_MARGIN_BYTES), (2 * 10**9, 10**9, 10**9 + BOUND_MARGIN_BYTES), (10**9, 10**9, 10**9)]
-    + [(10**9, 0, 0), (0, 0, 0)],
+    [
+        (0, 10**9, 10**9 + BOUND_MARGIN_BYTES),
+        (2 * 10**9, 10**9, 10**9 + BOUND_MARGIN_BYTES),
+        (10**9, 10**9, 10**9),
+        (10**9, 0, 0),
+        (0, 0, 0),
+    ],
 )
 def test_a_batch_job_of_one_attempt_has_memory_for_its_agent_too_as_far_as_a_node_has_it(
     node_bytes: int, asked_bytes: int, job_bytes: int
