@@ -1,4 +1,4 @@
-"""An attempt that spans several nodes, as its agent sees it: how it is started, what it is told, and a node that is lost."""
+"""What an agent knows of its batch job: its time and its nodes, of which one may be lost, and what it tells of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pilotage.agent.allocation import Called, lost_node
+from pilotage.agent.allocation import Called, lost_node, seconds_left
 from pilotage.agent.batch.berth import BOUND_MARGIN_BYTES, Berth
 from pilotage.agent.environment import own_entries, threads_of
 
@@ -61,6 +61,31 @@ def test_nobody_is_asked_where_there_are_no_other_nodes(environment: dict[str, s
     srun = Srun(NO_CONNECTION, ALL_WELL)
     assert lost_node(environment, srun) == ""
     assert srun.calls == []
+
+
+@pytest.mark.parametrize(
+    "told, left",
+    [
+        (Called(0, stdout="1:30\n"), 90.0),
+        (Called(0, stdout="2-00:00:01\n"), 172_801.0),
+        (Called(0, stdout="UNLIMITED\n"), 0.0),
+        (Called(0), 0.0),
+        (Called(1, "slurm_load_jobs error", "9:00\n"), 0.0),
+        (NO_SUCH_PROGRAM, 0.0),
+        (TOO_LATE, 0.0),
+    ],
+)
+def test_an_agent_asks_its_batch_job_how_long_it_may_last(told: Called, left: float) -> None:
+    asked: list[Sequence[str]] = []
+
+    def squeue(words: Sequence[str]) -> Called:
+        asked.append(words)
+        return told
+
+    assert seconds_left({"SLURM_JOB_ID": "17"}, squeue) == left
+    assert ["--jobs=17" in words for words in asked] == [True]
+    assert seconds_left({}, squeue) == 0.0
+    assert len(asked) == 1
 
 
 def test_the_files_of_several_nodes_are_where_all_of_them_see_them() -> None:
