@@ -31,12 +31,12 @@ def seconds_left(
     environment: Mapping[str, str] | None = None, run: Callable[[Sequence[str]], Called] | None = None
 ) -> float:
     """How long the batch job that this is may still last; 0 where it has no limit, or nobody can tell."""
-    from pilotage.agent.batch.reading import seconds
-
     known = os.environ if environment is None else environment
     job = known.get("SLURM_JOB_ID", "")
     if not job.isdecimal():
         return 0.0
+    from pilotage.agent.batch.reading import seconds  # with all batch systems, which most agents never need
+
     call = run or partial(_run, seconds_max=_START_SECONDS_MAX)
     told = call(["squeue", "--noheader", f"--jobs={job}", "--format=%L"])
     return float(seconds(told.stdout)) if told.exit_status == 0 else 0.0
