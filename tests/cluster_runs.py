@@ -66,7 +66,7 @@ class ClusterRun:
 
 @contextmanager
 def cluster_run(folder: Path, cluster: SlurmCluster, entry: Mapping[str, Any] | None = None) -> Iterator[ClusterRun]:
-    """A service that has a cluster as its site, in an empty folder; `entry` is what its entry says besides.
+    """A service that has a cluster as its site, in an empty folder; `entry` is what its entry says besides, or, with None, does not.
 
     When the block is over nothing of it is left in the queue.
     """
@@ -83,7 +83,7 @@ def cluster_run(folder: Path, cluster: SlurmCluster, entry: Mapping[str, Any] | 
             "job_throttle": 100,
             **(entry or {}),
         }
-        lines = "".join(f"    {name}: {value}\n" for name, value in fields.items())
+        lines = "".join(f"    {name}: {value}\n" for name, value in fields.items() if value is not None)
         (place.folder / "sites.yaml").write_text(f"pilotage: 1\nsites:\n  -\n{lines}")
         (place.folder / "pilotage.toml").write_text(f"{SETTINGS}[service]\nport = {_free_port()}\n")
         run = ClusterRun(place, cluster)

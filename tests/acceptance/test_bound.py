@@ -147,6 +147,17 @@ def test_what_is_killed_in_the_queue_is_taken_out_of_it(run: ClusterRun, tmp_pat
 
 
 @pytest.mark.slow
+def test_a_limit_that_only_the_batch_system_knows_is_the_reason_and_not_taken_for_preemption(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    with cluster_run(tmp_path, cluster, {"wall_time_seconds": None, "directives": "['--time=1']"}) as run:
+        run.place.document("pilotage: 1\njob: long\nstages: [{shell: exec sleep 1000, retry: {attempts_max: 1}}]\n")
+        run.place.run("run", code=1)
+        (ended,) = run.events("AttemptFinished")
+        assert ended["data"]["reason"] == "wall-time"
+
+
+@pytest.mark.slow
 def test_what_ran_on_a_lost_node_is_run_again(run: ClusterRun, tmp_path: Path) -> None:
     run.place.document(WAITING.format(folder=tmp_path))
     job = str(run.place.told("submit")["job"])

@@ -41,7 +41,9 @@ int main(int argc, char **argv) {
         MPI_Bcast(&over, 1, MPI_INT, 0, MPI_COMM_WORLD);
         if (!over) usleep(20000);
     }
-    printf("rank %d of %d on %s with %s threads\\n", rank, size, node, getenv("OMP_NUM_THREADS"));
+    char folder[4096];
+    printf("rank %d of %d on %s with %s threads in %s\\n", rank, size, node, getenv("OMP_NUM_THREADS"),
+           getcwd(folder, sizeof folder));
     if (rank == 0) {
         FILE *file = fopen("sum.txt", "w");
         fprintf(file, "%d\\n", sum);
@@ -129,6 +131,9 @@ def check_result(run: ClusterRun) -> set[str]:
     assert sorted(int(words[1]) for words in lines) == list(range(RANKS))
     assert {words[3] for words in lines} == {str(RANKS)}
     assert {words[7] for words in lines} == {"1"}  # a process for each core has one thread
+    # In one folder, and not on the disk of one node: the nodes of the tests have the same disk, and cannot tell.
+    (scratch,) = {Path(words[10]) for words in lines}
+    assert scratch.is_relative_to(place.folder.parent / "shared")
     assert int((place.folder / "sum.txt").read_text()) == sum(range(1, RANKS + 1))
     assert place.told("status")["job"]["state"] == "DONE"
     assert len(run.events("CommitGranted")) == 1

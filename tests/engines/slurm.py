@@ -54,7 +54,7 @@ SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/log/slurmctld.log
 SlurmdLogFile={folder}/log/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin={confined}
 SwitchType=switch/none
 MpiDefault=none
 {binding}
@@ -91,6 +91,19 @@ _NODE = (
     f" CoresPerSocket={{cpus}} ThreadsPerCore=1 RealMemory={MEMORY_MEBIBYTES} State=UNKNOWN"
 )
 
+_MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
+_MEMORY_LIMITS = """\
+CgroupAutomount=no
+CgroupMountpoint=/sys/fs/cgroup
+CgroupPlugin=cgroup/v1
+ConstrainRAMSpace=yes
+"""
+
+
+def can_limit_memory() -> bool:
+    """Whether jobs can be held to the memory that they asked for: by control groups, of the first version, that are ours."""
+    return os.access(_MEMORY_GROUPS / "memory.limit_in_bytes", os.W_OK)
+
 
 class SlurmCluster:
     """A cluster whose nodes are called NAMEn1, NAMEn2, …; ports from `base_port` to `base_port + nodes` are its own.
@@ -101,6 +114,7 @@ class SlurmCluster:
     `routeless` its nodes have another one, from which nothing but the head is reached. An `estate` has what the computers of
     the cluster share, and nobody else sees. With `hostnames` each node calls itself by its name, as programs that span
     several nodes need it.
+    With `memory_limits` the kernel ends what takes more memory than its job asked for; see `can_limit_memory`.
     """
 
     def __init__(
@@ -114,6 +128,7 @@ class SlurmCluster:
         node_seconds: int = 10,
         network: bool = False,
         hostnames: bool = False,
+        memory_limits: bool = False,
         remembered_seconds: int = 300,
         routeless: bool = False,
         estate: Estate | None = None,
@@ -154,13 +169,14 @@ class SlurmCluster:
                 jobs_max=jobs_max,
                 node_seconds=node_seconds,
                 remembered_seconds=remembered_seconds,
+                confined="task/cgroup" if memory_limits else "task/none",
                 nodes="\n".join(written),
                 names=f"{name}n[1-{nodes}]",
             )
         )
         hosts = "".join(f"127.0.0.1 {node}\n" for node in self.nodes)
         (self.folder / "hosts").write_text(Path("/etc/hosts").read_text() + hosts)
-        (self.folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
+        (self.folder / "cgroup.conf").write_text(_MEMORY_LIMITS if memory_limits else "CgroupAutomount=no\n")
         for folder in ("state", "spool", "log"):
             (self.folder / folder).mkdir()
         self._head = Capsule(network=network, remove=estate.folder if estate else self.folder, prepare=self._prepare)
@@ -193,6 +209,8 @@ class SlurmCluster:
             capsule.close()
         self._beside.close()
         self._head.close()
+        for node in self.nodes:
+            _remove_groups(_MEMORY_GROUPS / f"slurm_{node}")
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def environment(self) -> dict[str, str]:
@@ -300,6 +318,15 @@ class SlurmCluster:
         """The end of what the controller wrote."""
         file = self.folder / "log" / "slurmctld.log"
         return file.read_text("utf-8", errors="replace")[-4000:] if file.exists() else ""
+
+
+def _remove_groups(folder: Path) -> None:
+    """Remove a control group with those below it; nothing is in them any more."""
+    if folder.is_dir():
+        for below in folder.iterdir():
+            if below.is_dir():
+                _remove_groups(below)
+        folder.rmdir()
 
 
 def _free_ports(count: int) -> int:

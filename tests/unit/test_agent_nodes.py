@@ -1,13 +1,14 @@
-"""An attempt that spans several nodes, as its agent sees it: how it is started, what it is told, and a node that is lost."""
+"""What an agent knows of its batch job: its time and its nodes, of which one may be lost, and what it tells of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from pilotage.agent.allocation import Called, lost_node
-from pilotage.agent.batch.berth import Berth
+from pilotage.agent.allocation import Called, lost_node, seconds_left
+from pilotage.agent.batch.berth import BOUND_MARGIN_BYTES, Berth
 from pilotage.agent.environment import own_entries, threads_of
 
 IN_SLURM = {"SLURM_JOB_NUM_NODES": "3", "SLURMD_NODENAME": "n1"}
@@ -62,6 +63,31 @@ def test_nobody_is_asked_where_there_are_no_other_nodes(environment: dict[str, s
     assert srun.calls == []
 
 
+@pytest.mark.parametrize(
+    "told, left",
+    [
+        (Called(0, stdout="1:30\n"), 90.0),
+        (Called(0, stdout="2-00:00:01\n"), 172_801.0),
+        (Called(0, stdout="UNLIMITED\n"), 0.0),
+        (Called(0), 0.0),
+        (Called(1, "slurm_load_jobs error", "9:00\n"), 0.0),
+        (NO_SUCH_PROGRAM, 0.0),
+        (TOO_LATE, 0.0),
+    ],
+)
+def test_an_agent_asks_its_batch_job_how_long_it_may_last(told: Called, left: float) -> None:
+    asked: list[Sequence[str]] = []
+
+    def squeue(words: Sequence[str]) -> Called:
+        asked.append(words)
+        return told
+
+    assert seconds_left({"SLURM_JOB_ID": "17"}, squeue) == left
+    assert ["--jobs=17" in words for words in asked] == [True]
+    assert seconds_left({}, squeue) == 0.0
+    assert len(asked) == 1
+
+
 def test_the_files_of_several_nodes_are_where_all_of_them_see_them() -> None:
     alone = BERTH.attempt("j:1.1.1:1", serves="j:1.1.1:1", demand={"nodes": 1})
     wide = BERTH.attempt("j:1.1.1:1", serves="j:1.1.1:1", demand={"nodes": 4, "cores_hundredths": 200})
@@ -69,6 +95,25 @@ def test_the_files_of_several_nodes_are_where_all_of_them_see_them() -> None:
     assert not any(word.startswith("--scratch-folder") for word in wide.command)
     assert (alone.nodes, wide.nodes, wide.cores) == (1, 4, 2)
     assert "--scratch-folder=$TMPDIR" in BERTH.pilots("p-1").command
+
+
+@pytest.mark.parametrize(
+    "node_bytes, asked_bytes, job_bytes",
+    [
+        (0, 10**9, 10**9 + BOUND_MARGIN_BYTES),
+        (2 * 10**9, 10**9, 10**9 + BOUND_MARGIN_BYTES),
+        (10**9, 10**9, 10**9),
+        (10**9, 0, 0),
+        (0, 0, 0),
+    ],
+)
+def test_a_batch_job_of_one_attempt_has_memory_for_its_agent_too_as_far_as_a_node_has_it(
+    node_bytes: int, asked_bytes: int, job_bytes: int
+) -> None:
+    berth = replace(BERTH, memory_bytes=node_bytes)
+    wanted = berth.attempt("j:1.1.1:1", serves="j:1.1.1:1", demand={"memory_bytes": asked_bytes})
+    assert wanted.memory_bytes == job_bytes
+    assert f"--memory={asked_bytes}" in wanted.command
 
 
 def test_an_application_is_told_its_nodes_and_has_one_thread_for_each_process_there() -> None:

@@ -101,6 +101,7 @@ def _parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def _settings(chosen: argparse.Namespace) -> PilotSettings:
+    from pilotage.agent.allocation import seconds_left
     from pilotage.agent.backlog import Room
     from pilotage.agent.pilot import PilotSettings, memory_bytes, usable_folder
 
@@ -133,7 +134,7 @@ def _settings(chosen: argparse.Namespace) -> PilotSettings:
         serves={"job": job, "package": package, "attempt": int(attempt)} if chosen.serves else None,
         capacity=capacity,
         backlog=0 if chosen.serves else chosen.backlog,
-        wall_seconds=chosen.wall,
+        wall_seconds=chosen.wall or seconds_left(),
         idle_seconds=chosen.idle,
         outlive_seconds=chosen.outlive,
         deserted_seconds=chosen.deserted,

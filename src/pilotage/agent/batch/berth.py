@@ -13,6 +13,8 @@ OUTPUT_FOLDER = "output"
 STATE_FOLDER = "state"
 BOUND_MARGIN_SECONDS = 90.0
 """What the batch job of one attempt is given beyond the attempt's own wall time: to start, to stage, and to tell."""
+BOUND_MARGIN_BYTES = 64 * 1024 * 1024
+"""The same of memory, for the agent and a launcher: the batch system counts everything that runs in its job."""
 # A login shell knows `module` and the like, which a batch job may not.
 _SETUP = ("bash", "-l", "-c")
 _GO_ON = 'exec "$@"'
@@ -77,12 +79,15 @@ class Berth:
         memory_bytes, gpus = int(demand.get("memory_bytes", 0)), int(demand.get("gpus", 0))
         asked_seconds = float(demand.get("wall_seconds", 0.0))
         wall_seconds = asked_seconds + BOUND_MARGIN_SECONDS if asked_seconds else self.wall_seconds
+        job_bytes = memory_bytes + BOUND_MARGIN_BYTES if memory_bytes else 0
+        if self.memory_bytes:  # all that a node there gives
+            job_bytes = min(job_bytes, max(self.memory_bytes, memory_bytes))
         return self._wanted(
             key,
             [*_room(cores_hundredths, memory_bytes, gpus), f"--serves={serves}"],
             scratch_folder=self.scratch_folder if nodes == 1 else "",
             cores=max(1, -(-cores_hundredths // 100)),
-            memory_bytes=memory_bytes,
+            memory_bytes=job_bytes,
             gpus=gpus,
             nodes=nodes,
             wall_seconds=min(wall_seconds, self.wall_seconds or wall_seconds),
