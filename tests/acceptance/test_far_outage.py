@@ -152,6 +152,7 @@ def test_a_minute_without_the_service_costs_nothing_over_the_network_and_over_ss
         wait(lambda: len(far.book().grants()) == PACKAGES, "all packages are granted")
         book, ran = far.book(), {name: far.ran(name) for name in SITES}
         names = {name: _names(far.clusters[name]) for name in SITES}
+        service.stop(kill=True)  # it would wait for the pilots to hang up
     twice = sum(count > 1 for count in sum(ran.values(), Counter()).values())
     held = {(each.package, each.attempt) for each in cut.of("AttemptCreated")}
     late = sum(

@@ -154,6 +154,7 @@ def test_a_job_ends_on_three_clusters_that_share_nothing_while_each_of_them_fail
         all_of.wait(lambda: all_of.done() == PACKAGES, "all packages are granted")
         status = json.loads(service.program("status", "--json"))
         book = all_of.book()
+        service.stop(kill=True)  # it would wait for the pilots to hang up
     sys.stdout.write(report(book, all_of.struck))
     check(book, all_of.struck)
     assert (status["job"]["state"], status["job"]["counts"]["done"]) == ("DONE", PACKAGES)
