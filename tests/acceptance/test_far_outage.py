@@ -29,7 +29,7 @@ PACKAGES = 300
 LEASES_MIN = 8
 OUTAGE_SECONDS = 60.0
 IDLE_SECONDS = 100.0  # a pilot is there when the service is back
-SECONDS_MAX = 150.0
+SECONDS_MAX = 200.0
 JOB = f"""\
 pilotage: 1
 job: away

@@ -25,7 +25,7 @@ SITES = ("lyon", "nantes", "rennes")
 PACKAGES = 500
 LEASES_MIN = 10  # live at a site when it is struck
 SHARE_MIN = 0.1
-SECONDS_MAX = 150.0
+SECONDS_MAX = 200.0
 INSIDE = "10.77.0.1"  # the head of nantes, as its nodes know it
 JOB = f"""\
 pilotage: 1
