@@ -153,7 +153,6 @@ def test_a_minute_without_the_service_costs_nothing_over_the_network_and_over_ss
         book, ran = far.book(), {name: far.ran(name) for name in SITES}
         names = {name: submitted(far.clusters[name]) for name in SITES}
         logs = far.logs()
-        service.stop(kill=True)  # it would wait for the pilots to hang up
     twice = sum(count > 1 for count in sum(ran.values(), Counter()).values())
     held = {(each.package, each.attempt) for each in cut.of("AttemptCreated")}
     late = sum(
