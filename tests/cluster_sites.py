@@ -16,6 +16,7 @@ from pilotage.adapters.sites.zipapp import build
 from tests.engines.cables import Cable, add_address, add_route
 from tests.engines.capsule import CannotIsolate, Capsule
 from tests.engines.estates import Estate, as_user
+from tests.engines.slurm import SlurmCluster
 from tests.site_service import AgentProcess, SiteService
 
 PYTHON = "/usr/bin/python3"
@@ -103,3 +104,9 @@ class ClusterSite:
     def log(self) -> str:
         """What its agent said."""
         return self.agent.log() if self.agent is not None else ""
+
+
+def submitted(cluster: SlurmCluster) -> list[str]:
+    """The names of everything of ours that a cluster was ever given, with the place in its array."""
+    listed = cluster.command("squeue", "--states=all", "--noheader", "--array", "--format=%j %K")
+    return [line for line in listed.splitlines() if line.startswith("pilotage-")]
