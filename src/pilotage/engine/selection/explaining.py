@@ -113,7 +113,8 @@ def _status(sites: Sites, place: Place, pool: Pool, *, now: float) -> StageWhy:
     if sleep is None:
         full = pool.allowed(place.index) and not place.has_room(pool.shape)
         code = "overloaded" if full else "candidate"
-        message = "it has as much as it may" if full else "it may be picked"
+        away = "it does not answer" if not place.answers else "it has as much as it may"
+        message = away if full else "it may be picked"
         if place.canary:
             message += ", one canary at a time"
         return StageWhy(stage="status", code=code, message=message, passes=not full)
@@ -133,7 +134,7 @@ def _status(sites: Sites, place: Place, pool: Pool, *, now: float) -> StageWhy:
 
 def _score(sites: Sites, place: Place) -> StageWhy:
     score = place.score
-    message = f"score {score.value:.3f} (earned {score.earned:.3f}, load {score.load:.3f}), TScore {score.tscore:.3f}"
+    message = f"score {score.value:.3f} (earned {score.earned:.3f}, load {score.load + 0.0:.3f}), TScore {score.tscore:.3f}"
     waited, throttle = place.median_wait_seconds, sites.queue_times.throttle_seconds
     if waited is not None:
         message += f"; its queue takes {waited:.0f} s in the middle, and more than {throttle:.0f} s would be too long"
