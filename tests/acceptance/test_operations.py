@@ -167,3 +167,19 @@ def test_a_service_that_stops_and_starts_again_goes_on_with_what_runs(bench: Ben
 def test_the_doctor_finds_a_running_service_well(bench: Bench) -> None:
     found = {each["hop"]: each["verdict"] for each in told(bench, "doctor")["findings"]}
     assert {found[hop] for hop in ("service", "socket", "token", "state folder")} == {"ok"}
+
+
+def test_of_a_killed_job_one_package_comes_back_with_what_it_needs_and_nothing_else(bench: Bench) -> None:
+    (bench.folder / "mended").touch()
+    job = bench.said("submit").strip()
+    bench.until(job, lambda at: at["1.3.1"] == "RUNNING" and at["1.1.1"] == at["1.2.1"] == "DONE")
+    assert bench.said("kill", job) == f"killed {job}\n"
+    bench.until(job, lambda at: at["1.3.1"] == at["2.1.1"] == "CANCELLED")
+    (bench.folder / "gate").touch()
+    assert bench.said("restart", f"{job}/1.3.1") == f"restarted {job}/1.3.1\n"
+    bench.until(job, lambda at: at["1.3.1"] == "DONE")
+    assert told(bench, "status", f"{job}/2.1.1")["package"]["state"] == "CANCELLED"
+    assert not (bench.folder / "all.txt").exists()
+    assert bench.said("restart", f"{job}/2.1.1") == f"restarted {job}/2.1.1\n"
+    bench.until(job, lambda at: set(at.values()) == {"DONE"})
+    assert (bench.folder / "all.txt").exists()

@@ -128,7 +128,7 @@ def test_the_second_of_two_jobs_with_another_file_of_the_same_name_is_refused_un
     jobs, store = FakeJobs(), FakeStore()
     claims = Claims(cast("Any", jobs), Manifests(cast("Any", NoJournal())), cast("FileStore", store))
     one, two = AttemptRef("one", "1.1.1", 1), AttemptRef("two", "1.1.1", 1)
-    claims._contested = frozenset({"one", "two"})
+    claims.contested = frozenset({"one", "two"})
     claims.made(one, [file("x"), file("y")])
     claims.made(two, [file("y", "b")])
     assert claims.refusal(one) == ""

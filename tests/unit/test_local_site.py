@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from pilotage.adapters.sites.local import LocalSettings, LocalSite
-from pilotage.adapters.sites.zipapp import archive, build
+from pilotage.adapters.sites.zipapp import archive, build, build_in
 from pilotage.agent.sweeping import descendants
 from pilotage.model.demand import Capacity, Demand
 from pilotage.model.version import VERSION
@@ -107,6 +107,26 @@ def test_an_archive_that_is_there_is_left_alone_and_a_damaged_one_is_replaced(tm
     file.write_bytes(b"something else")
     assert build(file).read_bytes() == archive()
     assert [entry.name for entry in tmp_path.iterdir()] == ["agent.pyz"]
+
+
+def test_an_agent_of_a_state_folder_is_named_by_what_is_in_it_and_stays_as_long_as_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = build_in(tmp_path)
+    assert build_in(tmp_path) == first
+    (tmp_path / "agent-0.0.pyz").write_bytes(b"of a version before")
+    waits = "import sys, zipfile; print('ready', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-I", "-c", waits, str(first)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        monkeypatch.setattr("pilotage.adapters.sites.zipapp._MAIN", "# the code changes, the version does not\n")
+        second = build_in(tmp_path)
+        assert {entry.name for entry in tmp_path.iterdir()} == {first.name, second.name}
+        assert first.name != second.name
+        running.communicate()
+    assert build_in(tmp_path) == second
+    assert [entry.name for entry in tmp_path.iterdir()] == [second.name]
 
 
 def test_a_pilot_has_what_the_site_gives_and_its_stderr_is_told_when_it_ends(

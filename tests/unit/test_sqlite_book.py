@@ -124,6 +124,21 @@ def test_an_older_book_is_brought_up_a_version_at_a_time() -> None:
         assert sqlite_schema.version_of(connection) == sqlite_schema.SCHEMA_VERSION + 2
 
 
+def test_a_book_of_the_same_version_whose_views_lack_later_facts_is_given_those_of_today(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        keep(journal, a_short_job())
+    with closing(sqlite3.connect(tmp_path / BOOK)) as book:
+        whole = book.execute("SELECT * FROM attempts").description
+        book.execute("DROP VIEW attempts")
+        book.execute("CREATE VIEW attempts AS SELECT job_id, stage, line, number FROM package_facts")
+        book.execute("DROP VIEW files")
+    with opened(tmp_path):
+        pass
+    with closing(sqlite3.connect(tmp_path / BOOK)) as book:
+        assert book.execute("SELECT * FROM attempts").description == whole
+        assert book.execute("SELECT count(*) FROM files").fetchone() is not None
+
+
 def test_every_version_has_a_way_to_the_next() -> None:
     assert set(sqlite_schema.MIGRATIONS) == set(range(1, sqlite_schema.SCHEMA_VERSION))
 

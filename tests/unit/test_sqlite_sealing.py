@@ -70,6 +70,16 @@ def test_a_sealed_job_reads_as_before_and_leaves_the_live_book(tmp_path: Path) -
         ]
 
 
+def test_the_file_of_a_small_job_is_small(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        keep(journal, [*finished_job("small", packages=2), *finished_job("large", packages=150)])
+        for job in ("small", "large"):
+            journal.seal(job)
+        assert sealed_path(tmp_path, "small").stat().st_size < 50_000
+        with closing(sqlite3.connect(sealed_path(tmp_path, "large"))) as book:
+            assert book.execute("PRAGMA page_size").fetchone() == (sealed_copy.PAGE_BYTES,)
+
+
 def test_packages_of_a_sealed_job_are_found_only_where_it_is_named(tmp_path: Path) -> None:
     with opened(tmp_path) as journal:
         a_book(journal)

@@ -11,17 +11,16 @@ from pilotage.adapters.settings_files import state_folder
 from pilotage.app.book import settings_here
 from pilotage.app.dialects import DIALECTS_FOLDER, Packed, add_dialects, pack
 from pilotage.app.site_entries import file_here, known_sites
-from pilotage.model.version import VERSION
 
 
 def agent_command(words: Sequence[str]) -> list[str]:
     """The words that start the agent of a site on this computer, from a file that is made in the state folder."""
-    from pilotage.adapters.sites.zipapp import build
+    from pilotage.adapters.sites.zipapp import build_in
 
     state = _state()
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     add_dialects(state)
-    file = build(state / f"agent-{VERSION}.pyz")
+    file = build_in(state)
     return [sys.executable, "-I", "-S", str(file), "site", *words]
 
 

@@ -61,13 +61,12 @@ def pack(files: Sequence[Path], *, state: Path, archive: Path | None = None) -> 
 
     Raises `BadDialect`; then nothing has changed.
     """
-    from pilotage.model.version import VERSION
+    from pilotage.adapters.sites.zipapp import build_in
 
     add_dialects(state)
     named = {file: _names_in(file) for file in files}
     _refuse_known(named)
     folder = state / DIALECTS_FOLDER
-    target = archive if archive is not None else state / f"agent-{VERSION}.pyz"
     with tempfile.TemporaryDirectory(prefix="pilotage-pack-") as made:
         drafts = Path(made) / DIALECTS_FOLDER
         drafts.mkdir()
@@ -82,8 +81,10 @@ def pack(files: Sequence[Path], *, state: Path, archive: Path | None = None) -> 
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for each in drafts.glob("*.py"):
             _put(folder / each.name, each.read_bytes(), mode=0o600)
-        _put(target, content, mode=0o755)
+        if archive is not None:
+            _put(archive, content, mode=0o755)
     _extend(folder)
+    target = archive if archive is not None else build_in(state)
     packed = tuple(name for found in named.values() for name in found)
     return Packed(dialects=packed, folder=str(folder), archive=str(target))
 

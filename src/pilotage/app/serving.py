@@ -16,7 +16,6 @@ from pilotage.app.book import serve_settings
 from pilotage.model.configuration import EngineSection, Settings
 from pilotage.model.demand import Capacity
 from pilotage.model.site import LOCAL_DATA_HANDLING, Site
-from pilotage.model.version import VERSION
 
 if TYPE_CHECKING:
     from pilotage.book.codec import Codec
@@ -132,7 +131,7 @@ def _here(entry: SiteEntry | None, *, folder: Path, slots: int | None, idle_seco
 def _local_access(site: Site, folder: Path, idle_seconds: float) -> SiteAccess:
     from pilotage.adapters.local_token import token_file
     from pilotage.adapters.sites.local import LocalSettings, LocalSite
-    from pilotage.adapters.sites.zipapp import build
+    from pilotage.adapters.sites.zipapp import build_in
     from pilotage.service.announcement import SERVICE_FILE
     from pilotage.service.server import SOCKET_FILE
 
@@ -140,7 +139,7 @@ def _local_access(site: Site, folder: Path, idle_seconds: float) -> SiteAccess:
         LocalSettings(
             site=site.name,
             state=folder,
-            agent=build(folder / f"agent-{VERSION}.pyz"),
+            agent=build_in(folder),
             server=f"unix:{folder / SOCKET_FILE}",
             announcement=folder / SERVICE_FILE,
             token_file=token_file(folder),

@@ -290,12 +290,11 @@ class Session:
 
     def _make_agent(self) -> None:
         """Make the agent's archive, which the service would make: it has enough to do, and this process only waits."""
-        from pilotage.adapters.sites.zipapp import build
-        from pilotage.model.version import VERSION
+        from pilotage.adapters.sites.zipapp import build_in
 
         assert self.state is not None
         with suppress(OSError):  # the service says what is wrong with its folder
-            build(self.state / f"agent-{VERSION}.pyz")
+            build_in(self.state)
 
     def _somebody_else_started(self) -> bool:
         """Whether another command starts a service here at the same moment; returns when that answers, or is gone."""

@@ -117,9 +117,8 @@ def ca_file_of(state: Path) -> Path | None:
 def _local(entry: SiteEntry, *, state: Path) -> SiteAccess:
     from pilotage.adapters.local_token import token_file
     from pilotage.adapters.sites.local import LocalSettings, LocalSite
-    from pilotage.adapters.sites.zipapp import build
+    from pilotage.adapters.sites.zipapp import build_in
     from pilotage.model.site_entry import site_of
-    from pilotage.model.version import VERSION
     from pilotage.service.announcement import SERVICE_FILE
     from pilotage.service.server import SOCKET_FILE
 
@@ -127,7 +126,7 @@ def _local(entry: SiteEntry, *, state: Path) -> SiteAccess:
         LocalSettings(
             site=entry.name,
             state=state / SITES_STATE / entry.name,
-            agent=build(state / f"agent-{VERSION}.pyz"),
+            agent=build_in(state),
             server=f"unix:{state / SOCKET_FILE}",
             announcement=state / SERVICE_FILE,
             token_file=token_file(state),

@@ -26,6 +26,10 @@ SLICE_ROWS = 500
 ARRIVING_ROWS = 5_000
 """Rows that one short transaction puts back: here somebody waits for the whole."""
 
+PAGE_BYTES = 8192
+SMALL_PACKAGES, PAGE_BYTES_SMALL = 100, 512
+"""Every table and index takes a page at least: there may be many thousands of jobs that have a few rows in each."""
+
 _JOB_COLUMNS = ", ".join("'sealed'" if column == "place" else column for column in TABLE_BY_ROW[JobRow].columns)
 _OF_JOB = "e.stage = 0 AND e.job_id IS NOT NULL AND e.job_id = ?"  # as the index of such events is limited
 
@@ -63,7 +67,7 @@ def write(path: Path, *, book: Path, row: JobRow, content: Callable[[str], bytes
     make_private(path)
     target = sqlite3.connect(path, isolation_level=None, uri=True)
     try:
-        target.execute("PRAGMA page_size = 8192")
+        target.execute(f"PRAGMA page_size = {PAGE_BYTES_SMALL if row.touched <= SMALL_PACKAGES else PAGE_BYTES}")
         target.execute("PRAGMA journal_mode = OFF")  # nobody knows of it before it is whole and on disk
         target.execute("PRAGMA synchronous = OFF")
         target.execute("ATTACH ? AS live", (f"{book.absolute().as_uri()}?mode=ro",))

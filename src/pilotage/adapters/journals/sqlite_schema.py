@@ -79,8 +79,21 @@ def statements() -> list[str]:
     made.append("CREATE TABLE sealed_contents (sha256 TEXT, job TEXT, PRIMARY KEY (sha256, job)) WITHOUT ROWID")
     # Jobs on their way between the live book and their own file, so that a move that was broken off is taken up again.
     made.append("CREATE TABLE moves (job TEXT PRIMARY KEY, step TEXT NOT NULL) WITHOUT ROWID")
-    made += [_packages_view(), _attempts_view(), _PHASES_VIEW, _FILES_VIEW]
-    return made
+    return made + list(_views().values())
+
+
+def _views() -> dict[str, str]:
+    """The views of today's facts, by name."""
+    return {"packages": _packages_view(), "attempts": _attempts_view(), "phases": _PHASES_VIEW, "files": _FILES_VIEW}
+
+
+def review(connection: sqlite3.Connection) -> None:
+    """Have the views show today's facts: those of a file that an earlier version made lack some; within a transaction."""
+    found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view'").fetchall())
+    for name, made in _views().items():
+        if found.get(name) != made:
+            connection.execute(f"DROP VIEW IF EXISTS {name}")
+            connection.execute(made)
 
 
 def create(connection: sqlite3.Connection, *, indexed: frozenset[str]) -> None:
@@ -103,6 +116,7 @@ def migrate(connection: sqlite3.Connection, *, to: int, migrations: Mapping[int,
         for statement in migrations[version]:
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {version + 1}")
+    review(connection)
 
 
 def wanted_indexes(indexed: frozenset[str]) -> dict[str, str]:

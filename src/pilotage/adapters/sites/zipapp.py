@@ -14,6 +14,7 @@ import marshal
 import os
 import sys
 import zipfile
+from contextlib import suppress
 from importlib import resources
 from importlib.machinery import SourceFileLoader
 from importlib.resources.abc import Traversable
@@ -24,6 +25,7 @@ from pilotage.model.version import VERSION
 
 PACKAGE = "pilotage.agent"
 DIALECTS = "pilotage.agent.batch"
+_NAMED_DIGITS = 12
 _TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that an archive can say
 _MAIN = 'import sys\n\nfrom pilotage.agent.__main__ import main\n\nif __name__ == "__main__":\n    sys.exit(main())\n'
 _MARSHAL_VERSION = 2  # later ones depend on how often a value is used elsewhere, and then equal sources differ
@@ -31,7 +33,11 @@ _MARSHAL_VERSION = 2  # later ones depend on how often a value is used elsewhere
 
 def build(file: Path, *, interpreter: str = "/usr/bin/env python3") -> Path:
     """Write the agent into a file, which appears whole; where the same is there already it is left alone."""
-    if _ends_with(file, digest(interpreter=interpreter).encode()):
+    return _build(file, digest(interpreter=interpreter), interpreter=interpreter)
+
+
+def _build(file: Path, mark: str, *, interpreter: str = "/usr/bin/env python3") -> Path:
+    if _ends_with(file, mark.encode()):
         return file
     content = archive(interpreter=interpreter)
     draft = file.with_name(f".{file.name}-{os.getpid()}")
@@ -42,6 +48,37 @@ def build(file: Path, *, interpreter: str = "/usr/bin/env python3") -> Path:
     finally:
         draft.unlink(missing_ok=True)
     return file
+
+
+def build_in(folder: Path) -> Path:
+    """The agent in a state folder, under a name that says what is in it: whoever runs an earlier one keeps that.
+
+    A Python that runs an archive reads further modules from it later, and must not find another one in its place.
+    Earlier ones that nobody runs any more are removed.
+    """
+    mark = digest()
+    file = _build(folder / f"agent-{VERSION}-{mark[:_NAMED_DIGITS]}.pyz", mark)
+    others = [each for each in folder.glob("agent-*.pyz") if each != file]
+    if others:
+        running = _running()
+        for each in others:
+            if running is not None and not any(each.name in command for command in running):
+                with suppress(OSError):  # it takes room, and nothing else
+                    each.unlink()
+    return file
+
+
+def _running() -> list[str] | None:
+    """The commands of all processes of this system; None where it does not tell."""
+    found = []
+    try:
+        for entry in os.scandir("/proc"):
+            if entry.name.isdecimal():
+                with suppress(OSError):
+                    found.append(Path(entry.path, "cmdline").read_bytes().decode("utf-8", "replace"))
+    except OSError:
+        return None
+    return found
 
 
 def archive(*, interpreter: str = "/usr/bin/env python3", compression: int = zipfile.ZIP_STORED) -> bytes:

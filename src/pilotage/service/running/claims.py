@@ -7,7 +7,7 @@ comes second with another file of the same name is not granted it. So nothing co
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from pilotage.engine.engine import Engine
@@ -20,6 +20,9 @@ from pilotage.service.running.at_work import JobsAtWork
 from pilotage.service.running.manifests import Manifest, Manifests
 from pilotage.service.running.rivals import unfinished_jobs
 
+NAMES_MAX = 100_000
+"""Names that were granted lately: those before them are published, and found in the folder."""
+
 
 class Claims:
     """The guard of an engine. It is asked in the engine's thread; jobs are told of from another one."""
@@ -29,16 +32,11 @@ class Claims:
         self._jobs = jobs
         self._manifests = manifests
         self._store = store
-        self._contested: frozenset[str] = frozenset()
+        self.contested: frozenset[str] = frozenset()  # the jobs of which another one may make the same
         self._made: dict[AttemptRef, Manifest] = {}  # of attempts that wait for a grant
         self._names: dict[tuple[str, str], tuple[str, str]] = {}  # by folder and name: whose it is, and its sha256
         self._lock = threading.Lock()
         jobs.on_let_go = self.forget
-
-    @property
-    def contested(self) -> Collection[str]:
-        """The jobs of which another one may make the same."""
-        return self._contested
 
     def watch(self, engine: Engine) -> None:
         """Guard an engine that starts from the book, with the jobs that it has.
@@ -47,27 +45,31 @@ class Claims:
         """
         unfinished = unfinished_jobs(engine)
         refused = (job for job in unfinished if any(_waits(work) for work in engine.jobs[job].work.values()))
-        self._contested = frozenset(refused)
-        for job in sorted(unfinished):
+        self.contested = frozenset(refused)
+        by_folder: dict[str, dict[str, Expansion]] = {}
+        for job in unfinished:
             at_work = self._jobs.get(job)
             if at_work is not None:
-                self.contest(job, at_work.expansion, self._jobs.beside(at_work.folder, unfinished - {job}))
+                by_folder.setdefault(at_work.folder, {})[job] = at_work.expansion
+        for jobs in by_folder.values():
+            if len(jobs) > 1 and any(map(_makes_unknown, jobs.values())):
+                self.contested |= jobs.keys()
         engine.guard = self
 
     def contest(self, job: str, expansion: Expansion, beside: Iterable[tuple[str, Expansion]]) -> None:
         """A job comes beside others of its folder that are not over: from now on each of them is asked about."""
-        rivals = [
-            other for other, its in beside if _makes_unknown(expansion) or _makes_unknown(its)
-        ]  # whatever else they make was compared
+        # Whatever else they make was compared when they came.
+        unknown = _makes_unknown(expansion)
+        rivals = [other for other, its in beside if unknown or _makes_unknown(its)]
         if rivals:
             with self._lock:
-                self._contested = self._contested | {job, *rivals}
+                self.contested = self.contested | {job, *rivals}
 
     def forget(self, job: str) -> None:
         """A job is over: what it made is under its names, and asked about there."""
         with self._lock:
-            if job in self._contested:
-                self._contested = self._contested - {job}
+            if job in self.contested:
+                self.contested = self.contested - {job}
                 self._names = {name: claim for name, claim in self._names.items() if claim[0] != job}
                 self._made = {ref: manifest for ref, manifest in self._made.items() if ref.job != job}
 
@@ -94,6 +96,8 @@ class Claims:
         except StoreError as fault:
             return f"{fault.subject}: {fault.what}"
         self._names.update(((folder, file.name), (ref.job, file.sha256)) for file in manifest)
+        while len(self._names) > NAMES_MAX:
+            del self._names[next(iter(self._names))]
         self._made.pop(ref, None)
         return ""
 
