@@ -36,3 +36,21 @@ def test_what_was_counted_while_a_job_ran_is_not_told_of_its_end() -> None:
     assert _counted(services, request, later)["retrying"] == 1
     over = JobRow(job_id=1, job="j", state="DONE", touched=1, heard_at=2.0, finished_at=2.0)
     assert _counted(services, request, over)["retrying"] == 0
+
+
+def test_all_that_is_done_is_looked_through_more_seldom_than_what_goes_on() -> None:
+    book = SlowBook()
+    services: Any = SimpleNamespace(reading=book, pace=Pace(seconds=lambda: book.now))
+    request: Any = SimpleNamespace(user="anna")
+
+    def told(heard_at: float) -> tuple[int, int]:
+        row = JobRow(job_id=1, job="j", state="RUNNING", touched=1, heard_at=heard_at)
+        counts = _counted(services, request, row)
+        return counts["retrying"], counts["adopted"]
+
+    assert told(1.0) == (1, 1)
+    book.retrying = 2
+    book.now += 50.0  # each of the two took two seconds
+    assert told(2.0) == (2, 1)
+    book.now += 200.0
+    assert told(3.0) == (2, 2)

@@ -119,9 +119,14 @@ class Session:
         )
 
     def join(self) -> None:
-        """Say that this command uses the service that was found, until its process ends: no other one stops it now."""
+        """Say that this command uses the service that was found, until its process ends: no other one stops it now.
+
+        One that was just started gets its agent made meanwhile.
+        """
         if self.was_there:
             self._followers.use()
+        else:
+            self._make_agent()
 
     def follow(self, job: str) -> None:
         """Say that this command shows a job, until its process ends: another one does not stop it for itself alone."""
@@ -282,14 +287,13 @@ class Session:
         thread = self._starting
         if thread is None:
             return
-        self._make_agent()
         while thread.is_alive():
             thread.join(timeout=1.0)  # with a time, so that a signal is heard
         self._starting = None
         self._raise_failure()
 
     def _make_agent(self) -> None:
-        """Make the agent's archive, which the service would make: it has enough to do, and this process only waits."""
+        """Make the agent's archive, which the service would make when it gets there: it has enough to do, and somebody waits."""
         from pilotage.adapters.sites.zipapp import build_in
 
         assert self.state is not None

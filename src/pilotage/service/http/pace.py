@@ -8,21 +8,24 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 REMEMBERED_MAX = 10_000
-_PACE = 20
+PACE = 20
 
 Told = TypeVar("Told")
 
 
 class Pace:
-    """Answers that cost much are given again for a while: twenty times as long as they took to make."""
+    """Answers that cost much are given again for a while, which is a multiple of how long they took to make."""
 
     def __init__(self, *, seconds: Callable[[], float] = time.monotonic) -> None:
         """Measure with a clock that only goes on."""
         self._seconds = seconds
         self._known: OrderedDict[str, tuple[object, float, Any]] = OrderedDict()
 
-    def paced(self, name: str, mark: object, make: Callable[[], Told]) -> Told:
-        """What was made before, if nothing changed since (`mark` is the same) or it is too soon to make it again."""
+    def paced(self, name: str, mark: object, make: Callable[[], Told], *, pace: int = PACE) -> Told:
+        """What was made before, if nothing changed since (`mark` is the same) or it is too soon to make it again.
+
+        It is too soon within `pace` times as long as it took.
+        """
         now = self._seconds()
         known = self._known.get(name)
         if known is not None and (known[0] == mark or now < known[1]):
@@ -30,7 +33,7 @@ class Pace:
             return told
         made = make()
         after = self._seconds()
-        self._known[name] = (mark, after + _PACE * (after - now), made)
+        self._known[name] = (mark, after + pace * (after - now), made)
         self._known.move_to_end(name)
         while len(self._known) > REMEMBERED_MAX:
             self._known.popitem(last=False)

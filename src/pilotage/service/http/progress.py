@@ -40,13 +40,16 @@ PILOTS_LOOKED_AT = 10_000
 LINES_TOLD = 3
 STAGES_MAX = 1000
 _DONE = "state in (DONE, CLEARED)"
-_COUNTS = {
+_DONE_PACE = 80
+"""For every count of what is done all of it is looked through, so it is seldom told anew before the end of a job."""
+_COUNTS_DONE = {
     "adopted": f"{_DONE} and (site={ADOPTED} or reason={MADE_BEFORE})",
     "healed": f"{_DONE} and attempts>1",
+}
+_COUNTS_LIVE = {
     "retrying": "state in (SUBMITTED, WAITING, READY) and attempts>0",
     "retried": "state in (SCHEDULED, RUNNING) and attempts>1",
 }
-_AFTER_FAILURES = ("healed", "retrying", "retried")
 _NOBODYS_FAULT = ("preempted", "rescheduled", "dropped", "outrun")
 _STOPPED = ("wall-time", "out-of-memory", "looping")
 _NO_FAILURE = (ExitCodeGasw.SUCCESS, ExitCodeGasw.EXECUTION_CANCELED)
@@ -211,17 +214,19 @@ def _stage(row: StageRow) -> StageProgress:
 def _counted(services: Services, request: Ask, row: JobRow) -> dict[str, int]:
     """What only the packages themselves tell; counted anew when something was heard, and not too often."""
     if not row.touched:
-        return dict.fromkeys(_COUNTS, 0)
+        return dict.fromkeys((*_COUNTS_DONE, *_COUNTS_LIVE), 0)
 
-    def count() -> dict[str, int]:
+    def count(texts: Mapping[str, str]) -> dict[str, int]:
         counted = services.reading.count_packages
-        found = {name: counted(request.user, text, job=row) for name, text in _COUNTS.items()}
-        for name in _AFTER_FAILURES:
-            if found[name]:
-                found[name] -= _without_failures(services, row, _COUNTS[name])
-        return found
+        found = {name: counted(request.user, text, job=row) for name, text in texts.items()}
+        return {
+            name: each - (_without_failures(services, row, texts[name]) if each and name != "adopted" else 0)
+            for name, each in found.items()
+        }
 
-    return services.pace.paced(_asked("counts", row), (row.heard_at, row.done, row.running), count)
+    paced, mark = services.pace.paced, (row.heard_at, row.done, row.running)
+    done = paced(_asked("done", row), mark, lambda: count(_COUNTS_DONE), pace=_DONE_PACE)
+    return done | paced(_asked("counts", row), mark, lambda: count(_COUNTS_LIVE))
 
 
 def _without_failures(services: Services, row: JobRow, text: str) -> int:
