@@ -92,7 +92,14 @@ class Market:
     """Users, sites and a service. Sites are shared by all; each has pilots with some slots, which queue for a while."""
 
     def __init__(
-        self, jobs: Sequence[Wanted], *, seed: int, settings: EngineSettings, sites: int = 2, pilots: int = 5, slots: int = 4
+        self,
+        jobs: Sequence[Wanted],
+        *,
+        seed: int,
+        settings: EngineSettings,
+        sites: int = 2,
+        pilots: int = 5,
+        slots: int = 4,
     ) -> None:
         """Put everything together; nothing happens before `run`."""
         self._jobs = {each.job: each for each in jobs}

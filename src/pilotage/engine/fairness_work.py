@@ -22,7 +22,9 @@ LEARNED_MIN = 5
 """So many packages of a kind are believed more than the document."""
 LEARNED_MAX = 256
 """After so many of a kind its mean is known."""
-_SCANNED = 20_000  # packages that are looked through in a second at most, so that a large job costs no more than a small one
+_SCANNED = (
+    20_000  # packages that are looked through in a second at most, so that a large job costs no more than a small one
+)
 _DIFFERENCE = 1.1  # less than a tenth more or less is not worked out again
 _NEW_SECONDS = 60.0  # what was over in a job that came no longer ago was adopted, and never its work
 

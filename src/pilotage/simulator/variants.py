@@ -78,7 +78,9 @@ def _set(settings: EngineSettings, name: str, value: str) -> EngineSettings:
     numbers = {**of_selection, **of_engine}
     if name not in numbers:
         raise PilotageError(
-            "is nothing that can be compared", subject=name, next_step=did_you_mean(name, [SELECTION, FAIRNESS, *numbers])
+            "is nothing that can be compared",
+            subject=name,
+            next_step=did_you_mean(name, [SELECTION, FAIRNESS, *numbers]),
         )
     try:
         number = numbers[name](value)
