@@ -38,7 +38,7 @@ Workload = Callable[[int], list[Wanted]]
 # --- what is submitted ------------------------------------------------------------------------------------------------
 
 
-def identical(seed: int) -> list[Wanted]:
+def identical(_seed: int) -> list[Wanted]:
     """Three equal jobs of 100 packages of about five minutes, two minutes apart, of three users."""
     time = LogNormal(median=300.0, sigma=0.5)
     return [

@@ -198,7 +198,7 @@ def displace(engine: Engine, queue: QueueClass) -> SiteState | None:
 
 def _any_below(counts: Mapping[tuple[int, Level], Reservations], shape: int, level: Level) -> bool:
     """Whether anything of a shape is reserved below a level."""
-    for (alike, below), reserved in counts.items():
+    for (alike, below), reserved in counts.items():  # noqa: SIM110 # a generator costs more than there are levels
         if reserved.count and alike == shape and below > level:
             return True
     return False

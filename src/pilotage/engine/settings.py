@@ -9,7 +9,6 @@ import msgspec
 from pilotage.engine.restart import RestartSettings
 from pilotage.engine.selection.settings import SelectionSettings
 
-
 Order = Literal["slowdown", "first-come"]
 """Who goes first among jobs of equal priority: whoever is expected to be slowed down most, or whoever came first."""
 
