@@ -68,7 +68,7 @@ soak: $(DEVELOPMENT)  ## ten thousand worlds, every planted bug without a hint, 
 
 .PHONY: bench
 bench: $(DEVELOPMENT)  ## measure every figure the documentation gives, up to a hundred thousand
-	@failed=; for each in language book engine run selection; do python -m bench.$$each || failed="$$failed $$each"; done; \
+	@failed=; for each in language book engine run selection fairness; do python -m bench.$$each || failed="$$failed $$each"; done; \
 	if [ -n "$$failed" ]; then echo "make: figures were missed in$$failed" >&2; exit 1; fi
 
 .PHONY: bench-full

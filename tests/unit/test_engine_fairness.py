@@ -145,7 +145,7 @@ def test_who_came_first_goes_first_where_that_was_set() -> None:
     with Small(site(), fairness="first-come") as small:
         small.submit(bag(20), job="large")
         pilot = small.pilot()
-        small.submit(bag(2), job="small")
+        small.submit(bag(2, kind(run_seconds=1e5, priority=9)), job="small")
         order = []
         while pilot.held:
             order += [ref.job for ref in pilot.held]

@@ -137,6 +137,14 @@ def test_variants_are_all_combinations() -> None:
     assert [each.name for each in variants_of([], EngineSettings())] == ["as it is"]
 
 
+def test_the_order_of_jobs_can_be_compared() -> None:
+    found = variants_of(["fairness=slowdown,first-come"], EngineSettings())
+    assert [(each.name, each.settings.fairness) for each in found] == [
+        ("fairness=slowdown", "slowdown"),
+        ("fairness=first-come", "first-come"),
+    ]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -146,6 +154,7 @@ def test_variants_are_all_combinations() -> None:
         "slots_factor=x",
         "slot_factor=1",
         "selection=worst",
+        "fairness=last-come",
         "unfit_seconds=-1",
     ],
 )

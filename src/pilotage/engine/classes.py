@@ -141,7 +141,6 @@ def _class(
             prefer=prefer,
             restarts=restarts,
         )
-        level = (queue.level[0], 0, 0) if engine.fairness.by_slowdown else queue.level
-        queue.reservations = engine.reservations.setdefault((shape, level), queue.reservations)
+        queue.reservations = engine.reservations.setdefault((shape, queue.level[0]), queue.reservations)
         queue.kin = job.reservations.setdefault((shape, queue.level), queue.kin)
     return queue

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pilotage.engine.admission import unmet
 from pilotage.engine.behaviour import submitting, watch_queue
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
 
-Level = tuple[int, int, int]
+Level = TypeVar("Level", int, tuple[int, int, int])
 
 _READY = Standing.READY  # an attribute of a class is slow to look up
 
@@ -177,18 +177,15 @@ def _bind(engine: Engine, queue: QueueClass, number: int, site: SiteState) -> No
 
 def displace(engine: Engine, queue: QueueClass) -> SiteState | None:
     """Make room by giving back a reservation of lower rank that nobody pulled."""
-    # Where jobs go by their slowdown, others are counted by the priority of their job alone, and those of the job beside that.
-    fair = engine.fairness.by_slowdown
-    level = (queue.level[0], 0, 0) if fair else queue.level
-    if not _any_below(engine.reservations, queue.shape, level) and not (
-        fair and _any_below(queue.job.reservations, queue.shape, queue.level)
-    ):
+    job, shape, level = queue.job, queue.shape, queue.level
+    if not _any_below(engine.reservations, shape, level[0]) and not _any_below(job.reservations, shape, level):
         return None
-    yields = engine.fairness.yields
     for site in engine.openings.open_sites(queue):
         if not site.known or site.asleep or site.place.canary:
             continue
-        below = [other for other in site.reserved if other.shape == queue.shape and yields(queue, other)]
+        # What a job prefers of its own is no matter of others; and a slowdown changes with every reservation.
+        alike = (other for other in site.reserved if other.shape == shape)
+        below = [each for each in alike if each.level > level and (each.job is job or each.level[0] > level[0])]
         if below:
             last = engine.fairness.ordered(below)[-1]
             move(engine, last.job, site.reserved[last][-1], Standing.READY)
@@ -198,7 +195,10 @@ def displace(engine: Engine, queue: QueueClass) -> SiteState | None:
 
 def _any_below(counts: Mapping[tuple[int, Level], Reservations], shape: int, level: Level) -> bool:
     """Whether anything of a shape is reserved below a level."""
-    return any(each.count and alike == shape and below > level for (alike, below), each in counts.items())
+    for (alike, below), reserved in counts.items():  # noqa: SIM110 # a generator costs more than there are levels
+        if reserved.count and alike == shape and below > level:
+            return True
+    return False
 
 
 def pull(engine: Engine) -> None:

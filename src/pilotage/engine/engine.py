@@ -88,7 +88,7 @@ class Engine:
         self.openings = Openings(self)
         self.fairness = Fairness(self)
         self.effects: list[Effect] = []
-        self.reservations: dict[tuple[int, tuple[int, int, int]], Reservations] = {}  # by shape and level
+        self.reservations: dict[tuple[int, int], Reservations] = {}  # by shape and priority of the job
         self.active: dict[QueueClass, None] = {}  # classes with ready packages
         self.stuck: dict[QueueClass, None] = {}  # those that no site has room for, and that wait for one to say so
         self.grants: deque[tuple[JobState, int]] = deque()

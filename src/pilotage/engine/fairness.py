@@ -50,15 +50,14 @@ class Fairness:
         found = list(queues)
         if len(found) < 2:
             return found
-        if not self.by_slowdown:
-            found.sort(key=_rank)
-            return found
         keys = self.keys(dict.fromkeys(queue.job for queue in found), counted=counted)
         found.sort(key=lambda queue: (keys[queue.job], queue.rank_in_job))
         return found
 
     def keys(self, jobs: Collection[JobState], *, counted: Counted = "bound") -> dict[JobState, Key]:
         """The keys of some jobs, which can be compared: none of them is met in between."""
+        if not self.by_slowdown:
+            return {job: (-job.plan.priority, 0, 0.0, 0.0, job.order) for job in jobs}
         for job in sorted((job for job in jobs if job.share is None), key=lambda job: job.order):
             self._meet(job)
         if counted == "bound":
@@ -82,14 +81,6 @@ class Fairness:
         together = self._owners.get(job.owner) or self._add_owner(job, share)
         owner = together.slowdown(now, engine.owners.get(job.owner, 0) - reserved)
         return (-job.plan.priority, 1, -owner, -share.slowdown(now, have), job.order)
-
-    def yields(self, queue: QueueClass, other: QueueClass) -> bool:
-        """Whether a reservation of another class, of the same shape, is given back for one more of a class."""
-        if other.level <= queue.level:
-            return False
-        # What a job prefers of its own is no matter of others; and no reservation is given back because of a slowdown, which
-        # changes with every one that is.
-        return not self.by_slowdown or other.level[0] > queue.level[0] or other.job is queue.job
 
     # --- what is expected ---------------------------------------------------------------------------------------------
 
@@ -175,10 +166,7 @@ class Fairness:
         """How many jobs with something ready go before a job, and the first of them."""
         others = dict.fromkeys(queue.job for queue in (*self._engine.active, *self._engine.stuck))
         others.pop(job, None)
-        if self.by_slowdown:
-            keys = self.keys((*others, job))
-        else:
-            keys = {other: (-other.plan.priority, 0, 0.0, 0.0, other.order) for other in (*others, job)}
+        keys = self.keys((*others, job))
         before = [other for other in others if keys[other] < keys[job]]
         return (len(before), min(before, key=keys.__getitem__)) if before else None
 
@@ -196,7 +184,3 @@ class Fairness:
             told = f"the jobs of {other.owner} are expected to take {-its_owner:.1f} times as long as alone"
             return f"{told}, those of {job.owner} {-owner:.1f} times"
         return f"it is expected to take {-its_own:.1f} times as long as alone, this job {-own:.1f} times"
-
-
-def _rank(queue: QueueClass) -> tuple[int, int, int, float, int, int]:
-    return queue.rank

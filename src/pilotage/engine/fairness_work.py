@@ -124,7 +124,7 @@ class Share:
 
     def slowdown(self, now: float, have: float) -> float:
         """How many times as long as alone it is expected to take with the slots it has; one without any gets half a one."""
-        return (max(0.0, now - self.since) + self.left_seconds / (max(0.5, have))) / self.alone_seconds
+        return (max(0.0, now - self.since) + self.left_seconds / max(0.5, have)) / self.alone_seconds
 
 
 class JobShare(Share):

@@ -152,7 +152,7 @@ class PackageWork:
 
 
 class Reservations:
-    """How many reservations there are of one shape and level; the classes with that shape and level share it."""
+    """How many reservations there are of one shape and level; the classes that are alike in that share it."""
 
     __slots__ = ("count",)
 
@@ -231,13 +231,8 @@ class QueueClass:
         self.unfit: set[int] = set()  # sites, by index, where it was reserved in vain
 
     @property
-    def rank(self) -> tuple[int, int, int, float, int, int]:
-        """Who goes first: the job's priority, the package's, restarts, the longest, and then whoever came first."""
-        return (*self.level, -self.run_seconds, self.job.order, self.index)
-
-    @property
     def rank_in_job(self) -> tuple[int, int, float, int]:
-        """The same among the classes of a job."""
+        """Who goes first among the classes of a job: by priority, restarts, the longest, and then whoever came first."""
         _, priority, restarts = self.level
         return (priority, restarts, -self.run_seconds, self.index)
 

@@ -63,6 +63,8 @@ def _check_job(
         job.id,
         job.counts,
     )
+    reserved = sum(each.count for each in job.reservations.values())
+    _must(reserved == job.counts[Standing.RESERVED], "reservations of a job", job.id, reserved)
     finals = set(job.finals)
     looked = job.special and job.accepted
     _must(not looked or job.ending == ends(job), "whether everything but what runs last is over", job.id)
