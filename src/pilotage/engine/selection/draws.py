@@ -36,8 +36,10 @@ class Draws:
 
     def bits(self) -> int:
         """The next 64 bits."""
-        self._state = (self._state + _GOLDEN) & _MASK
-        return mixed(self._state)
+        number = self._state = (self._state + _GOLDEN) & _MASK
+        number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK  # `mixed`, which is asked very often here
+        number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _MASK
+        return number ^ (number >> 31)
 
     def uniform(self) -> float:
         """The next number from 0 up to, and without, 1."""

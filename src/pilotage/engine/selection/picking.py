@@ -120,16 +120,15 @@ def _drawn(sites: Sites, pool: Pool, draws: Draws, *, now: float, activity: str)
 
 
 def _compared(pool: Pool, draws: Draws, count: int) -> list[int]:
-    """All candidates, or of many as many as are compared, drawn by weight."""
+    """All candidates, or of many at most as many as are compared, drawn by weight."""
     found = pool.weights.some(count + 1)
     if len(found) <= count:
         return found
-    drawn: dict[int, int] = {}
-    while len(drawn) < count and (index := pool.weights.pick(draws.uniform())) is not None:
-        drawn[index] = pool.weights[index]
-        pool.weights[index] = 0
-    for index, weight in drawn.items():
-        pool.weights[index] = weight
+    drawn: set[int] = set()
+    for _ in range(3 * count):  # who has nearly all of the weight is drawn again and again
+        if len(drawn) == count or (index := pool.weights.pick(draws.uniform())) is None:
+            break
+        drawn.add(index)
     return sorted(drawn)
 
 

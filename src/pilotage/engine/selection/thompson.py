@@ -34,13 +34,28 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Arm:
     """An activity at a site: its evidence, and what is under way."""
 
-    __slots__ = ("_since", "_underway", "evidence")
+    __slots__ = ("_activity", "_at", "_failures", "_seconds", "_since", "_successes", "_underway")
 
     def __init__(self, evidence: Evidence) -> None:
         """Begin with some."""
-        self.evidence = evidence
+        self._activity = evidence.activity
+        self._successes = evidence.successes
+        self._failures = evidence.failures
+        self._seconds = evidence.seconds
+        self._at = evidence.at
         self._underway = 0
         self._since = 0  # the sum of when what is under way was handed over, in microseconds
+
+    @property
+    def evidence(self) -> Evidence:
+        """What is known."""
+        return Evidence(
+            activity=self._activity,
+            successes=self._successes,
+            failures=self._failures,
+            seconds=self._seconds,
+            at=self._at,
+        )
 
     def began(self, at: float) -> None:
         """An attempt was handed over."""
@@ -63,30 +78,35 @@ class Arm:
         """How many are under way."""
         return self._underway
 
-    def censored_seconds(self, now: float) -> float:
-        """The age of all that is under way."""
-        return max(0, self._underway * microseconds(now) - self._since) / 1e6
-
-    def share(self, now: float, half_life: float) -> float:
-        """How much of its evidence counts by now."""
-        age = now - self.evidence.at
-        return math.pow(0.5, age / half_life) if age > 0.0 else 1.0
-
     def ended(self, now: float, seconds: float, *, succeeded: bool, half_life: float) -> None:
         """An attempt ended so long after it was handed over."""
-        known, share = self.evidence, self.share(now, half_life)
-        self.evidence = Evidence(
-            activity=known.activity,
-            successes=known.successes * share + succeeded,
-            failures=known.failures * share + (not succeeded),
-            seconds=known.seconds * share + max(0.0, seconds),
-            at=max(known.at, now),
-        )
+        age = now - self._at
+        if age > 0.0:
+            share = math.pow(0.5, age / half_life)
+            self._successes *= share
+            self._failures *= share
+            self._seconds *= share
+            self._at = now
+        if succeeded:
+            self._successes += 1.0
+        else:
+            self._failures += 1.0
+        if seconds > 0.0:
+            self._seconds += seconds
+
+    def succeeded(self, created_at: float, now: float, half_life: float) -> None:
+        """An attempt that was handed over then ended well: `left` and `ended` in one."""
+        self.left(created_at)
+        self.ended(now, now - created_at, succeeded=True, half_life=half_life)
 
     def figures(self, now: float, half_life: float) -> tuple[float, float, float]:
         """Successes, failures and seconds by now, with the age of what is under way."""
-        known, share = self.evidence, self.share(now, half_life)
-        return known.successes * share, known.failures * share, known.seconds * share + self.censored_seconds(now)
+        age = now - self._at
+        share = math.pow(0.5, age / half_life) if age > 0.0 else 1.0
+        seconds = self._seconds * share
+        if self._underway and (censored := self._underway * microseconds(now) - self._since) > 0:
+            seconds += censored / 1e6
+        return self._successes * share, self._failures * share, seconds
 
 
 def sample(arms: Sequence[Arm], now: float, draws: Draws, settings: SelectionSettings) -> int:
