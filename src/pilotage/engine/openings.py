@@ -119,10 +119,6 @@ class Openings:
         site.unfit[queue] = None
         queue.unfit.add(site.index)
 
-    def use(self, site: SiteState, shape: int) -> None:
-        """One more is reserved or under way."""
-        self._sites.use(site.place, shape)
-
     def free(self, site: SiteState, shape: int) -> None:
         """One less."""
         self._engine.stirred = True

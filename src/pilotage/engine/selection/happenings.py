@@ -20,7 +20,7 @@ class Happenings:
     ) -> None:
         """Begin without sites; queue times of earlier runs give the throttle its first value."""
         self.settings = settings or SelectionSettings()
-        self._sites = Sites(self.settings, observed_queue_seconds)
+        self._sites = self.sites = Sites(self.settings, observed_queue_seconds)
         self.samples = self.settings.policy == "thompson"  # nobody else asks for evidence by activity
         self._draws_once = self.settings.policy in ("weighted-random", "uniform")
 

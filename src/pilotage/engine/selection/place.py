@@ -65,6 +65,7 @@ class Place:
         "logged",
         "name",
         "nodes",
+        "piloted",
         "pilots",
         "placed",
         "proved",
@@ -88,7 +89,7 @@ class Place:
         self.index = index
         self.settings = settings
         self.everyone = everyone
-        self.description = description
+        self.describe(description)
         initial = description.initial_score
         self.score = Score(settings, settings.initial_score if initial is None else initial)
         self.sleep: Sleep | None = None
@@ -112,6 +113,11 @@ class Place:
         self.nodes = Streaks(settings)
         self.logged = -1  # where it stands in the list of changes
 
+    def describe(self, description: SiteDescription) -> None:
+        """Know what it is."""
+        self.description = description
+        self.piloted = description.site.mode == "pilots"
+
     def room(self, shape: int, *, score: float | None = None) -> Room:
         """How much of a shape may be reserved or under way; as it would be when woken with a score, where one is given."""
         if not self.answers:
@@ -122,7 +128,7 @@ class Place:
         about, settings = self.description, self.settings
         room = room_of(
             graded(self.grade if score is None else self.score.grade_with(score)),
-            pilots=about.site.mode == "pilots",
+            pilots=self.piloted,
             job_throttle=about.site.job_throttle,
             slots_factor=settings.slots_factor,
             live_slots=self.slots.get(shape, 0),
@@ -143,12 +149,6 @@ class Place:
         if room is None:
             room = self.rooms[shape] = self.room(shape).limit
         return used < room
-
-    def keeps_room(self, before: int) -> bool:
-        """Whether its score has changed nothing of its room: with pilots no TScore above 1 makes more of it."""
-        if before < 0 or self.score.grade < 0 or self.description.site.mode != "pilots":
-            return False
-        return all(map(self.slots.get, self.rooms))
 
     @property
     def failing(self) -> bool:

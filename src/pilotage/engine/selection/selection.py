@@ -17,7 +17,6 @@ from pilotage.engine.selection.place import Place, Standing, Underway
 from pilotage.engine.selection.pools import NAMES, Pool
 from pilotage.engine.selection.room import Room
 from pilotage.engine.selection.scores import Operation
-from pilotage.engine.selection.sites import Sites
 from pilotage.engine.selection.status import Woken
 
 _ANYTHING = Asked()
@@ -44,11 +43,6 @@ class Selection(Happenings):
     def place(self, site: str) -> Place:
         """A site itself, for who tells of it very often; raises KeyError for one that is not known."""
         return self._sites.by_name[site]
-
-    @property
-    def sites(self) -> Sites:
-        """All of them."""
-        return self._sites
 
     def standing(self, site: str) -> Standing:
         """What was learned of a site, to be written down; raises KeyError for one that is not known."""

@@ -38,7 +38,7 @@ class Sites:
         """One more site, a candidate; one that is there is described anew and keeps what was learned of it."""
         place = self.by_name.get(description.name)
         if place is not None:
-            place.description = description
+            place.describe(description)
         else:
             index = len(self.places)
             place = Place(description, index=index, settings=self.settings, everyone=self.everyone)
@@ -114,11 +114,11 @@ class Sites:
 
     def scored(self, place: Place) -> None:
         """Its score changed: that matters where its grade has, from which its weight and its room follow."""
-        before = place.grade
-        if place.score.grade == before:
+        grade, before = place.score.grade, place.grade
+        if grade == before:
             return
-        if place.keeps_room(before):
-            self._grade(place)
+        if grade >= 0 <= before and place.piloted and all(map(place.slots.get, place.rooms)):
+            self._grade(place)  # with pilots no TScore above 1 makes more room
             self.changes.note(place)
         else:
             self.touch(place)
