@@ -115,6 +115,22 @@ class Pool:
             self.weights[index] = weight
         self.position = changes.end
 
+    def fill(self, index: int) -> None:
+        """A site that was a candidate has no more room, and nothing else has changed there."""
+        if self.status[index] == CANDIDATE:
+            self.status[index] = OVERLOADED
+            self.counts[CANDIDATE] -= 1
+            self.counts[OVERLOADED] += 1
+            self.weights[index] = 0
+
+    def open(self, index: int, weight: int) -> None:
+        """A site that was overloaded has room, and nothing else has changed there."""
+        if self.status[index] == OVERLOADED:
+            self.status[index] = CANDIDATE
+            self.counts[OVERLOADED] -= 1
+            self.counts[CANDIDATE] += 1
+            self.weights[index] = weight
+
     def _widen(self, more: int) -> None:
         self._seen += [None] * more
         for flags in (self.status, self._allowed, self._awake):

@@ -163,7 +163,7 @@ class Selection(Happenings):
     ) -> float | None:
         """When to ask again where nothing could be chosen, besides when something happens; None: only then."""
         sites = self._sites
-        if not sites.trials and not len(sites.asleep):
+        if not sites.trials and not sites.asleep.queue:
             return None
         trial = sites.end_trials(now)
         sites.refresh(pool)

@@ -33,6 +33,7 @@ class Sites:
         self.trials: list[tuple[float, int]] = []  # a heap: until when, and the index; who is tried anew is in it twice
         self._weighted = settings.policy != "uniform"
         self._pools: dict[tuple[int, Asked], Pool] = {}
+        self._sole: Pool | None = None  # the only one there is
 
     def add(self, description: SiteDescription) -> Place:
         """One more site, a candidate; one that is there is described anew and keeps what was learned of it."""
@@ -133,8 +134,13 @@ class Sites:
         used = place.used[shape] = place.used.get(shape, 0) + 1
         if place.canary:
             place.placed += 1
-        elif (room := place.rooms.get(shape)) is not None and used < room:
-            return
+        elif (room := place.rooms.get(shape)) is not None:
+            if used < room:
+                return
+            pool = self._sole
+            if pool is not None and pool.shape == shape and pool.position == self.changes.end:
+                pool.fill(place.index)  # at once, because there is nobody else to tell
+                return
         self.changes.note(place)
 
     def free(self, place: Place, shape: int) -> bool:
@@ -145,8 +151,13 @@ class Sites:
         place.used[shape] = used
         if place.canary:
             place.placed = max(0, place.placed - 1)
-        elif (room := place.rooms.get(shape)) is not None and used != room - 1:
-            return False
+        elif (room := place.rooms.get(shape)) is not None:
+            if used != room - 1:
+                return False
+            pool = self._sole
+            if pool is not None and pool.shape == shape and pool.position == self.changes.end:
+                pool.open(place.index, place.weight)
+                return True
         self.changes.note(place)
         return True
 
@@ -179,6 +190,7 @@ class Sites:
         found = self._pools.get((shape, asked))
         if found is None:
             found = self._pools[shape, asked] = Pool(asked, shape)
+            self._count_pools()
         self.refresh(found)
         return found
 
@@ -189,6 +201,10 @@ class Sites:
     def forget(self, asked: Asked, shape: int) -> None:
         """Nobody asks for this any more."""
         self._pools.pop((shape, asked), None)
+        self._count_pools()
+
+    def _count_pools(self) -> None:
+        self._sole = next(iter(self._pools.values())) if len(self._pools) == 1 else None
 
     def pools(self) -> list[Pool]:
         """The sites for everything that was asked, up to date."""
