@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pilotage.engine.parts import QueueClass
 from pilotage.engine.places import PilotState, SiteState
 from pilotage.engine.selection.place import Place
-from pilotage.engine.selection.pools import Pool
+from pilotage.engine.selection.pools import CANDIDATE, Pool
 from pilotage.engine.standings import see_to_sites
 from pilotage.engine.timers import Due
 from pilotage.model.demand import Demand, slots_for
@@ -142,20 +142,33 @@ class Openings:
 
     def first(self, queue: QueueClass) -> SiteState | None:
         """The site that is chosen for one more of a class."""
-        engine = self._engine
-        pool = queue.pool or self.pool(queue)
-        avoid: tuple[int, ...] = ()
-        prefer = -1
-        if queue.avoid:
-            avoid = self._indices(queue)
-        if queue.prefer and (wished := engine.sites.get(queue.prefer)) is not None and not wished.removed:
-            prefer = wished.index
+        engine, sites = self._engine, self._sites
         # The chance of a choice follows from the seed, the number of the next decision, and how many were made before it.
         n = engine.next_n
-        self._choices = self._choices + 1 if self._choices_n == n else 0
-        self._choices_n = n
+        if n == self._choices_n:
+            self._choices += 1
+        else:
+            self._choices_n, self._choices = n, 0
+        pool = queue.pool
+        if pool is None or pool.position != self._changes.end:
+            pool = self.pool(queue)
+        if not (sites.trials or queue.unfit or queue.avoid or queue.prefer):
+            # What mostly happens, in short: one site or none has room, and nothing is drawn.
+            _, candidates, hibernated, _ = pool.counts
+            if candidates == 1:
+                return self._by_index[pool.status.index(CANDIDATE)]
+            if not candidates and not hibernated:
+                return None
+        return self._chosen(queue, pool)
+
+    def _chosen(self, queue: QueueClass, pool: Pool) -> SiteState | None:
+        engine = self._engine
+        avoid, prefer = self._indices(queue) if queue.avoid else (), -1
+        if queue.prefer and (wished := engine.sites.get(queue.prefer)) is not None and not wished.removed:
+            prefer = wished.index
+        decision = self._choices_n << 20 | self._choices
         found = self._selection.choose(
-            self._seed, n << 20 | self._choices, pool, engine.stamp, avoid, queue.unfit, prefer, queue.activity
+            self._seed, decision, pool, engine.stamp, avoid, queue.unfit, prefer, queue.activity
         )
         if found is None:
             if self._sites.trials or self._sites.asleep.queue:

@@ -79,6 +79,7 @@ class Place:
         "used",
         "waits",
         "weight",
+        "well",
     )
 
     def __init__(
@@ -106,6 +107,7 @@ class Place:
         self.rooms: dict[int, int] = {}  # shape → how many there may be, where it was asked since something changed
         self.grade = self.score.grade  # as pools have it
         self.weight = 1  # likewise
+        self.well = False  # one more success changes nothing but its score and its ends
         self.waits = Window()
         self.ends = Ends(everyone)
         self.arms = Arms(settings)
@@ -149,6 +151,11 @@ class Place:
         if room is None:
             room = self.rooms[shape] = self.room(shape).limit
         return used < room
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it neither sleeps nor is on trial, and nothing is held against it."""
+        return self.sleep is None and self.proved and not (self.canary or self.times or self.failing)
 
     @property
     def failing(self) -> bool:

@@ -50,9 +50,7 @@ class Steps:
         scale = GRADES * settings.tscore_b * math.log(settings.score_high_cap) / math.pi
         self.first = round(scale * math.atan(settings.tscore_c * settings.score_floor))
         last = round(scale * math.atan(settings.tscore_c * settings.score_ceiling))
-        self.begin = [
-            math.tan((grade - 0.5) / scale) / settings.tscore_c for grade in range(self.first + 1, last + 1)
-        ]
+        self.begin = [math.tan((grade - 0.5) / scale) / settings.tscore_c for grade in range(self.first + 1, last + 1)]
 
 
 _STEPS: dict[tuple[float, ...], Steps] = {}  # by the settings that they follow from
@@ -79,7 +77,9 @@ class Score:
         self._underway: dict[Operation, int] = {"submission": 0, "transfer": 0, "file-operation": 0}
         self._earned = self._bounded(earned)
         self.known_grade: int | None = None  # the grade, unless it may have changed since it was last asked for
-        self._above = self._below = -math.inf  # the grade stays as long as what was earned is from the one up to the other
+        self._above = (
+            self._below
+        ) = -math.inf  # the grade stays as long as what was earned is from the one up to the other
 
     @property
     def earned(self) -> float:

@@ -107,6 +107,7 @@ class Sites:
 
     def touch(self, place: Place) -> None:
         """Something happened there."""
+        place.well = False
         place.rooms.clear()
         self._grade(place)
         self.changes.note(place)
@@ -132,15 +133,16 @@ class Sites:
     def use(self, place: Place, shape: int) -> None:
         """One more of a shape is reserved or under way."""
         used = place.used[shape] = place.used.get(shape, 0) + 1
-        if place.canary:
-            place.placed += 1
-        elif (room := place.rooms.get(shape)) is not None:
+        room = place.rooms.get(shape)
+        if room is not None:  # it is not kept for who has a canary
             if used < room:
                 return
             pool = self._sole
             if pool is not None and pool.shape == shape and pool.position == self.changes.end:
                 pool.fill(place.index)  # at once, because there is nobody else to tell
                 return
+        elif place.canary:
+            place.placed += 1
         self.changes.note(place)
 
     def free(self, place: Place, shape: int) -> bool:
@@ -149,15 +151,16 @@ class Sites:
         if used < 0:
             used = 0
         place.used[shape] = used
-        if place.canary:
-            place.placed = max(0, place.placed - 1)
-        elif (room := place.rooms.get(shape)) is not None:
+        room = place.rooms.get(shape)
+        if room is not None:
             if used != room - 1:
                 return False
             pool = self._sole
             if pool is not None and pool.shape == shape and pool.position == self.changes.end:
                 pool.open(place.index, place.weight)
                 return True
+        elif place.canary:
+            place.placed = max(0, place.placed - 1)
         self.changes.note(place)
         return True
 
