@@ -83,8 +83,6 @@ class Engine:
         self.arrived: dict[str, float] = {}  # pilots that were only to show that they come, and how long they queued
         self.queued: list[AttemptState] = []  # bound attempts that were just submitted
         self.ask_again_at = math.inf  # when a timer has what found no site looked at again
-        self._choices_n = 0  # the decision before which the latest choice of a site was made
-        self._choices = 0  # how many others were before it
         self.openings = Openings(self)
         self.fairness = Fairness(self)
         self.effects: list[Effect] = []
@@ -117,14 +115,6 @@ class Engine:
         state.standing_at = self.now
         self.openings.add_site(state)
         return state
-
-    def next_choice(self) -> int:
-        """The number of one more choice, from which with the seed its chance follows: that of the next decision, and its own."""
-        if self._choices_n == self.next_n:
-            self._choices += 1
-        else:
-            self._choices_n, self._choices = self.next_n, 0
-        return self.next_n << 20 | self._choices
 
     def bring_plan(self, job: str, plan: JobPlan) -> None:
         """Lay a plan ready for the `JobRegistered` or `StageExpanded` that will be applied."""

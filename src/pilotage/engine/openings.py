@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pilotage.engine.parts import QueueClass
 from pilotage.engine.places import PilotState, SiteState
 from pilotage.engine.selection.place import Place
-from pilotage.engine.selection.pools import REFUSED, Pool
+from pilotage.engine.selection.pools import CANDIDATE, Pool
 from pilotage.engine.standings import see_to_sites
 from pilotage.engine.timers import Due
 from pilotage.model.demand import Demand, slots_for
@@ -32,7 +32,11 @@ class Openings:
         self._selection = engine.selection
         self._sites = engine.selection.sites
         self._sites.listener = self._stir
+        self._changes = engine.selection.sites.changes
         self._by_index: dict[int, SiteState] = {}
+        self._seed = engine.settings.seed
+        self._choices_n = 0  # the decision before which the latest choice was made
+        self._choices = 0  # how many others were before it
 
     def add_site(self, site: SiteState) -> None:
         """Look after one more site."""
@@ -119,10 +123,6 @@ class Openings:
         site.unfit[queue] = None
         queue.unfit.add(site.index)
 
-    def use(self, site: SiteState, shape: int) -> None:
-        """One more is reserved or under way."""
-        self._sites.use(site.place, shape)
-
     def free(self, site: SiteState, shape: int) -> None:
         """One less."""
         self._engine.stirred = True
@@ -136,24 +136,42 @@ class Openings:
         pool = queue.pool
         if pool is None:
             pool = queue.pool = self._selection.pool(queue.asked, queue.shape)
-        self._sites.refresh(pool)
+        elif pool.position != self._changes.end:
+            self._sites.refresh(pool)
         return pool
 
     def first(self, queue: QueueClass) -> SiteState | None:
         """The site that is chosen for one more of a class."""
+        engine, sites = self._engine, self._sites
+        # The chance of a choice follows from the seed, the number of the next decision, and how many were made before it.
+        n = engine.next_n
+        if n == self._choices_n:
+            self._choices += 1
+        else:
+            self._choices_n, self._choices = n, 0
+        pool = queue.pool
+        if pool is None or pool.position != self._changes.end:
+            pool = self.pool(queue)
+        if not (sites.trials or queue.unfit or queue.avoid or queue.prefer):
+            # What mostly happens, in short: one site or none has room, and nothing is drawn.
+            _, candidates, hibernated, _ = pool.counts
+            if candidates == 1:
+                return self._by_index[pool.status.index(CANDIDATE)]
+            if not candidates and not hibernated:
+                return None
+        return self._chosen(queue, pool)
+
+    def _chosen(self, queue: QueueClass, pool: Pool) -> SiteState | None:
         engine = self._engine
-        pool = queue.pool or self.pool(queue)
-        avoid: tuple[int, ...] = ()
-        prefer = -1
-        if queue.avoid:
-            avoid = self._indices(queue)
+        avoid, prefer = self._indices(queue) if queue.avoid else (), -1
         if queue.prefer and (wished := engine.sites.get(queue.prefer)) is not None and not wished.removed:
             prefer = wished.index
+        decision = self._choices_n << 20 | self._choices
         found = self._selection.choose(
-            engine.settings.seed, engine.next_choice(), pool, engine.stamp, avoid, queue.unfit, prefer, queue.activity
+            self._seed, decision, pool, engine.stamp, avoid, queue.unfit, prefer, queue.activity
         )
         if found is None:
-            if self._sites.trials or self._sites.asleep:
+            if self._sites.trials or self._sites.asleep.queue:
                 self._ask_later(queue, pool, avoid)
             return None
         place, woken, _ = found
@@ -197,8 +215,8 @@ class Openings:
 
     def is_impossible(self, queue: QueueClass) -> bool:
         """Whether none of the sites there are could ever run a class."""
-        pool = self.pool(queue)
-        return bool(self._by_index) and pool.counts[REFUSED] == len(pool.status)
+        _, candidates, hibernated, overloaded = self.pool(queue).counts
+        return not (candidates or hibernated or overloaded) and bool(self._by_index)
 
     def open_sites(self, queue: QueueClass) -> list[SiteState]:
         """The sites where a class may be reserved as things stand, those it avoids only where there are no others."""

@@ -214,7 +214,7 @@ def reserve(engine: Engine, queue: QueueClass, number: int, site: SiteState) -> 
     work = job.work_of(number)
     work.bound = site
     work.bound_at = engine.now
-    engine.openings.use(site, queue.shape)
+    engine.selection.sites.use(site.place, queue.shape)
     queue.reservations.count += 1
     queue.kin.count += 1
     numbers = site.reserved.get(queue)

@@ -83,7 +83,7 @@ def vacate(engine: Engine, attempt: AttemptState, cause: Cause, node: str = "") 
 
 def occupy(engine: Engine, attempt: AttemptState) -> None:
     """Take what an attempt takes."""
-    engine.openings.use(attempt.site, attempt.shape)
+    engine.selection.sites.use(attempt.site.place, attempt.shape)
     hold(engine, attempt)
 
 

@@ -21,8 +21,14 @@ def mixed(number: int) -> int:
 
 def drawn(seed: int, decision: int) -> float:
     """The first number of `Draws(seed, decision)`, for who needs no more of them and asks very often."""
-    state = ((seed ^ mixed(decision)) + _GOLDEN) & _MASK
-    return (mixed(state) >> 11) * 2.0**-53
+    # `mixed` twice, written out: it is most of what a choice costs.
+    decision &= _MASK
+    decision = ((decision ^ (decision >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    decision = ((decision ^ (decision >> 27)) * 0x94D049BB133111EB) & _MASK
+    number = ((seed ^ decision ^ (decision >> 31)) + _GOLDEN) & _MASK
+    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _MASK
+    return ((number ^ (number >> 31)) >> 11) * 2.0**-53
 
 
 class Draws:

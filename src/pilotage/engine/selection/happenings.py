@@ -21,7 +21,7 @@ class Happenings:
     ) -> None:
         """Begin without sites; queue times of earlier runs give the throttle its first value."""
         self.settings = settings or SelectionSettings()
-        self._sites = Sites(self.settings, observed_queue_seconds)
+        self._sites = self.sites = Sites(self.settings, observed_queue_seconds)
         self.samples = self.settings.policy == "thompson"  # nobody else asks for evidence by activity
         self._draws_once = self.settings.policy in ("weighted-random", "uniform")
 
@@ -91,7 +91,7 @@ class Happenings:
         """It was handed over and takes a slot, as with pilots, where no evidence by activity is kept."""
         place.live += 1
         place.ends.began(at)
-        if not place.proved and place.trial_until is None and place.sleep is None:
+        if not place.well and not place.proved and place.trial_until is None and place.sleep is None:
             self._sites.try_until(place, at + self.settings.trial_seconds)
 
     def attempt_began(self, site: str, *, at: float, queued_seconds: float | None = None) -> None:
@@ -174,15 +174,8 @@ class Happenings:
 
     def went_well(self, place: Place, began_at: float, at: float) -> bool:
         """An attempt that was in no queue succeeded, as most do; False, and nothing is done, where `ended_at` must be told."""
-        if (
-            place.sleep is not None
-            or not place.proved
-            or self.samples
-            or place.canary
-            or place.times
-            or place.pilots.counted
-            or place.nodes.counted
-        ):
+        if not place.well:
+            place.well = place.is_well and not self.samples  # for the next one
             return False
         if place.live:
             place.live -= 1

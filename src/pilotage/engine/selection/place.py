@@ -65,6 +65,7 @@ class Place:
         "logged",
         "name",
         "nodes",
+        "piloted",
         "pilots",
         "placed",
         "proved",
@@ -78,6 +79,7 @@ class Place:
         "used",
         "waits",
         "weight",
+        "well",
     )
 
     def __init__(
@@ -88,7 +90,7 @@ class Place:
         self.index = index
         self.settings = settings
         self.everyone = everyone
-        self.description = description
+        self.describe(description)
         initial = description.initial_score
         self.score = Score(settings, settings.initial_score if initial is None else initial)
         self.sleep: Sleep | None = None
@@ -105,12 +107,18 @@ class Place:
         self.rooms: dict[int, int] = {}  # shape → how many there may be, where it was asked since something changed
         self.grade = self.score.grade  # as pools have it
         self.weight = 1  # likewise
+        self.well = False  # one more success changes nothing but its score and its ends
         self.waits = Window()
         self.ends = Ends(everyone)
         self.arms = Arms(settings)
         self.pilots = Streaks(settings)
         self.nodes = Streaks(settings)
         self.logged = -1  # where it stands in the list of changes
+
+    def describe(self, description: SiteDescription) -> None:
+        """Know what it is."""
+        self.description = description
+        self.piloted = description.site.mode == "pilots"
 
     def room(self, shape: int, *, score: float | None = None) -> Room:
         """How much of a shape may be reserved or under way; as it would be when woken with a score, where one is given."""
@@ -122,7 +130,7 @@ class Place:
         about, settings = self.description, self.settings
         room = room_of(
             graded(self.grade if score is None else self.score.grade_with(score)),
-            pilots=about.site.mode == "pilots",
+            pilots=self.piloted,
             job_throttle=about.site.job_throttle,
             slots_factor=settings.slots_factor,
             live_slots=self.slots.get(shape, 0),
@@ -144,11 +152,10 @@ class Place:
             room = self.rooms[shape] = self.room(shape).limit
         return used < room
 
-    def keeps_room(self, before: int) -> bool:
-        """Whether its score has changed nothing of its room: with pilots no TScore above 1 makes more of it."""
-        if before < 0 or self.score.grade < 0 or self.description.site.mode != "pilots":
-            return False
-        return all(map(self.slots.get, self.rooms))
+    @property
+    def is_well(self) -> bool:
+        """Whether it neither sleeps nor is on trial, and nothing is held against it."""
+        return self.sleep is None and self.proved and not (self.canary or self.times or self.failing)
 
     @property
     def failing(self) -> bool:

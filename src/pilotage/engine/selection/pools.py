@@ -59,7 +59,9 @@ class Pool:
     __slots__ = (
         "_allowed",
         "_awake",
+        "_late",
         "_seen",
+        "_weights",
         "asked",
         "asleep",
         "awake",
@@ -67,14 +69,14 @@ class Pool:
         "position",
         "shape",
         "status",
-        "weights",
     )
 
     def __init__(self, asked: Asked, shape: int) -> None:
         """Nothing is known before `refresh`."""
         self.asked = asked
         self.shape = shape
-        self.weights = Weights()
+        self._weights = Weights()
+        self._late: dict[int, int] = {}  # weights that changed and that nobody has asked for since
         self.status = bytearray()  # by index
         self.counts = [0, 0, 0, 0]  # by status
         self.awake = 0  # sites that could do it, answer, and do not sleep
@@ -91,7 +93,7 @@ class Pool:
         if len(places) != len(self._seen):
             self._widen(len(places) - len(self._seen))
         changed = changes.since(self.position)
-        shape, statuses, counts = self.shape, self.status, self.counts
+        shape, statuses, counts, weights = self.shape, self.status, self.counts, self.weights
         for index in range(len(places)) if changed is None else changed:
             place = places[index]
             if (
@@ -112,8 +114,33 @@ class Pool:
                 statuses[index] = status
                 counts[before] -= 1
                 counts[status] += 1
-            self.weights[index] = weight
+            weights[index] = weight
         self.position = changes.end
+
+    @property
+    def weights(self) -> Weights:
+        """What each that can be picked weighs."""
+        if self._late:
+            late, self._late = self._late, {}
+            for index, weight in late.items():
+                self._weights[index] = weight
+        return self._weights
+
+    def fill(self, index: int) -> None:
+        """A site that was a candidate has no more room, and nothing else has changed there."""
+        if self.status[index] == CANDIDATE:
+            self.status[index] = OVERLOADED
+            self.counts[CANDIDATE] -= 1
+            self.counts[OVERLOADED] += 1
+            self._late[index] = 0
+
+    def open(self, index: int, weight: int) -> None:
+        """A site that was overloaded has room, and nothing else has changed there."""
+        if self.status[index] == OVERLOADED:
+            self.status[index] = CANDIDATE
+            self.counts[OVERLOADED] -= 1
+            self.counts[CANDIDATE] += 1
+            self._late[index] = weight
 
     def _widen(self, more: int) -> None:
         self._seen += [None] * more

@@ -8,6 +8,7 @@ own code returns the load of what ended well only, so every failure costs a site
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from typing import Literal
 
 from pilotage.engine.selection.settings import SelectionSettings
@@ -38,20 +39,46 @@ def graded(grade: int) -> float:
     return math.exp(grade / GRADES)
 
 
+class Steps:
+    """Where grades begin: the first one, and the score from which on each of the following is given."""
+
+    __slots__ = ("begin", "first")
+
+    def __init__(self, settings: SelectionSettings) -> None:
+        """As TScore follows from the score."""
+        scale = GRADES * settings.tscore_b * math.log(settings.score_high_cap) / math.pi
+        self.first = round(scale * math.atan(settings.tscore_c * settings.score_floor))
+        last = round(scale * math.atan(settings.tscore_c * settings.score_ceiling))
+        self.begin = [math.tan((grade - 0.5) / scale) / settings.tscore_c for grade in range(self.first + 1, last + 1)]
+
+
+_STEPS: dict[tuple[float, ...], Steps] = {}  # by the settings that they follow from
+
+
+def _steps_of(settings: SelectionSettings) -> Steps:
+    key = (settings.tscore_b, settings.tscore_c, settings.score_high_cap, settings.score_floor, settings.score_ceiling)
+    found = _STEPS.get(key)
+    if found is None:
+        found = _STEPS[key] = Steps(settings)
+    return found
+
+
 class Score:
     """One site's score: what it earned, within floor and ceiling, and the load of what is under way."""
 
-    __slots__ = ("_above", "_below", "_earned", "_loads", "_scale", "_settings", "_underway", "known_grade")
+    __slots__ = ("_above", "_below", "_earned", "_loads", "_settings", "_steps", "_underway", "known_grade")
 
     def __init__(self, settings: SelectionSettings, earned: float) -> None:
         """Begin with an initial score and nothing under way."""
         self._settings = settings
         self._loads = 0  # operations under way, of whatever kind
-        self._scale = settings.tscore_b * math.log(settings.score_high_cap) / math.pi
+        self._steps = _steps_of(settings)
         self._underway: dict[Operation, int] = {"submission": 0, "transfer": 0, "file-operation": 0}
         self._earned = self._bounded(earned)
         self.known_grade: int | None = None  # the grade, unless it may have changed since it was last asked for
-        self._above = self._below = 0.0  # the grade stays as long as what was earned is between these
+        self._above = (
+            self._below
+        ) = -math.inf  # the grade stays as long as what was earned is from the one up to the other
 
     @property
     def earned(self) -> float:
@@ -83,27 +110,18 @@ class Score:
         """TScore as a grade, which follows from the score alone."""
         grade = self.known_grade
         if grade is None:
-            grade = self.known_grade = self._graded(self.value if self._loads else self._earned)
-            if self._loads:
-                self._above = self._below = 0.0
-            else:
-                # A hair less than the score where a grade begins: who comes so close has it worked out.
-                self._above, self._below = self._begins(grade) + 1e-6, self._begins(grade + 1) - 1e-6
+            found = bisect_right(self._steps.begin, self.value if self._loads else self._earned)
+            grade = self.known_grade = self._steps.first + found
+            self._above = self._steps.begin[found - 1] if found else -math.inf
+            self._below = self._steps.begin[found] if found < len(self._steps.begin) else math.inf
+            if self._loads:  # it does not follow from what was earned alone: whatever is earned, it is looked up again
+                self._below = -math.inf
         return grade
-
-    def _graded(self, score: float) -> int:
-        return round(GRADES * self._scale * math.atan(self._settings.tscore_c * score))
-
-    def _begins(self, grade: int) -> float:
-        """The score from which on a grade is given."""
-        angle = (grade - 0.5) / (GRADES * self._scale)
-        if abs(angle) >= math.pi / 2:
-            return math.copysign(math.inf, angle)
-        return math.tan(angle) / self._settings.tscore_c
 
     def grade_with(self, earned: float) -> int:
         """The grade as it would be if it had earned something else."""
-        return self._graded(self._bounded(self._bounded(earned) + self.load))
+        score = self._bounded(self._bounded(earned) + self.load)
+        return self._steps.first + bisect_right(self._steps.begin, score)
 
     def underway(self, operation: Operation) -> int:
         """How many of an operation are under way."""
@@ -147,7 +165,13 @@ class Score:
 
     def succeeded(self) -> None:
         """An operation or an attempt ended well."""
-        self._add(self._settings.success)
+        settings = self._settings
+        earned = self._earned + settings.success
+        if earned > settings.score_ceiling:
+            earned = settings.score_ceiling
+        self._earned = earned
+        if earned >= self._below:
+            self.known_grade = None
 
     def failed(self) -> None:
         """One did not."""
@@ -165,7 +189,7 @@ class Score:
         elif earned < settings.score_floor:
             earned = settings.score_floor
         self._earned = earned
-        if not self._above < earned < self._below:
+        if not self._above <= earned < self._below:
             self.known_grade = None
 
     def _bounded(self, score: float) -> float:

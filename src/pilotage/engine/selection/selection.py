@@ -14,10 +14,9 @@ from pilotage.engine.selection.filters import Asked, SiteDescription
 from pilotage.engine.selection.happenings import Happenings
 from pilotage.engine.selection.picking import Choice, choose, indices_of, left_out_of, next_wake_at, pick
 from pilotage.engine.selection.place import Place, Standing, Underway
-from pilotage.engine.selection.pools import NAMES, Pool
+from pilotage.engine.selection.pools import CANDIDATE, NAMES, Pool
 from pilotage.engine.selection.room import Room
 from pilotage.engine.selection.scores import Operation
-from pilotage.engine.selection.sites import Sites
 from pilotage.engine.selection.status import Woken
 
 _ANYTHING = Asked()
@@ -44,11 +43,6 @@ class Selection(Happenings):
     def place(self, site: str) -> Place:
         """A site itself, for who tells of it very often; raises KeyError for one that is not known."""
         return self._sites.by_name[site]
-
-    @property
-    def sites(self) -> Sites:
-        """All of them."""
-        return self._sites
 
     def standing(self, site: str) -> Standing:
         """What was learned of a site, to be written down; raises KeyError for one that is not known."""
@@ -153,12 +147,10 @@ class Selection(Happenings):
             pool.refresh(sites.places, sites.changes)
         if prefer < 0 and not avoid and not unfit:
             # What mostly happens, in short: the same as what follows.
-            _, candidates, hibernated, _ = pool.counts
-            if not candidates:
-                if not hibernated:
-                    return None
-            elif candidates == 1 or self._draws_once:
-                index = pool.weights.first() if candidates == 1 else pool.weights.pick(drawn(seed, decision))
+            candidates = pool.counts[CANDIDATE]
+            if candidates == 1 or (candidates and self._draws_once):
+                weights = pool.weights
+                index = weights.first() if candidates == 1 else weights.pick(drawn(seed, decision))
                 if index is not None and (place := sites.places[index]) is not None:
                     return place, None, False
         draws = Draws(seed, decision)
@@ -169,7 +161,7 @@ class Selection(Happenings):
     ) -> float | None:
         """When to ask again where nothing could be chosen, besides when something happens; None: only then."""
         sites = self._sites
-        if not sites.trials and not len(sites.asleep):
+        if not sites.trials and not sites.asleep.queue:
             return None
         trial = sites.end_trials(now)
         sites.refresh(pool)

@@ -33,12 +33,13 @@ class Sites:
         self.trials: list[tuple[float, int]] = []  # a heap: until when, and the index; who is tried anew is in it twice
         self._weighted = settings.policy != "uniform"
         self._pools: dict[tuple[int, Asked], Pool] = {}
+        self._sole: Pool | None = None  # the only one there is
 
     def add(self, description: SiteDescription) -> Place:
         """One more site, a candidate; one that is there is described anew and keeps what was learned of it."""
         place = self.by_name.get(description.name)
         if place is not None:
-            place.description = description
+            place.describe(description)
         else:
             index = len(self.places)
             place = Place(description, index=index, settings=self.settings, everyone=self.everyone)
@@ -106,6 +107,7 @@ class Sites:
 
     def touch(self, place: Place) -> None:
         """Something happened there."""
+        place.well = False
         place.rooms.clear()
         self._grade(place)
         self.changes.note(place)
@@ -114,11 +116,11 @@ class Sites:
 
     def scored(self, place: Place) -> None:
         """Its score changed: that matters where its grade has, from which its weight and its room follow."""
-        before = place.grade
-        if place.score.grade == before:
+        grade, before = place.score.grade, place.grade
+        if grade == before:
             return
-        if place.keeps_room(before):
-            self._grade(place)
+        if grade >= 0 <= before and place.piloted and all(map(place.slots.get, place.rooms)):
+            self._grade(place)  # with pilots no TScore above 1 makes more room
             self.changes.note(place)
         else:
             self.touch(place)
@@ -131,10 +133,16 @@ class Sites:
     def use(self, place: Place, shape: int) -> None:
         """One more of a shape is reserved or under way."""
         used = place.used[shape] = place.used.get(shape, 0) + 1
-        if place.canary:
+        room = place.rooms.get(shape)
+        if room is not None:  # it is not kept for who has a canary
+            if used < room:
+                return
+            pool = self._sole
+            if pool is not None and pool.shape == shape and pool.position == self.changes.end:
+                pool.fill(place.index)  # at once, because there is nobody else to tell
+                return
+        elif place.canary:
             place.placed += 1
-        elif (room := place.rooms.get(shape)) is not None and used < room:
-            return
         self.changes.note(place)
 
     def free(self, place: Place, shape: int) -> bool:
@@ -143,10 +151,16 @@ class Sites:
         if used < 0:
             used = 0
         place.used[shape] = used
-        if place.canary:
+        room = place.rooms.get(shape)
+        if room is not None:
+            if used != room - 1:
+                return False
+            pool = self._sole
+            if pool is not None and pool.shape == shape and pool.position == self.changes.end:
+                pool.open(place.index, place.weight)
+                return True
+        elif place.canary:
             place.placed = max(0, place.placed - 1)
-        elif (room := place.rooms.get(shape)) is not None and used != room - 1:
-            return False
         self.changes.note(place)
         return True
 
@@ -179,6 +193,7 @@ class Sites:
         found = self._pools.get((shape, asked))
         if found is None:
             found = self._pools[shape, asked] = Pool(asked, shape)
+            self._count_pools()
         self.refresh(found)
         return found
 
@@ -189,6 +204,10 @@ class Sites:
     def forget(self, asked: Asked, shape: int) -> None:
         """Nobody asks for this any more."""
         self._pools.pop((shape, asked), None)
+        self._count_pools()
+
+    def _count_pools(self) -> None:
+        self._sole = next(iter(self._pools.values())) if len(self._pools) == 1 else None
 
     def pools(self) -> list[Pool]:
         """The sites for everything that was asked, up to date."""

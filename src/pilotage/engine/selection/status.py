@@ -90,29 +90,26 @@ def wakes_at(sleep: Sleep, times: int, settings: SelectionSettings, *, alone: bo
 class SleepQueue:
     """The sites that hibernate, by index, in the order in which they came."""
 
-    __slots__ = ("_queue",)
+    __slots__ = ("queue",)
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._queue: list[tuple[int, int]] = []
-
-    def __len__(self) -> int:
-        return len(self._queue)
+        self.queue: list[tuple[int, int]] = []
 
     def __iter__(self) -> Iterator[int]:
-        return (index for _, index in self._queue)
+        return (index for _, index in self.queue)
 
     @property
     def next_order(self) -> int:
         """The place of whoever comes next."""
-        return self._queue[-1][0] + 1 if self._queue else 1
+        return self.queue[-1][0] + 1 if self.queue else 1
 
     def add(self, index: int, order: int) -> None:
         """One more; at its place where it had one, as after a restart."""
-        insort(self._queue, (order, index))
+        insort(self.queue, (order, index))
 
     def remove(self, index: int, order: int) -> None:
         """One less."""
-        position = bisect_left(self._queue, (order, index))
-        if position < len(self._queue) and self._queue[position] == (order, index):
-            del self._queue[position]
+        position = bisect_left(self.queue, (order, index))
+        if position < len(self.queue) and self.queue[position] == (order, index):
+            del self.queue[position]
