@@ -129,7 +129,9 @@ def _status(sites: Sites, place: Place, pool: Pool, *, now: float) -> StageWhy:
 
 def _score(sites: Sites, place: Place) -> StageWhy:
     score = place.score
-    message = f"score {score.value:.3f} (earned {score.earned:.3f}, load {score.load + 0.0:.3f}), TScore {score.tscore:.3f}"
+    message = (
+        f"score {score.value:.3f} (earned {score.earned:.3f}, load {score.load + 0.0:.3f}), TScore {score.tscore:.3f}"
+    )
     waited, throttle = place.median_wait_seconds, sites.queue_times.throttle_seconds
     if waited is not None:
         message += f"; its queue takes {waited:.0f} s in the middle, and more than {throttle:.0f} s would be too long"
