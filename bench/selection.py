@@ -1,4 +1,4 @@
-"""What the choice of sites is worth: four policies in five worlds, two kinds of jobs and both modes, with the same seeds.
+"""What the choice of sites is worth: four policies in five worlds, for two kinds of jobs, with the same seeds.
 
 Run with `python -m bench.selection`; `--write` puts the tables into docs/explanation/site-selection.md and the drawing beside
 it. Nothing here is measured by a clock: the same version of pilotage prints the same figures on every machine.
@@ -29,7 +29,13 @@ from pilotage.simulator.variants import with_policy
 
 SEEDS = 30
 POLICIES = ("weighted-random", "best", "thompson", "uniform")
-MODES: tuple[SiteMode, ...] = ("pilots", "bound")
+EVERY = ("equal", "one slow", "black hole", "drifting", "outage")
+SETUPS: tuple[tuple[str, SiteMode, tuple[str, ...]], ...] = (
+    ("bag", "pilots", EVERY[:3]),
+    ("lines", "pilots", EVERY),
+    ("lines", "bound", EVERY[:2]),
+)
+"""Each job with a mode, and the worlds for it: all of them where there is most to choose, a few to see what else matters."""
 SITES = ("one", "two", "three", "four", "five")
 SLOTS, PILOTS = 2, 5  # ten packages at once at each site
 PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "site-selection.md"
@@ -76,11 +82,10 @@ class Cell(NamedTuple):
 
 def cells() -> Iterator[Cell]:
     """All there are."""
-    for world in worlds():
-        for job in JOBS:
-            for mode in MODES:
-                for policy in POLICIES:
-                    yield Cell(world, job, mode, policy)
+    for job, mode, among in SETUPS:
+        for world in among:
+            for policy in POLICIES:
+                yield Cell(world, job, mode, policy)
 
 
 def subject_of(cell: Cell) -> Subject:
@@ -113,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     every = list(cells())
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         found = dict(zip(every, pool.map(summary_in, every, [asked.seeds] * len(every)), strict=True))
-    told: Found = {(*cell,): summary for cell, summary in found.items()}
+    told: Found = {(cell.world, cell.job, cell.mode, cell.policy): told_of for cell, told_of in found.items()}
     print(tables(told))
     if asked.write:
         before, begin, rest = PAGE.read_text().partition("<!-- figures -->\n")

@@ -19,7 +19,7 @@ _WIDTH, _HEIGHT = 900, 632
 _PANEL_WIDTH, _PANEL_HEIGHT = 330, 262
 _LEFT, _TOP = 96, 66
 _ACROSS, _DOWN = 450, 292
-_TICKS = {"bag": (-20, -10, 0, 10, 20), "lines": (-50, -25, 0, 25, 50)}
+_TICKS = (-40, -20, 0, 20, 40)
 _MINUS = "\N{MINUS SIGN}"
 
 
@@ -45,13 +45,22 @@ def names(found: Found, part: int) -> list[str]:
     return list(dict.fromkeys(key[part] for key in found))
 
 
+def setups(found: Found) -> list[tuple[str, str]]:
+    """Each job with a mode, in their order."""
+    return list(dict.fromkeys((job, mode) for _, job, mode, _ in found))
+
+
+def worlds_of(found: Found, job: str, mode: str) -> list[str]:
+    """The worlds in which a job was run in a mode."""
+    return [world for world in names(found, 0) if any(key[:3] == (world, job, mode) for key in found)]
+
+
 def tables(found: Found) -> str:
     """Makespans of each job in each mode, and what was in vain."""
     first, *others = names(found, 3)
     pieces: list[str] = []
-    for job in names(found, 1):
-        for mode in names(found, 2):
-            pieces += [f"**{job}, {mode}**: makespan", "", *_makespans(found, job, mode, first, others), ""]
+    for job, mode in setups(found):
+        pieces += [f"**{job}, {mode}**: makespan", "", *_makespans(found, job, mode, first, others), ""]
     pieces += [
         "**Attempts by which no package was made**, of all, where there were any; and their share of the time on cores",
         "",
@@ -63,7 +72,7 @@ def tables(found: Found) -> str:
 def _makespans(found: Found, job: str, mode: str, first: str, others: list[str]) -> Iterator[str]:
     yield f"| world | {first} | {' | '.join(others)} |"
     yield "|---" * (2 + len(others)) + "|"
-    for world in names(found, 0):
+    for world in worlds_of(found, job, mode):
         base = found[world, job, mode, first]
         span = base.makespan
         assert span.mean_seconds is not None
@@ -76,12 +85,12 @@ def _makespans(found: Found, job: str, mode: str, first: str, others: list[str])
 def _wastes(found: Found, policies: list[str]) -> Iterator[str]:
     yield f"| world | job, mode | {' | '.join(policies)} |"
     yield "|---" * (2 + len(policies)) + "|"
-    for world in names(found, 0):
-        for job in names(found, 1):
-            for mode in names(found, 2):
-                here = [found[world, job, mode, each] for each in policies]
-                if max(each.attempts - each.packages_done for each in here) >= 0.5:
-                    yield f"| {world} | {job}, {mode} | {' | '.join(map(_waste, here))} |"
+    for world, job, mode in sorted(
+        dict.fromkeys(key[:3] for key in found), key=lambda key: names(found, 0).index(key[0])
+    ):
+        here = [found[world, job, mode, each] for each in policies]
+        if max(each.attempts - each.packages_done for each in here) >= 0.5:
+            yield f"| {world} | {job}, {mode} | {' | '.join(map(_waste, here))} |"
 
 
 def _waste(summary: Summary) -> str:
@@ -93,7 +102,7 @@ def _waste(summary: Summary) -> str:
 
 
 def drawing(found: Found) -> str:
-    """Four panels: by how much each policy is longer or shorter than the first one, with its confidence interval."""
+    """A panel for each setup: by how much each policy is longer or shorter than the first one, with its confidence interval."""
     first, *others = names(found, 3)
     seeds = next(iter(found.values())).runs
     pieces = [
@@ -103,12 +112,12 @@ def drawing(found: Found) -> str:
         ),
     ]
     for number, policy in enumerate(others):
-        x = 620 + 88 * number
+        x = 600 + 96 * number
         pieces.append(f'<circle cx="{x}" cy="22" r="4" fill="{_COLOURS[policy]}"/>')
         pieces.append(_text(policy, x + 9, 26))
-    for row, mode in enumerate(names(found, 2)):
-        for column, job in enumerate(names(found, 1)):
-            pieces += _panel(found, job, mode, first, others, left=_LEFT + _ACROSS * column, top=_TOP + _DOWN * row)
+    for number, (job, mode) in enumerate(setups(found)):
+        row, column = divmod(number, 2)
+        pieces += _panel(found, job, mode, first, others, left=_LEFT + _ACROSS * column, top=_TOP + _DOWN * row)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" '
         f'viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="makespans of policies beside {first}">\n'
@@ -120,7 +129,7 @@ def drawing(found: Found) -> str:
 def _panel(
     found: Found, job: str, mode: str, first: str, others: list[str], *, left: float, top: float
 ) -> Iterator[str]:
-    worlds = names(found, 0)
+    worlds = worlds_of(found, job, mode)
     beside = {
         (world, policy): Beside(
             difference_of(found[world, job, mode, first], found[world, job, mode, policy]),
@@ -129,7 +138,7 @@ def _panel(
         for world in worlds
         for policy in others
     }
-    ticks = _TICKS[job]
+    ticks = _TICKS
     low = min(ticks[0], *(each.low for each in beside.values()))
     high = max(ticks[-1], *(each.high for each in beside.values()))
 

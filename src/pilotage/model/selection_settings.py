@@ -28,7 +28,7 @@ def _doc(text: str) -> Meta:
 class SelectionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How sites are scored, put to sleep, woken, filled and chosen: see [site selection](../explanation/site-selection.md)."""
 
-    policy: Annotated[Policy, _doc("How one of the candidates is picked.")] = "weighted-random"
+    policy: Annotated[Policy, _doc("How one of the candidates is picked.")] = "thompson"
 
     # --- score: what is added to it ---------------------------------------------------------------------------------
     job_submission_load: Annotated[
@@ -128,7 +128,7 @@ class SelectionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     ] = 60.0
     thompson_looked_at: Annotated[
         Positive, _doc("Of more candidates than this, so many are drawn by weight and compared.")
-    ] = 16
+    ] = 6
     thompson_activities_max: Annotated[
         Positive, _doc("Activities of which something is remembered at each site: the ones used latest.")
     ] = 32

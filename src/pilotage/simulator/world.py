@@ -11,6 +11,7 @@ import random
 from msgspec.structs import replace
 
 from pilotage.engine.restart import RestartSettings
+from pilotage.engine.selection.settings import SelectionSettings
 from pilotage.engine.settings import EngineSettings
 from pilotage.model.definition import AbortOn, Retry, RetryRule
 from pilotage.model.demand import Capacity, Demand
@@ -187,6 +188,8 @@ def _settings(dice: random.Random) -> EngineSettings:
             delay_seconds=dice.choice([1.0, 10.0]),
             delay_seconds_max=dice.choice([60.0, 600.0]),
         ),
+        # One for all, whatever the usual one is: what a seed has shown, it shows again.
+        selection=SelectionSettings(policy="weighted-random"),
     )
 
 
