@@ -142,6 +142,11 @@ class Pool:
             self.counts[CANDIDATE] += 1
             self._late[index] = weight
 
+    def weigh(self, index: int, weight: int) -> None:
+        """A site weighs something else where it is a candidate, and nothing else has changed there."""
+        if self.status[index] == CANDIDATE:
+            self._late[index] = weight
+
     def _widen(self, more: int) -> None:
         self._seen += [None] * more
         for flags in (self.status, self._allowed, self._awake):

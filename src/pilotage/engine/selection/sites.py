@@ -121,7 +121,11 @@ class Sites:
             return
         if grade >= 0 <= before and place.piloted and all(map(place.slots.get, place.rooms)):
             self._grade(place)  # with pilots no TScore above 1 makes more room
-            self.changes.note(place)
+            pool = self._sole
+            if pool is not None and pool.position == self.changes.end:
+                pool.weigh(place.index, place.weight)
+            else:
+                self.changes.note(place)
         else:
             self.touch(place)
 
