@@ -219,17 +219,11 @@ def on_attempt_lost(engine: Engine, job: JobState, number: int, event: Event, da
 def on_outputs_staged(engine: Engine, job: JobState, number: int, event: Event, data: payloads.OutputsStaged) -> None:
     """It has succeeded but for its grant; its slot is free."""
     if (found := _spoken_for(job, number, event)) is not None:
+        learn(job, found[1], phases=(), now=engine.stamp)
         _succeed(engine, job, *found)
 
 
-def _succeed(
-    engine: Engine,
-    job: JobState,
-    work: PackageWork,
-    attempt: AttemptState,
-    phases: tuple[payloads.PhaseTimes, ...] = (),
-) -> None:
-    learn(job, attempt, phases=phases, now=engine.stamp)
+def _succeed(engine: Engine, job: JobState, work: PackageWork, attempt: AttemptState) -> None:
     del work.attempts[attempt.ref.attempt]
     vacate(engine, attempt, "success")
     work.candidates.append(attempt.ref.attempt)
@@ -250,7 +244,8 @@ def on_attempt_finished(
         return
     work, attempt = found
     if data.exit_code == _SUCCESS:
-        _succeed(engine, job, work, attempt, data.phases)
+        learn(job, attempt, phases=data.phases, now=engine.stamp)
+        _succeed(engine, job, work, attempt)
         return
     del work.attempts[attempt.ref.attempt]
     lost = attempt.lost_reason if attempt.lost else None
