@@ -298,6 +298,8 @@ def create(
         drop_revision=job.drop_revision,
     )
     attempt = job.last_attempt[number] + 1
+    if job.share is not None:
+        job.share.unstarted_since = engine.now
     engine.write(created, job=job, number=number, attempt=attempt, epoch=job.epoch_of(number))
     if pilot is not None:
         if work is not None and work.races:

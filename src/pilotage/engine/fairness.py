@@ -65,19 +65,24 @@ class Fairness:
         reserved: dict[str, int] = {}
         for job in jobs:
             reserved[job.owner] = reserved.get(job.owner, 0) + job.counts[_RESERVED]
-        return {job: self._key(job, job.counts[_LIVE], reserved[job.owner]) for job in jobs}
+        found = {}
+        for job in jobs:
+            assert job.share is not None
+            found[job] = self._key(job, job.share.unstarted_since, job.counts[_LIVE], reserved[job.owner])
+        return found
 
     def key(self, job: JobState) -> Key:
         """Who goes first among jobs: by priority, then who got nothing for too long, then the user, then the job."""
-        return self._key(job, job.counts[_RESERVED] + job.counts[_LIVE], 0)
+        since = (job.share or self._meet(job)).waiting_since
+        return self._key(job, since, job.counts[_RESERVED] + job.counts[_LIVE], 0)
 
-    def _key(self, job: JobState, have: int, reserved: int) -> Key:
+    def _key(self, job: JobState, since: float, have: int, reserved: int) -> Key:
         """The same for a job that has so many slots; so many of those of its owner are only reserved."""
         engine = self._engine
         now = engine.now
         share = job.share or self._meet(job)
-        if now >= share.waiting_since + engine.settings.fairness_patience_seconds:
-            return (-job.plan.priority, 0, share.waiting_since, 0.0, job.order)
+        if now >= since + engine.settings.fairness_patience_seconds:
+            return (-job.plan.priority, 0, since, 0.0, job.order)
         together = self._owners.get(job.owner) or self._add_owner(job, share)
         owner = together.slowdown(now, engine.owners.get(job.owner, 0) - reserved)
         return (-job.plan.priority, 1, -owner, -share.slowdown(now, have), job.order)
@@ -108,7 +113,7 @@ class Fairness:
             if share is None:
                 share = job.share = JobShare(job, engine.now)
             elif share.look < self._looks - 1:
-                share.waiting_since = engine.now  # it had nothing to be bound before
+                share.waiting_since = share.unstarted_since = engine.now  # it had nothing to be bound before
             share.look = self._looks
             if seconds := share.typical_seconds(job):
                 known.append(seconds)

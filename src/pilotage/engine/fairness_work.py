@@ -144,6 +144,7 @@ class JobShare(Share):
         "_typical_seconds",
         "_unfinished",
         "look",
+        "unstarted_since",
         "waiting_since",
     )
 
@@ -151,6 +152,7 @@ class JobShare(Share):
         """Look at a job for the first time."""
         super().__init__(since=job.since)
         self.waiting_since = now  # nothing of it was bound since then, though something could have been
+        self.unstarted_since = now  # nothing of it was started since then
         self.look = 0  # the latest at which it waited
         self._plan = job.plan
         self._outline = Outline(job.plan)

@@ -229,6 +229,7 @@ def on_outputs_staged(engine: Engine, job: JobState, number: int, event: Event, 
     """It has succeeded but for its grant; its slot is free."""
     if (found := _spoken_for(job, number, event)) is not None:
         _tell_guard(engine, found[1], data.manifest)
+        learn(job, found[1], phases=(), now=engine.stamp)
         _succeed(engine, job, *found)
 
 
@@ -238,14 +239,7 @@ def _tell_guard(engine: Engine, attempt: AttemptState, manifest: Sequence[Output
         engine.guard.made(attempt.ref, manifest or ())
 
 
-def _succeed(
-    engine: Engine,
-    job: JobState,
-    work: PackageWork,
-    attempt: AttemptState,
-    phases: tuple[payloads.PhaseTimes, ...] = (),
-) -> None:
-    learn(job, attempt, phases=phases, now=engine.stamp)
+def _succeed(engine: Engine, job: JobState, work: PackageWork, attempt: AttemptState) -> None:
     del work.attempts[attempt.ref.attempt]
     vacate(engine, attempt, "success")
     work.candidates.append(attempt.ref.attempt)
@@ -267,7 +261,8 @@ def on_attempt_finished(
     work, attempt = found
     if data.exit_code == _SUCCESS:
         _tell_guard(engine, attempt, data.manifest)
-        _succeed(engine, job, work, attempt, data.phases)
+        learn(job, attempt, phases=data.phases, now=engine.stamp)
+        _succeed(engine, job, work, attempt)
         return
     del work.attempts[attempt.ref.attempt]
     lost = attempt.lost_reason if attempt.lost else None
