@@ -58,7 +58,8 @@ def vacate(engine: Engine, attempt: AttemptState, cause: Cause, node: str = "") 
     engine.openings.free(site, attempt.shape)
     pilot = engine.pilots.get(attempt.pilot)
     plain = cause == "success" and attempt.leased and not attempt.key
-    if not plain or not engine.selection.went_well(site.place, attempt.began_at, engine.stamp):
+    activity = _activity(engine, attempt)
+    if not plain or not engine.selection.went_well(site.place, attempt.began_at, engine.stamp, activity):
         engine.changes += engine.selection.ended_at(
             site.place,
             cause,
@@ -66,7 +67,7 @@ def vacate(engine: Engine, attempt: AttemptState, cause: Cause, node: str = "") 
             attempt.created_at,
             attempt.began_at if attempt.leased else None,
             attempt.began_at - attempt.created_at if attempt.key and attempt.leased else None,
-            _activity(engine, attempt),
+            activity,
             attempt.pilot,
             node or (pilot.node if pilot is not None else ""),
         )
@@ -93,10 +94,11 @@ def hold(engine: Engine, attempt: AttemptState) -> None:
     if attempt.key:
         attempt.site.bound[attempt.key] = attempt
     selection, place = engine.selection, attempt.site.place
-    if attempt.leased and attempt.began_at == attempt.created_at and not selection.samples:
-        selection.started_at(place, attempt.began_at)
+    activity = _activity(engine, attempt)
+    if attempt.leased and attempt.began_at == attempt.created_at:
+        selection.started_at(place, attempt.began_at, activity)
     else:
-        selection.created_at(place, attempt.created_at, _activity(engine, attempt))
+        selection.created_at(place, attempt.created_at, activity)
         if attempt.leased:
             selection.began_at(place, attempt.began_at)
     pilot = engine.pilots.get(attempt.pilot)

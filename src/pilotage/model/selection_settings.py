@@ -127,7 +127,7 @@ class SelectionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
         Above, _doc("A site that nothing is known of is thought to take so long, once.")
     ] = 60.0
     thompson_looked_at: Annotated[
-        Positive, _doc("Of more candidates than this, so many are drawn by weight and compared.")
+        Positive, _doc("So many candidates are compared; of more, only two that are drawn by weight.")
     ] = 6
     thompson_activities_max: Annotated[
         Positive, _doc("Activities of which something is remembered at each site: the ones used latest.")

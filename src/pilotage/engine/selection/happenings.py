@@ -87,9 +87,11 @@ class Happenings:
         if self.samples:
             place.arms.of(activity).began(at)
 
-    def started_at(self, place: Place, at: float) -> None:
-        """It was handed over and takes a slot, as with pilots, where no evidence by activity is kept."""
+    def started_at(self, place: Place, at: float, activity: str) -> None:
+        """It was handed over and takes a slot at once, as with pilots: `created_at` and `began_at` in one."""
         place.live += 1
+        if self.samples:
+            place.arms.of(activity).began(at)
         place.ends.began(at)
         if not place.well and not place.proved and place.trial_until is None and place.sleep is None:
             self._sites.try_until(place, at + self.settings.trial_seconds)
@@ -141,15 +143,6 @@ class Happenings:
         """The same, for who has the place at hand."""
         if place.live:
             place.live -= 1
-        if cause == "success" and began_at is not None and queued_seconds is None and place.is_well:
-            # What mostly happens, in one go: the same as what follows.
-            if self.samples:
-                half_life = self.settings.thompson_half_life_seconds
-                place.arms.of(activity).succeeded(created_at, at, half_life)
-            place.ends.succeeded(began_at, at)
-            place.score.succeeded()
-            self._sites.scored(place)
-            return []
         if began_at is not None:
             place.ends.left(began_at)
         succeeded = cause == "success"
@@ -172,13 +165,15 @@ class Happenings:
             return changes + self._succeeded(place, at=at, queued_seconds=queued_seconds)
         return changes + self._failed(place, cause, at=at)
 
-    def went_well(self, place: Place, began_at: float, at: float) -> bool:
-        """An attempt that was in no queue succeeded, as most do; False, and nothing is done, where `ended_at` must be told."""
+    def went_well(self, place: Place, began_at: float, at: float, activity: str) -> bool:
+        """One of `started_at` succeeded, as most do; False, and nothing is done, where `ended_at` must be told."""
         if not place.well:
-            place.well = place.is_well and not self.samples  # for the next one
+            place.well = place.is_well  # for the next one
             return False
         if place.live:
             place.live -= 1
+        if self.samples:
+            place.arms.of(activity).succeeded(began_at, at, self.settings.thompson_half_life_seconds)
         place.ends.succeeded(began_at, at)
         score = place.score
         score.succeeded()

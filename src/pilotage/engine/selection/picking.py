@@ -14,6 +14,8 @@ from pilotage.engine.selection.sites import Sites
 from pilotage.engine.selection.status import Woken, wakes_at
 from pilotage.engine.selection.thompson import sample
 
+_DRAWS_MAX = 4  # who has nearly all of the weight is drawn again and again
+
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """The site that was picked, and how it came to that."""
@@ -120,16 +122,18 @@ def _drawn(sites: Sites, pool: Pool, draws: Draws, *, now: float, activity: str)
 
 
 def _compared(pool: Pool, draws: Draws, count: int) -> list[int]:
-    """All candidates, or of many at most as many as are compared, drawn by weight."""
-    found = pool.weights.some(count + 1)
-    if len(found) <= count:
-        return found
-    drawn: set[int] = set()
-    for _ in range(3 * count):  # who has nearly all of the weight is drawn again and again
-        if len(drawn) == count or (index := pool.weights.pick(draws.uniform())) is None:
-            break
-        drawn.add(index)
-    return sorted(drawn)
+    """All candidates where they are few; of more than so many only two, drawn by weight: the better of two is good enough."""
+    weights = pool.weights
+    if pool.counts[CANDIDATE] <= count:
+        return weights.some(count)
+    first = weights.pick(draws.uniform())
+    if first is None:
+        return []
+    for _ in range(_DRAWS_MAX):
+        if (second := weights.pick(draws.uniform())) != first:
+            assert second is not None
+            return [first, second]
+    return [first]
 
 
 def _choice(sites: Sites, pool: Pool, index: int, *, preferred: bool = False) -> Choice:
