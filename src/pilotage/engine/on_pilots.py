@@ -80,6 +80,7 @@ def on_pilot_ended(engine: Engine, event: Event, data: payloads.PilotEnded) -> N
     if request is not None:
         del request.site.requests[name]
         request.site.expected -= not request.spoke
+        request.site.full = False
         not_submitting(engine, request.site, request)
         engine.openings.tell_all(request.site)
     pilot = engine.pilots.pop(name, None)

@@ -173,6 +173,7 @@ class SiteState:
         "dead_starts",
         "described",
         "expected",
+        "full",
         "index",
         "name",
         "pilots",
@@ -212,6 +213,7 @@ class SiteState:
         self.slots = place.slots  # shape → how many of it the live pilots hold at once
         self.used = place.used  # shape → reservations and attempts under way
         self.expected = 0  # pilots that were asked for and have not spoken
+        self.full = False  # no more pilots may be there, until one is gone or the site is another
         self.dead_starts = 0
         self.quiet_until = 0.0
         self.status = "candidate"  # as it was last written down
@@ -227,6 +229,7 @@ class SiteState:
 
     def remove_pilot(self, pilot: PilotState) -> None:
         """It is gone."""
+        self.full = False
         self.waiting.pop(pilot.name, None)
         if self.pilots.pop(pilot.name, None) is not None:
             alike = self.by_request[pilot.request]

@@ -37,12 +37,19 @@ def request_pilots(engine: Engine) -> None:
     engine.provisioned_at = engine.now
     engine.provision_again = False
     for site in engine.sites.values():
-        if site.site.mode != "pilots" or not site.answers or site.asleep or site.removed:
+        if site.full:
             continue
-        if engine.now >= site.quiet_until:
-            free = site.site.pilots_max - len(site.pilots) - site.expected
-            for _ in range(wanted(engine, site, free) if free > 0 else 0):
+        free = spare(site)
+        if free <= 0:
+            site.full = True
+        elif site.answers and not site.removed and engine.now >= site.quiet_until and not site.asleep:
+            for _ in range(wanted(engine, site, free)):
                 request(engine, site)
+
+
+def spare(site: SiteState) -> int:
+    """How many more pilots a site allows."""
+    return site.site.pilots_max - len(site.pilots) - site.expected if site.site.mode == "pilots" else 0
 
 
 def wanted(engine: Engine, site: SiteState, most: int) -> int:

@@ -13,6 +13,7 @@ from pilotage.engine.jobs import JobState
 from pilotage.engine.leaving import closes
 from pilotage.engine.parts import FINAL, STANDINGS, Standing
 from pilotage.engine.places import SiteState
+from pilotage.engine.provisioning import spare
 from pilotage.engine.readiness import is_under_way
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ def _check_site(engine: Engine, site: SiteState, used: Counter[tuple[str, int]])
     _must(site.removed or site.place.answers == site.known, "whether a site can be reached", site.name)
     for shape, count in site.used.items():
         _must(count == used[site.name, shape], "what is used of a site", site.name, shape, count)
+    _must(not site.full or spare(site) <= 0, "a site that is full of pilots", site.name)
     _must(site.expected == sum(not each.spoke for each in site.requests.values()), "pilots expected", site.name)
     for queue, numbers in site.reserved.items():
         _must(numbers, "an empty reservation", site.name)

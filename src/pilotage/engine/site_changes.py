@@ -40,6 +40,7 @@ def change_sites(engine: Engine, sites: Sequence[Site], *, rewritten: Collection
             _bring_back(engine, known, site)
         elif known.site != site:
             known.site = site
+            known.full = False
             engine.selection.add(described(site))
             engine.openings.tell_all(known)
             release_site(engine, known)  # what it can no longer run must go elsewhere
@@ -103,6 +104,7 @@ def _remove(engine: Engine, site: SiteState) -> None:
 
 def _bring_back(engine: Engine, known: SiteState, site: Site) -> None:
     known.site = site
+    known.full = False
     known.removed = False
     known.status = "candidate"
     engine.selection.add(described(site))

@@ -91,7 +91,7 @@ def _share(sites: Sites, place: Place, pool: Pool) -> float:
     if sites.settings.policy == "best":
         return float(pool.weights.best() == place.index)
     if sites.settings.policy == "first":
-        return float(pool.weights.some(1) == [place.index])
+        return float(pool.weights.first() == place.index)
     return pool.weights[place.index] / pool.weights.total if pool.weights.total else 0.0
 
 
@@ -160,7 +160,7 @@ def _pick(sites: Sites, place: Place, pool: Pool) -> StageWhy:
         first = pool.weights.best() == place.index
         message = "it has the best score" if first else "another has a better score, or the same and came before it"
     elif policy == "first":
-        first = pool.weights.some(1) == [place.index]
+        first = pool.weights.first() == place.index
         message = "it stands first" if first else "another stands before it"
     else:
         message = f"it is compared with the {pool.counts[CANDIDATE]} candidates by a draw from what is believed of each"

@@ -13,6 +13,7 @@ from pilotage.engine.selection.settings import Policy
 from pilotage.engine.selection.sites import Sites
 from pilotage.engine.selection.status import Woken, wakes_at
 from pilotage.engine.selection.thompson import sample
+from pilotage.engine.selection.weights import Weights
 
 _DRAWS_MAX = 4  # who has nearly all of the weight is drawn again and again
 
@@ -77,13 +78,8 @@ def choose(
         place = sites.places[prefer]
         assert place is not None
         return place, None, True
-    left_out: Collection[int] = ()
-    if not (avoid or unfit):
-        index = _drawn(sites, pool, draws, now=now, activity=activity)
-    else:
-        left_out = left_out_of(pool, avoid=avoid, unfit=unfit)
-        with pool.weights.without(left_out):
-            index = _drawn(sites, pool, draws, now=now, activity=activity)
+    left_out = left_out_of(pool, avoid=avoid, unfit=unfit) if avoid or unfit else ()
+    index = _drawn(sites, pool, draws, now=now, left_out=left_out, activity=activity)
     if index is not None:
         place = sites.places[index]
         assert place is not None
@@ -106,32 +102,42 @@ def indices_of(sites: Sites, names: Collection[str]) -> set[int]:
     return {place.index for name in names if (place := sites.by_name.get(name)) is not None}
 
 
-def _drawn(sites: Sites, pool: Pool, draws: Draws, *, now: float, activity: str) -> int | None:
+def _drawn(
+    sites: Sites, pool: Pool, draws: Draws, *, now: float, left_out: Collection[int], activity: str
+) -> int | None:
     settings = sites.settings
-    if settings.policy == "first" or pool.counts[CANDIDATE] == 1:
-        return pool.weights.first()
-    if settings.policy == "best":
-        return pool.weights.best()
-    if settings.policy != "thompson":
-        return pool.weights.pick(draws.uniform())
-    compared = _compared(pool, draws, settings.thompson_looked_at)
-    if not compared:
-        return None
+    if settings.policy == "thompson":
+        return _sampled(sites, pool, draws, now=now, left_out=left_out, activity=activity)
+    with pool.weights.without(left_out) as weights:
+        if settings.policy == "first":
+            return weights.first()
+        if settings.policy == "best":
+            return weights.best()
+        return weights.pick(draws.uniform())
+
+
+def _sampled(
+    sites: Sites, pool: Pool, draws: Draws, *, now: float, left_out: Collection[int], activity: str
+) -> int | None:
+    if pool.counts[CANDIDATE] <= sites.settings.thompson_looked_at:
+        compared = [index for index in pool.candidates() if index not in left_out]
+    else:
+        with pool.weights.without(left_out) as weights:
+            compared = _two_of(weights, draws)
+    if len(compared) <= 1:
+        return compared[0] if compared else None
     arms = [place.arms.look(activity) for index in compared if (place := sites.places[index]) is not None]
-    return compared[sample(arms, now, draws, settings)]
+    return compared[sample(arms, now, draws, sites.settings)]
 
 
-def _compared(pool: Pool, draws: Draws, count: int) -> list[int]:
-    """All candidates where they are few; of more than so many only two, drawn by weight: the better of two is good enough."""
-    weights = pool.weights
-    if pool.counts[CANDIDATE] <= count:
-        return weights.some(count)
+def _two_of(weights: Weights, draws: Draws) -> list[int]:
+    """Two of many, drawn by weight: the better of two is good enough. One, or none, where there are no two."""
     first = weights.pick(draws.uniform())
     if first is None:
         return []
     for _ in range(_DRAWS_MAX):
-        if (second := weights.pick(draws.uniform())) != first:
-            assert second is not None
+        second = weights.pick(draws.uniform())
+        if second is not None and second != first:
             return [first, second]
     return [first]
 

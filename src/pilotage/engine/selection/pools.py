@@ -126,6 +126,15 @@ class Pool:
                 self._weights[index] = weight
         return self._weights
 
+    def candidates(self) -> list[int]:
+        """Those that can be picked, by index; quick where they are few."""
+        found: list[int] = []
+        at = self.status.find(CANDIDATE)
+        while at >= 0:
+            found.append(at)
+            at = self.status.find(CANDIDATE, at + 1)
+        return found
+
     def fill(self, index: int) -> None:
         """A site that was a candidate has no more room, and nothing else has changed there."""
         if self.status[index] == CANDIDATE:

@@ -149,8 +149,7 @@ class Selection(Happenings):
             # What mostly happens, in short: the same as what follows.
             candidates = pool.counts[CANDIDATE]
             if candidates == 1 or (candidates and self._draws_once):
-                weights = pool.weights
-                index = weights.first() if candidates == 1 else weights.pick(drawn(seed, decision))
+                index = pool.status.index(CANDIDATE) if candidates == 1 else pool.weights.pick(drawn(seed, decision))
                 if index is not None and (place := sites.places[index]) is not None:
                     return place, None, False
         draws = Draws(seed, decision)

@@ -124,23 +124,6 @@ class Weights:
             at += block.index(max(block))
         return at
 
-    def some(self, count: int) -> list[int]:
-        """The first indices with a weight, at most so many."""
-        found: list[int] = []
-        nodes = [(len(self._levels) - 1, 0, len(self._down[0]))]
-        while nodes and len(found) < count:
-            level, begin, end = nodes.pop()
-            sums = self._levels[level]
-            at = next((each for each in range(begin, end) if sums[each]), end)
-            if at == end:
-                continue
-            nodes.append((level, at + 1, end))
-            if level:
-                nodes.append((level - 1, at << _BITS, (at + 1) << _BITS))
-            else:
-                found.append(at)
-        return found
-
     def without(self, indices: Collection[int]) -> Hidden:
         """The same for a while, but for these: `with weights.without(…): …`."""
         return Hidden(self, indices)
@@ -156,9 +139,10 @@ class Hidden:
         self._weights = weights
         self._kept = {index: weights[index] for index in indices if weights[index]}
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Weights:
         for index in self._kept:
             self._weights[index] = 0
+        return self._weights
 
     def __exit__(self, *_: object) -> None:
         for index, weight in self._kept.items():
