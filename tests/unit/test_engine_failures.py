@@ -139,8 +139,11 @@ def test_a_wall_time_kill_goes_only_where_more_time_is_left() -> None:
         pilot.fail("1.1.1", "wall-time", after=400.0)
         pilot.exchange(remaining_seconds=499.0)
         assert pilot.packages == []
-        pilot.exchange(remaining_seconds=901.0)
-        assert pilot.packages == ["1.1.1"]
+        assert pilot.left  # nothing that waits fits into its time
+        pilot.say(payloads.PilotEnded(reason="asked-to-leave"))
+        pilot.exchange()
+        small.wait(2.0)
+        assert small.pilot("a", remaining_seconds=901.0).packages == ["1.1.1"]
 
 
 def test_after_a_wall_time_kill_a_site_that_never_gives_more_is_not_tried() -> None:

@@ -49,7 +49,9 @@ def class_for(engine: Engine, job: JobState, work: PackageWork) -> QueueClass | 
     more_wall_than = 0.0
     prefer = ""
     if verdict is not None:
-        more_wall_than = engine.openings.rounded_wall(verdict.more_wall_than)
+        if verdict.more_wall_than:
+            asked = asked_of(job.owner, job.plan.templates[template], demand=demand)
+            more_wall_than = engine.openings.rounded_wall(verdict.more_wall_than, asked)
         if verdict.prefer == "here":
             prefer = _latest_site(work)
             avoid = tuple(name for name in avoid if name != prefer)

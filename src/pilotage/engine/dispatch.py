@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from pilotage.engine.admission import unmet
-from pilotage.engine.behaviour import submitting, watch_queue
+from pilotage.engine.behaviour import drain, submitting, watch_queue
 from pilotage.engine.classes import queue_of
 from pilotage.engine.jobs import JobState
 from pilotage.engine.parts import AttemptState, QueueClass, Reservations, Standing
@@ -229,6 +229,10 @@ def _serve(engine: Engine, site: SiteState, pilot: PilotState) -> None:
         create(engine, queue.job, site.reserved[queue][0], queue.demand, site, pilot=pilot)
         served = True
     leave_if_full(site, pilot)
+    if not served and pilot.ends_at is not None and not pilot.assigned and not pilot.draining:
+        fits_nothing = not any(lasts(pilot, queue, engine.now) for queue in site.reserved)
+        if fits_nothing:
+            drain(engine, pilot, "the time it has left is too short for what waits")
     if served and engine.stirred:
         bind(engine)  # what was pulled left room behind it, or is wanted once more
 
@@ -252,27 +256,46 @@ def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
     """Whether a pilot can take one more of a class: beside what it runs, or into its backlog, and long enough."""
     if pilot.leaving or pilot.suspect or pilot.draining:
         return False
-    if pilot.ends_at is not None and not lasts(pilot, queue, now):
-        return False
-    demand = queue.demand
+    demand, ends_at = queue.demand, pilot.ends_at
     if pilot.fits(demand):
-        return True
-    return bool(pilot.backlog) and slots_for(demand, pilot.capacity) > 0 and pilot.in_backlog() < pilot.backlog
+        return ends_at is None or _suffices(ends_at - now, pilot, queue)
+    if not pilot.backlog or not slots_for(demand, pilot.capacity) or pilot.in_backlog() >= pilot.backlog:
+        return False
+    return ends_at is None or _suffices(_left(pilot, demand, ends_at - now), pilot, queue)
 
 
-def remaining(engine: Engine, site: SiteState, pilot: PilotState | None) -> float | None:
-    """How long an attempt can last that begins now: as long as its pilot, or as any batch job of its site."""
+def remaining(engine: Engine, site: SiteState, pilot: PilotState | None, demand: Demand) -> float | None:
+    """How long an attempt can last: as long as its pilot when it begins, or as any batch job of its site."""
     if pilot is None:
         return site.site.wall_seconds or None
-    return None if pilot.ends_at is None else max(0.0, pilot.ends_at - engine.now)
+    return None if pilot.ends_at is None else _left(pilot, demand, max(0.0, pilot.ends_at - engine.now))
+
+
+def _left(pilot: PilotState, demand: Demand, seconds: float) -> float:
+    """What is left of so many seconds of a pilot for one more attempt, if those that it waits for take as long as it may."""
+    if pilot.fits(demand):
+        return seconds
+    return seconds / (1.0 + (pilot.in_backlog() + 1) / max(1, slots_for(demand, pilot.capacity)))
 
 
 def lasts(pilot: PilotState, queue: QueueClass, now: float) -> bool:
-    """Whether a pilot has the time that a class asks for."""
-    if pilot.ends_at is None:
-        return True
-    remaining = pilot.ends_at - now
-    return remaining >= queue.demand.wall_seconds and remaining > queue.more_wall_than
+    """Whether a pilot that does nothing else has the time that a class needs."""
+    return pilot.ends_at is None or _suffices(pilot.ends_at - now, pilot, queue)
+
+
+def _suffices(seconds: float, pilot: PilotState, queue: QueueClass) -> bool:
+    if seconds < queue.demand.wall_seconds or seconds <= queue.more_wall_than:
+        return False
+    return not queue.run_seconds or seconds >= expected_seconds(pilot.site, queue)
+
+
+def expected_seconds(site: SiteState, queue: QueueClass) -> float:
+    """How long packages of a class are expected to take at a site; 0 where nobody knows, or no pilot there lasts so long."""
+    if not queue.run_seconds:
+        return 0.0
+    seconds = queue.run_seconds / site.site.speed
+    longest = site.site.package_seconds_max
+    return seconds if not longest or seconds <= longest else 0.0
 
 
 def create(
@@ -294,7 +317,7 @@ def create(
         replica=replica,
         memory_bytes=demand.memory_bytes if demand.memory_bytes != declared.memory_bytes else None,
         wall_seconds=demand.wall_seconds if demand.wall_seconds != declared.wall_seconds else None,
-        remaining_seconds=remaining(engine, site, pilot),
+        remaining_seconds=remaining(engine, site, pilot, demand),
         drop_revision=job.drop_revision,
     )
     attempt = job.last_attempt[number] + 1
@@ -323,7 +346,7 @@ def could_take(site: SiteState, queue: QueueClass, now: float) -> bool:
     """Whether any live pilot of a site could run a class when it is free: large enough, and for long enough."""
     if not site.slots[queue.shape]:
         return False
-    if not queue.more_wall_than and not queue.demand.wall_seconds:
+    if not queue.more_wall_than and not queue.demand.wall_seconds and not queue.run_seconds:
         return True
     return any(lasts(pilot, queue, now) and slots_for(queue.demand, pilot.capacity) for pilot in site.pilots.values())
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pilotage.engine.parts import QueueClass
 from pilotage.engine.places import PilotState, SiteState
+from pilotage.engine.selection.filters import Asked, allows
 from pilotage.engine.selection.place import Place
 from pilotage.engine.selection.pools import CANDIDATE, Pool
 from pilotage.engine.standings import see_to_sites
@@ -194,13 +195,17 @@ class Openings:
             engine.ask_again_at = at
             engine.timers.at(at, Due.CHOICE, "")
 
-    def rounded_wall(self, seconds: float) -> float:
-        """A wall time a little longer, so that packages that ran for about as long are one class; exact where none gives more."""
+    def rounded_wall(self, seconds: float, asked: Asked) -> float:
+        """A wall time a little longer, so that packages that ran for about as long are one class.
+
+        Exact where none of the sites that would do for what is asked gives more.
+        """
         if not seconds:
             return 0.0
         step = 60.0 if seconds < 3600.0 else 600.0
         rounded = math.ceil(seconds / step) * step
-        given = (site.site.package_seconds_max for site in self._by_index.values())
+        fit = (site.site for site in self._by_index.values() if allows(site.place.description, asked))
+        given = (site.package_seconds_max for site in fit)
         return rounded if any(not wall or wall > rounded for wall in given) else seconds
 
     def able(self, site: SiteState, queue: QueueClass) -> bool:

@@ -34,6 +34,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nodes: int = 1  # the most that one attempt may span
     wall_seconds: float = 0.0  # the longest that a pilot or a bound job may last; 0: no limit
     pilots_max: int = 1  # pilots that are asked for or live at once
+    speed: float = 1.0  # relative to the standard platform: what is estimated takes so many times less
     job_throttle: float = 2.0  # swift-site-selection: room in bound mode is 1 + jobThrottle · TScore
     # What packages may ask for besides, called as in `sites.yaml`; none: not said, and mostly not held against it.
     platform: str = ""

@@ -99,6 +99,7 @@ def site_of(entry: SiteEntry) -> Site:
         nodes=entry.nodes_max,
         wall_seconds=entry.wall_time_seconds or 0.0,
         pilots_max=entry.pilots_max,
+        speed=entry.speed,
         job_throttle=entry.job_throttle,
         platform=entry.platform,
         job_types=entry.job_types,
