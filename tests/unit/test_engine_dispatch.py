@@ -193,7 +193,7 @@ def test_a_backlog_is_filled_beyond_the_slots_and_no_further() -> None:
 
 def test_what_waits_in_a_backlog_has_room_beside_the_slots() -> None:
     with Small(site(cores=2)) as small:
-        small.submit(bag(80))
+        small.submit(bag(80, kind(run_seconds=0.01)))
         assert len(small.pilot(backlog=50).held) == 2 + 50
 
 

@@ -40,7 +40,7 @@ def test_an_estimate_that_no_pilot_there_could_keep_keeps_nothing_back() -> None
 
 def test_what_would_have_to_wait_for_others_needs_their_time_as_well() -> None:
     with Small(site(wall_seconds=600.0)) as small:
-        small.submit(bag(3, kind(run_seconds=150.0)))
+        small.submit(bag(3, kind(wall_seconds=150.0)))
         pilot = small.pilot(remaining_seconds=400.0, backlog=8)
         assert pilot.packages == ["1.1.1", "1.2.1"]  # one runs, one waits for it, and a third would end after the wall
 

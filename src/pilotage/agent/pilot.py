@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pilotage.agent.workplace import Fetch, Workplace
 
+PACE_SECONDS = 5.0  # who had nothing to do for so long has forgotten how long attempts take
 AHEAD_SECONDS = 0.5  # as much work waits here as the slots do in this time: a long attempt had better wait elsewhere
 CANCELLED = ""  # the reason of what is ended because the service wants it so
 
@@ -152,6 +153,8 @@ class Pilot:
         settings = self.settings
         if settings.serves is not None:
             return 0
+        if not self.bench.held and time.monotonic() - self.idle_since > PACE_SECONDS:
+            self._pace_seconds = -1.0  # what comes next may be something else
         if self._pace_seconds < 0.0:
             return min(settings.backlog, self.slots)
         return min(settings.backlog, int(self.slots * AHEAD_SECONDS / max(self._pace_seconds, 1e-4)))

@@ -136,6 +136,7 @@ def _class(
             shape=shape,
             priority=about.priority,
             run_seconds=about.run_seconds,
+            kind=template,
             asked=asked_of(job.owner, about, demand=demand, more_wall_than=more_wall_than),
             activity=activity,
             category=about.category,

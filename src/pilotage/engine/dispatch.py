@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pilotage.engine.admission import unmet
 from pilotage.engine.behaviour import drain, submitting, watch_queue
 from pilotage.engine.classes import queue_of
+from pilotage.engine.fairness_work import usual_seconds
 from pilotage.engine.jobs import JobState
 from pilotage.engine.parts import AttemptState, QueueClass, Reservations, Standing
 from pilotage.engine.places import PilotState, SiteState
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 Level = TypeVar("Level", int, tuple[int, int, int])
 
+AHEAD_SECONDS = 0.5
+"""What waits in the backlog of a pilot waits for no longer than this, as far as anybody knows how long packages take."""
+_UNKNOWN_MAX = 8  # so many may wait there of a kind of which none is done yet
+_FETCH_SECONDS = 1.0  # so often at most a site whose pilots are idle looks for what is reserved elsewhere
 _READY = Standing.READY  # an attribute of a class is slow to look up
 
 
@@ -208,8 +213,12 @@ def pull(engine: Engine) -> None:
         # One that asks anew is served by itself: the others that wait were looked at when they asked.
         for pilot in list(asking):
             del asking[pilot]
-            if pilot.waiting and pilot.site.reserved:
+            if not pilot.waiting:
+                continue
+            if pilot.site.reserved:
                 _serve(engine, pilot.site, pilot)
+            elif not engine.active and not pilot.assigned:
+                _fetch(engine, pilot.site)
         if asking or not engine.pulled:
             continue
         site = next(iter(engine.pulled))
@@ -218,6 +227,34 @@ def pull(engine: Engine) -> None:
             if not site.reserved:
                 break
             _serve(engine, site, pilot)
+
+
+def _fetch(engine: Engine, site: SiteState) -> None:
+    """What is reserved elsewhere and cannot begin there is begun by the pilots of a site that have nothing to do."""
+    if engine.now < site.fetched_at + _FETCH_SECONDS or site.place.canary or site.asleep or site.removed:
+        return
+    if not any(reserved.count for reserved in engine.reservations.values()):
+        return
+    site.fetched_at = engine.now
+    idle = [pilot for pilot in site.waiting.values() if not pilot.assigned]
+    for other in engine.sites.values():
+        if other is site or not other.reserved or any(pilot.free[0] > 0 for pilot in other.waiting.values()):
+            continue
+        for queue in [each for each in other.reserved if _would_do(engine, site, each)]:
+            for pilot in idle:
+                while queue in other.reserved and pilot.fits(queue.demand) and takes(pilot, queue, engine.now):
+                    if not engine.openings.has_room(site, queue.shape):
+                        return
+                    move(engine, queue.job, other.reserved[queue][-1], Standing.READY)
+                    number = _take(engine, queue)
+                    if number is None:
+                        return
+                    reserve(engine, queue, number, site)
+                    _serve(engine, site, pilot)
+
+
+def _would_do(engine: Engine, site: SiteState, queue: QueueClass) -> bool:
+    return site.name not in queue.avoid and site.index not in queue.unfit and engine.openings.able(site, queue)
 
 
 def _serve(engine: Engine, site: SiteState, pilot: PilotState) -> None:
@@ -259,7 +296,15 @@ def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
     demand, ends_at = queue.demand, pilot.ends_at
     if pilot.fits(demand):
         return ends_at is None or _suffices(ends_at - now, pilot, queue)
-    if not pilot.backlog or not slots_for(demand, pilot.capacity) or pilot.in_backlog() >= pilot.backlog:
+    if not pilot.backlog or not (slots := slots_for(demand, pilot.capacity)):
+        return False
+    most, usual = pilot.backlog, usual_seconds(queue)
+    # It asks by what it ran lately, which may have been shorter.
+    if usual > AHEAD_SECONDS:
+        most = min(most, int(slots * AHEAD_SECONDS / usual))
+    elif not usual:
+        most = min(most, max(_UNKNOWN_MAX, 2 * slots))
+    if pilot.in_backlog() >= most:
         return False
     return ends_at is None or _suffices(_left(pilot, demand, ends_at - now), pilot, queue)
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pilotage.engine.jobs import JobState
-from pilotage.engine.parts import AttemptState, Standing
+from pilotage.engine.parts import AttemptState, QueueClass, Standing
 from pilotage.model.payloads import PhaseTimes
 from pilotage.model.plan import JobPlan
 
@@ -42,6 +42,14 @@ def learn(job: JobState, attempt: AttemptState, *, phases: tuple[PhaseTimes, ...
         seconds += each.seconds
     known[0] += 1.0
     known[1] += seconds if phases else max(0.0, now - attempt.began_at)
+
+
+def usual_seconds(queue: QueueClass) -> float:
+    """How long a package of a class takes; 0 where nobody knows."""
+    known = queue.job.took.get(queue.kind)
+    if known is None or (known[0] < LEARNED_MIN and queue.run_seconds):
+        return queue.run_seconds
+    return known[1] / known[0]
 
 
 def seconds_of(job: JobState) -> Seconds:

@@ -173,6 +173,7 @@ class QueueClass:
         "index",
         "job",
         "kin",
+        "kind",
         "level",
         "more_wall_than",
         "narrow",
@@ -198,6 +199,7 @@ class QueueClass:
         shape: int,
         priority: int,
         run_seconds: float,
+        kind: int,
         asked: Asked,
         activity: str,
         category: str,
@@ -215,6 +217,7 @@ class QueueClass:
         # A lower level displaces reservations of a higher one.
         self.level = (-job.plan.priority, -priority, 0 if restarts else 1)
         self.run_seconds = run_seconds
+        self.kind = kind  # the template of the first of them
         self.asked = asked  # of a site
         self.narrow = asked != Asked(demand=demand, owner=asked.owner) or demand.nodes > 1  # not every site will do
         self.activity = activity  # of one of them

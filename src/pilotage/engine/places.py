@@ -173,6 +173,7 @@ class SiteState:
         "dead_starts",
         "described",
         "expected",
+        "fetched_at",
         "full",
         "index",
         "name",
@@ -213,6 +214,7 @@ class SiteState:
         self.slots = place.slots  # shape → how many of it the live pilots hold at once
         self.used = place.used  # shape → reservations and attempts under way
         self.expected = 0  # pilots that were asked for and have not spoken
+        self.fetched_at = 0.0  # when it was last looked whether its pilots could do what is reserved elsewhere
         self.full = False  # no more pilots may be there, until one is gone or the site is another
         self.dead_starts = 0
         self.quiet_until = 0.0
