@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,7 +20,6 @@ from pilotage.model.texts import clipped
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
-_PROBE = re.compile("-probe-[0-9]+$")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Standing).decode
 
@@ -185,9 +183,14 @@ def check_queue(engine: Engine, site: SiteState, key: str, since: float) -> None
 # --- probes -----------------------------------------------------------------------------------------------------------
 
 
-def is_probe(key: str) -> bool:
-    """Whether a pilot was asked for only to see whether it comes."""
-    return _PROBE.search(key) is not None
+def probe_key(site: str, number: int) -> str:
+    """The key of a pilot that is asked for only to see whether it comes."""
+    return f"{site}-probe-{number}"
+
+
+def is_probe(key: str, *, site: str) -> bool:
+    """Whether a pilot of a site was asked for only to see whether it comes. The end of a key does not tell: it may be a site's name."""
+    return key.startswith(f"{site}-probe-")
 
 
 def probed(engine: Engine, site: SiteState, *, passed: bool, seconds: float, message: str = "") -> None:

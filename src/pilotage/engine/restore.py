@@ -109,7 +109,7 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
             site.add_pilot(pilot)
             pilot.gone = over.get(pilot.request, "")  # its batch system had done with it
             pilot.node = row.node or ""
-            if is_probe(pilot.request):
+            if is_probe(pilot.request, site=site.name):
                 pilot.draining = "it was only to show that it comes"
             engine.timers.at(engine.now + engine.settings.lease_seconds, Due.LEASE, row.pilot)
         elif row.requested_at is not None:
@@ -120,7 +120,7 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
             request.requested_at = row.requested_at
             if not request.spoke:
                 watch_queue(engine, row.pilot, row.requested_at)
-                if is_probe(row.pilot):
+                if is_probe(row.pilot, site=site.name):
                     left = row.requested_at + engine.settings.probe_seconds - engine.stamp
                     engine.timers.at(engine.now + max(0.0, left), Due.PROBE, row.pilot)
             site.expected += not request.spoke

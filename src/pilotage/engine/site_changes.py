@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from pilotage.engine.behaviour import drain, is_probe, learned, probed
+from pilotage.engine.behaviour import drain, is_probe, learned, probe_key, probed
 from pilotage.engine.dispatch import release_site
 from pilotage.engine.on_pilots import lose
 from pilotage.engine.places import SiteState
@@ -144,7 +144,7 @@ def operate_site(engine: Engine, operation: AnySiteOperation) -> Accepted | Refu
                 return Refused(code="not-hibernated", message=f"{name} does not sleep", subject=name)
             _wake(engine, site, clipped(operation.message))
         case ProbeSite():
-            if any(is_probe(key) for key in site.requests):
+            if any(is_probe(key, site=name) for key in site.requests):
                 return Refused(code="probing", message=f"{name} is being probed", subject=name)
             _probe(engine, site)
     see_to_sites(engine)
@@ -164,7 +164,7 @@ def _wake(engine: Engine, site: SiteState, message: str) -> None:
 
 def _probe(engine: Engine, site: SiteState) -> None:
     """Ask for one pilot, whatever else is there: whether it comes is the answer."""
-    key = f"{site.name}-probe-{engine.next_n}"
+    key = probe_key(site.name, engine.next_n)
     engine.write(payloads.PilotRequested(site=site.name), pilot=key)
     submit_pilot(engine, site, key)
     engine.timers.at(engine.now + engine.settings.probe_seconds, Due.PROBE, key)
