@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from pilotage.model import payloads
@@ -12,7 +13,7 @@ from pilotage.service.messages import AskedOfSite, SitesChanged
 from pilotage.service.running.probing import probes_under_way, sites_to_probe
 from pilotage.service.running.site_stands import stand_of_site
 from tests.small_engine import Agent, Small
-from tests.small_plans import bag, site
+from tests.small_plans import IN_ORDER, bag, site
 
 
 def ask(small: Small, operation: AnySiteOperation) -> None:
@@ -107,3 +108,80 @@ def test_when_a_site_is_woken_is_told_by_the_clock_that_it_fell_asleep_by() -> N
         [told] = [each.message for each in stand.reasons if each.stage == "status"]
         assert [told] == [each.message for each in why.stages if each.stage == "status"]
         settle(small, pilot)
+
+
+# --- draining ---------------------------------------------------------------------------------------------------------
+
+STREAK = msgspec.structs.replace(IN_ORDER, black_hole_streak=2)
+
+
+def on_nodes(small: Small, *nodes: str) -> list[Agent]:
+    """A pilot on each node of the site, each of which has got what it can take."""
+    started, capacity = [], small.engine.sites["a"].site.capacity
+    for number, node in enumerate(nodes):
+        pilot = small.agent(f"a-{number}.{number}", site="a", request=f"a-{number}", capacity=capacity)
+        pilot.unacknowledged.clear()
+        pilot.n = 0
+        pilot.say(payloads.PilotStarted(site="a", request=pilot.request, node=node or None))
+        pilot.exchange()
+        pilot.unread.clear()
+        started.append(pilot)
+    return started
+
+
+def drained(small: Small) -> list[tuple[str, str]]:
+    found = [one.data for one in small.book if isinstance(one.data, payloads.SiteDrained)]
+    return [(each.kind, each.name) for each in found]
+
+
+def draining(small: Small) -> list[str]:
+    return sorted(name for name, pilot in small.engine.pilots.items() if pilot.draining)
+
+
+@pytest.mark.parametrize("ends_well", [False, True])
+def test_a_pilot_that_is_drained_stays_so_over_a_restart(ends_well: bool) -> None:
+    with Small(site("a", cores=4, pilots=2), selection=STREAK) as small:
+        small.submit(bag(8))
+        bad, good = on_nodes(small, "", "")
+        for package in bad.packages[:2]:
+            bad.fail(package, "platform-failure")
+        assert drained(small) == [("pilot", bad.name)]
+        if ends_well:
+            bad.succeed(bad.packages[0])
+        before = bad.packages
+        small.restart()
+        assert draining(small) == [bad.name]
+        good.succeed(*good.packages)
+        small.wait(30, bad, good)
+        assert bad.packages == before
+        assert good.packages
+        bad.succeed(*bad.packages)
+        assert bad.left
+        settle(small, bad, good)
+
+
+def test_the_pilots_of_a_node_that_is_drained_stay_so_over_a_restart() -> None:
+    with Small(site("a", cores=2, pilots=3), selection=STREAK) as small:
+        small.submit(bag(6))
+        first, second, elsewhere = on_nodes(small, "n1", "n1", "n2")
+        ask(small, HibernateSite(site="a"))  # nothing else is written down of it soon
+        first.fail(first.packages[0], "platform-failure")
+        assert not drained(small)
+        second.fail(second.packages[0], "platform-failure")
+        assert drained(small) == [("node", "n1")]
+        assert draining(small) == [first.name, second.name]
+        small.restart()
+        assert draining(small) == [first.name, second.name]
+        settle(small, first, second, elsewhere)
+
+
+def test_the_only_node_of_a_site_is_not_drained_and_not_after_a_restart_either() -> None:
+    with Small(site("a", cores=2, pilots=3), selection=STREAK) as small:
+        small.submit(bag(9))
+        first, second = on_nodes(small, "n1", "n1")
+        first.fail(first.packages[0], "platform-failure")
+        second.fail(second.packages[0], "platform-failure")
+        assert (drained(small), draining(small)) == ([], [])
+        small.restart()
+        assert draining(small) == []
+        settle(small, first, second)

@@ -63,8 +63,13 @@ def write_standing(engine: Engine, name: str) -> None:
         site.restless = False
         unsettle(engine, site)
         return
+    write_down(engine, site)
+
+
+def write_down(engine: Engine, site: SiteState) -> None:
+    """Write down how a site stands, at once."""
     score = site.place.score.value
-    engine.write(payloads.SiteStanding(status=site.status, score=score, learned=learned(site)), site=name)
+    engine.write(payloads.SiteStanding(status=site.status, score=score, learned=learned(site)), site=site.name)
 
 
 def on_site_described(engine: Engine, event: Event, data: payloads.SiteDescribed) -> None:

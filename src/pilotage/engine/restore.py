@@ -111,6 +111,8 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
             pilot.node = row.node or ""
             if is_probe(pilot.request, site=site.name):
                 pilot.draining = "it was only to show that it comes"
+            elif site.place.pilots.is_due(row.pilot):
+                pilot.draining = "attempts in a row failed there by the fault of the platform"
             engine.timers.at(engine.now + engine.settings.lease_seconds, Due.LEASE, row.pilot)
         elif row.requested_at is not None:
             request = PilotRequest(row.pilot, site)

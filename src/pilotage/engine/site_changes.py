@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from pilotage.engine.behaviour import drain, is_probe, learned, probe_key, probed
+from pilotage.engine.behaviour import drain, is_probe, probe_key, probed, write_down
 from pilotage.engine.dispatch import release_site
 from pilotage.engine.on_pilots import lose
 from pilotage.engine.places import SiteState
@@ -80,8 +80,7 @@ def _describe(engine: Engine, site: SiteState) -> None:
         ),
         site=site.name,
     )
-    score = site.place.score.value
-    engine.write(payloads.SiteStanding(status=site.status, score=score, learned=learned(site)), site=site.name)
+    write_down(engine, site)
 
 
 def _remove(engine: Engine, site: SiteState) -> None:
@@ -158,8 +157,7 @@ def _wake(engine: Engine, site: SiteState, message: str) -> None:
         return
     site.dead_starts, site.quiet_until = 0, 0.0
     engine.openings.tell_all(site)
-    score = site.place.score.value
-    engine.write(payloads.SiteStanding(status=site.status, score=score, learned=learned(site)), site=site.name)
+    write_down(engine, site)
 
 
 def _probe(engine: Engine, site: SiteState) -> None:
