@@ -34,7 +34,6 @@ def settle(small: Small, *agents: Agent) -> None:
 @pytest.mark.parametrize("name", ["lab-probe", "lab-probe-1", "probe"])
 def test_a_site_that_is_named_like_a_probe_runs_what_it_is_given_and_can_be_probed(name: str) -> None:
     with Small(site("lab"), site(name)) as small:
-        small.sites = (site("lab"), site(name))
         ask(small, HibernateSite(site="lab"))
         small.submit(bag(1))
         assert probes_under_way(small.engine) == []
@@ -138,16 +137,15 @@ def draining(small: Small) -> list[str]:
     return sorted(name for name, pilot in small.engine.pilots.items() if pilot.draining)
 
 
-@pytest.mark.parametrize("ends_well", [False, True])
-def test_a_pilot_that_is_drained_stays_so_over_a_restart(ends_well: bool) -> None:
+@pytest.mark.parametrize("ended_well", [0, 1])
+def test_a_pilot_that_is_drained_stays_so_over_a_restart(ended_well: int) -> None:
     with Small(site("a", cores=4, pilots=2), selection=STREAK) as small:
         small.submit(bag(8))
         bad, good = on_nodes(small, "", "")
         for package in bad.packages[:2]:
             bad.fail(package, "platform-failure")
         assert drained(small) == [("pilot", bad.name)]
-        if ends_well:
-            bad.succeed(bad.packages[0])
+        bad.succeed(*bad.packages[:ended_well])
         before = bad.packages
         small.restart()
         assert draining(small) == [bad.name]
@@ -185,3 +183,89 @@ def test_the_only_node_of_a_site_is_not_drained_and_not_after_a_restart_either()
         small.restart()
         assert draining(small) == []
         settle(small, first, second)
+
+
+# --- going and coming back --------------------------------------------------------------------------------------------
+
+
+def test_a_site_that_is_alone_is_not_compared_with_one_that_was_removed() -> None:
+    a, b = site("a", cores=4), site("b", cores=4)
+    with Small(a, b) as small:
+        small.submit(bag(40))
+        leaving = small.pilot("a")
+        small.wait(65, leaving)
+        staying = small.pilot("b")
+        leaving.succeed(leaving.packages[0])
+        small.step(SitesChanged(sites=(b,)))
+        leaving.succeed(*leaving.packages, after=500.0)
+        small.step(after=100.0)
+        for _ in range(20):
+            staying.exchange(after=0.1)
+            staying.fail(staying.packages[0], "application-error", after=0.01)
+        assert staying.packages
+        assert small.engine.sites["b"].place.sleep is None
+        everyone = small.engine.selection.sites.everyone
+        assert everyone.tally() == small.engine.sites["b"].place.ends.own()
+        settle(small, leaving, staying)
+
+
+def test_what_fails_at_a_site_that_was_removed_puts_nobody_to_sleep() -> None:
+    a, b = site("a", cores=2), site("b")
+    with Small(a, b) as small:
+        small.submit(bag(3))
+        pilot = small.pilot("a")
+        small.step(SitesChanged(sites=(b,)))
+        pilot.fail(pilot.packages[0], "platform-failure")
+        assert not small.engine.selection.sites.asleep.queue
+        settle(small, pilot)
+
+
+def test_a_site_that_comes_back_knows_what_runs_there() -> None:
+    a, b = site("a", cores=4, pilots=2), site("b", cores=4)
+    with Small(a, b) as small:
+        small.submit(bag(10))
+        pilot = small.pilot("a")
+        pilot.say(payloads.PhaseEntered(phase="inputs"), pilot.ref(pilot.packages[0]))
+        pilot.exchange()
+        pilot.exchange(after=1.0, backlog=2)
+        before = small.engine.sites["a"].place
+        running, load = before.ends.own(), before.score.underway("transfer")
+        assert (running.running, load, before.live, before.backlog) == (6, 1, 6, 2)
+        small.step(SitesChanged(sites=(b,)))
+        small.step(SitesChanged(sites=(a, b)))
+        place = small.engine.sites["a"].place
+        assert place is not before
+        assert (place.ends.own(), place.live, place.backlog) == (running, 6, 2)
+        assert place.score.underway("transfer") == load
+        assert place.score.underway("submission") == sum(
+            each.submitting for each in small.engine.sites["a"].requests.values()
+        )
+        small.step(after=1000.0)
+        pilot.exchange(backlog=0)
+        while pilot.packages:
+            pilot.succeed(*pilot.packages, after=1.0)
+        assert place.ends.own().began == 0
+        assert place.score.underway("transfer") == 0
+        settle(small, pilot)
+
+
+def test_the_pilots_of_a_site_that_comes_back_are_given_work_again_but_not_those_that_were_drained() -> None:
+    a = site("a", cores=2, pilots=3)
+    with Small(a, selection=STREAK) as small:
+        small.submit(bag(12))
+        bad, good = on_nodes(small, "", "")
+        ask(small, ProbeSite(site="a"))
+        [key] = [each.key for each in small.take(SubmitPilot) if "probe" in each.key]
+        probe = small.agent("probe.1", site="a", request=key)
+        probe.exchange()
+        for _ in range(2):
+            bad.fail(bad.packages[0], "platform-failure")
+        assert draining(small) == sorted([bad.name, probe.name])
+        small.step(SitesChanged(sites=()))
+        assert draining(small) == sorted([bad.name, good.name, probe.name])
+        small.step(SitesChanged(sites=(a,)))
+        assert draining(small) == sorted([bad.name, probe.name])
+        good.succeed(*good.packages)
+        small.wait(30, good)
+        assert good.packages
+        settle(small, bad, good, probe)

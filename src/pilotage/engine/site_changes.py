@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,10 @@ from pilotage.engine.dispatch import release_site
 from pilotage.engine.on_pilots import lose
 from pilotage.engine.places import SiteState
 from pilotage.engine.provisioning import submit_pilot
+from pilotage.engine.selection import Underway
 from pilotage.engine.selection.filters import described
+from pilotage.engine.selection.scores import Operation
+from pilotage.engine.slots import activity_of
 from pilotage.engine.standings import see_to_sites
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
@@ -90,7 +94,7 @@ def _remove(engine: Engine, site: SiteState) -> None:
     engine.selection.remove(site.name)
     engine.openings.remove_site(site)
     for pilot in site.pilots.values():
-        drain(engine, pilot, _GONE)
+        drain(engine, pilot, pilot.draining or _GONE)
     for request in site.requests.values():
         if not request.spoke:
             engine.effects.append(CancelSubmitted(site=site.name, key=request.key))
@@ -108,10 +112,32 @@ def _bring_back(engine: Engine, known: SiteState, site: Site) -> None:
     known.status = "candidate"
     engine.selection.add(described(site))
     known.move_to(engine.selection.place(site.name))
+    _recount(engine, known)
     engine.openings.add_site(known)
     for pilot in known.pilots.values():
         if pilot.draining == _GONE:
             pilot.draining = ""
+
+
+def _recount(engine: Engine, site: SiteState) -> None:
+    """Tell the choice of sites what is under way at one that it knows anew."""
+    jobs = engine.jobs.values()
+    attempts = [each for job in jobs for _, each in job.attempts() if each.counted and each.site is site]
+    operations: Counter[Operation] = Counter(each.operation for each in attempts if each.operation is not None)
+    operations["submission"] += sum(each.submitting for each in (*attempts, *site.requests.values()))
+    engine.selection.recount(
+        site.name,
+        attempts=[
+            Underway(
+                activity=activity_of(engine, each),
+                created_at=each.created_at,
+                began_at=each.began_at if each.leased else None,
+            )
+            for each in attempts
+        ],
+        used=dict(site.used),
+        operations=operations,
+    )
 
 
 def _forget_removed(engine: Engine) -> None:

@@ -179,10 +179,11 @@ class Ends:
         self.latest.extend(numbers)
 
     def remove(self) -> None:
-        """The site goes, and all of this with it."""
+        """The site goes, and all of this with it: what still ends there is nobody else's concern."""
         self.clear()
         self.recount(())
         self._everyone.tally()
+        self._everyone = Everyone()
 
     def own(self) -> Tally:
         """What it comes to."""
