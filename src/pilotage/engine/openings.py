@@ -136,9 +136,18 @@ class Openings:
         pool = queue.pool
         if pool is None:
             pool = queue.pool = self._selection.pool(queue.asked, queue.shape)
+            pool.users += 1
         elif pool.position != self._changes.end:
             self._sites.refresh(pool)
         return pool
+
+    def leave_pool(self, queue: QueueClass) -> None:
+        """A class asks no more: its pool is forgotten, unless another class asks for the same."""
+        pool, queue.pool = queue.pool, None
+        if pool is not None:
+            pool.users -= 1
+            if not pool.users:
+                self._selection.forget(pool.asked, pool.shape)
 
     def first(self, queue: QueueClass) -> SiteState | None:
         """The site that is chosen for one more of a class."""

@@ -124,7 +124,8 @@ def _recount(engine: Engine, site: SiteState) -> None:
     jobs = engine.jobs.values()
     attempts = [each for job in jobs for _, each in job.attempts() if each.counted and each.site is site]
     operations: Counter[Operation] = Counter(each.operation for each in attempts if each.operation is not None)
-    operations["submission"] += sum(each.submitting for each in (*attempts, *site.requests.values()))
+    submitting = sum(each.submitting for each in attempts) + sum(each.submitting for each in site.requests.values())
+    operations["submission"] += submitting
     engine.selection.recount(
         site.name,
         attempts=[
