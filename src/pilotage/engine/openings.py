@@ -232,10 +232,6 @@ class Openings:
         fit = [site for site in self.possible_sites(queue) if site.index not in queue.unfit]
         return [site for site in fit if site.name not in queue.avoid] or fit
 
-    def room(self, site: SiteState, shape: int) -> int:
-        """How many of a shape may be reserved or under way at a site at once."""
-        return site.place.room(shape).limit
-
     def has_room(self, site: SiteState, shape: int) -> bool:
         """Whether one more may be reserved."""
         return site.place.has_room(shape)
