@@ -12,8 +12,7 @@ from pilotage.engine.behaviour import is_probe
 from pilotage.model import payloads
 from pilotage.model.operations import ProbeSite
 from pilotage.service.messages import AskedOfSite
-from pilotage.service.running.probing import Prober
-from pilotage.service.running.site_messages import probes_under_way
+from pilotage.service.running.probing import Prober, probes_under_way
 from pilotage.simulator.faults import Faults
 from pilotage.simulator.run import _run
 from pilotage.simulator.scene import Scene
@@ -40,7 +39,7 @@ class Probed:
 
     def note(self, checked: Checked, _: float) -> None:
         event = checked.event
-        if isinstance(checked.data, payloads.PilotRequested) and is_probe(event.pilot or ""):
+        if isinstance(checked.data, payloads.PilotRequested) and is_probe(event.pilot or "", site=checked.data.site):
             if event.pilot not in self.asked:
                 self.asked.append(event.pilot or "")
         elif isinstance(checked.data, payloads.SiteProbed):

@@ -11,7 +11,7 @@ from pilotage.model import payloads
 from pilotage.model.definition import Retry, RetryRule
 from pilotage.model.demand import Capacity
 from pilotage.model.effects import CancelSubmitted, ExpandStage, SubmitAttempt, SubmitPilot
-from pilotage.model.operations import Drop, Hold, Kill, Replicate, Reschedule, Restart, Restore
+from pilotage.model.operations import Drop, Hold, Kill, Release, Replicate, Reschedule, Restart, Restore
 from pilotage.model.reports import Gone, Submitted
 from tests.small_engine import JOB, Small, check_decisions, differences
 from tests.small_plans import bag, chain, grown, kind, plan, site, stage
@@ -408,3 +408,16 @@ def test_numbers_of_decisions_go_on() -> None:
     assert small.engine.next_n >= last
     small.ask(Hold(job=JOB))
     assert small.told(payloads.Held)[0].n >= last
+
+
+def test_a_job_that_was_held_at_a_restart_has_waited_as_long_as_before_it_was_held() -> None:
+    with Small(site("a")) as small:
+        small.submit(bag(1))
+        small.wait(1000)
+        small.ask(Hold(job=JOB))
+        small.wait(5000)
+        small.restart()
+        small.wait(5000)
+        small.ask(Release(job=JOB))
+        assert small.engine.now - small.engine.jobs[JOB].since == pytest.approx(1000)
+        small.effects.clear()

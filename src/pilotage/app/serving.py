@@ -151,8 +151,7 @@ def _local_access(site: Site, folder: Path, idle_seconds: float) -> SiteAccess:
 
 def _probing(runner: Runner, patience: EngineSection) -> Callable[[], None]:
     """What has sites probed from time to time, as far as the settings want it."""
-    from pilotage.service.running.probing import Prober
-    from pilotage.service.running.site_messages import probes_under_way
+    from pilotage.service.running.probing import Prober, probes_under_way, sites_to_probe
 
     def probe(site: str) -> None:
         runner.operate_site("probe", site).result()
@@ -161,8 +160,7 @@ def _probing(runner: Runner, patience: EngineSection) -> Callable[[], None]:
 
     def look() -> None:
         if patience.probes:
-            under_way = runner.ask(probes_under_way).result()
-            prober.look([each.name for each in runner.sites if each.kind != LOCAL], under_way=under_way)
+            prober.look(runner.ask(sites_to_probe).result(), under_way=runner.ask(probes_under_way).result())
 
     return look
 

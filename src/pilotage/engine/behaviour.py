@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,7 +20,6 @@ from pilotage.model.texts import clipped
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
-_PROBE = re.compile("-probe-[0-9]+$")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Standing).decode
 
@@ -65,8 +63,13 @@ def write_standing(engine: Engine, name: str) -> None:
         site.restless = False
         unsettle(engine, site)
         return
+    write_down(engine, site)
+
+
+def write_down(engine: Engine, site: SiteState) -> None:
+    """Write down how a site stands, at once."""
     score = site.place.score.value
-    engine.write(payloads.SiteStanding(status=site.status, score=score, learned=learned(site)), site=name)
+    engine.write(payloads.SiteStanding(status=site.status, score=score, learned=learned(site)), site=site.name)
 
 
 def on_site_described(engine: Engine, event: Event, data: payloads.SiteDescribed) -> None:
@@ -185,9 +188,14 @@ def check_queue(engine: Engine, site: SiteState, key: str, since: float) -> None
 # --- probes -----------------------------------------------------------------------------------------------------------
 
 
-def is_probe(key: str) -> bool:
-    """Whether a pilot was asked for only to see whether it comes."""
-    return _PROBE.search(key) is not None
+def probe_key(site: str, number: int) -> str:
+    """The key of a pilot that is asked for only to see whether it comes."""
+    return f"{site}-probe-{number}"
+
+
+def is_probe(key: str, *, site: str) -> bool:
+    """Whether a pilot of a site was asked for only to see whether it comes. The end of a key does not tell: it may be a site's name."""
+    return key.startswith(f"{site}-probe-")
 
 
 def probed(engine: Engine, site: SiteState, *, passed: bool, seconds: float, message: str = "") -> None:

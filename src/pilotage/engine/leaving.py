@@ -71,6 +71,7 @@ def let_go_of(engine: Engine, job: JobState) -> None:
         for site in engine.sites.values():
             site.stuck.pop(queue, None)
             site.unfit.pop(queue, None)
+        engine.openings.leave_pool(queue)
     engine.grown.pop(job, None)
     engine.ended.pop(job, None)
     engine.grants = deque(each for each in engine.grants if each[0] is not job)

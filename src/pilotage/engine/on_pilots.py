@@ -61,7 +61,7 @@ def on_pilot_started(engine: Engine, event: Event, data: payloads.PilotStarted) 
         queued = max(0.0, engine.stamp - request.requested_at)
         not_submitting(engine, site, request)
         engine.changes += engine.selection.pilot_began(site.name, queued_seconds=queued)
-        if is_probe(request.key):
+        if is_probe(request.key, site=request.site.name):
             engine.arrived[name] = queued
     engine.openings.tell_all(site)
     engine.timers.at(engine.now + engine.settings.lease_seconds, Due.LEASE, name)

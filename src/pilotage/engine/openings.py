@@ -137,9 +137,18 @@ class Openings:
         pool = queue.pool
         if pool is None:
             pool = queue.pool = self._selection.pool(queue.asked, queue.shape)
+            pool.users += 1
         elif pool.position != self._changes.end:
             self._sites.refresh(pool)
         return pool
+
+    def leave_pool(self, queue: QueueClass) -> None:
+        """A class asks no more: its pool is forgotten, unless another class asks for the same."""
+        pool, queue.pool = queue.pool, None
+        if pool is not None:
+            pool.users -= 1
+            if not pool.users:
+                self._selection.forget(pool.asked, pool.shape)
 
     def first(self, queue: QueueClass) -> SiteState | None:
         """The site that is chosen for one more of a class."""
@@ -227,10 +236,6 @@ class Openings:
         """The sites where a class may be reserved as things stand, those it avoids only where there are no others."""
         fit = [site for site in self.possible_sites(queue) if site.index not in queue.unfit]
         return [site for site in fit if site.name not in queue.avoid] or fit
-
-    def room(self, site: SiteState, shape: int) -> int:
-        """How many of a shape may be reserved or under way at a site at once."""
-        return site.place.room(shape).limit
 
     def has_room(self, site: SiteState, shape: int) -> bool:
         """Whether one more may be reserved."""

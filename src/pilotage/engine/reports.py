@@ -106,7 +106,7 @@ def _never_came(engine: Engine, site: SiteState, key: str, *, reason: str, messa
         engine.write(payloads.PilotEnded(reason=reason, stderr=message), pilot=key)
         if request.spoke:
             return
-        if is_probe(key):
+        if is_probe(key, site=site.name):
             waited = engine.stamp - request.requested_at
             probed(engine, site, passed=False, seconds=waited, message=message or f"no pilot came: {reason}")
         else:

@@ -2,6 +2,9 @@
 
 What the rows do not hold begins anew: reservations, queues, delays, and leases, each of which has a full term left.
 Everything that was decided stands; what was decided and not seen to be done is asked for again.
+
+How long a job was held is in no row either. Of one that is held now, the time from the last that was heard of it on does not
+count as waited for; of one that was released before, all of the time counts.
 """
 
 from __future__ import annotations
@@ -109,8 +112,10 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
             site.add_pilot(pilot)
             pilot.gone = over.get(pilot.request, "")  # its batch system had done with it
             pilot.node = row.node or ""
-            if is_probe(pilot.request):
+            if is_probe(pilot.request, site=site.name):
                 pilot.draining = "it was only to show that it comes"
+            elif site.place.pilots.is_due(row.pilot):
+                pilot.draining = "attempts in a row failed there by the fault of the platform"
             engine.timers.at(engine.now + engine.settings.lease_seconds, Due.LEASE, row.pilot)
         elif row.requested_at is not None:
             request = PilotRequest(row.pilot, site)
@@ -120,7 +125,7 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
             request.requested_at = row.requested_at
             if not request.spoke:
                 watch_queue(engine, row.pilot, row.requested_at)
-                if is_probe(row.pilot):
+                if is_probe(row.pilot, site=site.name):
                     left = row.requested_at + engine.settings.probe_seconds - engine.stamp
                     engine.timers.at(engine.now + max(0.0, left), Due.PROBE, row.pilot)
             site.expected += not request.spoke
@@ -132,12 +137,15 @@ def restore_job(engine: Engine, snapshot: JobSnapshot, *, gone: Collection[str])
     """Know a job again, of which the engine knows nothing."""
     row = snapshot.row
     came = max(row.submitted_at or 0.0, row.opened_at or 0.0)
-    since = min(engine.now, came - (engine.stamp - engine.now))
+    behind = engine.stamp - engine.now
+    since = min(engine.now, came - behind)
     job = JobState(row.job, owner=row.owner, plan=snapshot.plan, order=engine.next_order(), since=since)
     engine.jobs[job.id] = job
     engine.left.pop(job.id, None)
     job.epoch = row.epoch
     job.held = bool(row.held)
+    # When it was held is not in its row. Nothing new of it began since, so that was not after the last that was heard of it.
+    job.held_since = max(since, min(engine.now, row.heard_at - behind))
     job.cancelled = row.cancelled_at is not None
     job.aborted = row.aborted_at is not None
     job.cleared = row.cleared_at is not None

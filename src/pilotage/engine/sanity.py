@@ -128,6 +128,10 @@ def _check_site(engine: Engine, site: SiteState, used: Counter[tuple[str, int]])
     _must(site.removed or site.place.answers == site.known, "whether a site can be reached", site.name)
     for shape, count in site.used.items():
         _must(count == used[site.name, shape], "what is used of a site", site.name, shape, count)
+    if not site.removed:
+        own = [each for job in engine.jobs.values() for _, each in job.attempts() if each.counted and each.site is site]
+        _must(site.place.live == len(own), "attempts that the choice of sites knows", site.name, site.place.live)
+        _must(site.place.ends.running == sum(each.leased for each in own), "those of them that run", site.name)
     _must(not site.full or spare(site) <= 0, "a site that is full of pilots", site.name)
     _must(site.expected == sum(not each.spoke for each in site.requests.values()), "pilots expected", site.name)
     for queue, numbers in site.reserved.items():

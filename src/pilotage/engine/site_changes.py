@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from pilotage.engine.behaviour import drain, is_probe, learned, probed
+from pilotage.engine.behaviour import drain, is_probe, probe_key, probed, write_down
 from pilotage.engine.dispatch import release_site
 from pilotage.engine.on_pilots import lose
 from pilotage.engine.places import SiteState
 from pilotage.engine.provisioning import submit_pilot
+from pilotage.engine.selection import Underway
 from pilotage.engine.selection.filters import described
+from pilotage.engine.selection.scores import Operation
+from pilotage.engine.slots import activity_of
 from pilotage.engine.standings import see_to_sites
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
@@ -80,8 +84,7 @@ def _describe(engine: Engine, site: SiteState) -> None:
         ),
         site=site.name,
     )
-    score = site.place.score.value
-    engine.write(payloads.SiteStanding(status=site.status, score=score, learned=learned(site)), site=site.name)
+    write_down(engine, site)
 
 
 def _remove(engine: Engine, site: SiteState) -> None:
@@ -91,7 +94,7 @@ def _remove(engine: Engine, site: SiteState) -> None:
     engine.selection.remove(site.name)
     engine.openings.remove_site(site)
     for pilot in site.pilots.values():
-        drain(engine, pilot, _GONE)
+        drain(engine, pilot, pilot.draining or _GONE)
     for request in site.requests.values():
         if not request.spoke:
             engine.effects.append(CancelSubmitted(site=site.name, key=request.key))
@@ -109,10 +112,33 @@ def _bring_back(engine: Engine, known: SiteState, site: Site) -> None:
     known.status = "candidate"
     engine.selection.add(described(site))
     known.move_to(engine.selection.place(site.name))
+    _recount(engine, known)
     engine.openings.add_site(known)
     for pilot in known.pilots.values():
         if pilot.draining == _GONE:
             pilot.draining = ""
+
+
+def _recount(engine: Engine, site: SiteState) -> None:
+    """Tell the choice of sites what is under way at one that it knows anew."""
+    jobs = engine.jobs.values()
+    attempts = [each for job in jobs for _, each in job.attempts() if each.counted and each.site is site]
+    operations: Counter[Operation] = Counter(each.operation for each in attempts if each.operation is not None)
+    submitting = sum(each.submitting for each in attempts) + sum(each.submitting for each in site.requests.values())
+    operations["submission"] += submitting
+    engine.selection.recount(
+        site.name,
+        attempts=[
+            Underway(
+                activity=activity_of(engine, each),
+                created_at=each.created_at,
+                began_at=each.began_at if each.leased else None,
+            )
+            for each in attempts
+        ],
+        used=dict(site.used),
+        operations=operations,
+    )
 
 
 def _forget_removed(engine: Engine) -> None:
@@ -144,7 +170,7 @@ def operate_site(engine: Engine, operation: AnySiteOperation) -> Accepted | Refu
                 return Refused(code="not-hibernated", message=f"{name} does not sleep", subject=name)
             _wake(engine, site, clipped(operation.message))
         case ProbeSite():
-            if any(is_probe(key) for key in site.requests):
+            if any(is_probe(key, site=name) for key in site.requests):
                 return Refused(code="probing", message=f"{name} is being probed", subject=name)
             _probe(engine, site)
     see_to_sites(engine)
@@ -158,13 +184,12 @@ def _wake(engine: Engine, site: SiteState, message: str) -> None:
         return
     site.dead_starts, site.quiet_until = 0, 0.0
     engine.openings.tell_all(site)
-    score = site.place.score.value
-    engine.write(payloads.SiteStanding(status=site.status, score=score, learned=learned(site)), site=site.name)
+    write_down(engine, site)
 
 
 def _probe(engine: Engine, site: SiteState) -> None:
     """Ask for one pilot, whatever else is there: whether it comes is the answer."""
-    key = f"{site.name}-probe-{engine.next_n}"
+    key = probe_key(site.name, engine.next_n)
     engine.write(payloads.PilotRequested(site=site.name), pilot=key)
     submit_pilot(engine, site, key)
     engine.timers.at(engine.now + engine.settings.probe_seconds, Due.PROBE, key)

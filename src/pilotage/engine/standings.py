@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from pilotage.engine.behaviour import drain, learned, probed
+from pilotage.engine.behaviour import drain, learned, probed, write_down
 from pilotage.engine.dispatch import release_site
 from pilotage.engine.places import SiteState
 from pilotage.engine.selection import Change, Drained, Hibernated, Woken
@@ -49,6 +49,7 @@ def _carry_out(engine: Engine, site: SiteState, change: Change) -> None:
             if _drain(engine, site, change):
                 drained = payloads.SiteDrained(kind=change.kind, name=clipped(change.name, 256), message=message)
                 engine.write(drained, site=site.name)
+                write_down(engine, site)  # an engine that starts from the book must know it
         case _:
             assert_never(change)
 
@@ -63,5 +64,6 @@ def _drain(engine: Engine, site: SiteState, change: Drained) -> bool:
         if len(pilots) == len(site.pilots):
             return False
     for pilot in pilots:
+        site.place.pilots.condemn(pilot.name)
         drain(engine, pilot, change.message)
     return bool(pilots)

@@ -35,16 +35,21 @@ class Streaks:
         if not name or cause in ("application", "nobody"):
             return False
         if cause == "success":
-            self.counted.pop(name, None)
+            if not self.is_due(name):
+                self.counted.pop(name, None)
             return False
         count = self.counted[name] = self.counted.pop(name, 0) + 1
         if len(self.counted) > NAMES_MAX:
             del self.counted[next(iter(self.counted))]
         return count == self._streak
 
-    def count(self, name: str) -> int:
-        """How many in a row there were."""
-        return self.counted.get(name, 0)
+    def is_due(self, name: str) -> bool:
+        """Whether a place is to be drained; that is so until it is gone, whatever else still ends well there."""
+        return self.counted.get(name, 0) >= self._streak
+
+    def condemn(self, name: str) -> None:
+        """A place is to be drained, whatever was counted there."""
+        self.counted[name] = max(self._streak, self.counted.pop(name, 0))
 
     def counts(self) -> dict[str, int]:
         """All that have some."""
@@ -174,10 +179,11 @@ class Ends:
         self.latest.extend(numbers)
 
     def remove(self) -> None:
-        """The site goes, and all of this with it."""
+        """The site goes, and all of this with it: what still ends there is nobody else's concern."""
         self.clear()
         self.recount(())
         self._everyone.tally()
+        self._everyone = Everyone()
 
     def own(self) -> Tally:
         """What it comes to."""

@@ -26,7 +26,7 @@ class Underway(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was learned of a site: all that a restart needs. What is under way is told anew (`Selection.recount`)."""
+    """What was learned of a site: all that a restart needs. What is under way is not in it: that is told anew."""
 
     site: str
     earned: float  # the score without the load of what is under way

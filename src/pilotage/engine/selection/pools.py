@@ -69,12 +69,14 @@ class Pool:
         "position",
         "shape",
         "status",
+        "users",
     )
 
     def __init__(self, asked: Asked, shape: int) -> None:
         """Nothing is known before `refresh`."""
         self.asked = asked
         self.shape = shape
+        self.users = 0  # how many keep it at hand; without any it may be forgotten
         self._weights = Weights()
         self._late: dict[int, int] = {}  # weights that changed and that nobody has asked for since
         self.status = bytearray()  # by index

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
-from pilotage.engine.engine import Engine
-from pilotage.engine.parts import QueueClass
 from pilotage.model.operations import AnySiteOperation, HibernateSite, ProbeSite, WakeSite
 from pilotage.model.site import Site
 from pilotage.service.messages import AskedOfSite, Input, SitesChanged
 
 SiteDeed = Literal["hibernate", "wake", "probe"]
-_PROBE = re.compile(r"-probe-[0-9]+$")  # the end of the key of a pilot that is only to show that it comes
 
 
 def sites_changed(sites: Sequence[Site], *, rewritten: Iterable[str] = ()) -> Input:
@@ -32,13 +28,3 @@ def asked_of_site(deed: SiteDeed, site: str, *, message: str = "") -> Callable[[
         case "probe":
             operation = ProbeSite(site=site)
     return lambda token: AskedOfSite(token=token, operation=operation)
-
-
-def probes_under_way(engine: Engine) -> list[str]:
-    """The sites that are being probed."""
-    return [site.name for site in engine.sites.values() if any(map(_PROBE.search, site.requests))]
-
-
-def executor_of(queue: QueueClass) -> str:
-    """The site, or kind of site, that packages ask for; nothing where any will do."""
-    return queue.asked.executor

@@ -64,7 +64,7 @@ def stand_of_site(engine: Engine, name: str) -> SiteStand | None:
 def _learned(engine: Engine, name: str) -> dict[str, Any]:
     """What the choice of sites has learned of one; nothing where it does not know it."""
     try:
-        why, standing = engine.selection.explain(name, now=engine.now), engine.selection.standing(name)
+        why, standing = engine.selection.explain(name, now=engine.stamp), engine.selection.standing(name)
     except KeyError:
         return {}
     reasons = [msgspec.convert(msgspec.to_builtins(each), SiteReason) for each in why.stages if each.stage != "filter"]

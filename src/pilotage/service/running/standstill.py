@@ -12,7 +12,6 @@ from pilotage.engine.explain import explain
 from pilotage.engine.jobs import JobState
 from pilotage.engine.parts import Standing
 from pilotage.engine.places import SiteState
-from pilotage.service.running.site_messages import executor_of
 
 _MOVING = (Standing.DELAYED, Standing.RESERVED, Standing.LIVE)
 _MOVING_WHEN_HELD = (Standing.LIVE,)  # what waits for its time begins nothing then
@@ -133,4 +132,4 @@ def _waits_for(job: JobState, site: SiteState) -> bool:
     """Whether something of a job is reserved for a site, or may run nowhere else."""
     if any(queue.job is job for queue in site.reserved):
         return True
-    return any(queue.ready and executor_of(queue) == site.name for queue in job.classes.values())
+    return any(queue.ready and queue.asked.executor == site.name for queue in job.classes.values())
