@@ -39,6 +39,8 @@ BACKOFF_SECONDS = (0.2, 10.0)
 DENIED_SECONDS = 10.0
 LATE_SECONDS = 30.0  # so much longer than an interval an answer may take
 COMPLAIN_SECONDS = 300.0
+ASKED_SECONDS = 2.0
+"""So often it is looked for what may have been submitted: a batch system is not asked each time that the service speaks."""
 
 
 class SiteAgentSettings(NamedTuple):
@@ -137,7 +139,8 @@ class SiteAgent:
     def _is_due(self) -> bool:
         """Whether to look around: not each time that the service has something to say."""
         waits = any(record.state == ASKED for record in self._memory.records.values())
-        return waits or time.monotonic() >= self._looked_at + 0.5 * self._interval_seconds
+        pause_seconds = 0.5 * self._interval_seconds
+        return time.monotonic() >= self._looked_at + (min(ASKED_SECONDS, pause_seconds) if waits else pause_seconds)
 
     def _at_desk(self) -> Desk | None:
         entry, prefix = self._memory.entry, self._memory.prefix
@@ -194,7 +197,7 @@ class SiteAgent:
             "token_until": ends_at(read_token(self._place.pilot_token_file)) or 0.0,
             "reports": reports,
         }
-        seen = self._seen
+        seen, service = self._seen, self._service
         try:
             answer = self._ask(json.dumps(body).encode())
             if answer is None:
@@ -211,7 +214,8 @@ class SiteAgent:
             self._reports.forget()
             self._complain("service", f"no answer from the service: {error}")
             return False
-        self._seen_said = seen if self._service == hears["service"] else None
+        # Another service may not have heard it, and is told with the next one.
+        self._seen_said = seen if self._service == service else None
         return True
 
     def _ask(self, body: bytes) -> HttpAnswer | None:
