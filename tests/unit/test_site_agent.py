@@ -53,7 +53,7 @@ def listening(service: Service) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, *_: object) -> None:
             """Nobody reads it."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
@@ -115,4 +115,44 @@ def test_a_service_that_begins_anew_is_told_that_the_batch_system_is_down(tmp_pa
 
     service = Service(wants(kind="slurm"), {}, {}, {"service": "second"}, {"service": "second"}, {"service": "second"})
     work(tmp_path, service, dead, scheduler="slurm")
-    assert [[each["answers"] for each in told] for told in service.reports("seen")] == [[], [False], [], [], [False], []]
+    assert [[each["answers"] for each in told] for told in service.reports("seen")] == [
+        [],
+        [False],
+        [],
+        [],
+        [False],
+        [],
+    ]
+
+
+def slurm(*keys: str, asked: list[str]) -> Callable[[Call], Answer]:
+    """A Slurm in which these wait, and that takes nothing more: whether it does is not known."""
+
+    def run(call: Call) -> Answer:
+        asked.append(call.argv[0])
+        return Answer(None) if call.argv[0] == "sbatch" else Answer(0, "\n".join(shown(call, key) for key in keys))
+
+    return run
+
+
+def shown(call: Call, key: str) -> str:
+    """A job that waits, in the columns that squeue is asked for."""
+    columns = [column.split(":") for column in call.argv[-1].partition("=")[2].split(",")]
+    told = {"JobID": "41", "ArrayJobID": "41", "State": "PENDING", "Name": f"p.{key}"}
+    return "".join(told.get(column, "").ljust(int(width)) for column, width in columns)
+
+
+def test_what_is_there_and_the_service_does_not_speak_of_is_told_to_it(tmp_path: Path) -> None:
+    service = Service(wants(kind="slurm"), *({"expected": ["lyon-2"]} for _ in range(4)))
+    work(tmp_path, service, slurm("lyon-1", "lyon-2", asked=[]), scheduler="slurm")
+    assert [says["there"] for says in service.heard] == [[], [], ["lyon-1"], ["lyon-1"], ["lyon-1"]]
+
+
+def test_the_batch_system_is_not_asked_at_each_exchange_while_it_is_not_known_whether_something_was_queued(
+    tmp_path: Path,
+) -> None:
+    asked: list[str] = []
+    service = Service(*(wants("lyon-1", kind="slurm") for _ in range(40)))
+    work(tmp_path, service, slurm(asked=asked), scheduler="slurm")
+    assert asked.count("sbatch") == 1
+    assert asked.count("squeue") < 20

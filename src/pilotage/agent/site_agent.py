@@ -196,6 +196,7 @@ class SiteAgent:
             "scheduler": self._scheduler,
             "token_until": ends_at(read_token(self._place.pilot_token_file)) or 0.0,
             "reports": reports,
+            "there": self._reports.unspoken_of(),
         }
         seen, service = self._seen, self._service
         try:

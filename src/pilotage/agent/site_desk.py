@@ -19,6 +19,7 @@ BUSY_SECONDS = (5.0, 300.0)
 CANCEL_SECONDS = 30.0
 TOGETHER_MAX = 100
 AGAIN_SECONDS = 5.0
+UNSPOKEN_OF_MAX = 1000
 
 SUBMIT_PILOT, SUBMIT_ATTEMPT, CANCEL = "submit-pilot", "submit-attempt", "cancel-submitted"
 
@@ -194,6 +195,11 @@ class Reports:
             said[key, record.state] = again_at
         self._said = said
         return reports
+
+    def unspoken_of(self) -> list[str]:
+        """What is there and the service neither wants nor expects: it may want it to end."""
+        records = self._memory.records.items()
+        return [key for key, record in records if record.state == SUBMITTED and record.absent_at][:UNSPOKEN_OF_MAX]
 
     def forget(self) -> None:
         """Nothing that was said counts: it was not heard, or another service listens now."""
