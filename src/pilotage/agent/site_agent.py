@@ -120,6 +120,7 @@ class SiteAgent:
         if self._leaving:
             return
         try:
+            self._place.keep_agent()
             desk = self._at_desk()
             if desk is None:
                 return
