@@ -100,7 +100,7 @@ class SitePlace:
             idle_seconds=float(entry.get("idle_seconds", 300.0)),
             queue=str(entry.get("queue") or ""),
             account=str(entry.get("account") or ""),
-            parallel=str(entry.get("parallel") or ""),
+            parallel=str(entry.get("parallel_environment") or ""),
             directives=tuple(entry.get("directives") or ()),
         )
 
