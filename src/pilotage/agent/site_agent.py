@@ -22,7 +22,7 @@ from pilotage.agent.credentials import TOKEN_FIELD, ends_at
 from pilotage.agent.link import LinkBroken, read_token
 from pilotage.agent.pilot import say
 from pilotage.agent.site_calls import run_here, schedulers_here
-from pilotage.agent.site_desk import SETTLE_SECONDS, Reports, SiteWork
+from pilotage.agent.site_desk import EARLIER_SECONDS, Reports, SiteWork
 from pilotage.agent.site_memory import ASKED
 from pilotage.agent.site_place import SitePlace
 
@@ -49,7 +49,7 @@ class SiteAgentSettings(NamedTuple):
     site: str
     version: str = "unknown"
     scheduler: str = "auto"
-    settle_seconds: float = SETTLE_SECONDS
+    settle_seconds: float = EARLIER_SECONDS
     deserted_seconds: float = 0.0  # without the service for so long it ends; 0: never
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pilotage.agent.site_memory import SiteMemory
 
-SETTLE_SECONDS = 30.0
+EARLIER_SECONDS = 30.0
 """So long after a submission that an earlier process may have made, what it queued is seen in a listing."""
 BUSY_SECONDS = (5.0, 300.0)
 CANCEL_SECONDS = 30.0
@@ -47,7 +47,7 @@ class AtDesk(Protocol):
 class SiteWork:
     """Does what is wanted, with the memory that makes it safe to die at any moment."""
 
-    def __init__(self, memory: SiteMemory, *, settle_seconds: float = SETTLE_SECONDS) -> None:
+    def __init__(self, memory: SiteMemory, *, settle_seconds: float = EARLIER_SECONDS) -> None:
         """Take the memory; nothing is done yet."""
         self._memory = memory
         self._settle_seconds = settle_seconds
