@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -207,7 +208,7 @@ def test_directives_are_lines_of_a_jdl_whatever_they_hold() -> None:
     ],
 )
 def test_what_a_system_is_not_asked_for_is_refused_and_not_left_out(
-    name: str, demand: dict[str, int], told: str
+    name: str, demand: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(ValueError, match=told):
         speaking(name).submit(replace(ONE, **demand))
