@@ -6,15 +6,17 @@ import tempfile
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilotage.agent.batch import Busy, Refused, Unknown, element_key
 from pilotage.agent.batch.desk import Listed
 from pilotage.agent.site_desk import Reports, SiteWork
-from pilotage.agent.site_memory import SiteMemory
+from pilotage.agent.site_memory import FORGET_SECONDS, GONE, SiteMemory
 
 SITE = "lyon"
 
@@ -200,6 +202,27 @@ def test_what_has_ended_is_told_until_the_service_knows(tmp_path: Path) -> None:
         assert reports.due() == []  # but none of them over and over
     memory.told(hears([], []))
     assert Reports(memory, SITE).due() == []
+
+
+def test_what_the_service_does_not_speak_of_is_forgotten_after_a_while_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, key = 1000.0, f"{SITE}-1"
+    monkeypatch.setattr("pilotage.agent.site_memory.time", SimpleNamespace(time=lambda: now))
+    memory = SiteMemory(tmp_path / "memory.json")
+    memory.note(key, GONE, reason="ended")
+    memory.told(hears([], []))
+    now += FORGET_SECONDS
+    memory.told(hears([], [key]))  # it does again
+    now += 1.0
+    memory.told(hears([], []))
+    assert key in memory.records
+    now += FORGET_SECONDS
+    memory.told(hears([], []))
+    assert key in memory.records
+    now += 1.0
+    memory.told(hears([], []))
+    assert key not in memory.records
 
 
 def test_a_memory_that_cannot_be_read_is_as_good_as_none(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from pilotage.model.effects import CancelSubmitted, SubmitPilot
 from pilotage.model.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
 from pilotage.model.site_entry import SiteEntry
 from pilotage.model.site_exchange import SiteHears, SiteSays
-from pilotage.service.running.agent_site import AgentSettings, AgentSite
+from pilotage.service.running.agent_site import EFFECTS_MAX, AgentSettings, AgentSite
 from pilotage.service.running.driver import NotRunning, Superseded
+from pilotage.service.running.strays import STRAY_SECONDS
 from tests.pilots import wait_until
 
 SECONDS = 10.0
@@ -45,7 +46,13 @@ class Watched:
         self.expected: list[str] = []
         entry = SiteEntry(name=LYON, kind="slurm", started_by="agent")
         chosen = AgentSettings(entry=entry, prefix="p", **{"interval_seconds": 30.0, **settings})
-        self.site = AgentSite(chosen, report=self.reports.append, expected=lambda: self.expected)
+        self.unknown: set[str] = set()
+        self.site = AgentSite(
+            chosen,
+            report=self.reports.append,
+            expected=lambda: self.expected,
+            unknown=lambda keys: self.unknown & set(keys),
+        )
         self.sequence = 0
         self.hears: SiteHears | None = None
 
@@ -119,6 +126,32 @@ def test_a_cancellation_is_wanted_until_it_is_gone(watched: Watched) -> None:
     assert watched.hear(watched.say()).effects == (submit("lyon-1"), cancel)
     assert watched.hear(watched.say(Submitted(site=LYON, key="lyon-1", native_id="7"))).effects == (cancel,)
     assert watched.hear(watched.say(Gone(site=LYON, key="lyon-1", reason="cancelled"))).effects == ()
+
+
+def test_an_agent_that_has_all_that_fits_into_an_answer_waits_until_it_has_done_some_of_it(watched: Watched) -> None:
+    effects = [submit(f"lyon-{number}") for number in range(EFFECTS_MAX + 1)]
+    watched.site.want(*effects)
+    assert watched.hear(watched.say()).effects == tuple(effects[:EFFECTS_MAX])
+    with pytest.raises(TimeoutError):
+        watched.say().result(0.2)  # nothing more will come, however long it is waited for
+    answer = watched.say(Submitted(site=LYON, key="lyon-0", native_id="7"))
+    assert watched.hear(answer).effects == tuple(effects[1:])
+
+
+def test_what_is_there_and_nobody_has_known_for_a_while_is_to_be_ended() -> None:
+    now = 100.0
+    watched = Watched(interval_seconds=0.0, clock=lambda: now)
+    watched.unknown = {"lyon-1"}
+    watched.site.start()
+    try:
+        assert watched.hear(watched.say(there=("lyon-1", "lyon-2"))).effects == ()
+        now += STRAY_SECONDS
+        cancel = CancelSubmitted(site=LYON, key="lyon-1")
+        assert watched.hear(watched.say(there=("lyon-1", "lyon-2"))).effects == (cancel,)
+        assert watched.hear(watched.say()).effects == (cancel,)
+        assert watched.hear(watched.say(Gone(site=LYON, key="lyon-1", reason="cancelled"))).effects == ()
+    finally:
+        watched.site.stop()
 
 
 def test_an_agent_that_knows_another_service_is_told_everything(watched: Watched) -> None:

@@ -261,6 +261,14 @@ def test_what_is_in_no_listing_any_more_is_asked_for_in_the_history(scene: Scene
     assert scene.desk.listing() == {}
 
 
+def test_an_end_that_was_told_is_told_once_more_to_who_expects_it_anew(scene: Scene) -> None:
+    scene.system.past["lyon-1"] = ["1_0", "ended:failed"]
+    assert scene.desk.listing(["lyon-1"])["lyon-1"].ended
+    assert scene.desk.listing(["lyon-1"]) == {}
+    assert scene.desk.listing() == {}
+    assert scene.desk.listing(["lyon-1"])["lyon-1"].ended
+
+
 def test_a_system_that_is_down_tells_nothing_and_nothing_is_believed_to_have_ended(scene: Scene) -> None:
     scene.desk.submit_pilots("lyon-1")
     scene.system.up = False

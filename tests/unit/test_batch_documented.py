@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -195,3 +197,18 @@ def test_directives_are_lines_of_a_submit_description() -> None:
 def test_directives_are_lines_of_a_jdl_whatever_they_hold() -> None:
     wanted = Wanted(key="lyon-1", command=["true"], directives=['Tags = {"$HOME`x`"};'])
     assert 'Tags = {"\\$HOME\\`x\\`"};' in speaking("dirac").submit(wanted).stdin.split("\n")
+
+
+@pytest.mark.parametrize(
+    "name, demand, told",
+    [
+        ("htcondor", {"nodes": 4}, "4 cannot be asked for"),
+        ("dirac", {"nodes": 4}, "4 nodes"),
+        ("dirac", {"memory_bytes": 1 << 30, "gpus": 2}, "1073741824 bytes of memory and 2 GPUs"),
+    ],
+)
+def test_what_a_system_is_not_asked_for_is_refused_and_not_left_out(
+    name: str, demand: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        speaking(name).submit(replace(ONE, **demand))

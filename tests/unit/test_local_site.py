@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -109,24 +110,37 @@ def test_an_archive_that_is_there_is_left_alone_and_a_damaged_one_is_replaced(tm
     assert [entry.name for entry in tmp_path.iterdir()] == ["agent.pyz"]
 
 
+@contextmanager
+def waiting(words: list[str], *, folder: Path) -> Iterator[None]:
+    """A process with these words in its command, as long as the block runs."""
+    waits = "import sys; print('ready', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-I", "-c", waits, *words]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        yield
+        running.communicate()
+
+
 def test_an_agent_of_a_state_folder_is_named_by_what_is_in_it_and_stays_as_long_as_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = build_in(tmp_path)
     assert build_in(tmp_path) == first
     (tmp_path / "agent-0.0.pyz").write_bytes(b"of a version before")
-    waits = "import sys, zipfile; print('ready', flush=True); sys.stdin.read()"
-    command = [sys.executable, "-I", "-c", waits, str(first)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
-        assert running.stdout is not None
-        running.stdout.readline()
+    with waiting([str(first)], folder=tmp_path):
         monkeypatch.setattr("pilotage.adapters.sites.zipapp._MAIN", "# the code changes, the version does not\n")
         second = build_in(tmp_path)
         assert {entry.name for entry in tmp_path.iterdir()} == {first.name, second.name}
         assert first.name != second.name
-        running.communicate()
-    assert build_in(tmp_path) == second
-    assert [entry.name for entry in tmp_path.iterdir()] == [second.name]
+    elsewhere = tmp_path / "elsewhere" / first.name  # of another folder, by the same name
+    with waiting([str(elsewhere)], folder=tmp_path):
+        assert build_in(tmp_path) == second
+        assert [entry.name for entry in tmp_path.iterdir()] == [second.name]
+    first.write_bytes(b"once more")
+    with waiting([first.name], folder=tmp_path):
+        build_in(tmp_path)
+        assert first.exists()  # nobody knows from where it was meant
 
 
 def test_a_pilot_has_what_the_site_gives_and_its_stderr_is_told_when_it_ends(
@@ -147,6 +161,20 @@ def test_a_pilot_has_what_the_site_gives_and_its_stderr_is_told_when_it_ends(
     assert list((settings.state / "pilots").iterdir()) == []
     assert list((settings.state / "scratch").iterdir()) == []
     site.close()
+
+
+def test_what_was_started_before_a_site_was_let_go_of_leaves_no_dead_process_behind(
+    settings: LocalSettings, service: AgentService
+) -> None:
+    first = LocalSite(settings)
+    (pid,) = first.submit_pilots("here-1")
+    service.wait_for(lambda: service.said)
+    first.close()
+    second = LocalSite(settings)
+    service.send_away("no more work")
+    wait_for_end(second)
+    wait_until(lambda: not second.listing() and not Path("/proc", pid).exists())
+    second.close()
 
 
 def test_an_agent_for_one_attempt_runs_it_and_ends(

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pilotage.adapters.sites.callers import Here
 from pilotage.adapters.sites.identity import site_prefix
-from pilotage.adapters.sites.installing import Installation, home_relative, put
+from pilotage.adapters.sites.installing import OLD_DAYS, Installation, home_relative, put
 from pilotage.agent.batch import Answer, Call, Unknown
+from pilotage.agent.site_place import KEEP_SECONDS, SitePlace
 
 
 class Counting(Here):
@@ -118,6 +122,43 @@ def test_what_somebody_removed_is_put_there_again_where_there_is_doubt(scene: Sc
     scene.installation.ensure()
     assert Path(scene.installation.agent).exists()
     assert (folder / "token").exists()
+
+
+def age(*files: Path, days: int) -> None:
+    for file in files:
+        os.utime(file, (time.time() - days * 86_400.0,) * 2)
+
+
+@pytest.mark.parametrize("started_from", ["the folder", "elsewhere"])
+def test_what_a_site_agent_starts_pilots_with_is_not_old_while_it_works(
+    scene: Scene, tmp_path: Path, started_from: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(scene.installation.ensure())
+    before = (tmp_path if started_from == "elsewhere" else folder) / "agent-0.1-0123456789ab.pyz"
+    before.write_bytes(b"of a version before")
+    forgotten = folder / "agent-0.0.pyz"
+    forgotten.write_bytes(b"of nobody")
+    age(before, forgotten, days=OLD_DAYS + 2)
+    place = SitePlace(folder, site="lyon", version="0.1")
+    place.install(before)
+    started_with = Path(place.berth({}).agent)
+    scene.another().ensure()
+    assert (started_with.read_bytes(), forgotten.exists()) == (b"of a version before", False)
+    assert (started_with == before) == (started_from == "the folder")
+    age(started_with, days=OLD_DAYS + 2)
+    place.keep_agent()  # not every time
+    assert started_with.stat().st_mtime < time.time() - KEEP_SECONDS
+    monkeypatch.setattr("pilotage.agent.site_place.time", SimpleNamespace(time=lambda: time.time() + KEEP_SECONDS))
+    place.keep_agent()
+    monkeypatch.undo()
+    scene.another().ensure()
+    assert started_with.exists()
+    age(started_with, days=OLD_DAYS + 2)
+    later = SitePlace(folder, site="lyon", version="0.1")
+    later.install(before)
+    scene.another().ensure()
+    assert Path(later.berth({}).agent) == started_with
+    assert started_with.exists()
 
 
 def test_a_file_that_did_not_arrive_whole_does_not_get_its_name(scene: Scene) -> None:

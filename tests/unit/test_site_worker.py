@@ -16,6 +16,7 @@ from pilotage.model.exchange import AttemptRef
 from pilotage.model.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
 from pilotage.ports import SeenAtSite, SiteBusy, SiteUnreachable, SubmissionRefused
 from pilotage.service.running.site_worker import SiteWorker
+from pilotage.service.running.strays import STRAY_SECONDS
 
 WAIT_SECONDS = 20.0
 SUBMISSION_SECONDS = 6.0  # that each call takes, by the clock of the site
@@ -93,11 +94,13 @@ class Work:
         self.site = FakeSite()
         self.reports: queue.Queue[AnyReport] = queue.Queue()
         self.expected: set[str] = set()
+        self.unknown: set[str] = set()
         self.worker = SiteWorker(
             "here",
             self.site,
             report=self.reports.put,
             expected=lambda: set(self.expected),
+            unknown=lambda keys: self.unknown & set(keys),
             busy_seconds=0.02,
             clock=lambda: self.site.now,
         )
@@ -206,6 +209,26 @@ def test_what_was_cancelled_is_gone_when_it_is_not_there_and_that_is_told_once()
         assert work.told() == Gone(site="here", key="a", reason="cancelled")
         work.site.look_twice()
         assert work.reports.empty()
+
+
+def test_what_nobody_has_known_for_a_while_is_ended_and_nothing_else() -> None:
+    with started() as work:
+        work.unknown = {"stray", "young"}
+        work.site.there = {key: SeenAtSite(native_id=key) for key in ("stray", "ours")}
+        work.site.look_twice()
+        work.site.now += STRAY_SECONDS - 1.0
+        work.site.there = {**work.site.there, "young": SeenAtSite(native_id="7")}
+        work.site.look_twice()
+        assert work.site.did.empty()
+        work.site.now += 1.0
+        assert work.site.did.get(timeout=WAIT_SECONDS) == "cancel stray"
+        work.site.look_twice()
+        assert work.site.did.empty()  # once
+        work.unknown = set()  # it was on its way
+        work.site.look_twice()
+        work.site.now += STRAY_SECONDS
+        work.site.look_twice()
+        assert work.site.did.empty()
 
 
 def test_stopped_it_lets_go_of_the_site_and_leaves_there_what_runs() -> None:

@@ -85,6 +85,7 @@ def test_the_engine_knows_of_a_site_what_one_pilot_has() -> None:
         (one("name: here, kind: local, mode: bound"), "misplaced-field"),
         (one("name: here, kind: local, nodes_max: 2"), "misplaced-field"),
         (one("name: lyon, kind: slurm, mode: pilot"), "unknown-choice"),
+        (one('name: lyon, kind: slurm, directives: ["--exclusive\\n#SBATCH --qos=x"]'), "bad-text"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(text: str, code: str) -> None:

@@ -9,13 +9,15 @@ from contextlib import contextmanager
 import pytest
 
 from pilotage.model.demand import Demand
-from pilotage.model.effects import SubmitAttempt, SubmitPilot
+from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
 from pilotage.model.exchange import AttemptRef
-from pilotage.model.reports import AnyReport, SiteSeen, Submitted
+from pilotage.model.operations import Kill
+from pilotage.model.reports import AnyReport, Gone, SiteSeen, Submitted
 from pilotage.model.site_entry import SiteEntry
 from pilotage.model.site_exchange import SiteSays
 from pilotage.ports import SeenAtSite, SiteUnreachable
 from pilotage.service.running.agent_site import AgentSettings, UnknownSite
+from pilotage.service.running.strays import unknown_at
 from pilotage.service.running.workers import SiteWorkers, Way, expected_at, has_something, ways_of
 from tests.small_engine import Small
 from tests.small_plans import bag, site
@@ -28,9 +30,10 @@ class Batch:
 
     look_seconds = 0.01
 
-    def __init__(self) -> None:
+    def __init__(self, *, silent: bool = False) -> None:
         self.closed = False
-        self.silent = False
+        self.silent = silent
+        self.cancelled: queue.Queue[str] = queue.Queue()
 
     def submit_pilots(self, key: str, *, count: int = 1) -> list[str]:
         assert not self.closed
@@ -41,6 +44,8 @@ class Batch:
 
     def cancel(self, *keys: str) -> None:
         """Nothing is there."""
+        for key in keys:
+            self.cancelled.put(key)
 
     def listing(self, expected: Collection[str] = ()) -> Mapping[str, SeenAtSite]:
         if self.silent:
@@ -84,6 +89,27 @@ def test_another_way_takes_the_place_of_the_one_before_which_is_closed() -> None
         assert (second.closed, workers.names) == (True, ["oslo"])
 
 
+def test_what_was_wanted_of_a_way_and_is_not_done_is_wanted_of_the_next() -> None:
+    unreached, settings = Batch(silent=True), AgentSettings(entry=SiteEntry(name="lyon", kind="slurm"))
+    with working(lyon=unreached) as (workers, heard):
+        assert isinstance(heard.get(timeout=WAIT_SECONDS), SiteSeen)
+        assert not workers.owes("lyon")
+        workers.want("lyon", [CancelSubmitted(site="lyon", key="lyon-1"), SubmitPilot(site="lyon", key="lyon-2")])
+        assert workers.owes("lyon")
+        workers.put("lyon", settings)
+        assert workers.owes("lyon")
+        reached = Batch()
+        workers.put("lyon", reached)
+        assert reached.cancelled.get(timeout=WAIT_SECONDS) == "lyon-1"
+        told = [heard.get(timeout=WAIT_SECONDS) for _ in range(2)]
+        assert {(type(each), each.key) for each in told if not isinstance(each, SiteSeen)} == {
+            (Submitted, "lyon-2"),
+            (Gone, "lyon-1"),
+        }
+        assert unreached.cancelled.empty()
+        assert not workers.owes("lyon")
+
+
 def test_what_a_site_said_last_is_kept_until_all_is_well() -> None:
     batch = Batch()
     batch.silent = True
@@ -125,6 +151,20 @@ def test_pilots_and_bound_attempts_are_expected_from_when_the_batch_system_took_
         assert expected_at("a", small.engine) == []
         assert (expected_at("b", small.engine), has_something("b", small.engine)) == ([], False)
         agent.unread.clear()
+
+
+def test_what_the_engine_wants_is_known_from_when_it_asks_until_it_is_over_and_nothing_else_is() -> None:
+    with Small(site("a", mode="bound"), site("b")) as small:
+        small.submit(bag(1))
+        [effect] = small.take(SubmitAttempt)
+        assert unknown_at("a", [effect.key, "a-77"], small.engine) == ["a-77"]  # the site has not said that it took it
+        assert unknown_at("b", [effect.key], small.engine) == [effect.key]
+        assert unknown_at("nowhere", [effect.key], small.engine) == []  # nobody can tell
+        small.step(Submitted(site="a", key=effect.key, native_id="42"))
+        assert unknown_at("a", [effect.key], small.restarted().engine) == []
+        small.ask(Kill(job="j"))
+        assert small.take(CancelSubmitted) == [CancelSubmitted(site="a", key=effect.key)]
+        assert unknown_at("a", [effect.key], small.restarted().engine) == [effect.key]
 
 
 def test_a_pilot_is_expected_at_its_site() -> None:

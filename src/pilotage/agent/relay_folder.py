@@ -27,8 +27,6 @@ POLL_SECONDS = (0.05, 1.0)
 POLL_GROWTH = 1.15
 _DRAFT = "."  # what begins the name of a file that is not whole yet
 
-Fields = "list[list[str]]"
-
 
 class BadFolder(OSError):
     """The folder is not there, or is open to others; the message says what to do."""

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pilotage.agent.relay import error_body, may_pass
 from pilotage.agent.relay_folder import POLL_SECONDS, BadContent, Message, RelayFolder, next_pause
-from pilotage.agent.relay_upstream import PIECE_BYTES, Answering, Body, Unheard, Upstream
+from pilotage.agent.relay_upstream import HOP_BY_HOP, PIECE_BYTES, Answering, Body, Unheard, Upstream
 
 if TYPE_CHECKING:
     from pilotage.agent.relay_upstream import Fields
@@ -23,7 +23,6 @@ AT_ONCE_MAX = 4096
 AWAITED_SECONDS = 5.0  # how often to look whether somebody still waits
 OLD_SECONDS = 600.0
 CLEAN_SECONDS = 60.0
-_HOP_BY_HOP = frozenset(("connection", "host", "content-length", "transfer-encoding", "expect", "upgrade"))
 _METHODS = frozenset(("GET", "POST", "PUT"))
 
 Told = TypeVar("Told")
@@ -95,7 +94,6 @@ class SpoolRelay:
         self._upstream = upstream
         self._say = say
         self._busy: dict[str, asyncio.Future[None]] = {}
-        self._watched = False
 
     async def run(self) -> None:
         """Serve until it is cancelled."""
@@ -174,8 +172,9 @@ def _request(head: dict[str, Any]) -> tuple[str, str, Fields]:
         for name, value in head["fields"]:
             if any(char in f"{name}{value}" for char in "\r\n\0"):
                 raise ValueError("a field of several lines")
-            if str(name).lower() not in _HOP_BY_HOP:
-                fields.append((str(name).lower().encode("latin-1"), str(value).encode("latin-1")))
+            field = str(name).lower().encode("latin-1")
+            if field not in HOP_BY_HOP:
+                fields.append((field, str(value).encode("latin-1")))
     except (KeyError, TypeError, ValueError) as error:
         raise BadContent(f"this is no request: {error}") from error
     return method, target, fields

@@ -22,7 +22,7 @@ STALL_SECONDS = 120.0  # a body of which nothing comes for so long is given up
 RESTING_MAX = 256
 LATE = asyncio.TimeoutError  # which is the builtin one only from Python 3.11 on
 
-_HOP_BY_HOP = frozenset(
+HOP_BY_HOP = frozenset(
     (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer", b"upgrade")
 ) | {b"transfer-encoding", b"content-length", b"expect", b"host", b"proxy-connection"}
 
@@ -60,7 +60,7 @@ class Head(NamedTuple):
 
     def kept(self) -> Fields:
         """The fields that are for the other end."""
-        return [(name, value) for name, value in self.fields if name not in _HOP_BY_HOP]
+        return [(name, value) for name, value in self.fields if name not in HOP_BY_HOP]
 
 
 async def read_head(reader: asyncio.StreamReader, begun: bytes = b"") -> Head | None:

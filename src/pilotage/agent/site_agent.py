@@ -22,7 +22,7 @@ from pilotage.agent.credentials import TOKEN_FIELD, ends_at
 from pilotage.agent.link import LinkBroken, read_token
 from pilotage.agent.pilot import say
 from pilotage.agent.site_calls import run_here, schedulers_here
-from pilotage.agent.site_desk import SETTLE_SECONDS, Reports, SiteWork
+from pilotage.agent.site_desk import EARLIER_SECONDS, Reports, SiteWork
 from pilotage.agent.site_memory import ASKED
 from pilotage.agent.site_place import SitePlace
 
@@ -39,6 +39,8 @@ BACKOFF_SECONDS = (0.2, 10.0)
 DENIED_SECONDS = 10.0
 LATE_SECONDS = 30.0  # so much longer than an interval an answer may take
 COMPLAIN_SECONDS = 300.0
+ASKED_SECONDS = 2.0
+"""So often it is looked for what may have been submitted: a batch system is not asked each time that the service speaks."""
 
 
 class SiteAgentSettings(NamedTuple):
@@ -47,7 +49,7 @@ class SiteAgentSettings(NamedTuple):
     site: str
     version: str = "unknown"
     scheduler: str = "auto"
-    settle_seconds: float = SETTLE_SECONDS
+    settle_seconds: float = EARLIER_SECONDS
     deserted_seconds: float = 0.0  # without the service for so long it ends; 0: never
 
 
@@ -118,6 +120,7 @@ class SiteAgent:
         if self._leaving:
             return
         try:
+            self._place.keep_agent()
             desk = self._at_desk()
             if desk is None:
                 return
@@ -137,7 +140,8 @@ class SiteAgent:
     def _is_due(self) -> bool:
         """Whether to look around: not each time that the service has something to say."""
         waits = any(record.state == ASKED for record in self._memory.records.values())
-        return waits or time.monotonic() >= self._looked_at + 0.5 * self._interval_seconds
+        pause_seconds = 0.5 * self._interval_seconds
+        return time.monotonic() >= self._looked_at + (min(ASKED_SECONDS, pause_seconds) if waits else pause_seconds)
 
     def _at_desk(self) -> Desk | None:
         entry, prefix = self._memory.entry, self._memory.prefix
@@ -193,8 +197,9 @@ class SiteAgent:
             "scheduler": self._scheduler,
             "token_until": ends_at(read_token(self._place.pilot_token_file)) or 0.0,
             "reports": reports,
+            "there": self._reports.unspoken_of(),
         }
-        seen = self._seen
+        seen, service = self._seen, self._service
         try:
             answer = self._ask(json.dumps(body).encode())
             if answer is None:
@@ -211,7 +216,8 @@ class SiteAgent:
             self._reports.forget()
             self._complain("service", f"no answer from the service: {error}")
             return False
-        self._seen_said = seen if self._service == hears["service"] else None
+        # Another service may not have heard it, and is told with the next one.
+        self._seen_said = seen if self._service == service else None
         return True
 
     def _ask(self, body: bytes) -> HttpAnswer | None:

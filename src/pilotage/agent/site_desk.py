@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 
     from pilotage.agent.site_memory import SiteMemory
 
-SETTLE_SECONDS = 30.0
+EARLIER_SECONDS = 30.0
 """So long after a submission that an earlier process may have made, what it queued is seen in a listing."""
 BUSY_SECONDS = (5.0, 300.0)
 CANCEL_SECONDS = 30.0
 TOGETHER_MAX = 100
 AGAIN_SECONDS = 5.0
+UNSPOKEN_OF_MAX = 1000
 
 SUBMIT_PILOT, SUBMIT_ATTEMPT, CANCEL = "submit-pilot", "submit-attempt", "cancel-submitted"
 
@@ -46,7 +47,7 @@ class AtDesk(Protocol):
 class SiteWork:
     """Does what is wanted, with the memory that makes it safe to die at any moment."""
 
-    def __init__(self, memory: SiteMemory, *, settle_seconds: float = SETTLE_SECONDS) -> None:
+    def __init__(self, memory: SiteMemory, *, settle_seconds: float = EARLIER_SECONDS) -> None:
         """Take the memory; nothing is done yet."""
         self._memory = memory
         self._settle_seconds = settle_seconds
@@ -194,6 +195,11 @@ class Reports:
             said[key, record.state] = again_at
         self._said = said
         return reports
+
+    def unspoken_of(self) -> list[str]:
+        """What is there and the service neither wants nor expects: it may want it to end."""
+        records = self._memory.records.items()
+        return [key for key, record in records if record.state == SUBMITTED and record.absent_at][:UNSPOKEN_OF_MAX]
 
     def forget(self) -> None:
         """Nothing that was said counts: it was not heard, or another service listens now."""

@@ -1,7 +1,7 @@
 """The folder of a service at a site, on the file system that its nodes share: the agent in one file, tokens, and what runs there.
 
 FOLDER/
-  agent-VERSION.pyz       what pilots are started with
+  agent-VERSION-DIGEST.pyz  what pilots are started with
   ca.pem, tokens/         closed to others
   state/, output/         of the pilots
   relay/                  where nodes without a network speak to the relay
@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 MEMORY_FILE = "site-agent.json"
 RELAY_FOLDER = "relay"
+KEEP_SECONDS = 86_400.0
+_NAMED_DIGITS = 12
 
 
 class SitePlace:
@@ -39,7 +42,8 @@ class SitePlace:
         self._given_ca_file = ca_file
         self.pilot_token_file = str(folder / "tokens" / site)
         self.own_token_file = folder / "tokens" / f"{site}.site-agent"
-        self.agent_file = folder / f"agent-{version}.pyz"
+        self.agent_file: Path | None = None  # known once it is installed
+        self._kept_at = 0.0
         self.ca_file = folder / "ca.pem"
         self.relay_folder = folder / RELAY_FOLDER
 
@@ -49,10 +53,27 @@ class SitePlace:
             (self.folder / each).mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
 
     def install(self, agent: Path) -> None:
-        """Put the agent and the authority of the service's certificate where nodes find them; raises `OSError`."""
-        _put(self.agent_file, agent.read_bytes(), mode=0o700)
+        """Put the agent and the authority of the service's certificate where nodes find them; raises `OSError`.
+
+        What lies in the folder already is taken as it is: who put it there named it by what is in it.
+        """
+        if agent.resolve().parent == self.folder.resolve():
+            self.agent_file = agent
+        else:
+            content = agent.read_bytes()
+            digest = hashlib.sha256(content).hexdigest()[:_NAMED_DIGITS]
+            self.agent_file = self.folder / f"agent-{self._version}-{digest}.pyz"
+            _put(self.agent_file, content, mode=0o700)
+        self.keep_agent()
         if self._given_ca_file:
             _put(self.ca_file, Path(self._given_ca_file).read_bytes(), mode=FILE_MODE)
+
+    def keep_agent(self) -> None:
+        """Have the agent be new, once a day: a service removes old ones by their age. Raises `OSError` where it is gone."""
+        now = time.time()
+        if self.agent_file is not None and not self._kept_at <= now < self._kept_at + KEEP_SECONDS:
+            os.utime(self.agent_file)
+            self._kept_at = now
 
     def keep_pilot_token(self, token: str) -> None:
         """Put a token where pilots read it; raises `OSError`."""
@@ -65,7 +86,7 @@ class SitePlace:
         return Berth(
             site=self.site,
             folder=str(self.folder),
-            agent=str(self.agent_file),
+            agent=str(self.agent_file or ""),
             server=self.server,
             token_file=os.path.abspath(token_file) if token_file else "",
             ca_file=str(self.ca_file) if secure else "",
@@ -79,7 +100,7 @@ class SitePlace:
             idle_seconds=float(entry.get("idle_seconds", 300.0)),
             queue=str(entry.get("queue") or ""),
             account=str(entry.get("account") or ""),
-            parallel=str(entry.get("parallel") or ""),
+            parallel=str(entry.get("parallel_environment") or ""),
             directives=tuple(entry.get("directives") or ()),
         )
 

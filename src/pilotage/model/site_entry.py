@@ -46,6 +46,9 @@ class SiteEntry(Value, frozen=True, kw_only=True):
     mode: Annotated[SiteMode, _doc("`pilots` pull their work; `bound`: one batch job for each package.")] = "pilots"
     queue: Annotated[str, _doc("The queue or partition; none: the usual one there.")] = ""
     account: Annotated[str, _doc("The account or project that is charged.")] = ""
+    parallel_environment: Annotated[
+        str, _doc("The parallel environment that Grid Engine is asked for; none: `smp`, or `mpi` for several nodes.")
+    ] = ""
     directives: Annotated[tuple[str, ...], _doc("Further options of its batch system, word by word.")] = ()
     folder: Annotated[str, _doc("Where agents keep their files there; none: `.pilotage-site` in the home folder.")] = ""
     python: Annotated[str, _doc("The Python 3.8 or later that starts the agent there.")] = "python3"

@@ -28,6 +28,7 @@ class SiteSays(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     scheduler: str = ""
     token_until: float = 0.0  # when the token of its pilots ends; 0: they have none
     reports: tuple[AnyReport, ...] = ()
+    there: tuple[str, ...] = ()  # the keys of what is there, and of which the service has not spoken
 
 
 class SiteHears(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -129,6 +129,7 @@ class BatchSite:
             grace_seconds=self._settings.grace_seconds,
             queue=entry.queue,
             account=entry.account,
+            parallel=entry.parallel_environment,
             directives=entry.directives,
         )
 

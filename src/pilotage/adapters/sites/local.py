@@ -32,6 +32,8 @@ OVERDUE_SECONDS = 5.0  # what is left so long after its grace is killed
 STDERR_CHARACTERS_MAX = 2000
 _RECORD_DESCRIPTOR = 3
 _SUFFIX = ".json"
+_left: set[int] = set()  # started by this process for sites that were let go of: whoever looks next takes their ends
+_left_guard = threading.Lock()
 
 
 class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,19 +264,28 @@ class LocalSite:
             sweep({str(known["pilot"])})
 
     def _reap(self) -> None:
-        for pid in list(self._children):
-            try:
-                ended, _ = os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                ended = pid
-            if ended:
-                self._children.discard(pid)
+        _take_ends(self._children)
+        with _left_guard:
+            _take_ends(_left)
 
     def close(self) -> None:
         """Let go; what was started goes on."""
         with self._guard:
             self._reap()
+            with _left_guard:
+                _left.update(self._children)
             self._children.clear()
+
+
+def _take_ends(children: set[int]) -> None:
+    """Take the ends of those that have ended, which nobody else can."""
+    for pid in list(children):
+        try:
+            ended, _ = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            ended = pid
+        if ended:
+            children.discard(pid)
 
 
 def _capacity_options(cores_hundredths: int, memory_bytes: int, gpus: int) -> list[str]:

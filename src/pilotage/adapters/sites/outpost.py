@@ -22,6 +22,7 @@ import msgspec
 from pilotage.adapters.sites.callers import Ssh
 from pilotage.adapters.sites.installing import Installation
 from pilotage.agent.batch import Call, Unknown
+from pilotage.model.errors import PilotageError
 from pilotage.model.site_entry import SiteEntry
 
 log = logging.getLogger(__name__)
@@ -105,14 +106,20 @@ class Outpost:
             opened_at = time.monotonic()
             try:
                 self._hold()
-            except (Unknown, OSError, ValueError) as fault:
-                if not self._stopping.is_set():
-                    log.warning("site %s: %s", self._settings.entry.name, fault)
-                    self._complain(str(fault))
+            except (Unknown, OSError, PilotageError) as fault:
+                self._failed(str(fault))
+            except Exception as fault:  # one surprise must not end the way to a site for ever
+                log.exception("site %s", self._settings.entry.name)
+                self._failed(f"{type(fault).__name__}: {fault}")
             if time.monotonic() - opened_at > AGAIN_SECONDS[1]:
                 again_seconds = AGAIN_SECONDS[0]  # it held for a while
             self._stopping.wait(again_seconds)
             again_seconds = min(2.0 * again_seconds, AGAIN_SECONDS[1])
+
+    def _failed(self, message: str) -> None:
+        if not self._stopping.is_set():
+            log.warning("site %s: %s", self._settings.entry.name, message)
+            self._complain(message)
 
     def _hold(self) -> None:
         """Open the way and look after the agent as long as it stays open; raises where it does not open."""

@@ -62,10 +62,19 @@ def build_in(folder: Path) -> Path:
     if others:
         running = _running()
         for each in others:
-            if running is not None and not any(each.name in command for command in running):
+            if running is not None and not any(_runs(command, each) for command in running):
                 with suppress(OSError):  # it takes room, and nothing else
                     each.unlink()
     return file
+
+
+def _runs(command: str, file: Path) -> bool:
+    """Whether a command names a file; one that is named by less than its whole path may be any of that name."""
+    if file.name not in command:
+        return False
+    place = os.path.realpath(file)
+    words = [word for word in command.split("\0") if word.endswith(file.name)]
+    return any(not Path(word).is_absolute() or os.path.realpath(word) == place for word in words)
 
 
 def _running() -> list[str] | None:

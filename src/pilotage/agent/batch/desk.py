@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from pilotage.agent.batch.berth import Berth
 from pilotage.agent.batch.dialect import Dialect
 from pilotage.agent.batch.reading import answered
 from pilotage.agent.batch.script import CANNOT_WRITE_STATUS, element_key, output_of
-from pilotage.agent.batch.values import Answer, BatchError, Busy, Call, Seen, Unknown, Wanted
+from pilotage.agent.batch.values import Answer, BatchError, Busy, Call, Refused, Seen, Unknown, Wanted
 
 ARRAY_MAX = 100
 SETTLE_SECONDS = 10.0
@@ -119,7 +120,10 @@ class Desk:
         size = min(together, self._array_max)
         while True:
             try:
-                done.update(self._submit(self._berth().pilots(keys[first], count=size)))
+                berth = self._berth()
+                with _sayable():
+                    wanted = berth.pilots(keys[first], count=size)
+                done.update(self._submit(wanted))
             except Busy as busy:
                 if size == 1 or self._doubtful:
                     raise
@@ -134,7 +138,10 @@ class Desk:
         known = self._known(key)
         if known is not None:
             return known
-        return self._submit(self._berth().attempt(key, serves=serves, demand=demand))[key]
+        berth = self._berth()
+        with _sayable():
+            wanted = berth.attempt(key, serves=serves, demand=demand)
+        return self._submit(wanted)[key]
 
     def _known(self, key: str) -> str | None:
         """The native id of what has a key; None where it may be started. Raises `Unknown` where that is not known."""
@@ -151,7 +158,8 @@ class Desk:
 
     def _submit(self, wanted: Wanted) -> dict[str, str]:
         keys = [_follower(wanted.key, offset) for offset in range(wanted.count)]
-        call = self._dialect.submit(wanted)
+        with _sayable():
+            call = self._dialect.submit(wanted)
         self._unsure.update(dict.fromkeys(keys, self._clock()))
         self._tell_unsure()
         answer = Answer(None)
@@ -294,6 +302,15 @@ class Desk:
                 " that all of its nodes share"
             )
         return seen.detail if seen.reason not in ("", "ended") else ""
+
+
+@contextmanager
+def _sayable() -> Iterator[None]:
+    """Refuse what the language of the system has no words for."""
+    try:
+        yield
+    except ValueError as error:
+        raise Refused("bad-resources", str(error)) from error
 
 
 def _follower(key: str, offset: int) -> str:

@@ -64,6 +64,14 @@ class Dirac(Dialect):
 
     def submit(self, wanted: Wanted) -> Call:
         """One JDL, of a parametric job where it is for several; the script travels with it."""
+        unsaid = [
+            *([f"{wanted.nodes} nodes"] if wanted.nodes > 1 else []),
+            *([f"{wanted.memory_bytes} bytes of memory"] if wanted.memory_bytes else []),
+            *([f"{wanted.gpus} GPUs"] if wanted.gpus else []),
+        ]
+        if unsaid:
+            cure = "say what you need in a directive, and not in the entry"
+            raise ValueError(f"DIRAC is not asked for {' and '.join(unsaid)} here: {cure}")
         several = wanted.count > 1
         told = {
             "JobName": f'"{self.job_name(wanted.key)}{"+%n" if several else ""}"',

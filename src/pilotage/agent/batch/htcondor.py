@@ -45,6 +45,8 @@ class HTCondor(Dialect):
         """One condor_submit. What was evicted is removed and not started again, and so is what has run its time."""
         if wanted.queue:
             raise ValueError("HTCondor has no queues: say what machines you want in a directive")
+        if wanted.nodes > 1:
+            raise ValueError(f"HTCondor starts a job of this kind on one node: {wanted.nodes} cannot be asked for")
         script = base64.b64encode(self.script(wanted).encode("utf-8", "surrogateescape")).decode()
         overdue = f"(JobStatus == 2 && time() - EnteredCurrentStatus > {wanted.wall_seconds})"
         told = {

@@ -95,9 +95,11 @@ def _faults(entry: SiteEntry, seen: dict[str, int]) -> Iterator[tuple[str, str, 
         yield "misplaced-field", "the kind 'local' has no batch system to bind a package to", "mode"
     if entry.kind == "local" and entry.nodes_max > 1:
         yield "misplaced-field", "the kind 'local' is one computer: several nodes need a batch system", "nodes_max"
-    for field in ("queue", "account", "folder", "python"):
+    for field in ("queue", "account", "parallel_environment", "folder", "python"):
         if any(ord(letter) < 32 for letter in getattr(entry, field)):
             yield "bad-text", f"{field!r} cannot hold a control character", field
+    if any(ord(letter) < 32 and letter != "\t" for line in entry.directives for letter in line):
+        yield "bad-text", "each of 'directives' is one line, without control characters", "directives"
     if entry.users and any(not user for user in entry.users):
         yield "bad-name", "a user without a name", "users"
 

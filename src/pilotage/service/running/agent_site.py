@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from itertools import islice
 from typing import Protocol
 
 import msgspec
@@ -25,6 +26,7 @@ from pilotage.model.site_entry import SiteEntry
 from pilotage.model.site_exchange import SiteEffect, SiteHears, SiteSays
 from pilotage.service.running.driver import NotRunning, Superseded
 from pilotage.service.running.site_troubles import trouble_of
+from pilotage.service.running.strays import Strays, Unknown, none_unknown
 
 log = logging.getLogger(__name__)
 
@@ -77,12 +79,15 @@ class _Waiting(msgspec.Struct):
 class AgentSite:
     """The service's side of a site agent; any thread may call it."""
 
-    def __init__(self, settings: AgentSettings, *, report: Report, expected: Expected) -> None:
+    def __init__(
+        self, settings: AgentSettings, *, report: Report, expected: Expected, unknown: Unknown = none_unknown
+    ) -> None:
         """Take who is told of what the agent reports, and who knows what should be there; nothing runs before `start`."""
         self._settings = settings
         self._site = settings.entry.name
         self._report = report
         self._expected = expected
+        self._strays = Strays(unknown, clock=settings.clock)
         self._id = secrets.token_hex(8)
         self._change = threading.Condition()
         self._wanted: dict[tuple[str, bool], tuple[int, SiteEffect]] = {}  # by key, and whether it is a cancellation
@@ -114,14 +119,20 @@ class AgentSite:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def want(self, effect: SiteEffect) -> None:
-        """Have something done; what is wanted already stays in its place."""
+    def want(self, *effects: SiteEffect) -> None:
+        """Have things done; what is wanted already stays in its place."""
         with self._change:
-            key = (effect.key, isinstance(effect, CancelSubmitted))
-            if key not in self._wanted:
-                self._number += 1
-                self._wanted[key] = (self._number, effect)
-                self._change.notify_all()
+            for effect in effects:
+                key = (effect.key, isinstance(effect, CancelSubmitted))
+                if key not in self._wanted:
+                    self._number += 1
+                    self._wanted[key] = (self._number, effect)
+                    self._change.notify_all()
+
+    def left(self) -> list[SiteEffect]:
+        """What is wanted, and of which nothing was heard yet."""
+        with self._change:
+            return [effect for _, effect in self._wanted.values()]
 
     def exchange(self, says: SiteSays) -> Future[bytes]:
         """What the agent says; the answer, for the wire, when there is something to do or its interval is over."""
@@ -206,8 +217,8 @@ class AgentSite:
         if waiting is None:
             return False
         heard = waiting.says.heard if waiting.says.service == self._id else 0
-        news = any(number > heard for number, _ in self._wanted.values())
-        return news or self._settings.clock() >= waiting.due_at
+        first = islice(self._wanted.values(), EFFECTS_MAX)  # it is told no more at once, and the numbers rise
+        return any(number > heard for number, _ in first) or self._settings.clock() >= waiting.due_at
 
     def _patience(self) -> float:
         now = self._settings.clock()
@@ -221,6 +232,8 @@ class AgentSite:
         try:
             # What it reported is applied before what is asked here: both go through the engine in order.
             expected = tuple(self._expected())
+            # What nobody waits for: an earlier process was to have it ended, or could not.
+            self.want(*(CancelSubmitted(site=self._site, key=key) for key in self._strays.among(waiting.says.there)))
             told = self._hears(waiting.says, expected)
         except Exception as fault:  # whoever asked is told
             log.exception("site %s", self._site)
@@ -232,7 +245,7 @@ class AgentSite:
 
     def _hears(self, says: SiteSays, expected: tuple[str, ...]) -> SiteHears:
         with self._change:
-            wanted = sorted(self._wanted.values(), key=lambda each: each[0])[:EFFECTS_MAX]
+            wanted = list(islice(self._wanted.values(), EFFECTS_MAX))
         return SiteHears(
             site=self._site,
             agent=says.agent,

@@ -48,6 +48,7 @@ from pilotage.service.running.rivals import refuse_rivals, unfinished_jobs
 from pilotage.service.running.site_messages import SiteDeed, asked_of_site, sites_changed
 from pilotage.service.running.site_worker import AtSite
 from pilotage.service.running.starting import snapshot_of, start_from
+from pilotage.service.running.strays import unknown_at
 from pilotage.service.running.submission import Prepared, Submission, SubmissionAnswer, prepare, submit_message
 from pilotage.service.running.workers import SiteWorkers, Way, expected_at, has_something
 from pilotage.service.writer import Writer
@@ -97,7 +98,12 @@ class Runner:
         self._aftermath = Aftermath(
             self._jobs, self._manifests, store=store, index=index, hold=self._hold, on_its_way=driver.on_its_way
         )
-        self._workers = SiteWorkers({**accesses, **(agent_sites or {})}, report=driver.receive, expected=self._expected)
+        self._workers = SiteWorkers(
+            {**accesses, **(agent_sites or {})},
+            report=driver.receive,
+            expected=lambda site: driver.ask(partial(expected_at, site)).result(),
+            unknown=lambda site, keys: driver.ask(partial(unknown_at, site, keys)).result(),
+        )
         self._expander = Expander(self, journal, ask=self._driver.ask, tell=self._driver.receive)
         self._submitter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submitter")
         self._claims = Claims(self._jobs, self._manifests, store)
@@ -173,7 +179,7 @@ class Runner:
         """Nobody acts any longer at sites that are gone, and with them all that was started there."""
         left = {*self._workers.names} - {site.name for site in self._sites}
         for name in left:
-            if not self._driver.ask(partial(has_something, name)).result():
+            if not self._workers.owes(name) and not self._driver.ask(partial(has_something, name)).result():
                 self._workers.remove(name)
 
     def operate_site(self, deed: SiteDeed, site: str, *, message: str = "") -> Future[Accepted]:
@@ -369,9 +375,6 @@ class Runner:
 
     def _hold(self, job: str, message: str) -> None:
         self._driver.receive(Asked(token=_NOBODY, operation=Hold(job=job, message=message)))
-
-    def _expected(self, site: str) -> list[str]:
-        return self._driver.ask(partial(expected_at, site)).result()
 
     # --- for the expander ---
 

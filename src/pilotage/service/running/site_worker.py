@@ -18,6 +18,7 @@ from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
 from pilotage.model.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
 from pilotage.ports import SiteAccess, SiteBusy, SiteUnreachable, SubmissionRefused
 from pilotage.service.running.site_troubles import trouble_of
+from pilotage.service.running.strays import Strays, Unknown, none_unknown
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +46,13 @@ class SiteWorker:
         *,
         report: Report,
         expected: Expected,
+        unknown: Unknown = none_unknown,
         busy_seconds: float = BUSY_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take who is told of what is seen, and who knows what should be; nothing runs before `start`.
 
-        The `clock` tells how long submissions take.
+        The `clock` tells how long submissions take, and since when what is there is `unknown`.
         """
         self._clock = clock
         self._site = site
@@ -69,6 +71,7 @@ class SiteWorker:
         self._look_at = 0.0
         self._pause_seconds = access.look_seconds
         self._cancelled: set[str] = set()
+        self._strays = Strays(unknown, clock=clock)
 
     def start(self) -> None:
         """Begin; the first thing is a look around."""
@@ -79,6 +82,12 @@ class SiteWorker:
         with self._change:
             self._wanted.extend(effects)
             self._change.notify()
+
+    def left(self) -> list[AtSite]:
+        """What is wanted and not done; what was told to end and has not is to be told again."""
+        with self._change:
+            left = [*self._later.values(), *self._wanted]
+            return [*left, *(CancelSubmitted(site=self._site, key=key) for key in self._cancelled.copy())]
 
     def stop(self) -> None:
         """End; what runs at the site goes on. A call that is not answered soon is broken off."""
@@ -218,6 +227,14 @@ class SiteWorker:
             self._cancelled.discard(key)
             if key not in listed:  # what is told to end and is not there has ended, whoever knew of it
                 self._report(Gone(site=self._site, key=key, reason="cancelled"))
+        self._end_strays({key for key, seen in listed.items() if not seen.ended}.difference(expected, self._cancelled))
+
+    def _end_strays(self, there: Collection[str]) -> None:
+        """End what is there and nobody waits for: an earlier process was to do it, or could not."""
+        strays = self._strays.among(there)
+        if strays:
+            log.warning("site %s: nobody waits for %s: it is ended", self._site, ", ".join(sorted(strays)[:10]))
+            self.want(*(CancelSubmitted(site=self._site, key=key) for key in strays))
 
     def _seen(self, *, answers: bool, message: str = "") -> None:
         if answers != self._answers:

@@ -1,7 +1,7 @@
 """Who acts at each site: a thread that submits there, or what keeps things for the agent of the site.
 
 Sites come and go while a service runs; another way to a site takes the place of the one before. Batch systems keep what was
-started, and it is known by its keys: nothing is lost by that.
+started, and it is known by its keys; what was wanted and is not done goes on to the next: nothing is lost by that.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from pilotage.engine.engine import Engine
+from pilotage.model.effects import CancelSubmitted
 from pilotage.model.reports import AnyReport, SiteSeen
 from pilotage.model.site_exchange import SiteSays
 from pilotage.ports import SiteAccess
@@ -31,11 +32,16 @@ class SiteWorkers:
         *,
         report: Callable[[AnyReport], None],
         expected: Callable[[str], Collection[str]],
+        unknown: Callable[[str, Collection[str]], Collection[str]] = lambda _, __: (),
     ) -> None:
-        """Take a way to each site, who is told of what is seen, and who knows what should be there; nothing runs yet."""
+        """Take a way to each site, who is told of what is seen, and who knows what should be there; nothing runs yet.
+
+        `unknown` tells which of some keys nobody knows: what has these is ended.
+        """
         self._tell = report
         self._said: dict[str, str] = {}  # what sites said last that kept things from being done there
         self._expected = expected
+        self._unknown = unknown
         self._guard = threading.Lock()
         self._running = False
         self._workers = {name: self._made(name, way) for name, way in ways.items()}
@@ -62,17 +68,31 @@ class SiteWorkers:
             return list(self._workers)
 
     def put(self, name: str, way: Way) -> None:
-        """Go to a site in this way from now on."""
+        """Go to a site in this way from now on; what was wanted and is not done is wanted of it."""
         worker = self._made(name, way)
-        self._stop(name)  # before the other begins: two at one site would both submit
         with self._guard:
+            before = self._workers.get(name)
+        if before is not None:
+            before.stop()  # before the other begins: two at one site would both submit
+        with self._guard:
+            if before is not None:
+                worker.want(*before.left())
             self._workers[name] = worker
             if self._running:
                 worker.start()
 
     def remove(self, name: str) -> None:
         """Do nothing more at a site."""
-        self._stop(name)
+        with self._guard:
+            worker = self._workers.pop(name, None)
+        if worker is not None:
+            worker.stop()
+
+    def owes(self, name: str) -> bool:
+        """Whether something is to be ended at a site that is not known to have ended."""
+        with self._guard:
+            worker = self._workers.get(name)
+        return worker is not None and any(isinstance(effect, CancelSubmitted) for effect in worker.left())
 
     def exchange(self, says: SiteSays) -> Future[bytes]:
         """What the agent of a site says; the answer for the wire, which may be long in coming. Raises `UnknownSite`."""
@@ -97,25 +117,16 @@ class SiteWorkers:
 
     def want(self, site: str, effects: Sequence[AtSite]) -> None:
         """Have things done at a site, in order; nobody does them where nobody acts."""
-        with self._guard:
+        with self._guard:  # until it is handed over: another may take the place of who has it
             worker = self._workers.get(site)
-        if isinstance(worker, SiteWorker):
-            worker.want(*effects)
-        elif worker is not None:
-            for effect in effects:
-                worker.want(effect)
+            if worker is not None:
+                worker.want(*effects)
 
     def _made(self, name: str, way: Way) -> SiteWorker | AgentSite:
-        expected = partial(self._expected, name)
+        expected, unknown = partial(self._expected, name), partial(self._unknown, name)
         if isinstance(way, AgentSettings):
-            return AgentSite(way, report=self._report, expected=expected)
-        return SiteWorker(name, way, report=self._report, expected=expected)
-
-    def _stop(self, name: str) -> None:
-        with self._guard:
-            worker = self._workers.pop(name, None)
-        if worker is not None:
-            worker.stop()
+            return AgentSite(way, report=self._report, expected=expected, unknown=unknown)
+        return SiteWorker(name, way, report=self._report, expected=expected, unknown=unknown)
 
 
 def ways_of(ways: Mapping[str, Way]) -> tuple[dict[str, SiteAccess], dict[str, AgentSettings]]:

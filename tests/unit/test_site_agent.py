@@ -1,0 +1,158 @@
+"""The agent of a site as a whole, between a service that it asks over a real socket and the commands of a batch system."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+from pilotage.agent.batch import Answer, Call
+from pilotage.agent.credentials import Credentials
+from pilotage.agent.link import connect
+from pilotage.agent.site_agent import SiteAgent, SiteAgentSettings
+from pilotage.agent.site_memory import SiteMemory
+from pilotage.agent.site_place import SitePlace
+
+SITE = "lyon"
+SERVICE = {"service": "first", "prefix": "p", "number": 1, "interval_seconds": 60.0, "effects": [], "expected": []}
+
+
+class Service:
+    """Answers exchanges by what it was told beforehand; after the last of it the agent is to leave."""
+
+    def __init__(self, *answers: dict[str, Any]) -> None:
+        self.answers = list(answers)
+        self.heard: list[dict[str, Any]] = []
+        self.leave: Callable[[str], None] = lambda _: None
+
+    def hear(self, says: dict[str, Any]) -> dict[str, Any]:
+        self.heard.append(says)
+        answer = self.answers.pop(0)
+        if not self.answers:
+            self.leave("all was said")
+        return {**SERVICE, "agent": says["agent"], "sequence": says["sequence"], **answer}
+
+    def reports(self, kind: str) -> list[list[dict[str, Any]]]:
+        """The reports of a kind in each exchange."""
+        return [[each for each in says["reports"] if each["report"] == kind] for says in self.heard]
+
+
+@contextmanager
+def listening(service: Service) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            says = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = json.dumps(service.hear(says)).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads it."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def work(folder: Path, service: Service, run: Callable[[Call], Answer], *, scheduler: str) -> str:
+    """Have an agent work until the service has said everything; why it left."""
+    place = SitePlace(folder, site=SITE, version="0")
+    place.make()
+    with listening(service) as address:
+        place.server = address
+        credentials = Credentials("")
+        agent = SiteAgent(
+            SiteAgentSettings(SITE, scheduler=scheduler),
+            place,
+            SiteMemory(folder / "memory.json"),
+            connect=lambda: connect(address, token=credentials),
+            credentials=credentials,
+            run=run,
+        )
+        service.leave = agent.ask_to_leave
+        return agent.run()
+
+
+def wants(*keys: str, **entry: Any) -> dict[str, Any]:
+    effects = [{"type": "submit-pilot", "site": SITE, "key": key} for key in keys]
+    return {"effects": effects, "entry": {"name": SITE, **entry}}
+
+
+def test_an_entry_that_cannot_be_said_to_the_batch_system_is_a_submission_that_failed_and_ends_no_agent(
+    tmp_path: Path,
+) -> None:
+    asked: list[str] = []
+
+    def condor(call: Call) -> Answer:
+        asked.append(call.argv[0])
+        return Answer(0, "[]")
+
+    service = Service(wants("lyon-1", kind="htcondor", queue="long"), {}, {})
+    assert work(tmp_path, service, condor, scheduler="htcondor") == "all was said"
+    first, second, *_ = service.reports("submission-failed")
+    assert first == []
+    assert [(each["key"], each["reason"]) for each in second] == [("lyon-1", "bad-resources")]
+    assert "HTCondor has no queues" in second[0]["message"]
+    assert "condor_submit" not in asked
+
+
+def test_a_service_that_begins_anew_is_told_that_the_batch_system_is_down(tmp_path: Path) -> None:
+    def dead(call: Call) -> Answer:
+        return Answer(None, "", "no answer")
+
+    service = Service(wants(kind="slurm"), {}, {}, {"service": "second"}, {"service": "second"}, {"service": "second"})
+    work(tmp_path, service, dead, scheduler="slurm")
+    assert [[each["answers"] for each in told] for told in service.reports("seen")] == [
+        [],
+        [False],
+        [],
+        [],
+        [False],
+        [],
+    ]
+
+
+def slurm(*keys: str, asked: list[str]) -> Callable[[Call], Answer]:
+    """A Slurm in which these wait, and that takes nothing more: whether it does is not known."""
+
+    def run(call: Call) -> Answer:
+        asked.append(call.argv[0])
+        return Answer(None) if call.argv[0] == "sbatch" else Answer(0, "\n".join(shown(call, key) for key in keys))
+
+    return run
+
+
+def shown(call: Call, key: str) -> str:
+    """A job that waits, in the columns that squeue is asked for."""
+    columns = [column.split(":") for column in call.argv[-1].partition("=")[2].split(",")]
+    told = {"JobID": "41", "ArrayJobID": "41", "State": "PENDING", "Name": f"p.{key}"}
+    return "".join(told.get(column, "").ljust(int(width)) for column, width in columns)
+
+
+def test_what_is_there_and_the_service_does_not_speak_of_is_told_to_it(tmp_path: Path) -> None:
+    service = Service(wants(kind="slurm"), *({"expected": ["lyon-2"]} for _ in range(4)))
+    work(tmp_path, service, slurm("lyon-1", "lyon-2", asked=[]), scheduler="slurm")
+    assert [says["there"] for says in service.heard] == [[], [], ["lyon-1"], ["lyon-1"], ["lyon-1"]]
+
+
+def test_the_batch_system_is_not_asked_at_each_exchange_while_it_is_not_known_whether_something_was_queued(
+    tmp_path: Path,
+) -> None:
+    asked: list[str] = []
+    service = Service(*(wants("lyon-1", kind="slurm") for _ in range(40)))
+    work(tmp_path, service, slurm(asked=asked), scheduler="slurm")
+    assert asked.count("sbatch") == 1
+    assert asked.count("squeue") < 20
