@@ -1,7 +1,7 @@
 """The service that runs the jobs of a folder: the one that is there, or one that is started for them in the background.
 
-It starts while the document is read: what takes longest begins first, and nothing is imported before that it can wait for. A service that was started for a run is marked so,
-and ends with it; one that somebody started by hand is only asked.
+It starts while the document is read: what takes longest begins first, and nothing is imported before that it can wait for.
+A service that was started for a run is marked so, and ends with it; one that somebody started by hand is only asked.
 """
 
 from __future__ import annotations

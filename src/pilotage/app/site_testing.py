@@ -67,15 +67,20 @@ class SiteTest:
         folder: Path,
         seconds_max: float,
         tell: Callable[[Hop], None],
+        sites: str = "",
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Take what is written of it, where its service is, and who is told of each hop; nothing is called yet."""
+        """Take what is written of it, where its service is, and who is told of each hop; nothing is called yet.
+
+        `sites` is the file that a service reads which is started for this; none: the one that it finds.
+        """
         self._entry = entry
         self._settings = settings
         self._folder = folder
         self._state = state_folder(settings, folder=folder).absolute()
         self._until = time.monotonic() + seconds_max
         self._tell = tell
+        self._sites = sites
         self._sleep = sleep
         self._begun = time.monotonic()
         self._looks = Looks(entry, state=self._state, settings=settings)
@@ -117,7 +122,7 @@ class SiteTest:
         from pilotage.app.session import Session
 
         try:
-            session = Session(self._folder)
+            session = Session(self._folder, sites=self._sites)
             server = session.server()
         except PilotageError as fault:
             raise HopFailed("service", str(fault)) from fault
@@ -147,7 +152,8 @@ class SiteTest:
                 found = None
                 if time.monotonic() > until:
                     listed = server.get(path_of("sites"))
-                    raise HopFailed("service", f"the service does not know it: {listed['fault'] or 'not in its file'}")
+                    not_there = f"it is not in its file of sites, {listed['file']}"
+                    raise HopFailed("service", f"the service does not know it: {listed['fault'] or not_there}")
                 self._sleep(LOOK_SECONDS)
         if found["site"]["closed"]:
             with suppress(ServerRefused):
