@@ -35,6 +35,8 @@ ORDER: tuple[HopName, ...] = ("submit", "starts", "python", "server", "exchange"
 LOOK_SECONDS = 0.5
 KNOWN_SECONDS = 15.0
 LET_GO_LOOKS = 20
+NOT_THERE = ("gone", "removed", "leaving")
+"""How a site stands that the book knows from before, and that is not in the file of its service."""
 DOCUMENT = """\
 pilotage: 1
 job: site-test
@@ -148,7 +150,7 @@ class SiteTest:
         while found is None:
             with suppress(ServerRefused):
                 found = server.get(path_of("sites", name))
-            if found is None or found["site"]["status"] == "gone":
+            if found is None or found["site"]["status"] in NOT_THERE:
                 found = None
                 if time.monotonic() > until:
                     listed = server.get(path_of("sites"))
