@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from pilotage.app.site_reading import SitesReader
-from pilotage.model.errors import PilotageError
+from pilotage.model.errors import DocumentError, PilotageError
 from pilotage.model.site import Site
 from pilotage.model.site_entry import SiteEntry, site_of
 from pilotage.ports import SiteAccess, SiteUnreachable
@@ -119,6 +119,14 @@ def test_a_faulty_file_keeps_the_sites_and_says_so_once_in_the_log(
     assert ([*known.entries], "kidn" in known.fault, known.file) == (["lyon"], True, str(house.file))
     house.write(LYON, FARM)
     assert (house.look(), house.keeper.known.fault) == (["lyon", "farm"], "")
+
+
+def test_a_faulty_file_is_not_read_again_before_it_changes(tmp_path: Path) -> None:
+    (tmp_path / "sites.yaml").write_text("pilotage: 1\nsites: 3\n")
+    reader = SitesReader(lambda: tmp_path / "sites.yaml", lambda _: [])
+    with pytest.raises(DocumentError):
+        reader.changed()
+    assert reader.changed() is None
 
 
 def test_what_keeps_the_sites_from_being_arranged_is_told_and_tried_again(
