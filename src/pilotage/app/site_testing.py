@@ -269,8 +269,11 @@ class SiteTest:
                 raise HopFailed("outputs", stuck)
             self._sleep(LOOK_SECONDS)
         got = file.read_text("utf-8").strip() if file.exists() else ""
-        if got != self._entry.name:
-            raise HopFailed("outputs", f"expected {self._entry.name!r} in {OUTPUT}, got {got!r}")
+        if got and got != self._entry.name:
+            kind = f"{self._entry.name!r} is the kind of that site, too: hibernate it while this one is tested"
+            raise HopFailed("outputs", f"the package ran at {got}, not here; {kind}")
+        if not got:
+            raise HopFailed("outputs", f"{OUTPUT} has not come")
         self._note("outputs")
 
     def _tidy(self, server: Server, job: str, place: Path) -> None:
