@@ -212,8 +212,11 @@ class Session:
             return find_service(self.state) is not None and not self.started
 
     def give_up(self) -> None:
-        """Nothing will be run: a service that was started for it ends, unless another command found it meanwhile."""
-        if self.started and not self.is_shared():
+        """Nothing will be run: a service that was started for it ends, unless another command found it meanwhile.
+
+        One that did not start is not started again to be asked.
+        """
+        if self.started and self._failure is None and not self.is_shared():
             self.stop()
         self._followers.close()
 
