@@ -79,3 +79,32 @@ def test_a_probe_tells_whether_a_pilot_comes_up(place: Place) -> None:
     (told,) = place.told("site", "probe", "--all")["probes"]
     assert (told["site"], told["ok"]) == ("annex", True)
     assert place.told("site", "probe", "nowhere", code=2)["refused"][0]["code"] == "unknown_site"
+
+
+def test_a_site_of_another_file_is_tested_where_no_service_runs(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    with place_in(tmp_path / "work") as alone:
+        (tmp_path / "other.yaml").write_text(f"pilotage: 1\nsites:\n{CELLAR}")
+        told = alone.told("site", "test", "cellar", "--sites", "../other.yaml", "--timeout", "60")
+        assert (told["ok"], told["failed"]) == (True, None)
+        assert Path(alone.told("site", "list")["file"]).samefile(tmp_path / "other.yaml")
+        alone.run("serve", "--stop")
+        write(alone, ANNEX)
+        alone.run("serve", "--slots", "0", "--port", "0", "--background")
+        told = alone.told("site", "test", "cellar", "--sites", "../other.yaml", "--timeout", "60", code=1)
+        assert (told["failed"], str(alone.folder / "sites.yaml") in told["hops"][-1]["message"]) == ("service", True)
+
+
+def test_a_site_that_cannot_be_is_told_and_those_beside_it_stay(place: Place) -> None:
+    write(place, ANNEX, "  - {name: bad, kind: slurm, folder: ~bob/x}\n", CELLAR)
+    wait_until(lambda: "~bob" in place.told("site", "list")["fault"], "the fault is told")
+    assert [*sites(place)] == ["annex"]
+    place.run("serve", "--stop")
+    assert "~bob" in place.run("serve", "--slots", "0", "--port", "0", code=2).stderr
+    place.document("pilotage: 1\njob: x\nstages:\n  - {shell: echo > x, outputs: [x]}\n")
+    before = place.log().count("[bad-path]")
+    assert "~bob" in place.run("run", code=2).stderr
+    assert place.log().count("[bad-path]") == before + 1  # it was not started a second time to be asked
+    write(place, ANNEX, CELLAR)
+    place.run("serve", "--slots", "0", "--port", "0", "--background")
+    assert [*sites(place)] == ["annex", "cellar"]

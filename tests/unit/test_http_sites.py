@@ -57,6 +57,7 @@ def test_all_sites_are_told_with_their_file_and_what_is_wrong_with_it(desk: Desk
     told = desk.get("/v1/sites")[1]
     assert ([each["site"] for each in told["sites"]], told["file"]) == (["local", "old"], "/p/sites.yaml")
     assert told["fault"] == "sites.yaml:3: bad"
+    assert one(desk, "old")["status"] == "gone"  # whatever it was when a service last knew it
     assert (one(desk)["kind"], one(desk)["status"], one(desk)["pilots_live"]) == ("slurm", "candidate", 0)
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from pilotage.app.site_reading import SitesReader
+from pilotage.model.errors import DocumentError, PilotageError
 from pilotage.model.site import Site
 from pilotage.model.site_entry import SiteEntry, site_of
 from pilotage.ports import SiteAccess, SiteUnreachable
 from pilotage.service.running.probing import Prober
-from pilotage.service.running.site_keeping import Placed, SiteKeeper
+from pilotage.service.running.site_keeping import Placed, SiteKeeper, ways_to
 from pilotage.service.running.workers import Way
 from tests.pilots import wait_until
 
@@ -29,8 +32,11 @@ class Changed:
         self.sites: list[str] = []
         self.ways: list[str] = []
         self.looks = 0
+        self.surprises: list[Exception] = []
 
     def change_sites(self, sites: Sequence[Site], ways: Mapping[str, Way]) -> None:
+        if self.surprises:
+            raise self.surprises.pop()
         self.sites = [site.name for site in sites]
         self.ways += sorted(ways)
 
@@ -38,22 +44,44 @@ class Changed:
         self.looks += 1
 
 
-def arranged(entries: Sequence[SiteEntry]) -> list[Placed]:
-    return [Placed(site=site_of(each), entry=each, make=lambda: cast("SiteAccess", object())) for each in entries]
+class Access:
+    """Stands in for a way to a site: notes that it is let go of."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
 
 class House:
-    """A folder, and a keeper of the sites in it, which looks when the test says so."""
+    """A folder, and a keeper of the sites in it, which looks when the test says so.
+
+    What is in `surprises` is raised where the sites are arranged, and what is in `unmade` where the way to a site is made.
+    """
 
     def __init__(self, folder: Path, *sites: str) -> None:
         self.file = folder / "sites.yaml"
         self.runner = Changed()
+        self.surprises: list[Exception] = []
+        self.unmade: dict[str, Exception] = {}
+        self.made: list[Access] = []
         self.write(*sites)
-        reader = SitesReader(lambda: self.file, arranged)
+        reader = SitesReader(lambda: self.file, self.arranged)
         self.keeper = SiteKeeper(reader, self.runner, placed=reader.changed() or ())
 
     def write(self, *sites: str) -> None:
         self.file.write_text("".join(["pilotage: 1\nsites:", "\n" if sites else " []\n", *sites]))
+
+    def arranged(self, entries: Sequence[SiteEntry]) -> list[Placed]:
+        if self.surprises:
+            raise self.surprises.pop()
+        return [Placed(site=site_of(each), entry=each, make=partial(self.make, each.name)) for each in entries]
+
+    def make(self, name: str) -> SiteAccess:
+        if name in self.unmade:
+            raise self.unmade[name]
+        self.made.append(Access())
+        return cast("SiteAccess", self.made[-1])
 
     def look(self) -> list[str]:
         self.keeper.look()
@@ -93,6 +121,90 @@ def test_a_faulty_file_keeps_the_sites_and_says_so_once_in_the_log(
     assert (house.look(), house.keeper.known.fault) == (["lyon", "farm"], "")
 
 
+def test_a_faulty_file_is_not_read_again_before_it_changes(tmp_path: Path) -> None:
+    (tmp_path / "sites.yaml").write_text("pilotage: 1\nsites: 3\n")
+    reader = SitesReader(lambda: tmp_path / "sites.yaml", lambda _: [])
+    with pytest.raises(DocumentError):
+        reader.changed()
+    assert reader.changed() is None
+
+
+def test_what_keeps_the_sites_from_being_arranged_is_told_and_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = House(tmp_path, LYON)
+    house.write(LYON, FARM)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    house.surprises = [full, full]
+    with caplog.at_level(logging.WARNING):
+        assert house.look() == []
+        assert "No space left" in house.keeper.known.fault
+        assert house.look() == []
+        assert [record.message.count("No space left") for record in caplog.records] == [1]
+    assert (house.look(), house.keeper.known.fault) == (["lyon", "farm"], "")
+
+
+def test_a_way_that_cannot_be_made_is_told_by_the_name_of_its_site_and_tried_again(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.write(LYON, FARM)
+    house.unmade = {"farm": ValueError("only one's own home folder")}
+    assert house.look() == []
+    assert "farm" in house.keeper.known.fault
+    assert "only one's own home folder" in house.keeper.known.fault
+    assert [each.closed for each in house.made] == [True]
+    house.unmade.clear()
+    assert (house.look(), house.keeper.known.fault) == (["lyon", "farm"], "")
+    assert [each.closed for each in house.made] == [True, False, False]
+
+
+def test_sites_that_could_not_be_handed_over_are_handed_over_at_the_next_look(tmp_path: Path) -> None:
+    house = House(tmp_path, LYON)
+    house.write(LYON, FARM)
+    house.runner.surprises = [RuntimeError("can't start new thread")]
+    assert (house.look(), [*house.keeper.known.entries]) == ([], ["lyon"])
+    assert "new thread" in house.keeper.known.fault
+    assert (house.look(), house.keeper.known.fault) == (["lyon", "farm"], "")
+
+
+def test_a_file_that_became_faulty_is_not_what_it_was_before(tmp_path: Path) -> None:
+    house = House(tmp_path, LYON)
+    house.write(LYON, FARM)
+    house.unmade = {"farm": OSError("a moment")}
+    house.look()
+    house.write(LYON, FARM, "  - {name: paris, kidn: slurm}\n")
+    house.unmade.clear()
+    assert (house.look(), "kidn" in house.keeper.known.fault) == ([], True)
+    assert (house.look(), "kidn" in house.keeper.known.fault) == ([], True)
+
+
+def test_a_fault_that_is_over_is_told_no_more_though_the_file_is_as_before(tmp_path: Path) -> None:
+    house = House(tmp_path, LYON)
+    before, farther = house.file, tmp_path / "other.yaml"
+    farther.write_text("pilotage: 1\nsites: []\n")
+    house.file = farther
+    house.surprises = [OSError("a moment")]
+    house.look()
+    house.look()
+    assert "a moment" in house.keeper.known.fault
+    house.file = before
+    assert (house.look(), house.keeper.known.fault, house.runner.ways) == ([], "", [])
+
+
+def test_a_service_does_not_begin_with_a_site_that_cannot_be_and_says_which() -> None:
+    made = [Access()]
+
+    def refuse() -> SiteAccess:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    placed = [
+        Placed(site=Site(name="lyon"), make=lambda: cast("SiteAccess", made[0])),
+        Placed(site=Site(name="farm"), make=refuse),
+    ]
+    with pytest.raises(PilotageError, match=r"farm.*No space left"):
+        ways_to(placed)
+    assert made[0].closed
+
+
 def test_a_kind_that_nobody_knows_is_a_fault_of_the_file(tmp_path: Path) -> None:
     from pilotage.app.sites import UnknownKind, refuse_unknown_kind
 
@@ -125,7 +237,7 @@ def test_it_looks_by_itself_and_a_surprise_does_not_end_that(tmp_path: Path) -> 
             raise surprises.pop()
 
     keeper = SiteKeeper(
-        SitesReader(lambda: house.file, arranged), house.runner, placed=(), look_seconds=0.01, besides=besides
+        SitesReader(lambda: house.file, house.arranged), house.runner, placed=(), look_seconds=0.01, besides=besides
     )
     keeper.start()
     try:

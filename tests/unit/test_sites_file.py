@@ -86,10 +86,35 @@ def test_the_engine_knows_of_a_site_what_one_pilot_has() -> None:
         (one("name: here, kind: local, nodes_max: 2"), "misplaced-field"),
         (one("name: lyon, kind: slurm, mode: pilot"), "unknown-choice"),
         (one('name: lyon, kind: slurm, directives: ["--exclusive\\n#SBATCH --qos=x"]'), "bad-text"),
+        (one("name: lyon, kind: slurm, folder: ~bob/x"), "bad-path"),
+        (one(r'name: lyon, kind: slurm, directives: ["--exclusive", "--a\n--b"]'), "bad-text"),
+        (one("name: here, kind: local, started_by: agent"), "misplaced-field"),
+        (one("name: here, kind: local, queue: long"), "misplaced-field"),
+        (one("name: here, kind: local, account: ours"), "misplaced-field"),
+        (one("name: here, kind: local, directives: [--exclusive]"), "misplaced-field"),
+        (one("name: here, kind: local, folder: /tmp/x"), "misplaced-field"),
+        (one("name: here, kind: local, python: python3.12"), "misplaced-field"),
+        (one("name: here, kind: local, setup: [module load x]"), "misplaced-field"),
+        (one("name: local, kind: local, pilots_max: 10"), "misplaced-field"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(text: str, code: str) -> None:
     assert codes(text) == [code]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "name: lyon, kind: slurm, folder: ~/x",
+        "name: lyon, kind: slurm, folder: '~'",
+        "name: lyon, kind: slurm, folder: x~y",
+        r'name: lyon, kind: slurm, setup: ["if true; then\n\tmodule load x\nfi"]',
+        "name: local, kind: local, pilots_max: 1",
+        "name: annex, kind: local, pilots_max: 10, python: python3",
+    ],
+)
+def test_what_looks_like_it_and_can_be_is_taken(fields: str) -> None:
+    assert codes(one(fields)) == []
 
 
 def test_every_fault_of_a_file_is_told_at_once_and_where() -> None:

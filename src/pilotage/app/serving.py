@@ -74,12 +74,14 @@ def running_over(
         from pilotage.service.http.running import Running
         from pilotage.service.running.planning import plan
         from pilotage.service.running.runner import Runner
-        from pilotage.service.running.site_keeping import SiteKeeper
+        from pilotage.service.running.site_keeping import SiteKeeper, ways_to
         from pilotage.service.running.workers import ways_of
 
         tokens = tokens_of(folder, settings)
         # Once for each entry: what is free on the disk changes all the time, and with it the site would.
-        here = cache(partial(_here, folder=folder, slots=slots, idle_seconds=settings.engine.agent_idle_seconds))
+        here = cache(
+            partial(this_computer, folder=folder, slots=slots, idle_seconds=settings.engine.agent_idle_seconds)
+        )
         arrange = partial(arranged, here=here, state=folder, settings=settings, tokens=tokens)
         reader = (
             SitesReader(partial(file_here, settings, folder=Path.cwd()), arrange)
@@ -89,7 +91,7 @@ def running_over(
         placed = reader.changed() or ()
         index = SqliteWorkIndex(folder)
         store = FolderStore(folder, index)
-        accesses, agent_sites = ways_of({each.site.name: each.make() for each in placed})
+        accesses, agent_sites = ways_of(ways_to(placed))
         runner = Runner(
             journal=journal,
             writer=writer,
@@ -113,8 +115,12 @@ def running_over(
     return make
 
 
-def _here(entry: SiteEntry | None, *, folder: Path, slots: int | None, idle_seconds: float) -> Placed | None:
-    """The computer that we are on as a site: so many slots as somebody says, else as its entry says, else one for each core."""
+def this_computer(entry: SiteEntry | None, *, folder: Path, slots: int | None, idle_seconds: float) -> Placed | None:
+    """The computer that we are on as a site: so many slots as somebody says, else as its entry says, else one for each core.
+
+    All else is as its entry says, and as it is here where that says nothing; it has one pilot, whatever the entry says.
+    """
+    from pilotage.model.site_entry import site_of
     from pilotage.service.running.site_keeping import Placed
 
     if slots == 0:
@@ -124,8 +130,11 @@ def _here(entry: SiteEntry | None, *, folder: Path, slots: int | None, idle_seco
     if entry is not None:
         said = {"memory_bytes": entry.memory_bytes, "gpus": entry.gpus or None, "scratch_bytes": entry.scratch_bytes}
         known = {name: value for name, value in said.items() if value is not None}
-        site = msgspec.structs.replace(site, capacity=msgspec.structs.replace(site.capacity, **known))
-    return Placed(site=site, make=partial(_local_access, site, folder, idle_seconds))
+        capacity = msgspec.structs.replace(site.capacity, **known)
+        site = msgspec.structs.replace(site_of(entry), capacity=capacity, pilots_max=1)
+        if entry.idle_seconds != type(entry)(name="", kind="").idle_seconds:
+            idle_seconds = entry.idle_seconds
+    return Placed(site=site, entry=entry, make=partial(_local_access, site, folder, idle_seconds))
 
 
 def _local_access(site: Site, folder: Path, idle_seconds: float) -> SiteAccess:
@@ -145,6 +154,7 @@ def _local_access(site: Site, folder: Path, idle_seconds: float) -> SiteAccess:
             token_file=token_file(folder),
             capacity=site.capacity,
             idle_seconds=idle_seconds,
+            wall_seconds=site.wall_seconds,
         )
     )
 

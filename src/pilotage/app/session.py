@@ -1,7 +1,7 @@
 """The service that runs the jobs of a folder: the one that is there, or one that is started for them in the background.
 
-It starts while the document is read: what takes longest begins first, and nothing is imported before that it can wait for. A service that was started for a run is marked so,
-and ends with it; one that somebody started by hand is only asked.
+It starts while the document is read: what takes longest begins first, and nothing is imported before that it can wait for.
+A service that was started for a run is marked so, and ends with it; one that somebody started by hand is only asked.
 """
 
 from __future__ import annotations
@@ -212,8 +212,11 @@ class Session:
             return find_service(self.state) is not None and not self.started
 
     def give_up(self) -> None:
-        """Nothing will be run: a service that was started for it ends, unless another command found it meanwhile."""
-        if self.started and not self.is_shared():
+        """Nothing will be run: a service that was started for it ends, unless another command found it meanwhile.
+
+        One that did not start is not started again to be asked.
+        """
+        if self.started and self._failure is None and not self.is_shared():
             self.stop()
         self._followers.close()
 

@@ -83,7 +83,10 @@ def sites_to_simulate(*, named: str) -> tuple[SiteEntry, ...]:
     if named and found.kept is None:
         raise PilotageError("there is no such file", subject=named)
     if found.entries:
-        return found.entries
+        # This computer has one pilot, whatever is written.
+        return tuple(
+            msgspec.structs.replace(each, pilots_max=1) if each.name == LOCAL else each for each in found.entries
+        )
     if named:
         raise PilotageError("has no sites", subject=named)
     return (SiteEntry(name=LOCAL, kind="local", slots=len(os.sched_getaffinity(0)), pilots_max=1),)

@@ -103,7 +103,15 @@ def test_site(name: str, *, named: str, seconds_max: float, tell: Callable[[Hop]
     from pilotage.app.site_testing import SiteTest
 
     settings = settings_here({"service.sites": named or None})
-    entry = known_sites(file_here(settings)).entry(name)
+    file = file_here(settings)
+    entry = known_sites(file).entry(name)
     add_dialects(state_folder(settings, folder=Path.cwd()).absolute())
-    tested = SiteTest(entry, settings=settings, folder=Path.cwd(), seconds_max=seconds_max, tell=tell)
+    tested = SiteTest(
+        entry,
+        settings=settings,
+        folder=Path.cwd(),
+        seconds_max=seconds_max,
+        tell=tell,
+        sites=str(file) if named else "",
+    )
     return tested.run(), tested.hops

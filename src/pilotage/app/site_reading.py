@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pilotage.adapters.sites_file import SitesFileError, mark_of
 from pilotage.app.site_entries import known_sites
+from pilotage.model.errors import DocumentError
 from pilotage.model.site import Site
 from pilotage.model.site_entry import SiteEntry, site_of
 from pilotage.service.running.site_keeping import Placed
@@ -35,7 +36,10 @@ class SitesReader:
         self.file = ""
 
     def changed(self) -> Sequence[Placed] | None:
-        """All sites, where anything has changed since this was last asked; raises what is wrong with the file, once."""
+        """All sites, where anything has changed since they were last told. Raises `DocumentError`, once for each change.
+
+        Whatever else keeps us from it may be over when we are asked again, and the file is read again then.
+        """
         file = self._find()
         mark = mark_of(file)
         first = self._seen == ()
@@ -46,8 +50,14 @@ class SitesReader:
             self._missed = True  # editors replace a file, and for a moment there is none
             return None
         self._missed = False
-        self._seen, self.file = mark, str(file)
-        return self._arrange(known_sites(file).entries)
+        self.file = str(file)
+        try:
+            placed = self._arrange(known_sites(file).entries)
+        except DocumentError:
+            self._seen = mark
+            raise
+        self._seen = mark
+        return placed
 
 
 class GivenSites:

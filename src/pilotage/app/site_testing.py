@@ -35,6 +35,8 @@ ORDER: tuple[HopName, ...] = ("submit", "starts", "python", "server", "exchange"
 LOOK_SECONDS = 0.5
 KNOWN_SECONDS = 15.0
 LET_GO_LOOKS = 20
+NOT_THERE = ("gone", "removed", "leaving")
+"""How a site stands that the book knows from before, and that is not in the file of its service."""
 DOCUMENT = """\
 pilotage: 1
 job: site-test
@@ -67,15 +69,20 @@ class SiteTest:
         folder: Path,
         seconds_max: float,
         tell: Callable[[Hop], None],
+        sites: str = "",
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Take what is written of it, where its service is, and who is told of each hop; nothing is called yet."""
+        """Take what is written of it, where its service is, and who is told of each hop; nothing is called yet.
+
+        `sites` is the file that a service reads which is started for this; none: the one that it finds.
+        """
         self._entry = entry
         self._settings = settings
         self._folder = folder
         self._state = state_folder(settings, folder=folder).absolute()
         self._until = time.monotonic() + seconds_max
         self._tell = tell
+        self._sites = sites
         self._sleep = sleep
         self._begun = time.monotonic()
         self._looks = Looks(entry, state=self._state, settings=settings)
@@ -117,7 +124,7 @@ class SiteTest:
         from pilotage.app.session import Session
 
         try:
-            session = Session(self._folder)
+            session = Session(self._folder, sites=self._sites)
             server = session.server()
         except PilotageError as fault:
             raise HopFailed("service", str(fault)) from fault
@@ -143,11 +150,12 @@ class SiteTest:
         while found is None:
             with suppress(ServerRefused):
                 found = server.get(path_of("sites", name))
-            if found is None or found["site"]["status"] == "gone":
+            if found is None or found["site"]["status"] in NOT_THERE:
                 found = None
                 if time.monotonic() > until:
                     listed = server.get(path_of("sites"))
-                    raise HopFailed("service", f"the service does not know it: {listed['fault'] or 'not in its file'}")
+                    not_there = f"it is not in its file of sites, {listed['file']}"
+                    raise HopFailed("service", f"the service does not know it: {listed['fault'] or not_there}")
                 self._sleep(LOOK_SECONDS)
         if found["site"]["closed"]:
             with suppress(ServerRefused):
@@ -261,8 +269,11 @@ class SiteTest:
                 raise HopFailed("outputs", stuck)
             self._sleep(LOOK_SECONDS)
         got = file.read_text("utf-8").strip() if file.exists() else ""
-        if got != self._entry.name:
-            raise HopFailed("outputs", f"expected {self._entry.name!r} in {OUTPUT}, got {got!r}")
+        if got and got != self._entry.name:
+            kind = f"{self._entry.name!r} is the kind of that site, too: hibernate it while this one is tested"
+            raise HopFailed("outputs", f"the package ran at {got}, not here; {kind}")
+        if not got:
+            raise HopFailed("outputs", f"{OUTPUT} has not come")
         self._note("outputs")
 
     def _tidy(self, server: Server, job: str, place: Path) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pilotage.client import Server
 
 PROBE_SECONDS = 600.0
-LOOK_SECONDS = 1.0
 NOT_SERVED = "not served"
 GONE = ("gone", "removed")
 _DONE = {"hibernate": "hibernates", "wake": "is woken", "probe": "is being probed"}

@@ -19,6 +19,9 @@ from pilotage.model.site_entry import SITE_NAME_FORM, SITES_VERSION, SiteEntry, 
 
 LOCAL_NAME = "local"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,59}")
+_TEXTS = ("queue", "account", "parallel_environment", "folder", "python")
+_OF_BATCH_SYSTEMS = ("started_by", "queue", "account", "parallel_environment", "directives", "folder", "python", "setup")
+_DEFAULTS = SiteEntry(name="", kind="")
 _SSH_FORM = "ssh://HOST, ssh://USER@HOST or ssh://USER@HOST:PORT"
 
 
@@ -45,6 +48,10 @@ def read_sites(data: bytes, *, file: str) -> tuple[SitesFile | None, Report]:
                 continue
             for code, message, field in _faults(entry, seen):
                 report.error(code, message, nearest_mark(reading.marks, ("sites", position, field)))
+            many = ("sites", position, "pilots_max")
+            if entry.name == LOCAL_NAME and entry.pilots_max != 1 and many in reading.marks:
+                message = "this computer has one pilot, whose 'slots' say how much it runs at once"
+                report.error("misplaced-field", message, reading.marks[many])
             seen[entry.name] = position
     return (found if isinstance(found, SitesFile) and not report.errors else None), report
 
@@ -95,13 +102,28 @@ def _faults(entry: SiteEntry, seen: dict[str, int]) -> Iterator[tuple[str, str, 
         yield "misplaced-field", "the kind 'local' has no batch system to bind a package to", "mode"
     if entry.kind == "local" and entry.nodes_max > 1:
         yield "misplaced-field", "the kind 'local' is one computer: several nodes need a batch system", "nodes_max"
-    for field in ("queue", "account", "parallel_environment", "folder", "python"):
-        if any(ord(letter) < 32 for letter in getattr(entry, field)):
-            yield "bad-text", f"{field!r} cannot hold a control character", field
-    if any(ord(letter) < 32 and letter != "\t" for line in entry.directives for letter in line):
-        yield "bad-text", "each of 'directives' is one line, without control characters", "directives"
+    if entry.kind == "local":
+        for field in _OF_BATCH_SYSTEMS:
+            if getattr(entry, field) != getattr(_DEFAULTS, field):
+                yield "misplaced-field", f"the kind 'local' starts processes here, and has no use for {field!r}", field
+    yield from _faults_of_texts(entry)
     if entry.users and any(not user for user in entry.users):
         yield "bad-name", "a user without a name", "users"
+
+
+def _faults_of_texts(entry: SiteEntry) -> Iterator[tuple[str, str, str]]:
+    """What would be read as something else where it is written into the script of a batch job."""
+    for field in _TEXTS:
+        if _has_control(getattr(entry, field)):
+            yield "bad-text", f"{field!r} cannot hold a control character", field
+    if any(map(_has_control, entry.directives)):
+        yield "bad-text", "each of 'directives' is one line, without a control character", "directives"
+    if entry.folder.startswith("~") and entry.folder != "~" and not entry.folder.startswith("~/"):
+        yield "bad-path", f"only one's own home folder can be meant by `~`, got {entry.folder!r}", "folder"
+
+
+def _has_control(text: str) -> bool:
+    return any(ord(letter) < 32 for letter in text)
 
 
 def _is_ssh(address: str) -> bool:

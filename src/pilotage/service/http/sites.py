@@ -85,6 +85,7 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
     kept: KeptSites
     said: str
     pilots: list[PilotRow]
+    runs: bool  # then a site that the engine does not know is gone, whatever was last written of it
 
 
 @get("/v1/sites", operation_id="sites", summary="Sites", tags=["sites"], responses=faults(401, 403, 503))
@@ -184,7 +185,8 @@ async def _known(request: Ask, services: Services, only: str | None) -> list[_Kn
     """What is known of one site, or of all of them; raises `UnknownSite`."""
     rows = {row.site: row for row in await services.ask(services.reading.sites, request.user)}
     running, stands = services.running, {}
-    if running is not None and running.jobs.alive:
+    runs = running is not None and running.jobs.alive
+    if running is not None and runs:
         stands = await asyncio.wrap_future(running.jobs.ask(lambda engine: _stands(engine, only)))
     if only is not None and only not in rows and only not in stands:
         raise _unknown(only)
@@ -202,6 +204,7 @@ async def _known(request: Ask, services: Services, only: str | None) -> list[_Kn
                 kept=_kept(services),
                 said=running.jobs.said_of_site(name) if running is not None else "",
                 pilots=await services.ask(_pilots, services, name) if looks else [],
+                runs=runs,
             )
         )
     return found
@@ -238,7 +241,7 @@ def _view(known: _Known) -> SiteView:
     entry = known.kept.entries.get(known.name)
     kind = entry.kind if entry is not None else row.kind or ("local" if known.name in known.kept.entries else "")
     stand = known.stand
-    status = stand.status if stand is not None else row.status or GONE
+    status = stand.status if stand is not None else GONE if known.runs else row.status or GONE
     stand = stand if stand is not None else SiteStand(status=status)
     words = last_words(known.pilots) if stand.dead_starts else ""
     return SiteView(

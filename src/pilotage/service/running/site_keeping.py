@@ -1,21 +1,23 @@
 """The sites of a running service, as their file says: looked at every few seconds, and changed when it does.
 
 A file that cannot be read changes nothing: the sites stay as they were, and what is wrong is said in the log, and to
-whoever asks for the sites. At a site that is gone nothing new is started; its pilots are told to leave.
+whoever asks for the sites. What may be over in a moment, such as a full disk, is tried again at each look. At a site that is gone nothing new is started; its pilots are told to leave.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
-from pilotage.model.errors import PilotageError
+from pilotage.model.errors import DocumentError, PilotageError
 from pilotage.model.site import Site
 from pilotage.model.site_entry import SiteEntry
+from pilotage.service.running.agent_site import AgentSettings
 from pilotage.service.running.driver import NotRunning
 from pilotage.service.running.workers import Way
 
@@ -45,7 +47,11 @@ class ReadsSites(Protocol):
         ...
 
     def changed(self) -> Sequence[Placed] | None:
-        """All sites, where anything has changed since this was last asked. Raises `PilotageError`, once for each change."""
+        """All sites, where anything has changed since they were last told.
+
+        Raises `DocumentError` for a fault of the file, once for each change of it; all else that is raised is as if
+        nobody had asked.
+        """
         ...
 
 
@@ -69,6 +75,25 @@ class KeptSites(msgspec.Struct, frozen=True, kw_only=True):
     fault: str = ""
 
 
+class CannotReach(PilotageError):
+    """The way to a site cannot be made, as its entry or this computer is now."""
+
+
+def ways_to(placed: Iterable[Placed]) -> dict[str, Way]:
+    """A way to each site, by name; where one cannot be made, those before it are let go of. Raises `PilotageError`."""
+    ways: dict[str, Way] = {}
+    with contextlib.ExitStack() as undone:
+        for each in placed:
+            try:
+                way = ways[each.site.name] = each.make()
+            except (OSError, ValueError) as fault:
+                raise CannotReach(f"the way to it cannot be made: {fault}", subject=f"site {each.site.name}") from fault
+            if not isinstance(way, AgentSettings):  # through which nothing is opened yet
+                undone.callback(way.close)
+        undone.pop_all()
+    return ways
+
+
 class SiteKeeper:
     """A thread that looks at the file, and changes the sites."""
 
@@ -85,6 +110,8 @@ class SiteKeeper:
         self._reader = reader
         self._runner = runner
         self._placed = {each.site.name: each for each in placed}
+        self._pending: Sequence[Placed] | None = None  # what was read, and is not yet so
+        self._is_faulty = False  # the file itself, as it was last read
         self._fault = ""
         self._look_seconds = look_seconds
         self._besides = besides
@@ -110,20 +137,45 @@ class SiteKeeper:
     def look(self) -> None:
         """Look once, and do what follows from it."""
         try:
-            found = self._reader.changed()
-            if found is not None:
-                self._change(found)
+            self._follow()
+        except NotRunning:
+            raise
         except PilotageError as fault:
-            self._fault = str(fault)
-            log.warning("the sites stay as they were: %s", fault)
+            self._complain(str(fault))
+        except (OSError, ValueError) as fault:
+            self._complain(f"{type(fault).__name__}: {fault}")
+        except Exception as fault:
+            if self._complain(f"{type(fault).__name__}: {fault}"):
+                log.exception("the sites could not be changed")
         self._runner.let_go_of_sites()
         if self._besides is not None:
             self._besides()
 
+    def _follow(self) -> None:
+        """Do what the file says; what could not be done is still to do at the next look, unless the file says another thing."""
+        try:
+            found = self._reader.changed()
+        except DocumentError:
+            self._pending, self._is_faulty = None, True
+            raise
+        if found is not None:
+            self._pending, self._is_faulty = found, False
+        if self._pending is not None:
+            self._change(self._pending)
+            self._pending = None
+        if not self._is_faulty:
+            self._fault = ""
+
+    def _complain(self, fault: str) -> bool:
+        """Say what is wrong, in the log once; whether it is new."""
+        is_new, self._fault = fault != self._fault, fault
+        if is_new:
+            log.warning("the sites stay as they were: %s", fault)
+        return is_new
+
     def _change(self, found: Sequence[Placed]) -> None:
-        ways = {each.site.name: each.make() for each in found if not each.is_as(self._placed.get(each.site.name))}
+        ways = ways_to(each for each in found if not each.is_as(self._placed.get(each.site.name)))
         gone = sorted(self._placed.keys() - {each.site.name for each in found})
-        self._fault = ""
         if not ways and not gone:
             return
         self._runner.change_sites([each.site for each in found], ways)
