@@ -20,7 +20,16 @@ from pilotage.model.site_entry import SITE_NAME_FORM, SITES_VERSION, SiteEntry, 
 LOCAL_NAME = "local"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,59}")
 _TEXTS = ("queue", "account", "parallel_environment", "folder", "python")
-_OF_BATCH_SYSTEMS = ("started_by", "queue", "account", "parallel_environment", "directives", "folder", "python", "setup")
+_OF_BATCH_SYSTEMS = (
+    "started_by",
+    "queue",
+    "account",
+    "parallel_environment",
+    "directives",
+    "folder",
+    "python",
+    "setup",
+)
 _DEFAULTS = SiteEntry(name="", kind="")
 _SSH_FORM = "ssh://HOST, ssh://USER@HOST or ssh://USER@HOST:PORT"
 
