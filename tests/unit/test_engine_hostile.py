@@ -30,13 +30,17 @@ def test_reservations_that_wait_for_a_slot_have_one_timer_whatever_their_number(
 
 
 def test_any_number_of_pilots_that_never_came_only_makes_the_wait_longer() -> None:
-    small = Small(site("a", cores=1, pilots=1100))
+    small = Small(site("a"), dead_starts_max=0)
     small.watched = False
-    small.submit(bag(2000))
-    keys = [each.key for each in small.take(SubmitPilot)]
-    assert len(keys) == 1100
-    small.step(*(SubmissionFailed(site="a", key=key, reason="failed") for key in keys))
-    assert small.engine.sites["a"].quiet_until == small.now + small.engine.settings.dead_start_seconds_max
+    small.submit(bag(1))
+    state, longest_seconds = small.engine.sites["a"], small.engine.settings.dead_start_seconds_max
+    for dead in range(1100):
+        wanted = small.take(SubmitPilot)[-1]
+        small.step(SubmissionFailed(site="a", key=wanted.key, reason="failed"))
+        assert state.dead_starts == dead + 1
+        small.wait(longest_seconds + 2)
+    small.step(SubmissionFailed(site="a", key=small.take(SubmitPilot)[-1].key, reason="failed"))
+    assert state.quiet_until == small.now + longest_seconds
 
 
 @pytest.mark.parametrize("attempt", ["\N{SUPERSCRIPT TWO}", "9" * 5000, "0", "-1", ""])

@@ -210,6 +210,7 @@ def test_a_site_that_is_described_anew_takes_what_it_could_not() -> None:
         small.submit(bag(1, kind(cores_hundredths=400)))
         assert {each.site for each in small.take(SubmitPilot)} == {"b"}
         small.step(SitesChanged(sites=(site("a", cores=8), site("b", cores=1))))
+        assert [each.site for each in small.take(CancelSubmitted)] == ["b"]
         small.wait(2)
         assert {each.site for each in small.take(SubmitPilot)} == {"a"}
 

@@ -131,6 +131,15 @@ def test_a_pilot_with_nothing_to_do_or_to_tell_waits_less_long_for_its_service(t
     assert "deserted" in (tmp_path / "spool" / "here-1.a.events").read_text()
 
 
+def test_a_pilot_that_was_never_answered_has_nothing_that_anybody_waits_for_and_leaves(tmp_path: Path) -> None:
+    service = AgentService(interval_seconds=0.1)
+    service.address = f"unix:{tmp_path / 'agent.sock'}"  # nobody listens there
+    with flying(service, tmp_path, deserted_seconds=0.2, outlive_seconds=15.0) as flight:
+        flight.land()
+        assert flight.told is False
+    assert "deserted" in (tmp_path / "spool" / "here-1.a.events").read_text()
+
+
 def test_a_spool_that_cannot_be_written_does_not_stop_the_work(
     service: AgentService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

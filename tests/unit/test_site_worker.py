@@ -17,6 +17,7 @@ from pilotage.model.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, 
 from pilotage.ports import SeenAtSite, SiteBusy, SiteUnreachable, SubmissionRefused
 from pilotage.service.running.site_worker import SiteWorker
 from pilotage.service.running.strays import STRAY_SECONDS
+from tests.pilots import wait_until
 
 WAIT_SECONDS = 20.0
 SUBMISSION_SECONDS = 6.0  # that each call takes, by the clock of the site
@@ -305,3 +306,26 @@ def test_a_call_that_hangs_is_broken_off_when_the_worker_is_stopped_and_nothing_
     assert begun.wait(WAIT_SECONDS)
     work.worker.stop()
     assert work.reports.empty()
+
+
+def test_what_is_to_be_cancelled_is_cancelled_also_at_the_end_and_nothing_more_is_submitted() -> None:
+    with started() as work:
+        work.site.look_twice()
+        begun, gate = threading.Event(), threading.Event()
+
+        def submit_slowly(key: str, *, ref: AttemptRef, demand: Demand) -> str:
+            begun.set()
+            assert gate.wait(WAIT_SECONDS)
+            return "native"
+
+        work.site.submit_attempt = submit_slowly  # type: ignore[method-assign]
+        work.worker.want(SubmitAttempt(site="here", key="one", ref=REF, demand=Demand()))
+        assert begun.wait(WAIT_SECONDS)
+        work.worker.want(SubmitPilot(site="here", key="two"), CancelSubmitted(site="here", key="three"))
+        stopper = threading.Thread(target=work.worker.stop)
+        stopper.start()
+        wait_until(lambda: work.worker._stopping)
+        gate.set()
+        stopper.join(WAIT_SECONDS)
+        assert work.site.did.get_nowait() == "cancel three"
+        assert work.site.did.empty()

@@ -175,8 +175,9 @@ class Exchanger:
             self._exchange()
 
     def _has_nothing(self) -> bool:
-        with self._pilot.guard:
-            return not self._pilot.bench.held and not self._pilot.spool.pending
+        pilot = self._pilot
+        with pilot.guard:  # of one that never had work nobody misses what it would tell: that it is there
+            return not pilot.bench.held and not (pilot.given and pilot.spool.pending)
 
     def _wake_at(self, at: float) -> None:
         self._due_at = min(at, self._limit_at)
@@ -246,9 +247,8 @@ class Exchanger:
         try:
             if link is None:
                 link = self._connect()
-            link.send(
-                "POST", "/agent/exchange", body, fields="Content-Type: application/json\r\n", ticket=self._sequence
-            )
+            fields = "Content-Type: application/json\r\n"
+            link.send("POST", "/agent/exchange", body, fields=fields, ticket=self._sequence)
         except (OSError, ValueError) as error:
             if link is not None:
                 self._drop(link)

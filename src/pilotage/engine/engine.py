@@ -74,6 +74,8 @@ class Engine:
         self.timers = Timers()
         self.provisioned_at = -math.inf
         self.provision_again = False  # a timer will look again
+        self.unused_since = math.inf  # since when nothing could use the pilots that were asked for
+        self.stopping = False  # nothing more is asked for
         self.shapes: dict[Demand, int] = {}
         self.demands: list[Demand] = []
         self._latest_shape: tuple[Demand | None, int] = (None, 0)  # as it was last asked for

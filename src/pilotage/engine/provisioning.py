@@ -1,5 +1,7 @@
 """Pilots are asked for where work could use them: no more than the work needs and the site allows.
 
+Those that are still in a queue when nothing waits for them any more are taken out of it again.
+
 Whoever goes first is counted first, so that what is asked for within the limit of a site is asked for him.
 """
 
@@ -8,26 +10,34 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pilotage.engine.behaviour import submitting
+from pilotage.engine.behaviour import is_probe, submitting
 from pilotage.engine.dispatch import may_start
-from pilotage.engine.parts import QueueClass
+from pilotage.engine.parts import QueueClass, Standing
 from pilotage.engine.places import SiteState
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
 from pilotage.model.demand import slots_for
-from pilotage.model.effects import SubmitPilot
+from pilotage.model.effects import CancelSubmitted, SubmitPilot
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
 
+WITHDRAW_SECONDS = 10.0
+"""Pilots that have not come are withdrawn when nothing could use them for so long."""
+HOPEFUL_SECONDS = 300.0
+"""The same while packages wait for others, or for their next attempt: they may become ready at any time."""
 EVERY_SECONDS = 1.0
 """Sites are not asked more often than this: many packages become ready in a second, and one look serves them all."""
 
 
 def request_pilots(engine: Engine) -> None:
-    """Ask every pilot site for as many pilots as the work that waits could use there."""
-    if not engine.active and not engine.stuck and not any(site.reserved for site in engine.sites.values()):
+    """Ask every pilot site for as many pilots as the work that waits could use there; where none does, for none."""
+    if engine.stopping:
+        return
+    sites = engine.sites.values()
+    if not engine.active and not engine.stuck and not any(site.reserved or site.expected for site in sites):
+        engine.unused_since = math.inf
         return
     if engine.now < engine.provisioned_at + EVERY_SECONDS:
         if not engine.provision_again:
@@ -36,7 +46,11 @@ def request_pilots(engine: Engine) -> None:
         return
     engine.provisioned_at = engine.now
     engine.provision_again = False
-    for site in engine.sites.values():
+    if not _is_work_there(engine):
+        _withdraw_unused(engine)
+        return
+    engine.unused_since = math.inf
+    for site in sites:
         if site.full:
             continue
         free = spare(site)
@@ -45,6 +59,36 @@ def request_pilots(engine: Engine) -> None:
         elif site.answers and not site.removed and engine.now >= site.quiet_until and not site.asleep:
             for _ in range(wanted(engine, site, free)):
                 request(engine, site)
+
+
+def _is_work_there(engine: Engine) -> bool:
+    if any(site.reserved for site in engine.sites.values()):
+        return True
+    return any(may_start(engine, queue) for waiting in (engine.active, engine.stuck) for queue in waiting)
+
+
+def _withdraw_unused(engine: Engine) -> None:
+    """Withdraw the pilots that have not come, once nothing could use them for a while; else look again then."""
+    if not any(site.expected for site in engine.sites.values()):
+        return
+    hopeful = any(
+        job.open and (job.counts[Standing.BLOCKED] or job.counts[Standing.DELAYED]) for job in engine.jobs.values()
+    )
+    engine.unused_since = min(engine.unused_since, engine.now)
+    due_at = engine.unused_since + (HOPEFUL_SECONDS if hopeful else WITHDRAW_SECONDS)
+    if engine.now < due_at:
+        engine.timers.at(due_at, Due.PROVISION, "")
+        return
+    for site in engine.sites.values():
+        withdraw(engine, site)
+
+
+def withdraw(engine: Engine, site: SiteState) -> None:
+    """Take the pilots of a site that have not come out of its queue, but for those that are only to show that they come."""
+    for request in list(site.requests.values()):
+        if not request.spoke and not is_probe(request.key):
+            engine.effects.append(CancelSubmitted(site=site.name, key=request.key))
+            engine.write(payloads.PilotEnded(reason="withdrawn"), pilot=request.key)
 
 
 def spare(site: SiteState) -> int:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
 _ATTEMPT = re.compile("[1-9][0-9]{0,8}")
+DIED, REFUSED = "pilots in a row ended before they spoke", "submissions in a row were refused"
 _DOUBLINGS_MAX = 60  # of a wait that is capped long before
 
 
@@ -39,7 +40,9 @@ def on_report(engine: Engine, report: AnyReport) -> None:
             what = site.requests.get(report.key) or bound_attempt(engine, report.key)
             if what is not None:
                 submitted(engine, site, what, seconds=report.seconds, trouble=report.trouble)
-            _never_came(engine, site, report.key, reason=_reason(report.reason), message=clipped(report.message))
+            # What follows its first line is what to do about it.
+            message = clipped(report.message.strip().partition("\n")[0])
+            _never_came(engine, site, report.key, reason=_reason(report.reason), message=message, what=REFUSED)
         case Gone():
             _gone(engine, site, report)
 
@@ -100,7 +103,7 @@ def _gone(engine: Engine, site: SiteState, report: Gone) -> None:
         engine.write(payloads.PilotEnded(reason=reason, stderr=stderr), pilot=report.key)
 
 
-def _never_came(engine: Engine, site: SiteState, key: str, *, reason: str, message: str) -> None:
+def _never_came(engine: Engine, site: SiteState, key: str, *, reason: str, message: str, what: str = DIED) -> None:
     request = site.requests.get(key)
     if request is not None:
         engine.write(payloads.PilotEnded(reason=reason, stderr=message), pilot=key)
@@ -110,7 +113,7 @@ def _never_came(engine: Engine, site: SiteState, key: str, *, reason: str, messa
             waited = engine.stamp - request.requested_at
             probed(engine, site, passed=False, seconds=waited, message=message or f"no pilot came: {reason}")
         else:
-            leave_alone(engine, site, message or reason)
+            leave_alone(engine, site, message or reason, what=what)
         return
     attempt = bound_attempt(engine, key)
     if attempt is not None and attempt.site is site and not attempt.leased:
@@ -120,9 +123,11 @@ def _never_came(engine: Engine, site: SiteState, key: str, *, reason: str, messa
         lose(engine, attempt, reason=told, message=message or f"its batch job is gone: {reason}")
 
 
-def leave_alone(engine: Engine, site: SiteState, message: str) -> None:
+def leave_alone(engine: Engine, site: SiteState, message: str, *, what: str = DIED) -> None:
     """After a pilot that never spoke a site is left alone for a while, longer with each that follows; in the end it sleeps."""
     settings = engine.settings
+    if engine.now < site.quiet_until:
+        return  # it was asked for before the one that counts: those that die together are no row
     wait = min(
         settings.dead_start_seconds * 2.0 ** min(site.dead_starts, _DOUBLINGS_MAX), settings.dead_start_seconds_max
     )
@@ -132,5 +137,9 @@ def leave_alone(engine: Engine, site: SiteState, message: str) -> None:
     if 0 < settings.dead_starts_max <= site.dead_starts:
         told = message.strip().splitlines()
         engine.changes += engine.selection.died_at_start(
-            site.name, count=site.dead_starts, message=clipped(told[-1] if told else "", 200), at=engine.stamp
+            site.name,
+            count=site.dead_starts,
+            message=clipped(told[-1] if told else "", 200),
+            at=engine.stamp,
+            what=what,
         )

@@ -10,7 +10,7 @@ from pilotage.engine.behaviour import drain, is_probe, probe_key, probed, write_
 from pilotage.engine.dispatch import release_site
 from pilotage.engine.on_pilots import lose
 from pilotage.engine.places import SiteState
-from pilotage.engine.provisioning import submit_pilot
+from pilotage.engine.provisioning import submit_pilot, withdraw
 from pilotage.engine.selection import Underway
 from pilotage.engine.selection.filters import described
 from pilotage.engine.selection.scores import Operation
@@ -43,6 +43,8 @@ def change_sites(engine: Engine, sites: Sequence[Site], *, rewritten: Collection
         elif known.removed:
             _bring_back(engine, known, site)
         elif known.site != site:
+            if (known.site.capacity, known.site.mode) != (site.capacity, site.mode):
+                _renew(engine, known)
             known.site = site
             known.full = False
             engine.selection.add(described(site))
@@ -105,7 +107,16 @@ def _remove(engine: Engine, site: SiteState) -> None:
     engine.write(gone, site=site.name)
 
 
+def _renew(engine: Engine, site: SiteState) -> None:
+    """Its pilots are not what they should be any more: what runs goes on, and others come in their place."""
+    for pilot in site.pilots.values():
+        if not pilot.draining:
+            drain(engine, pilot, "its site has changed")
+    withdraw(engine, site)
+
+
 def _bring_back(engine: Engine, known: SiteState, site: Site) -> None:
+    sleep = known.place.sleep
     known.site = site
     known.full = False
     known.removed = False
@@ -117,6 +128,8 @@ def _bring_back(engine: Engine, known: SiteState, site: Site) -> None:
     for pilot in known.pilots.values():
         if pilot.draining == _GONE:
             pilot.draining = ""
+    if sleep is not None and sleep.reason == "by-hand":  # whoever put it to sleep has not woken it
+        engine.changes += engine.selection.hibernate(known.name, at=sleep.since, message=sleep.message)
 
 
 def _recount(engine: Engine, site: SiteState) -> None:
@@ -143,8 +156,22 @@ def _recount(engine: Engine, site: SiteState) -> None:
 
 def _forget_removed(engine: Engine) -> None:
     for name, site in list(engine.sites.items()):
+        sleep = site.place.sleep
+        if sleep is not None and sleep.reason == "by-hand":
+            continue  # it is still so when it comes back
         if site.removed and not site.pilots and not site.requests and not any(site.used.values()):
             del engine.sites[name]
+
+
+def stop_asking(engine: Engine) -> Accepted:
+    """The service ends: pilots that have not come are withdrawn, no more are asked for, and what was learned is written down."""
+    first, engine.stopping = engine.next_n, True
+    for site in engine.sites.values():
+        withdraw(engine, site)
+        if site.restless and not site.removed:
+            score = site.place.score.value
+            engine.write(payloads.SiteStanding(status=site.status, score=score, learned=learned(site)), site=site.name)
+    return Accepted(operation=first, events=engine.next_n - first)
 
 
 # --- what people ask --------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from pilotage.engine.parts import AttemptState
 from pilotage.engine.reports import on_report
 from pilotage.engine.restore import Snapshot, restore, restore_job
 from pilotage.engine.settings import EngineSettings
-from pilotage.engine.site_changes import change_sites, operate_site
+from pilotage.engine.site_changes import change_sites, operate_site, stop_asking
 from pilotage.engine.steady_time import SteadyTime
 from pilotage.model import payloads
 from pilotage.model.events import COUNTER_MAX, Event
@@ -47,6 +47,7 @@ from pilotage.service.messages import (
     PutAway,
     Reload,
     SitesChanged,
+    Stopping,
     Submit,
 )
 
@@ -135,8 +136,9 @@ class Core:
         match item:
             case Asked():
                 outbox.answers.append(Answer(token=item.token, outcome=operate(engine, item.operation)))
-            case AskedOfSite():
-                outbox.answers.append(Answer(token=item.token, outcome=operate_site(engine, item.operation)))
+            case AskedOfSite() | Stopping():
+                outcome = stop_asking(engine) if isinstance(item, Stopping) else operate_site(engine, item.operation)
+                outbox.answers.append(Answer(token=item.token, outcome=outcome))
             case SitesChanged():
                 change_sites(engine, item.sites, rewritten=item.rewritten)
             case Submit():

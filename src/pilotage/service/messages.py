@@ -46,6 +46,12 @@ class SitesChanged(msgspec.Struct, frozen=True, kw_only=True):
     rewritten: tuple[str, ...] = ()
 
 
+class Stopping(msgspec.Struct, frozen=True, kw_only=True):
+    """The service ends in good order: nothing more is asked for."""
+
+    token: int
+
+
 class Adopted(msgspec.Struct, frozen=True, kw_only=True):
     """A package that need not be run: what it would make is there, made by the same work before."""
 
@@ -104,7 +110,19 @@ class GrowthFailed(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-Input = Exchange | Asked | AskedOfSite | Submit | Grown | GrowthFailed | Reload | PutAway | SitesChanged | AnyReport
+Input = (
+    Exchange
+    | Asked
+    | AskedOfSite
+    | Submit
+    | Grown
+    | GrowthFailed
+    | Reload
+    | PutAway
+    | SitesChanged
+    | Stopping
+    | AnyReport
+)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

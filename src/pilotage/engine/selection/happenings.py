@@ -288,12 +288,12 @@ class Happenings:
         """Whether a package with so many queue replicas and so many live attempts may have one more."""
         return queue_replicas < self.settings.replication_limit and live < self.settings.max_replicas
 
-    def died_at_start(self, site: str, *, count: int, message: str, at: float) -> list[Change]:
-        """So many pilots in a row ended before they spoke: none is started there until it is woken."""
+    def died_at_start(self, site: str, *, count: int, message: str, at: float, what: str) -> list[Change]:
+        """So many pilots in a row did not come, and `what` became of them: none is started there until it is woken."""
         place = self._sites.by_name.get(site)
         if place is None or place.sleep is not None:
             return []
-        told = f"{count} pilots in a row ended before they spoke{': ' + message if message else ''}"
+        told = f"{count} {what}{': ' + message if message else ''}"
         return [self._sites.hibernate(place, "dead-starts", told, at=at)]
 
     # --- probes and people ----------------------------------------------------------------------------------------------

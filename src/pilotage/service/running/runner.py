@@ -48,6 +48,7 @@ from pilotage.service.running.rivals import refuse_rivals, unfinished_jobs
 from pilotage.service.running.site_messages import SiteDeed, asked_of_site, sites_changed
 from pilotage.service.running.site_worker import AtSite
 from pilotage.service.running.starting import snapshot_of, start_from
+from pilotage.service.running.stopping import stop_asking
 from pilotage.service.running.strays import unknown_at
 from pilotage.service.running.submission import Prepared, Submission, SubmissionAnswer, prepare, submit_message
 from pilotage.service.running.workers import SiteWorkers, Way, expected_at, has_something
@@ -120,6 +121,7 @@ class Runner:
 
     def stop(self) -> None:
         """End in good order; what runs at the sites goes on."""
+        stop_asking(self._driver)
         self._workers.stop()
         self._submitter.shutdown(wait=True, cancel_futures=True)
         self._driver.stop()

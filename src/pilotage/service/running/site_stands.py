@@ -81,15 +81,15 @@ def _learned(engine: Engine, name: str) -> dict[str, Any]:
 def _closed(engine: Engine, site: SiteState, learned: dict[str, Any]) -> str:
     if not site.answers:
         return "it does not answer"
+    if learned.get("status") == "hibernated":
+        reasons: list[SiteReason] = learned.get("reasons", [])
+        return next((each.message for each in reasons if each.stage == "status"), "it hibernates")
     if site.dead_starts and engine.now < site.quiet_until:
         dead = site.dead_starts
         told = "1 pilot died there before it spoke" if dead == 1 else f"{dead} pilots died there before they spoke"
         if site.quiet_until == float("inf"):
             return f"{told}: nothing more is submitted before it is woken"
         return f"{told}: nothing more is submitted for {site.quiet_until - engine.now:.0f} s"
-    if learned.get("status") == "hibernated":
-        reasons: list[SiteReason] = learned.get("reasons", [])
-        return next((each.message for each in reasons if each.stage == "status"), "it hibernates")
     return ""
 
 

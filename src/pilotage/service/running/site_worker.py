@@ -116,6 +116,16 @@ class SiteWorker:
                 self._failed(f"{type(fault).__name__}: {fault}")
             with self._change:
                 self._change.wait_for(self._wanted_now, timeout=max(0.0, self._next_at() - time.monotonic()))
+        self._cancel_last()
+
+    def _cancel_last(self) -> None:
+        """Nothing more is submitted, but what is to be cancelled should not come when nobody is there."""
+        keys = [effect.key for effect in self._wanted if isinstance(effect, CancelSubmitted)]
+        if keys and self._answers:
+            try:
+                self._access.cancel(*keys)
+            except Exception as fault:  # noqa: BLE001 # it was broken off, or there is no way to the site
+                log.warning("site %s: %d are not cancelled: %s", self._site, len(keys), fault)
 
     def _failed(self, message: str) -> None:
         if self._stopping:
