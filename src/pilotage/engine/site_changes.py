@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from pilotage.engine.behaviour import drain, is_probe, probe_key, probed, write_down
+from pilotage.engine.behaviour import drain, is_probe, learned, probe_key, probed, write_down
 from pilotage.engine.dispatch import release_site
 from pilotage.engine.on_pilots import lose
 from pilotage.engine.places import SiteState
