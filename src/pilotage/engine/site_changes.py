@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from pilotage.engine.behaviour import drain, is_probe, learned, probed
+from pilotage.engine.behaviour import SITE_GONE, drain, is_probe, learned, probed
 from pilotage.engine.dispatch import release_site
+from pilotage.engine.forsaken import write_off
 from pilotage.engine.on_pilots import lose
 from pilotage.engine.places import SiteState
 from pilotage.engine.provisioning import submit_pilot
@@ -22,8 +23,6 @@ from pilotage.model.texts import clipped
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
-
-_GONE = "its site was removed"
 
 
 def change_sites(engine: Engine, sites: Sequence[Site], *, rewritten: Collection[str] = ()) -> None:
@@ -55,6 +54,8 @@ def change_sites(engine: Engine, sites: Sequence[Site], *, rewritten: Collection
     for name, known in list(engine.sites.items()):
         if name not in names and not known.removed:
             _remove(engine, known)
+        elif name not in names and known in engine.forsaken:
+            write_off(engine, known)
 
 
 def _could_not_start(site: SiteState) -> bool:
@@ -91,13 +92,13 @@ def _remove(engine: Engine, site: SiteState) -> None:
     engine.selection.remove(site.name)
     engine.openings.remove_site(site)
     for pilot in site.pilots.values():
-        drain(engine, pilot, _GONE)
+        drain(engine, pilot, SITE_GONE)
     for request in site.requests.values():
         if not request.spoke:
             engine.effects.append(CancelSubmitted(site=site.name, key=request.key))
     for attempt in list(site.bound.values()):
         if not attempt.leased:  # what waits in its queue may wait there for ever
-            lose(engine, attempt, reason="rescheduled", message=_GONE)
+            lose(engine, attempt, reason="rescheduled", message=SITE_GONE)
     gone = payloads.SiteDescribed(kind=site.site.kind, status="removed", mode=site.site.mode)
     engine.write(gone, site=site.name)
 
@@ -106,12 +107,13 @@ def _bring_back(engine: Engine, known: SiteState, site: Site) -> None:
     known.site = site
     known.full = False
     known.removed = False
+    engine.forsaken.pop(known, None)
     known.status = "candidate"
     engine.selection.add(described(site))
     known.move_to(engine.selection.place(site.name))
     engine.openings.add_site(known)
     for pilot in known.pilots.values():
-        if pilot.draining == _GONE:
+        if pilot.draining == SITE_GONE:
             pilot.draining = ""
 
 
@@ -119,6 +121,7 @@ def _forget_removed(engine: Engine) -> None:
     for name, site in list(engine.sites.items()):
         if site.removed and not site.pilots and not site.requests and not any(site.used.values()):
             del engine.sites[name]
+            engine.forsaken.pop(site, None)
 
 
 # --- what people ask --------------------------------------------------------------------------------------------------

@@ -82,6 +82,7 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     row: SiteRow | None
     stand: SiteStand | None
+    asked: bool  # an engine was asked how it stands
     kept: KeptSites
     said: str
     pilots: list[PilotRow]
@@ -184,7 +185,8 @@ async def _known(request: Ask, services: Services, only: str | None) -> list[_Kn
     """What is known of one site, or of all of them; raises `UnknownSite`."""
     rows = {row.site: row for row in await services.ask(services.reading.sites, request.user)}
     running, stands = services.running, {}
-    if running is not None and running.jobs.alive:
+    asked = running is not None and running.jobs.alive
+    if running is not None and asked:
         stands = await asyncio.wrap_future(running.jobs.ask(lambda engine: _stands(engine, only)))
     if only is not None and only not in rows and only not in stands:
         raise _unknown(only)
@@ -199,6 +201,7 @@ async def _known(request: Ask, services: Services, only: str | None) -> list[_Kn
                 name=name,
                 row=rows.get(name),
                 stand=stand,
+                asked=asked,
                 kept=_kept(services),
                 said=running.jobs.said_of_site(name) if running is not None else "",
                 pilots=await services.ask(_pilots, services, name) if looks else [],
@@ -238,7 +241,8 @@ def _view(known: _Known) -> SiteView:
     entry = known.kept.entries.get(known.name)
     kind = entry.kind if entry is not None else row.kind or ("local" if known.name in known.kept.entries else "")
     stand = known.stand
-    status = stand.status if stand is not None else row.status or GONE
+    written = GONE if known.asked else row.status or GONE  # the book has what it was when it was last heard of
+    status = stand.status if stand is not None else written
     stand = stand if stand is not None else SiteStand(status=status)
     words = last_words(known.pilots) if stand.dead_starts else ""
     return SiteView(
