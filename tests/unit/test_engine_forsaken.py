@@ -27,7 +27,7 @@ def restart_without_a(small: Small) -> None:
 
 
 def without_a(small: Small) -> None:
-    small.step(SitesChanged(sites=[each for each in small.sites if each.name != "a"]))
+    small.step(SitesChanged(sites=tuple(each for each in small.sites if each.name != "a")))
 
 
 def with_a(small: Small) -> None:
