@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pilotage.service.announcement import find_service
 from tests.real_runs import Place, place_in, wait_until
 
 ANNEX = "  - {name: annex, kind: local, slots: 2, idle: 60}\n"
@@ -53,6 +56,36 @@ def test_sites_that_are_written_down_while_it_runs_are_used_and_those_that_are_r
     place.run("site", "remove", "annex")
     wait_until(lambda: "annex" not in sites(place), "the pilots of a site that is gone leave")
     assert sites(place)["cellar"]["status"] == "candidate"
+
+
+def test_what_runs_at_a_site_whose_entry_is_gone_when_the_service_comes_back_goes_on_and_is_committed_once(
+    place: Place,
+) -> None:
+    write(place, ANNEX, CELLAR)
+    wait_until(lambda: "cellar" in sites(place), "the new site is known")
+    os.mkfifo(place.folder / "started")
+    os.mkfifo(place.folder / "go")
+    place.document(
+        "pilotage: 1\njob: goes-on\nstages:\n  - outputs: [made]\n    executor: annex\n"
+        "    shell: 'echo x > $PILOTAGE_FOLDER/started; cat $PILOTAGE_FOLDER/go > made'\n"
+    )
+    job = place.told("run", "--detach")["job"]
+    assert (place.folder / "started").read_text() == "x\n"
+    service = find_service(place.state)
+    assert service is not None
+    os.kill(service.pid, signal.SIGKILL)
+    write(place, CELLAR)
+    place.run("serve", "--slots", "0", "--port", "0", "--background")
+    assert {name: each["status"] for name, each in sites(place).items()} == {"annex": "leaving", "cellar": "candidate"}
+    (place.folder / "go").write_text("once\n")
+    made(place, "made")
+    assert (place.folder / "made").read_text() == "once\n"
+    wait_until(lambda: "annex" not in sites(place), "the pilot of a site that is gone leaves")
+    told = [each["type"] for each in place.told("events", job)["events"]]
+    assert [told.count(each) for each in ("AttemptCreated", "CommitGranted", "AttemptLost")] == [1, 1, 0]
+    shown = place.told("site", "show", "annex")
+    assert shown["site"]["status"] == "gone"
+    assert [each for each in shown["pilots"] if each["ended_at"] is None] == []
 
 
 def test_a_faulty_file_keeps_the_sites_and_is_told_in_the_list_and_in_the_log(place: Place) -> None:

@@ -29,7 +29,8 @@ from pilotage.model.operations import (
 )
 from pilotage.model.plan import JobPlan
 from pilotage.model.reports import Gone, SiteSeen, SubmissionFailed, Submitted
-from pilotage.service.messages import Asked, Reload
+from pilotage.model.site import Site
+from pilotage.service.messages import Asked, Reload, SitesChanged
 from tests.small_engine import Agent, Small, check_decisions, differences
 from tests.small_plans import bag, chain, grown, kind, plan, site, stage
 
@@ -290,6 +291,19 @@ class Service(RuleBasedStateMachine):
         before = self.small.engine.durable_state()
         assert differences(self.small.restarted().engine.durable_state(), before) == []
         self.small.restart()
+        self._tidy()
+
+    @rule(missing=st.sampled_from(SITES), seconds=st.sampled_from([0.0, 5.0, 300.0]))
+    def restart_the_service_without_a_site_that_comes_back(self, missing: Site, seconds: float) -> None:
+        small, before = self.small, self.small.engine.durable_state()
+        small.sites = tuple(each for each in SITES if each is not missing)
+        small.core = small.restarted()
+        known = small.engine.durable_state()
+        assert differences(known, before | {"sites": known["sites"]}) == []
+        small.step(SitesChanged(sites=small.sites))
+        small.wait(seconds)
+        small.sites = SITES
+        small.step(SitesChanged(sites=SITES))
         self._tidy()
 
     # --- in the end ---

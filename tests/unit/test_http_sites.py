@@ -59,6 +59,7 @@ def test_all_sites_are_told_with_their_file_and_what_is_wrong_with_it(desk: Desk
     assert told["fault"] == "sites.yaml:3: bad"
     assert one(desk, "old")["status"] == "gone"  # whatever it was when a service last knew it
     assert (one(desk)["kind"], one(desk)["status"], one(desk)["pilots_live"]) == ("slurm", "candidate", 0)
+    assert one(desk, "old")["status"] == "gone"  # whatever the book has of it, nothing goes there
 
 
 def test_a_site_at_which_pilots_die_tells_their_last_words_and_that_nothing_more_is_submitted(desk: Desk) -> None:

@@ -20,6 +20,9 @@ from pilotage.model.texts import clipped
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
+SITE_GONE = "its site was removed"
+"""Why a pilot is to leave, or nobody waits for an attempt."""
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Standing).decode
 

@@ -80,6 +80,7 @@ class Engine:
         self.demands: list[Demand] = []
         self._latest_shape: tuple[Demand | None, int] = (None, 0)  # as it was last asked for
         self.sites: dict[str, SiteState] = {}
+        self.forsaken: dict[SiteState, None] = {}  # those that nobody acts at: they were missing when the engine began
         self.selection = Selection(settings.selection)
         self.changes: list[Change] = []  # of how sites stand, which are to be written down
         self.arrived: dict[str, float] = {}  # pilots that were only to show that they come, and how long they queued

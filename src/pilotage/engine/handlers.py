@@ -9,6 +9,7 @@ from pilotage.engine import on_attempts, on_jobs, on_pilots
 from pilotage.engine.behaviour import on_site_described, on_site_stands
 from pilotage.engine.dispatch import bind, pull
 from pilotage.engine.ending import see_to_ends
+from pilotage.engine.forsaken import end_requests
 from pilotage.engine.growth import grow_jobs
 from pilotage.engine.provisioning import request_pilots
 from pilotage.engine.settling import answer_failures, give_up_consumers, grant_what_succeeded, revive_consumers
@@ -68,6 +69,7 @@ DECISIONS: tuple[Callable[[Engine], None], ...] = (
     # Each leaves nothing behind for those before it, but where `decide` goes round once more.
     wake,
     on_pilots.bury,
+    end_requests,
     grant_what_succeeded,
     answer_failures,
     see_to_ends,

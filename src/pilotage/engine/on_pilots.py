@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pilotage.engine.behaviour import is_probe, not_submitting, watch_queue
+from pilotage.engine.behaviour import SITE_GONE, drain, is_probe, not_submitting, watch_queue
 from pilotage.engine.histories import PILOT_KILLED, UNHEARD
 from pilotage.engine.parts import AttemptState
 from pilotage.engine.places import PilotRequest, PilotState
@@ -63,6 +63,8 @@ def on_pilot_started(engine: Engine, event: Event, data: payloads.PilotStarted) 
         engine.changes += engine.selection.pilot_began(site.name, queued_seconds=queued)
         if is_probe(request.key, site=request.site.name):
             engine.arrived[name] = queued
+    if site.removed:
+        drain(engine, pilot, SITE_GONE)  # it was in the queue when its site went
     engine.openings.tell_all(site)
     engine.timers.at(engine.now + engine.settings.lease_seconds, Due.LEASE, name)
 

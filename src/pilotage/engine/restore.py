@@ -20,6 +20,7 @@ from pilotage.engine.behaviour import is_probe, told, watch_queue
 from pilotage.engine.dispatch import submit
 from pilotage.engine.ending import look_at_end
 from pilotage.engine.engine import Engine
+from pilotage.engine.forsaken import REMOVED_REASON, forsake, leave_forsaken
 from pilotage.engine.histories import UNHEARD, failure_of
 from pilotage.engine.jobs import JobState
 from pilotage.engine.leaving import let_go_of_cleared
@@ -64,11 +65,13 @@ def restore(snapshot: Snapshot, *, sites: Sequence[Site], settings: EngineSettin
     engine.next_n = snapshot.next_n
     engine.position = snapshot.position
     pilots = list(snapshot.pilots)
-    _restore_standings(engine, snapshot.sites)
+    rows = list(snapshot.sites)
+    _restore_standings(engine, rows)
     _restore_pilots(engine, pilots)
     gone = surely_gone(pilots)
     for each in snapshot.jobs:
-        restore_job(engine, each, gone=gone)
+        _restore_job(engine, each, gone)
+    leave_forsaken(engine, rows)
     let_go_of_cleared(engine)
     return engine
 
@@ -79,7 +82,7 @@ def _restore_standings(engine: Engine, rows: Iterable[SiteRow]) -> None:
         site = engine.sites.get(row.site)
         if site is None:
             continue
-        site.described = row.kind == site.site.kind
+        site.described = row.kind == site.site.kind and row.status != "removed"
         site.status = row.status if row.status in ("candidate", "hibernated") else "candidate"
         standing = told(row.learned) if row.learned else None
         if standing is not None and standing.site == site.name:
@@ -101,11 +104,14 @@ def surely_gone(pilots: Iterable[PilotRow]) -> set[str]:
 
 def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
     answered = {row.request for row in rows if row.started_at is not None}
-    over = {row.pilot: row.reason or "ended" for row in rows if row.ended_at is not None}
+    # That a request was written off with its site says nothing of the pilot that had come of it.
+    over = {
+        row.pilot: row.reason or "ended" for row in rows if row.ended_at is not None and row.reason != REMOVED_REASON
+    }
     for row in rows:
-        site = engine.sites.get(row.site or "")
-        if site is None or row.ended_at is not None:
+        if not row.site or row.ended_at is not None:
             continue
+        site = engine.sites.get(row.site) or forsake(engine, row.site)
         if row.started_at is not None:
             pilot = PilotState(row.pilot, site, request=row.request or "", heard_at=engine.now)
             engine.pilots[row.pilot] = pilot
@@ -123,18 +129,24 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
             request.native_id = row.native_id or ""
             request.spoke = row.pilot in answered
             request.requested_at = row.requested_at
-            if not request.spoke:
-                watch_queue(engine, row.pilot, row.requested_at)
-                if is_probe(row.pilot, site=site.name):
-                    left = row.requested_at + engine.settings.probe_seconds - engine.stamp
-                    engine.timers.at(engine.now + max(0.0, left), Due.PROBE, row.pilot)
             site.expected += not request.spoke
-            if not request.spoke and not request.native_id:
+            if request.spoke or site in engine.forsaken:
+                continue
+            watch_queue(engine, row.pilot, row.requested_at)
+            if is_probe(row.pilot, site=site.name):
+                left = row.requested_at + engine.settings.probe_seconds - engine.stamp
+                engine.timers.at(engine.now + max(0.0, left), Due.PROBE, row.pilot)
+            if not request.native_id:
                 submit_pilot(engine, site, row.pilot)
 
 
 def restore_job(engine: Engine, snapshot: JobSnapshot, *, gone: Collection[str]) -> None:
     """Know a job again, of which the engine knows nothing."""
+    _restore_job(engine, snapshot, gone)
+    leave_forsaken(engine)
+
+
+def _restore_job(engine: Engine, snapshot: JobSnapshot, gone: Collection[str]) -> None:
     row = snapshot.row
     came = max(row.submitted_at or 0.0, row.opened_at or 0.0)
     behind = engine.stamp - engine.now
@@ -263,9 +275,9 @@ def _restore_attempt(engine: Engine, job: JobState, work: PackageWork, number: i
         if failure is not None:
             work.failures[number] = failure
         return
-    site = engine.sites.get(known.site or "")
-    if site is None:
+    if not known.site:
         return
+    site = engine.sites.get(known.site) or forsake(engine, known.site)
     ref = AttemptRef(job.id, job.dotted(work.number), number)
     created_at = known.created_at or 0.0
     attempt = begun(engine, job, work.number, ref, site=site, epoch=known.epoch, created_at=created_at, data=known)
@@ -281,8 +293,9 @@ def _restore_attempt(engine: Engine, job: JobState, work: PackageWork, number: i
     occupy(engine, attempt)
     if attempt.suspect and attempt.pilot in engine.pilots:
         engine.pilots[attempt.pilot].suspect = True
-    if not attempt.leased and not attempt.queued:
+    if attempt.leased or site in engine.forsaken:
+        return
+    if not attempt.queued:
         submit(engine, attempt)
-    if not attempt.leased:
-        watch_queue(engine, attempt.key, attempt.created_at)
-        engine.queued.append(attempt)
+    watch_queue(engine, attempt.key, attempt.created_at)
+    engine.queued.append(attempt)

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from pilotage.engine.behaviour import drain, is_probe, learned, probe_key, probed, write_down
+from pilotage.engine.behaviour import SITE_GONE, drain, is_probe, probe_key, probed, write_down
 from pilotage.engine.dispatch import release_site
+from pilotage.engine.forsaken import write_off
 from pilotage.engine.on_pilots import lose
 from pilotage.engine.places import SiteState
 from pilotage.engine.provisioning import submit_pilot, withdraw
@@ -26,8 +27,6 @@ from pilotage.model.texts import clipped
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
-
-_GONE = "its site was removed"
 
 
 def change_sites(engine: Engine, sites: Sequence[Site], *, rewritten: Collection[str] = ()) -> None:
@@ -61,6 +60,8 @@ def change_sites(engine: Engine, sites: Sequence[Site], *, rewritten: Collection
     for name, known in list(engine.sites.items()):
         if name not in names and not known.removed:
             _remove(engine, known)
+        elif name not in names and known in engine.forsaken:
+            write_off(engine, known)
 
 
 def _could_not_start(site: SiteState) -> bool:
@@ -96,13 +97,13 @@ def _remove(engine: Engine, site: SiteState) -> None:
     engine.selection.remove(site.name)
     engine.openings.remove_site(site)
     for pilot in site.pilots.values():
-        drain(engine, pilot, pilot.draining or _GONE)
+        drain(engine, pilot, pilot.draining or SITE_GONE)
     for request in site.requests.values():
         if not request.spoke:
             engine.effects.append(CancelSubmitted(site=site.name, key=request.key))
     for attempt in list(site.bound.values()):
         if not attempt.leased:  # what waits in its queue may wait there for ever
-            lose(engine, attempt, reason="rescheduled", message=_GONE)
+            lose(engine, attempt, reason="rescheduled", message=SITE_GONE)
     gone = payloads.SiteDescribed(kind=site.site.kind, status="removed", mode=site.site.mode)
     engine.write(gone, site=site.name)
 
@@ -120,13 +121,14 @@ def _bring_back(engine: Engine, known: SiteState, site: Site) -> None:
     known.site = site
     known.full = False
     known.removed = False
+    engine.forsaken.pop(known, None)
     known.status = "candidate"
     engine.selection.add(described(site))
     known.move_to(engine.selection.place(site.name))
     _recount(engine, known)
     engine.openings.add_site(known)
     for pilot in known.pilots.values():
-        if pilot.draining == _GONE:
+        if pilot.draining == SITE_GONE:
             pilot.draining = ""
     if sleep is not None and sleep.reason == "by-hand":  # whoever put it to sleep has not woken it
         engine.changes += engine.selection.hibernate(known.name, at=sleep.since, message=sleep.message)
@@ -161,6 +163,7 @@ def _forget_removed(engine: Engine) -> None:
             continue  # it is still so when it comes back
         if site.removed and not site.pilots and not site.requests and not any(site.used.values()):
             del engine.sites[name]
+            engine.forsaken.pop(site, None)
 
 
 def stop_asking(engine: Engine) -> Accepted:
@@ -169,8 +172,7 @@ def stop_asking(engine: Engine) -> Accepted:
     for site in engine.sites.values():
         withdraw(engine, site)
         if site.restless and not site.removed:
-            score = site.place.score.value
-            engine.write(payloads.SiteStanding(status=site.status, score=score, learned=learned(site)), site=site.name)
+            write_down(engine, site)
     return Accepted(operation=first, events=engine.next_n - first)
 
 
