@@ -87,6 +87,7 @@ class FakeJobs:
         self.cannot_publish: Unpublished | None = None
         self.site_operations: list[tuple[SiteDeed, str, str]] = []
         self.site_words: dict[str, str] = {}
+        self.inputs = {"in.txt"}  # of every attempt
         self.alive = False
 
     @property
@@ -150,6 +151,12 @@ class FakeJobs:
     def clear(self, job: str, *, by: ClearedBy) -> Future[Accepted]:
         self.cleared.append(f"{job} by {by}")
         return _done(Accepted(operation=1, events=1))
+
+    def reads(self, engine: Engine, site: str, job: str) -> frozenset[str]:
+        held = [
+            ref for each in engine.pilots.values() if each.site.name == site for ref in (*each.assigned, *each.owed)
+        ]
+        return frozenset(self.inputs if any(ref.job == job for ref in held) else ())
 
     def unpublished(self, job: str) -> int:
         return self.waits_to_publish

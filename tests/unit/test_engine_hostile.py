@@ -7,7 +7,7 @@ import pytest
 from pilotage.engine.restart import RestartSettings
 from pilotage.model import payloads
 from pilotage.model.demand import Capacity
-from pilotage.model.effects import ExpandStage, SubmitPilot
+from pilotage.model.effects import ExpandStage, SubmitAttempt, SubmitPilot
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.operations import Drop, Kill, Refused, Restart, Restore
 from pilotage.model.outcomes import ExitCodeGasw
@@ -187,3 +187,38 @@ def test_a_pilot_that_was_given_up_may_still_say_how_it_ended_also_to_the_next_s
         pilot.say(payloads.AttemptFinished(exit_code=ExitCodeGasw.EXECUTION_CANCELED), ref)
         pilot.exchange()
         assert [each.attempt for each in small.told(payloads.AttemptFinished, "1.1.1")] == [1]
+
+
+def test_no_site_takes_or_speaks_of_a_bound_attempt_of_another() -> None:
+    with Small(site("a", mode="bound"), site("b", mode="bound")) as small:
+        small.submit(bag(1))
+        [effect] = small.take(SubmitAttempt)
+        other = "b" if effect.site == "a" else "a"
+        thief = small.agent("thief.1", site=other, request="thief", serves=effect.ref)
+        reply = thief.exchange()
+        assert reply is not None
+        assert reply.leave
+        assert reply.assignments == ()
+        small.step(Submitted(site=other, key=effect.key, native_id="7"))
+        assert small.told(payloads.AttemptQueued, "1.1.1") == []
+        small.step(SubmissionFailed(site=other, key=effect.key, reason="failed"))
+        assert small.told(payloads.AttemptStarted, "1.1.1") == []
+        small.step(Submitted(site=effect.site, key=effect.key, native_id="7"))
+        assert len(small.told(payloads.AttemptQueued, "1.1.1")) == 1
+        owner = small.bound(effect)
+        assert owner.packages == ["1.1.1"]
+
+
+def test_no_site_says_that_what_may_still_act_at_another_is_gone() -> None:
+    small = Small(site("a"), site("b"))
+    small.submit(bag(1, kind(side_effects=True)))
+    pilot = small.pilot()
+    at = small.engine.pilots[pilot.name].site.name
+    key = small.engine.pilots[pilot.name].request
+    small.wait(4 * 60.0)
+    assert pilot.name not in small.engine.pilots
+    assert small.engine.acting
+    small.step(Gone(site="b" if at == "a" else "a", key=key, reason="ended"))
+    assert small.engine.acting
+    small.step(Gone(site=at, key=key, reason="ended"))
+    assert not small.engine.acting

@@ -177,6 +177,38 @@ def test_what_is_no_exchange_is_refused_and_not_heard(door: Door) -> None:
     assert door.jobs.heard == []
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"logs": [{"ref": {"job": "j", "package": "1.1.1", "attempt": 2**63}, "stream": "stderr", "head": "x"}]},
+        {
+            "logs": [
+                {
+                    "ref": {"job": "j", "package": "1.1.1", "attempt": 1},
+                    "stream": "stderr",
+                    "head": "x",
+                    "dropped_bytes": 2**70,
+                }
+            ]
+        },
+        {"exchange": {"backlog": 2**70}},
+        {"exchange": {"backlog": -1}},
+        {"exchange": {"sequence": 2**53}},
+    ],
+)
+def test_numbers_that_no_book_can_keep_are_refused(door: Door, said: dict[str, Any]) -> None:
+    body: dict[str, Any] = {"exchange": {"pilot": "p.1", "site": "local", "sequence": 1, **said.get("exchange", {})}}
+    body["logs"] = said.get("logs", [])
+    assert error_of(door.ask("POST", "/agent/exchange", msgspec.json.encode(body))) == (400, "malformed")
+    assert door.jobs.heard == []
+
+
+def test_a_service_whose_engine_has_ended_is_not_well(door: Door) -> None:
+    assert door.ask("GET", "/healthz")[0] == 200
+    door.jobs.alive = False
+    assert door.ask("GET", "/healthz")[0] == 503
+
+
 def test_an_exchange_that_a_later_one_overtook_is_told_so(door: Door) -> None:
     door.jobs.fault = Superseded("a later exchange of this agent has come")
     assert error_of(door.ask("POST", "/agent/exchange", says())) == (409, "superseded")

@@ -166,6 +166,19 @@ def test_files_are_for_the_sites_that_run_something_of_the_job(house: House) -> 
     assert house.status("GET", path, token=TOKEN) == 200
 
 
+def test_a_site_has_no_file_that_nothing_reads_of_what_it_runs(house: House, tmp_path: Path) -> None:
+    engine, token = house.jobs.engine, house.tokens.for_pilot("local")
+    pilot = engine.pilots["p.1"] = PilotState("p.1", engine.sites["local"], request="", heard_at=0.0)
+    pilot.owed[REF] = 1
+    (tmp_path / "results/lyon.token").write_text("secret")
+    (tmp_path / "results/later.txt").touch()
+    assert house.status("GET", "/agent/files/j?name=in.txt", token=token) == 200
+    for name in ("lyon.token", "later.txt", "sites.yaml", ""):
+        assert house.ask("GET", f"/agent/files/j?name={name}", token=token)[:2] == (403, "forbidden"), name
+    house.jobs.inputs.add("later.txt")
+    assert house.status("GET", "/agent/files/j?name=later.txt", token=token) == 200
+
+
 def test_content_is_for_the_sites_that_run_something_of_a_job_that_brought_it_along(house: House) -> None:
     put = house.services.journal.put_content
     script, other, lists = (put(each) for each in (b"#!/bin/sh\n", b"of another job", b"[]"))

@@ -16,10 +16,10 @@ from pilotage.book.rows import StreamRow
 from pilotage.engine.engine import Engine
 from pilotage.engine.settings import EngineSettings
 from pilotage.model.effects import Effect, SubmitPilot
-from pilotage.model.exchange import Exchange, ExchangeReply
+from pilotage.model.exchange import AttemptRef, Exchange, ExchangeReply
 from pilotage.model.operations import Hold
 from pilotage.model.work import AgentSays, LogText
-from pilotage.ports import JournalFull
+from pilotage.ports import JournalFull, StoreError
 from pilotage.service.core import Core
 from pilotage.service.keeper import Batch, Keeper
 from pilotage.service.messages import Outbox, Submit
@@ -49,6 +49,11 @@ class Outside:
 
     def heard(self, pilot: str) -> StreamRow | None:
         return self.journal.stream("agent", pilot)
+
+    def ran(self, exchange: Exchange, ref: AttemptRef) -> bool:
+        if ref.package == "1.1.9":
+            raise StoreError("the book cannot be read")
+        return (exchange.site, ref.package) == ("here", "1.1.1")
 
     def written(self, outbox: Outbox, logs: Sequence[LogText]) -> None:
         position = self.journal.position()
@@ -197,13 +202,22 @@ def test_a_later_exchange_takes_the_place_of_the_one_before(tmp_path: Path) -> N
 
 
 def test_logs_are_kept_before_the_agent_is_answered(tmp_path: Path) -> None:
-    from pilotage.model.exchange import AttemptRef
-
     text = LogText(ref=AttemptRef("j", "1.1.1", 1), stream="stdout", head="a log")
     with running(tmp_path) as parts:
         parts.driver.exchange(said(1, logs=(text,), leaving="now")).result(PATIENCE_SECONDS)
         told = parts.outside.told
         assert told.index("a log") < told.index("reply 1")
+
+
+def test_logs_of_what_an_agent_never_ran_are_left_out_one_by_one(tmp_path: Path) -> None:
+    def text(package: str) -> LogText:
+        return LogText(ref=AttemptRef("j", package, 1), stream="stdout", head=f"of {package}")
+
+    with running(tmp_path) as parts:
+        logs = tuple(text(package) for package in ("1.1.2", "x", "1.1.9", "1.1.1"))
+        parts.driver.exchange(said(1, logs=logs, leaving="now")).result(PATIENCE_SECONDS)
+        assert [word for word in parts.outside.told if word.startswith("of ")] == ["of 1.1.1"]
+        assert parts.driver.alive
 
 
 def test_whoever_waits_at_the_end_is_told_and_later_ones_are_refused(tmp_path: Path) -> None:

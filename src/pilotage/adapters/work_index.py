@@ -99,7 +99,7 @@ class SqliteWorkIndex:
         with self._lock:
             try:
                 yield self._book
-            except sqlite3.Error as fault:
+            except (sqlite3.Error, OverflowError) as fault:
                 raise _told(fault, self.path) from fault
 
     def _number(self, name: str) -> int | None:
@@ -300,7 +300,7 @@ class SqliteWorkIndex:
                 [
                     (self._numbered(one.ref.job), *_place(one.ref.package), one.ref.attempt, one.stream,
                      _packed(one.head), _packed(one.tail), one.dropped_bytes, one.final)
-                    for one in logs
+                    for one in logs if parse_dotted(one.ref.package) is not None  # of no package: nobody could ask for it
                 ],
             )  # fmt: skip
 

@@ -260,6 +260,10 @@ class Resting:
         """There is no engine."""
         self._refuse()
 
+    def reads(self, engine: Engine, site: str, job: str) -> frozenset[str]:
+        """Nobody holds anything."""
+        return frozenset()
+
     def unpublished(self, job: str) -> int:
         """Known within a question only, and there are none."""
         self._refuse()

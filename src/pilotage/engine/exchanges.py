@@ -115,9 +115,9 @@ def may_say(engine: Engine, pilot: str, one: Checked) -> int | None:
 
 
 def _lease(engine: Engine, pilot: PilotState, ref: AttemptRef, node: str) -> None:
-    """The first agent that asks for a bound attempt has its lease."""
+    """The first agent of its site that asks for a bound attempt has its lease."""
     found = find_attempt(engine, ref)
-    if found is None or found.leased or found.lost or found.key != attempt_key(ref):
+    if found is None or found.leased or found.lost or found.site is not pilot.site or found.key != attempt_key(ref):
         return
     started = payloads.AttemptStarted(pilot=pilot.name, node=clipped(node, NAME_MAX) or None)
     job = engine.jobs[ref.job]

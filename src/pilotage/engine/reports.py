@@ -37,7 +37,7 @@ def on_report(engine: Engine, report: AnyReport) -> None:
         case Submitted():
             _submitted(engine, site, report)
         case SubmissionFailed():
-            what = site.requests.get(report.key) or bound_attempt(engine, report.key)
+            what = site.requests.get(report.key) or _bound_at(engine, site, report.key)
             if what is not None:
                 submitted(engine, site, what, seconds=report.seconds, trouble=report.trouble)
             # What follows its first line is what to do about it.
@@ -66,7 +66,7 @@ def _submitted(engine: Engine, site: SiteState, report: Submitted) -> None:
             requested = payloads.PilotRequested(site=site.name, slots=1, native_id=native_id)
             engine.write(requested, pilot=report.key)
         return
-    attempt = bound_attempt(engine, report.key)
+    attempt = _bound_at(engine, site, report.key)
     if attempt is not None:
         submitted(engine, site, attempt, seconds=report.seconds)
     if attempt is not None and not attempt.queued:
@@ -83,14 +83,20 @@ def bound_attempt(engine: Engine, key: str) -> AttemptState | None:
     return find_attempt(engine, AttemptRef(parts[0], parts[1], int(parts[2])))
 
 
+def _bound_at(engine: Engine, site: SiteState, key: str) -> AttemptState | None:
+    """The same where it is the reporting site's: no site speaks of what is another's."""
+    found = bound_attempt(engine, key)
+    return found if found is not None and found.site is site else None
+
+
 def _reason(text: str) -> str:
     return named(text, most=REASON_MAX, otherwise="ended")
 
 
 def _gone(engine: Engine, site: SiteState, report: Gone) -> None:
     reason, stderr = _reason(report.reason), clipped(report.stderr)
-    for name in list(engine.acting_under.get(report.key, ())):
-        if name not in engine.pilots:
+    for name, where in list(engine.acting_under.get(report.key, {}).items()):
+        if where == site.name and name not in engine.pilots:
             engine.write(payloads.PilotEnded(reason=reason), pilot=name)
     speaking = list(site.by_request.get(report.key, {}).values())
     for pilot in speaking:
@@ -115,8 +121,8 @@ def _never_came(engine: Engine, site: SiteState, key: str, *, reason: str, messa
         else:
             leave_alone(engine, site, message or reason, what=what)
         return
-    attempt = bound_attempt(engine, key)
-    if attempt is not None and attempt.site is site and not attempt.leased:
+    attempt = _bound_at(engine, site, key)
+    if attempt is not None and not attempt.leased:
         told = LOSSES.get(reason, "platform-failure")
         if told == PILOT_KILLED:
             told = "platform-failure"  # it never ran

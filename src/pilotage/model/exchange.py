@@ -8,10 +8,16 @@ events, and nothing else.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from pilotage.model.demand import Capacity, Demand
-from pilotage.model.events import Event
+from pilotage.model.events import ATTEMPT_MAX, COUNTER_MAX, Event
+
+AttemptNumber = Annotated[int, Meta(ge=1, le=ATTEMPT_MAX)]
+Counter = Annotated[int, Meta(ge=0, le=COUNTER_MAX)]
 
 
 class AttemptRef(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -19,14 +25,14 @@ class AttemptRef(msgspec.Struct, frozen=True, order=True, gc=False):
 
     job: str
     package: str
-    attempt: int
+    attempt: AttemptNumber
 
 
 class InputSource(msgspec.Struct, frozen=True, gc=False):
     """Where inputs come from: the granted attempt of a package of the same job."""
 
     package: str
-    attempt: int
+    attempt: AttemptNumber
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -48,11 +54,11 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 
     pilot: str
     site: str
-    sequence: int
+    sequence: Counter
     serves: AttemptRef | None = None  # bound mode: the one attempt it was started for
     node: str = ""
     capacity: Capacity = Capacity()
-    backlog: int = 0  # how many attempts beyond its capacity it keeps waiting, so that no slot idles
+    backlog: Counter = 0  # how many attempts beyond its capacity it keeps waiting, so that no slot idles
     remaining_seconds: float | None = None  # of its wall time
     leaving: str = ""  # a reason: it takes nothing more, and ends when it holds nothing
     held: tuple[AttemptRef, ...] = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pilotage.model.exchange import AttemptRef, Exchange, ExchangeReply
+from pilotage.model.exchange import AttemptRef, Counter, Exchange, ExchangeReply
 from pilotage.model.payloads import OutputFile
 
 
@@ -107,7 +107,7 @@ class LogText(Wire, frozen=True, kw_only=True):
     stream: str  # stdout or stderr
     head: str
     tail: str = ""
-    dropped_bytes: int = 0  # between the two
+    dropped_bytes: Counter = 0  # between the two
     final: bool = True  # False: the attempt goes on, and so does its log
 
 

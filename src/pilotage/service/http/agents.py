@@ -196,7 +196,7 @@ class AgentDoor:
                 await send_whole(send, 200, await self._content(rest), [_BYTES])
             case "GET", "files":
                 if principal.site:
-                    await self._bounds.check_job(principal, rest)
+                    await self._bounds.check_file(principal, rest, _parameters(scope).get("name", ""))
                 await self._file(rest, scope, send)
             case "PUT", "staged":
                 await self._take(scope, receive, principal)

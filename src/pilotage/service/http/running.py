@@ -87,6 +87,10 @@ class RunsJobs(Protocol):
         """Have a question answered between two steps."""
         ...
 
+    def reads(self, engine: Engine, site: str, job: str) -> frozenset[str]:
+        """The names of what the attempts of a job read that a site holds; to be asked within a question only."""
+        ...
+
     def unpublished(self, job: str) -> int:
         """How many grants of a job have not led to files under their names; to be asked within a question only."""
         ...

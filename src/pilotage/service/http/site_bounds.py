@@ -1,6 +1,7 @@
 """What an agent with the token of a site may not do: speak for another one, or have what it does not run.
 
-The engine is asked once for each pilot, and once a minute for each job or content that is fetched: exchanges cost nothing more.
+The engine is asked once for each pilot, and about once a minute for each job or content that is fetched: exchanges cost
+nothing more.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from pilotage.service.http.running import Running
 
 BELIEVED_SECONDS = 60.0
 REMEMBERED_MAX = 10_000
+JOBS_MAX = 100
+"""Whose files are remembered; they may be many."""
 
 Told = TypeVar("Told")
 
@@ -39,7 +42,8 @@ class SiteBounds:
         self._running = running
         self._clock = clock
         self._sites: dict[str, str] = {}  # of pilots that the engine knows
-        self._jobs: dict[tuple[str, str], float] = {}  # until when a site is believed to run a job
+        # Until when a site is believed to read some files of a job.
+        self._files: dict[tuple[str, str], tuple[float, frozenset[str]]] = {}
         self._contents: dict[tuple[str, str], float] = {}  # … and to need some content
 
     async def check_exchange(self, principal: Principal, says: AgentSays) -> None:
@@ -70,16 +74,21 @@ class SiteBounds:
         if principal.site and told != {principal.site}:
             raise _forbidden(principal, f"site {next(iter(told - {principal.site}))[:64]}")
 
-    async def check_job(self, principal: Principal, job: str) -> None:
-        """Refuse the files of a job of which the site runs nothing now."""
-        key, now = (principal.site, job), self._clock()
-        if self._jobs.get(key, 0.0) > now:
+    async def check_file(self, principal: Principal, job: str, name: str) -> None:
+        """Refuse a file that nothing reads of what the site runs now of a job.
+
+        Each question brings the names of all that it runs, so that few are asked for many files.
+        """
+        site, now = principal.site, self._clock()
+        until, names = self._files.get((site, job), (0.0, frozenset()))
+        if until > now and name in names:
             return
-        if not await self._ask(lambda engine: _runs(engine, principal.site, job)):
-            raise _forbidden(principal, f"job {job[:64]}, of which it runs nothing")
-        if len(self._jobs) >= REMEMBERED_MAX:
-            self._jobs.clear()
-        self._jobs[key] = now + BELIEVED_SECONDS
+        names = await self._ask(lambda engine: self._running.jobs.reads(engine, site, job))
+        if name not in names:
+            raise _forbidden(principal, f"file {name[:256]} of job {job[:64]}, which nothing reads that it runs")
+        if len(self._files) >= JOBS_MAX:
+            self._files.clear()
+        self._files[site, job] = (now + BELIEVED_SECONDS, names)
 
     async def check_content(
         self, principal: Principal, sha256: str, brought_by: Callable[[str], Awaitable[frozenset[str]]]
@@ -116,10 +125,6 @@ def _jobs_at(engine: Engine, site: str) -> list[str]:
     """The jobs of which the pilots of a site hold something."""
     pilots = [each for each in engine.pilots.values() if each.site.name == site]
     return list(dict.fromkeys(ref.job for pilot in pilots for ref in (*pilot.assigned, *pilot.owed)))
-
-
-def _runs(engine: Engine, site: str, job: str) -> bool:
-    return job in _jobs_at(engine, site)
 
 
 def _told_site(data: msgspec.Raw) -> str:

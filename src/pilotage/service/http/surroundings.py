@@ -13,6 +13,7 @@ from pilotage.service.http.error_responses import faults
 from pilotage.service.http.parameters import AfterName, Limit
 from pilotage.service.http.viewing import node_view, pilot_view
 from pilotage.service.http.views import FlowsView, HealthView, NodesPage, PilotsPage, PositionView
+from pilotage.service.running.driver import NotRunning
 from pilotage.service.writer import WriterStopped
 
 Window = Annotated[Literal["1m", "1h", "1d"], QueryParameter(description="The time before now that is looked at.")]
@@ -82,9 +83,11 @@ async def nodes(request: Ask, services: Book, after: AfterName = "", limit: Limi
     responses=faults(503),
 )
 async def health(services: Book) -> HealthView:
-    """200 while events are taken and questions answered; needs no token."""
+    """200 while events are taken, questions answered and jobs run; needs no token."""
     if not services.writer.alive:
         raise WriterStopped("the service does not write")
+    if services.running is not None and not services.running.jobs.alive:
+        raise NotRunning("the service runs nothing any more", next_step="its log says why; start it anew")
     await services.ask(services.journal.position)
     return HealthView(status="ok", version=VERSION)
 

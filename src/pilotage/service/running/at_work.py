@@ -15,7 +15,7 @@ from pilotage.model.events import parse_dotted
 from pilotage.model.exchange import Assignment, AttemptRef
 from pilotage.model.plan import JobPlan
 from pilotage.model.submission import Origin
-from pilotage.model.work import Work, WorkScript
+from pilotage.model.work import Work, WorkInput, WorkScript
 from pilotage.ports import FileStore, Journal, MadeWork, Mark, StoredFile, WorkFields, WorkIndex
 from pilotage.service.running.expanding import Expanded
 from pilotage.service.running.keys import fields_of, is_complete, key_of
@@ -53,7 +53,7 @@ class JobAtWork:
         self._numbers: dict[str, int] = {}  # of packages that were asked for lately
         self._staged = staged
         self._kept = kept
-        self._asked: dict[AttemptRef, tuple[int, WorkFields]] = {}  # of attempts that are under way, with the number
+        self._asked: dict[AttemptRef, tuple[int, WorkFields, tuple[WorkInput, ...]]] = {}  # of attempts under way
         self._keys: dict[AttemptRef, str] = {}  # of those of them whose key was asked for
         self._placed: dict[AttemptRef, dict[str, StoredFile]] = {}  # their inputs whose checksums are not known
         self._store = store
@@ -104,7 +104,7 @@ class JobAtWork:
             manifest_of=lambda producer: manifests.of(granted[producer]) if producer in granted else None,
         )
         fields = fields_of(self._with_scripts_of_now(work) if work.pre or work.post else work)
-        self._asked[assignment.ref] = (number, fields)
+        self._asked[assignment.ref] = (number, fields, work.inputs)
         self._keys.pop(assignment.ref, None)
         if not is_complete(fields):
             unknown = [name for name, sha256 in fields.inputs.items() if not sha256]
@@ -135,6 +135,11 @@ class JobAtWork:
         """Whether it is remembered what an attempt was asked for."""
         return ref in self._asked
 
+    def reads(self, ref: AttemptRef) -> tuple[str, ...]:
+        """The names of the files that an attempt reads, as far as it is remembered."""
+        asked = self._asked.get(ref)
+        return tuple(each.name for each in asked[2]) if asked is not None else ()
+
     def earlier_key(self, ref: AttemptRef) -> tuple[str, str] | None:
         """The folder and the key under which an earlier run may have made what an attempt is asked for."""
         asked = self._asked.get(ref) if self.has_earlier else None
@@ -145,7 +150,7 @@ class JobAtWork:
 
     def made(self, ref: AttemptRef, manifest: Manifest) -> MadeWork:
         """What a granted attempt made, for those who ask for the same later."""
-        _, fields = self._asked.pop(ref)
+        _, fields, _ = self._asked.pop(ref)
         placed = self._placed.pop(ref, {})
         return MadeWork(
             key=self._keys.pop(ref, "") or key_of(fields),

@@ -21,13 +21,14 @@ from pilotage.book.rows import StreamRow
 from pilotage.engine.engine import Engine
 from pilotage.model.effects import Effect
 from pilotage.model.errors import PilotageError
-from pilotage.model.exchange import Exchange, ExchangeReply
+from pilotage.model.exchange import AttemptRef, Exchange, ExchangeReply
 from pilotage.model.operations import Accepted, AnyOperation, Refused
 from pilotage.model.work import AgentSays, LogText
 from pilotage.ports import Clock, JournalUnavailable
 from pilotage.service.core import Core
 from pilotage.service.keeper import Batch
 from pilotage.service.messages import Answer, Asked, Input, Outbox, Submit
+from pilotage.service.running.own_logs import own_logs
 from pilotage.service.writer import Writer, WriterBusy
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,10 @@ class Outside(Protocol):
         """How far an agent was heard that the core does not know, by the book."""
         ...
 
+    def ran(self, exchange: Exchange, ref: AttemptRef) -> bool:
+        """Whether an agent ran an attempt, by the book."""
+        ...
+
     def written(self, outbox: Outbox, logs: Sequence[LogText]) -> None:
         """The events of a step are durable: files are published, logs kept."""
         ...
@@ -106,7 +111,7 @@ class Driver:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._change = threading.Condition()
         self._inbox: list[Input] = []
-        self._logs: list[LogText] = []
+        self._logs: list[AgentSays] = []  # those that bring some
         self._questions: deque[tuple[Callable[[Engine], Any], Future[Any]]] = deque()
         self._agents: dict[str, tuple[int, Future[bytes]]] = {}  # who waits, by pilot
         self._askers: dict[int, Future[Accepted]] = {}  # by token
@@ -149,7 +154,8 @@ class Driver:
             before = self._agents.get(exchange.pilot)
             self._agents[exchange.pilot] = (exchange.sequence, future)
             self._inbox.append(exchange)
-            self._logs.extend(says.logs)
+            if says.logs:
+                self._logs.append(says)
             self._change.notify()
         if before is not None:
             _fail(before[1], Superseded("a later exchange of this agent has come", subject=exchange.pilot))
@@ -233,7 +239,7 @@ class Driver:
             may_step = len(self._ahead) < AHEAD_MAX and not stopping
             due = self._wake_at is not None and self._clock.now() >= self._wake_at
             inbox: list[Input] = []
-            logs: list[LogText] = []
+            logs: list[AgentSays] = []
             if may_step and (self._inbox or due):
                 inbox, self._inbox = self._inbox, inbox
                 logs, self._logs = self._logs, logs
@@ -264,15 +270,16 @@ class Driver:
         ]
         return max(0.0, min(times) - self._clock.now()) if times else None
 
-    def _step(self, core: Core, inbox: Sequence[Input], logs: Sequence[LogText]) -> None:
+    def _step(self, core: Core, inbox: Sequence[Input], logs: Sequence[AgentSays]) -> None:
         for message in inbox:
             if isinstance(message, Exchange) and not core.knows(message.pilot):
                 heard = self._outside.heard(message.pilot)
                 if heard is not None:
                     core.recall(heard)
+        kept = [text for says in logs for text in own_logs(core.engine, says, ran=self._outside.ran)]
         outbox = core.step(inbox, self._clock.now())
         self._wake_at = outbox.wake_at
-        self._ahead.append(_Stepped(outbox=outbox, logs=logs))
+        self._ahead.append(_Stepped(outbox=outbox, logs=kept))
         self._release(core)
 
     def _write(self, stepped: _Stepped) -> None:

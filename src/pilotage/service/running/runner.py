@@ -28,7 +28,7 @@ from pilotage.model.outcomes import ClearedBy
 from pilotage.model.site import Site
 from pilotage.model.site_exchange import SiteSays
 from pilotage.model.work import AgentHears, AgentSays, LogText, Work
-from pilotage.ports import Clock, FileStore, Journal, SiteAccess, StoreError, WorkIndex
+from pilotage.ports import Clock, FileStore, Journal, SiteAccess, WorkIndex
 from pilotage.service.core import Core
 from pilotage.service.messages import Asked, Outbox, PutAway, Reload
 from pilotage.service.retention import Action
@@ -40,6 +40,7 @@ from pilotage.service.running.at_work import JobsAtWork
 from pilotage.service.running.claims import Claims
 from pilotage.service.running.clearing import clear_job
 from pilotage.service.running.driver import Driver, OperationRefused
+from pilotage.service.running.entitled import Entitled
 from pilotage.service.running.expanding import Expanded, Expander
 from pilotage.service.running.manifests import Manifest, Manifests
 from pilotage.service.running.publishing import Unpublished
@@ -108,6 +109,8 @@ class Runner:
         self._expander = Expander(self, journal, ask=self._driver.ask, tell=self._driver.receive)
         self._submitter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submitter")
         self._claims = Claims(self._jobs, self._manifests, store)
+        entitled = Entitled(journal, self._jobs, self._manifests)
+        self.reads, self.ran = entitled.reads, entitled.ran
         self._core: Core | None = None
 
     # --- the door ---
@@ -300,8 +303,8 @@ class Runner:
         if logs:
             try:
                 self._index.put_logs(logs)
-            except StoreError as fault:
-                log.warning("the logs of %d attempts are lost: %s", len(logs), fault)
+            except Exception:  # whatever it is, nothing is decided by a log
+                log.exception("%d logs are lost", len(logs))
 
     def reply(self, reply: ExchangeReply) -> bytes:
         """What goes over the wire to an agent: the reply, with how to run what it is given."""
