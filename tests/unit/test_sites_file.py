@@ -66,6 +66,13 @@ def test_the_engine_knows_of_a_site_what_one_pilot_has() -> None:
     assert (site.wall_seconds, site.pilots_max, site.nodes) == (7200.0, 3, 2)
 
 
+def test_this_computer_has_the_slots_that_are_written_and_a_cluster_ten_pilots() -> None:
+    here = site_of(entry(name="annex", kind="local", slots=2))
+    assert (here.pilots_max, here.capacity.cores_hundredths) == (1, 200)
+    assert site_of(entry(name="annex", kind="local", slots=2, pilots_max=3)).pilots_max == 3
+    assert site_of(entry(slots=2)).pilots_max == 10
+
+
 @pytest.mark.parametrize(
     "text, code",
     [
