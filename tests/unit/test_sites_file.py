@@ -92,6 +92,7 @@ def test_this_computer_has_the_slots_that_are_written_and_a_cluster_ten_pilots()
         (one("name: here, kind: local, mode: bound"), "misplaced-field"),
         (one("name: here, kind: local, nodes_max: 2"), "misplaced-field"),
         (one("name: lyon, kind: slurm, mode: pilot"), "unknown-choice"),
+        (one("name: lyon, kind: slurm, python: ''"), "bad-text"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(text: str, code: str) -> None:
@@ -102,6 +103,27 @@ def test_every_fault_of_a_file_is_told_at_once_and_where() -> None:
     text = "pilotage: 1\nsites:\n  - {name: 1st, kind: slurm}\n  - {name: b, kind: slurm, address: nowhere}\n"
     _, report = read_sites(text.encode(), file="sites.yaml")
     assert [(problem.line, problem.code) for problem in report.errors] == [(3, "bad-name"), (4, "bad-address")]
+
+
+def test_a_kind_that_is_no_batch_system_is_refused_where_it_stands_with_the_nearest() -> None:
+    text = "pilotage: 1\nsites:\n  - {name: here, kind: local}\n  - name: lyon\n    kind: slrum\n"
+    found, report = read_sites(text.encode(), file="sites.yaml", kinds=lambda: ("slurm", "pbs"))
+    assert found is None
+    [problem] = report.errors
+    assert (problem.code, problem.line, problem.column) == ("unknown-choice", 5, 11)
+    assert problem.hint == "did you mean 'slurm'?"
+
+
+def test_an_empty_file_is_answered_with_how_to_add_a_site() -> None:
+    _, report = read_sites(b" \n", file="sites.yaml")
+    [problem] = report.errors
+    assert (problem.code, problem.hint) == ("empty-document", "add a site with: pilotage site add NAME")
+
+
+def test_a_field_that_is_written_twice_names_the_key_that_came_first() -> None:
+    text = one("name: lyon, kind: slurm, memory: 1 GiB, memory_bytes: 5")
+    _, report = read_sites(text.encode(), file="sites.yaml")
+    assert [each.message for each in report.errors] == ["'memory_bytes' says again what 'memory' says"]
 
 
 NAMES = st.from_regex(r"[a-z][a-z0-9._-]{0,20}", fullmatch=True).filter(lambda name: name != "local")
