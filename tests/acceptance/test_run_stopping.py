@@ -141,3 +141,15 @@ def test_keep_failed_does_not_kill_the_job_that_was_stopped(place: Place) -> Non
     said = place.run("run", "a.yaml", "--keep-failed").stderr
     assert "goes on as it was begun, with or without --keep-failed" in said
     assert "killed" not in said
+
+
+def test_what_runs_at_another_site_goes_on_and_that_is_said(place: Place) -> None:
+    sites = "pilotage: 1\nsites:\n  - {name: annex, kind: local, idle_seconds: 1}\n"
+    (place.folder / "sites.yaml").write_text(sites)
+    document = place.folder / "a.yaml"
+    document.write_text(document.read_text().replace("  - shell:", "  - executor: annex\n    shell:"))
+    said = interrupted(place, begun(place, "a"))
+    (place.folder / "go-a").touch()
+    assert "what runs elsewhere goes on and is kept: 1 at annex" in said
+    place.run("attach", "a")
+    assert (place.folder / "a.out").read_text() == "made\n"

@@ -293,6 +293,9 @@ def test_an_unknown_executor_a_known_job_and_a_quota_are_refused() -> None:
     with Small(site(), owner_packages_max=3, fairness="first-come") as small:
         answers = [small.submit(bag(1, kind(executor="moon"))), small.submit(bag(4)), small.submit(bag(2))]
         answers += [small.submit(bag(1)), small.submit(bag(2), job="k"), small.submit(bag(2), job="k", owner="emmy")]
+        near = small.submit(bag(1, kind(executor="aa")), job="n")
+        assert isinstance(near, Refused)
+        assert near.next_step == "there is: a; did you mean 'a'?"
         told = [each.code if isinstance(each, Refused) else "accepted" for each in answers]
         assert told == ["unknown-site", "quota", "accepted", "known-job", "quota", "accepted"]
         small.pilot().succeed("1.1.1")

@@ -33,4 +33,7 @@ def test_the_hop_is_told_by_the_words_of_the_pilot(words: str, reason: str, hop:
 
 def test_every_hop_has_a_sentence_and_something_to_do() -> None:
     assert all(hint_for(hop, "") for hop in HOPS)
+    assert "site agent" in hint_for("submit", "", started_by="agent")
+    assert "site agent" not in hint_for("submit", "")
+    assert hint_for("python", "", started_by="agent") == hint_for("python", "")
     assert "all nodes share" in hint_for("starts", "its node could not write to /x")

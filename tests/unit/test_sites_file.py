@@ -66,6 +66,13 @@ def test_the_engine_knows_of_a_site_what_one_pilot_has() -> None:
     assert (site.wall_seconds, site.pilots_max, site.nodes) == (7200.0, 3, 2)
 
 
+def test_this_computer_has_the_slots_that_are_written_and_a_cluster_ten_pilots() -> None:
+    here = site_of(entry(name="annex", kind="local", slots=2))
+    assert (here.pilots_max, here.capacity.cores_hundredths) == (1, 200)
+    assert site_of(entry(name="annex", kind="local", slots=2, pilots_max=3)).pilots_max == 3
+    assert site_of(entry(slots=2)).pilots_max == 10
+
+
 @pytest.mark.parametrize(
     "text, code",
     [
@@ -96,6 +103,7 @@ def test_the_engine_knows_of_a_site_what_one_pilot_has() -> None:
         (one("name: here, kind: local, python: python3.12"), "misplaced-field"),
         (one("name: here, kind: local, setup: [module load x]"), "misplaced-field"),
         (one("name: local, kind: local, pilots_max: 10"), "misplaced-field"),
+        (one("name: lyon, kind: slurm, python: ''"), "bad-text"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(text: str, code: str) -> None:
@@ -121,6 +129,27 @@ def test_every_fault_of_a_file_is_told_at_once_and_where() -> None:
     text = "pilotage: 1\nsites:\n  - {name: 1st, kind: slurm}\n  - {name: b, kind: slurm, address: nowhere}\n"
     _, report = read_sites(text.encode(), file="sites.yaml")
     assert [(problem.line, problem.code) for problem in report.errors] == [(3, "bad-name"), (4, "bad-address")]
+
+
+def test_a_kind_that_is_no_batch_system_is_refused_where_it_stands_with_the_nearest() -> None:
+    text = "pilotage: 1\nsites:\n  - {name: here, kind: local}\n  - name: lyon\n    kind: slrum\n"
+    found, report = read_sites(text.encode(), file="sites.yaml", kinds=lambda: ("slurm", "pbs"))
+    assert found is None
+    [problem] = report.errors
+    assert (problem.code, problem.line, problem.column) == ("unknown-choice", 5, 11)
+    assert problem.hint == "did you mean 'slurm'?"
+
+
+def test_an_empty_file_is_answered_with_how_to_add_a_site() -> None:
+    _, report = read_sites(b" \n", file="sites.yaml")
+    [problem] = report.errors
+    assert (problem.code, problem.hint) == ("empty-document", "add a site with: pilotage site add NAME")
+
+
+def test_a_field_that_is_written_twice_names_the_key_that_came_first() -> None:
+    text = one("name: lyon, kind: slurm, memory: 1 GiB, memory_bytes: 5")
+    _, report = read_sites(text.encode(), file="sites.yaml")
+    assert [each.message for each in report.errors] == ["'memory_bytes' says again what 'memory' says"]
 
 
 NAMES = st.from_regex(r"[a-z][a-z0-9._-]{0,20}", fullmatch=True).filter(lambda name: name != "local")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pilotage.model.effects import SubmitPilot
-from pilotage.model.operations import Hold, Kill
+from pilotage.model.operations import Accepted, HibernateSite, Hold, Kill
 from pilotage.model.reports import SiteSeen
+from pilotage.service.messages import AskedOfSite
 from pilotage.service.running.standstill import Stand, stand_of
 from tests.small_engine import JOB, Small
 from tests.small_plans import bag, kind, plan, site, stage
@@ -12,6 +13,12 @@ from tests.small_plans import bag, kind, plan, site, stage
 
 def stand(small: Small) -> Stand:
     return stand_of(small.core.engine, JOB)
+
+
+def put_to_sleep(small: Small, site: str, message: str) -> None:
+    [answer] = small.step(AskedOfSite(token=1, operation=HibernateSite(site=site, message=message))).answers
+    small.answers.remove(answer)
+    assert isinstance(answer.outcome, Accepted)
 
 
 def test_a_job_that_runs_is_not_stuck_and_the_slots_are_counted() -> None:
@@ -116,3 +123,26 @@ def test_a_site_at_which_no_pilot_starts_is_trouble_for_who_waits_for_it_alone()
         assert (found.trouble, found.troubled_site) == ("no pilot could start at b: 2 died before they spoke", "b")
         small.core.engine.sites["b"].dead_starts = 0
         assert stand(small).trouble == ""
+
+
+def test_the_trouble_of_a_site_that_could_run_nothing_of_the_job_is_not_told() -> None:
+    with Small(site(), site("b", cores=2)) as small:
+        small.submit(bag(1, kind(cores_hundredths=200)))
+        small.effects.clear()
+        small.step(SiteSeen(site="a", answers=False))
+        assert stand(small).trouble == ""
+        small.step(SiteSeen(site="b", answers=False))
+        small.effects.clear()
+        assert stand(small).trouble == "site b does not answer"
+
+
+def test_where_all_sites_sleep_that_could_run_it_that_is_told_with_how_to_wake_them() -> None:
+    with Small(site(), site("b", cores=2), site("c", cores=2)) as small:
+        put_to_sleep(small, "b", "new disks")
+        small.submit(bag(1, kind(cores_hundredths=200)))
+        small.effects.clear()
+        assert stand(small).trouble == ""
+        put_to_sleep(small, "c", "too hot")
+        small.effects.clear()
+        expected = "all sites that could run it sleep: b (by hand: new disks), c (by hand: too hot)"
+        assert stand(small).trouble == f"{expected}; next: pilotage site wake b c"

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -63,8 +63,8 @@ def job_to_simulate(file: str, *, sites: str = "") -> Simulated:
         raise PilotageError("has no package that is known yet: there is nothing to simulate", subject=file)
     shapes = shapes_of(loaded.expansion)
     registered = JobRegistered(owner="somebody", name=loaded.definition.job, stages=shapes)
-    entries = sites_to_simulate(named=sites)
-    if not sites and all(each.name == LOCAL for each in entries):
+    entries, written = sites_to_simulate(named=sites)
+    if not written:
         notes.append("no sites are known: this computer alone is simulated; name others with --sites FILE")
     return Simulated(
         name=loaded.definition.job,
@@ -76,20 +76,29 @@ def job_to_simulate(file: str, *, sites: str = "") -> Simulated:
     )
 
 
-def sites_to_simulate(*, named: str) -> tuple[SiteEntry, ...]:
-    """The sites of a file, or of the one that holds in this folder; without any, this computer as it is."""
+class SitesToSimulate(NamedTuple):
+    """Where a job is simulated, and whether anybody wrote that down."""
+
+    entries: tuple[SiteEntry, ...]
+    written: bool
+
+
+def sites_to_simulate(*, named: str) -> SitesToSimulate:
+    """The sites of a file, or of the one that holds in this folder; without any, this computer as it is.
+
+    An entry of this computer says how many slots it has, as to a service: one pilot has them all.
+    """
     file = file_here(settings_here(), named=named)
     found = known_sites(file)
     if named and found.kept is None:
         raise PilotageError("there is no such file", subject=named)
     if found.entries:
-        # This computer has one pilot, whatever is written.
-        return tuple(
-            msgspec.structs.replace(each, pilots_max=1) if each.name == LOCAL else each for each in found.entries
-        )
+        own = (msgspec.structs.replace(each, pilots_max=1) if each.name == LOCAL else each for each in found.entries)
+        return SitesToSimulate(tuple(own), written=True)
     if named:
         raise PilotageError("has no sites", subject=named)
-    return (SiteEntry(name=LOCAL, kind="local", slots=len(os.sched_getaffinity(0)), pilots_max=1),)
+    here = SiteEntry(name=LOCAL, kind="local", slots=len(os.sched_getaffinity(0)), pilots_max=1)
+    return SitesToSimulate((here,), written=False)
 
 
 def world_in(data: bytes, *, file: str, sites: Sequence[SiteEntry]) -> WorldFile:

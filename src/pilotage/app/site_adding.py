@@ -208,21 +208,27 @@ def _scheduler(caller: Caller, kind: str) -> tuple[Dialect, str, Limits, str]:
         raise CannotLook("no batch system of this kind is known", got=kind, next_step=did_you_mean(kind, known))
     tried = [known[kind](PREFIX)] if kind else sorted((each(PREFIX) for each in known.values()), key=_rank)
     silent: list[tuple[Dialect, str, Limits, str]] = []
+    said: list[str] = []
     for dialect in tried:
         try:
-            version = dialect.version(caller.run(dialect.is_here()))
-        except BatchError:
+            answer = caller.run(dialect.is_here())
+            version = dialect.version(answer)
+        except BatchError as error:
+            said.append(f"{dialect.name}: {error}")
             continue
         if version:
             limits, unknown = _limits(caller, dialect)
             if not unknown:
                 return dialect, version, limits, ""
             silent.append((dialect, version, limits, unknown))
+        elif kind:  # of the others nobody expects that they are there
+            said.append(answer.stderr.strip() or answer.stdout.strip())
     if silent:
         return silent[0]
     raise CannotLook(
         "no batch system was found there",
         expected=", ".join(each.name for each in tried),
+        got="; ".join(each for each in said if each) if kind else "",
         next_step="look which commands the login node has; those that a login shell finds alone are not found by ssh",
     )
 

@@ -49,10 +49,21 @@ def known_sites(file: Path) -> KnownSites:
     kept = read_file(file)
     if kept is None:
         return KnownSites(file, None, ())
-    found, report = read_sites(kept.content, file=str(file))
+    found, report = read_sites(kept.content, file=str(file), kinds=known_kinds)
     if found is None:
         raise DocumentError(report.errors)
     return KnownSites(file, kept, found.sites)
+
+
+def known_kinds() -> frozenset[str]:
+    """The batch systems there are: ours, and the dialects that were added in this folder."""
+    from pilotage.adapters.settings_files import state_folder
+    from pilotage.agent.batch import dialects
+    from pilotage.app.book import settings_here
+    from pilotage.app.dialects import add_dialects
+
+    add_dialects(state_folder(settings_here(), folder=Path.cwd()).absolute())
+    return frozenset(dialects())
 
 
 def executors_for(folder: Path) -> frozenset[str]:

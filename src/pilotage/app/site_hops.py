@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from pilotage.model.site_entry import StartedBy
+
 HopName = Literal[
     "reach", "scheduler", "install", "service", "submit", "starts", "python", "server", "exchange", "package", "outputs"
 ]
@@ -44,6 +46,8 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     message: str = ""
     stderr: str = ""  # the pilot's own words, or those of whoever stood in the way
+    hint: str = ""  # what to do about one that failed
+    tried: bool = True  # else others have passed it before, and this test did not
 
 
 def failed_at(stderr: str, *, reason: str = "") -> HopName:
@@ -61,11 +65,19 @@ def failed_at(stderr: str, *, reason: str = "") -> HopName:
     return "python" if stderr.strip() else "starts"
 
 
-def hint_for(hop: HopName, stderr: str) -> str:
-    """What to do about a hop that failed."""
+def hint_for(hop: HopName, stderr: str, *, started_by: StartedBy = "service") -> str:
+    """What to do about a hop that failed; where a site agent submits, it may be that which is not there."""
     if hop == "starts" and _NOT_SHARED.search(stderr):
         return "name a `folder` in the site's entry that is on a disk which all nodes share"
+    if started_by == "agent" and hop in _AGENT_HINTS:
+        return _AGENT_HINTS[hop]
     return _HINTS.get(hop, "")
+
+
+_AGENT_HINTS: dict[HopName, str] = {
+    "submit": "look whether its site agent runs there and reaches the service; then whether its `queue` takes pilots",
+    "server": "have its site agent relay for the nodes: start it with --spool, or with --listen HOST:PORT",
+}
 
 
 _HINTS: dict[HopName, str] = {

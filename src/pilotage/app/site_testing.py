@@ -13,8 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pilotage.adapters.settings_files import state_folder
-from pilotage.app.site_hops import Hop, HopName, failed_at
+from pilotage.app.site_hops import Hop, HopName, failed_at, hint_for
 from pilotage.app.site_looks import Looks
 from pilotage.client import Server, ServerRefused
 from pilotage.client.jobs import Jobs
@@ -32,6 +34,8 @@ TEST_FOLDER = "site-test"
 OUTPUT = "site-test.txt"
 ORDER: tuple[HopName, ...] = ("submit", "starts", "python", "server", "exchange", "package")
 """What is seen through the service: who passes one of these has passed those before it."""
+BY_HAND = "it hibernates (by-hand)"
+"""How the service begins to tell of a site that somebody put to sleep."""
 LOOK_SECONDS = 0.5
 KNOWN_SECONDS = 15.0
 LET_GO_LOOKS = 20
@@ -51,11 +55,12 @@ stages:
 class HopFailed(Exception):
     """A hop was not passed."""
 
-    def __init__(self, hop: HopName, message: str, *, stderr: str = "") -> None:
-        """Say which, why, and in whose words."""
+    def __init__(self, hop: HopName, message: str, *, stderr: str = "", hint: str = "") -> None:
+        """Say which, why, in whose words, and what to do where that is not what always is."""
         super().__init__(message)
         self.hop = hop
         self.stderr = stderr
+        self.hint = hint
 
 
 class SiteTest:
@@ -95,14 +100,20 @@ class SiteTest:
             with self._served() as server:
                 self._through(server)
         except HopFailed as failed:
-            self._note(failed.hop, str(failed), ok=False, stderr=failed.stderr)
+            hint = failed.hint or hint_for(failed.hop, failed.stderr, started_by=self._entry.started_by)
+            self._tell_of(
+                Hop(hop=failed.hop, ok=False, seconds=0.0, message=str(failed), stderr=failed.stderr, hint=hint)
+            )
         finally:
             self._looks.close()
         return all(each.ok for each in self.hops)
 
-    def _note(self, hop: HopName, message: str = "", *, ok: bool = True, stderr: str = "") -> None:
+    def _note(self, hop: HopName, message: str = "") -> None:
+        self._tell_of(Hop(hop=hop, ok=True, seconds=0.0, message=message))
+
+    def _tell_of(self, hop: Hop) -> None:
         now = time.monotonic()
-        told = Hop(hop=hop, ok=ok, seconds=round(now - self._begun, 3), message=message, stderr=stderr.strip())
+        told = msgspec.structs.replace(hop, seconds=round(now - self._begun, 3), stderr=hop.stderr.strip())
         self._begun = now
         self.hops.append(told)
         self._tell(told)
@@ -157,7 +168,10 @@ class SiteTest:
                     not_there = f"it is not in its file of sites, {listed['file']}"
                     raise HopFailed("service", f"the service does not know it: {listed['fault'] or not_there}")
                 self._sleep(LOOK_SECONDS)
-        if found["site"]["closed"]:
+        closed: str = found["site"]["closed"]
+        if closed.startswith(BY_HAND):
+            raise HopFailed("service", closed, hint=f"wake it first: pilotage site wake {name}")
+        if closed:
             with suppress(ServerRefused):
                 server.post(path_of("sites", name, "wake"), {"message": "it is tested"})
         self._note("service", server.url)
@@ -176,7 +190,9 @@ class SiteTest:
         old = {row["pilot"] for row in before["pilots"]}
         passed: set[HopName] = set()
         if before["site"]["pilots_live"]:
-            self._pass(passed, "starts", "a pilot lives there already")
+            for hop in ORDER[: ORDER.index("starts") + 1]:
+                passed.add(hop)
+                self._tell_of(Hop(hop=hop, ok=True, seconds=0.0, message="a pilot lives there already", tried=False))
         while True:
             state = server.get(path_of("jobs", job))["state"]
             told = server.get(path_of("sites", self._entry.name))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pilotage.cli.groups import WholeHelp
 from pilotage.cli.options import output_option
 from pilotage.cli.output import emit, say_to_reader
 from pilotage.cli.remote import json_option
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-@click.group()
+@click.group(cls=WholeHelp)
 def book() -> None:
     """Look after a book: rebuild, check, seal, dump, load, purge.
 

@@ -204,6 +204,20 @@ def _emit_stopped(code: int, job: str = "", *, again: str = AGAIN) -> None:
     emit_error(error_object(word, f"{word} before the job was over", f"{again} goes on"), job=job)
 
 
+def _elsewhere(session: Session, job: str) -> str:
+    """A line about what stopping does not end; none where all of it does, or nobody answers."""
+    from pilotage.app.going_on import goes_on_elsewhere
+    from pilotage.app.session import STOP_SECONDS
+    from pilotage.model.errors import PilotageError
+
+    try:
+        with session.server(answer_seconds=STOP_SECONDS) as server:
+            told = goes_on_elsewhere(server, job)
+    except PilotageError:
+        return ""
+    return f"\n  {told}" if told else ""
+
+
 def _stopped(job: str, session: Session, following: Following, *, again: str) -> int:
     try:
         followed = session.is_followed_elsewhere(job)
@@ -218,10 +232,11 @@ def _stopped(job: str, session: Session, following: Following, *, again: str) ->
         following.close()
         session.hold(job)
         shared = session.is_shared(job)
+        elsewhere = "" if shared else _elsewhere(session, job)
         if shared and session.end_attempts(job):
             say_to_reader(f"stopped; {again} goes on where it was\n  the service stays: it has other work")
         elif not shared and session.stop():
-            say_to_reader(f"stopped; {again} goes on where it was")
+            say_to_reader(f"stopped; {again} goes on where it was{elsewhere}")
         else:
             say_to_reader(
                 f"the service, or an agent, did not end; look for it with: pilotage doctor\n"

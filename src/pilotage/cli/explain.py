@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +14,9 @@ from pilotage.cli.words import moment, one_line
 
 if TYPE_CHECKING:
     from pilotage.model.explanations import Explanation, Why
+
+_NAMED_MAX = 5
+_ABLE = ("site-unknown", "site-hibernated", "site-avoided", "site-closed", "site-full", "next")
 
 
 @click.command()
@@ -61,10 +64,35 @@ def explanation_lines(where: Place, told: Explanation) -> Iterator[str]:
     """An explanation in words, the first reason first."""
     epoch = f", epoch {told.epoch}" if told.epoch > 1 else ""
     yield f"{one_line(where)}: {one_line(told.standing)}{epoch}\n"
-    for why in told.reasons:
+    for why in _in_order(told.reasons):
         yield f"  {one_line(_reason(why))}\n"
         if why.next_step:
             yield f"    next: {one_line(why.next_step)}\n"
+
+
+def _in_order(reasons: Sequence[Why]) -> list[Why]:
+    """The reasons, those of sites that could never run it behind those that could, and what is alike of them in one line."""
+    import msgspec
+
+    unable: dict[str, list[str]] = {}
+    for why in reasons:
+        if why.code == "site-unable":
+            unable.setdefault(why.message, []).append(why.subject)
+    places = [at for at, why in enumerate(reasons) if why.code == "site-unable" or why.code in _ABLE]
+    told: list[Why] = []
+    for at, why in enumerate(reasons):
+        if why.code != "site-unable":
+            told.append(why)
+        if unable and at == places[-1]:
+            first = next(each for each in reasons if each.code == "site-unable")
+            for message, names in unable.items():
+                told.append(msgspec.structs.replace(first, message=f"{_listed(names)}: {message}", subject=names[0]))
+    return told
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return ", ".join(names[:_NAMED_MAX]) + more
 
 
 def _reason(why: Why) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pilotage.cli.groups import WholeHelp
 from pilotage.cli.output import emit, say_to_reader
 from pilotage.cli.remote import connect, json_option, look, server_option
 from pilotage.cli.site_agent import agent, pack, token
@@ -25,7 +26,7 @@ _DONE = {"hibernate": "hibernates", "wake": "is woken", "probe": "is being probe
 _COLUMNS = ("SITE", "KIND", "STATUS", "SCORE", "TSCORE", "PILOTS", "SLOTS", "USED", "QUEUE", "MESSAGE")
 
 
-@click.group()
+@click.group(cls=WholeHelp)
 def site() -> None:
     """Look after the places that run packages: add, test, list, hibernate, wake.
 
@@ -162,7 +163,8 @@ def probe(
 ) -> int:
     """Try whether a pilot comes up at a site: one is started there, and ends at once.
 
-    What came of it is an event, SiteProbed. One that fails puts the site to sleep; one that passes wakes it.
+    What came of it is an event, SiteProbed. One that fails puts the site to sleep; one that passes wakes it,
+    unless somebody put it to sleep by hand.
     """
     from pilotage.cli.site_probes import await_probes, position
 
@@ -179,6 +181,8 @@ def probe(
         done, refused = _asked(connection, "probe", names, message="", quiet=as_json)
         begun = [each["site"] for each in done]
         results = await_probes(connection, begun, after=before, seconds_max=seconds_max)
+        passed = [each["site"] for each in results if each["ok"]]
+        asleep = [name for name in passed if _one(connection, name)["site"]["status"] == "hibernated"]
     if as_json:
         _emit_json({"operation": "probe", "probes": results, "refused": refused})
     else:
@@ -186,6 +190,11 @@ def probe(
             word = "came up" if each["ok"] else "did not come up"
             told = f": {one_line(each['message'])}" if each["message"] else ""
             emit([f"{each['site']}: a pilot {word} after {duration(round(each['seconds'], 1))}{told}\n"])
+            if each["site"] in asleep:
+                name = one_line(each["site"])
+                emit(
+                    [f"{name} still sleeps, since somebody put it to sleep; wake it with: pilotage site wake {name}\n"]
+                )
     if refused:
         return ExitCode.BAD_INPUT
     return ExitCode.COMPLETE if all(each["ok"] for each in results) else ExitCode.FAILED

@@ -130,6 +130,8 @@ def _limits(found: Found) -> str:
 
 
 def _chosen_lines(entry: SiteEntry, found: Found) -> Iterator[str]:
+    from pilotage.model.site_entry import pilots_max_of
+
     queue = entry.queue or next(
         (f"{each.name}, as is usual" for each in found.queues if each.is_default), "as is usual"
     )
@@ -141,7 +143,7 @@ def _chosen_lines(entry: SiteEntry, found: Found) -> Iterator[str]:
         ("queue", queue),
         (
             "pilots",
-            f"at most {entry.pilots_max}, of {entry.slots} slots, {duration(entry.wall_time_seconds or 0)} each",
+            f"at most {pilots_max_of(entry)}, of {entry.slots} slots, {duration(entry.wall_time_seconds or 0)} each",
         ),
         ("python", entry.python),
         ("folder", entry.folder or "~/.pilotage-site; whether the nodes see it is found by the test"),

@@ -32,7 +32,7 @@ def test(name: str, seconds_max: float, sites: str | None, *, as_json: bool) -> 
     From the login node to an output that comes back: each hop has a line with its time. Where one fails, what the
     pilot itself wrote is shown. A service is started where none runs here.
     """
-    from pilotage.app.site_hops import HOPS, hint_for
+    from pilotage.app.site_hops import HOPS
     from pilotage.app.site_making import test_site
 
     width = max(map(text_width, HOPS.values()))
@@ -40,13 +40,14 @@ def test(name: str, seconds_max: float, sites: str | None, *, as_json: bool) -> 
     def tell(hop: Hop) -> None:
         if as_json:
             return
-        mark = "ok  " if hop.ok else "FAIL"
-        told = f"  {one_line(hop.message)}" if hop.message else ""
+        mark = "FAIL" if not hop.ok else "ok  " if hop.tried else "-   "
+        told = "not tried: " if not hop.tried else ""
+        told = f"  {told}{one_line(hop.message)}" if hop.message else ""
         emit([f"{mark}  {HOPS[hop.hop]:{width}}  {hop.seconds:7.2f} s{told}\n"])
         if not hop.ok:
             emit(f"      | {one_line(line)}\n" for line in hop.stderr.splitlines()[-WORDS_LINES_MAX:])
-            if hint := hint_for(hop.hop, hop.stderr):
-                emit([f"      → {hint}\n"])
+            if hop.hint:
+                emit([f"      → {one_line(hop.hint)}\n"])
 
     passed, hops = test_site(name, named=sites or "", seconds_max=seconds_max, tell=tell)
     if as_json:

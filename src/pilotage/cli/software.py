@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
+from pilotage.cli.groups import WholeHelp
 from pilotage.cli.output import emit
 
 
-@click.group()
+@click.group(cls=WholeHelp)
 def software() -> None:
     """Work with descriptions of software."""
 

@@ -10,6 +10,7 @@ import click
 
 from pilotage.cli.following import follow as follow_stream
 from pilotage.cli.following import json_line
+from pilotage.cli.groups import WholeHelp
 from pilotage.cli.options import QueryCommand
 from pilotage.cli.output import emit, say_to_reader
 from pilotage.cli.remote import connect, json_option, server_option
@@ -27,7 +28,7 @@ _STATES_COUNT = 9
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-@click.group()
+@click.group(cls=WholeHelp)
 def subscriptions() -> None:
     """Be told of changes: by following them, by a webhook or by mail.
 

@@ -6,12 +6,13 @@ import time
 
 import click
 
+from pilotage.cli.groups import WholeHelp
 from pilotage.cli.output import emit
 from pilotage.cli.remote import json_option
 from pilotage.model.exit_codes import ExitCode
 
 
-@click.group()
+@click.group(cls=WholeHelp)
 def tls() -> None:
     """Make the service speak TLS: an authority of its own, and a certificate."""
 

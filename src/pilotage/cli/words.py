@@ -52,6 +52,7 @@ def fields_of(data: Mapping[str, Any]) -> str:
     words = (
         f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
         for name, value in data.items()
+        if name != "learned"  # hundreds of characters that only programs read: --json has them
     )
     return one_line(" ".join(words))
 

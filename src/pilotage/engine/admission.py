@@ -8,6 +8,7 @@ from pilotage.engine.classes import asked_of
 from pilotage.engine.places import SiteState
 from pilotage.engine.selection.filters import refusals
 from pilotage.model.demand import Demand, lacking
+from pilotage.model.errors import near_name
 from pilotage.model.events import JOB_ID
 from pilotage.model.operations import Refused
 from pilotage.model.plan import JobPlan, Template
@@ -52,9 +53,11 @@ def _satisfiable(engine: Engine, template: Template, owner: str) -> Refused | No
     there = [site for site in engine.sites.values() if not site.removed]
     named = [site for site in there if template.executor in ("", site.name, site.site.kind)]
     if not named:
-        known = ", ".join(sorted(site.name for site in there))
+        names = sorted(site.name for site in there)
+        near = near_name(template.executor, names)
+        hint = f"there is: {', '.join(names)}" + (f"; did you mean {near!r}?" if near else "")
         message = f"{template.activity} asks for the site or kind of site {template.executor!r}"
-        return Refused(code="unknown-site", message=message, subject=template.executor, next_step=f"there is: {known}")
+        return Refused(code="unknown-site", message=message, subject=template.executor, next_step=hint)
     lacks = {site.name: unmet(site, template.demand) or _refused(site, template, owner) for site in named}
     if any(not each for each in lacks.values()):
         return None

@@ -15,6 +15,7 @@ from pilotage.model.demand import Capacity
 from pilotage.model.site import AMOUNT_UNKNOWN, LOCAL_DATA_HANDLING, Site, SiteMode
 
 SITES_VERSION = 1
+PILOTS_MAX = 10
 SITE_NAME_FORM = "letters, digits, '.', '_' and '-', starting with a letter, at most 60"
 
 Latitude = Annotated[float, Meta(ge=-90, le=90)]
@@ -61,7 +62,9 @@ class SiteEntry(Value, frozen=True, kw_only=True):
     scratch_bytes: Annotated[Count | None, _doc("Scratch space on a node.")] = None
     wall_time_seconds: Annotated[Seconds | None, _doc("The longest that a batch job may last; none: no limit.")] = None
     nodes_max: Annotated[Positive, _doc("The most nodes that one package may span.")] = 1
-    pilots_max: Annotated[Positive, _doc("Pilots that queue or run there at once.")] = 10
+    pilots_max: Annotated[
+        Positive | None, _doc("Pilots that queue or run there at once; none: 10, and of the kind `local` one.")
+    ] = None
     job_throttle: Annotated[
         Annotated[float, Meta(ge=0)], _doc("How many packages are tried there before it is known: see site selection.")
     ] = 2.0
@@ -87,6 +90,11 @@ class SitesFile(Value, frozen=True, kw_only=True):
     sites: Annotated[tuple[SiteEntry, ...], _doc("The sites.")] = ()
 
 
+def pilots_max_of(entry: SiteEntry) -> int:
+    """How many pilots may be at a site at once: of this computer one has all slots that were meant."""
+    return entry.pilots_max or (1 if entry.kind == "local" else PILOTS_MAX)
+
+
 def site_of(entry: SiteEntry) -> Site:
     """What the engine knows of a site."""
     return Site(
@@ -101,7 +109,7 @@ def site_of(entry: SiteEntry) -> Site:
         ),
         nodes=entry.nodes_max,
         wall_seconds=entry.wall_time_seconds or 0.0,
-        pilots_max=entry.pilots_max,
+        pilots_max=pilots_max_of(entry),
         speed=entry.speed,
         job_throttle=entry.job_throttle,
         platform=entry.platform,

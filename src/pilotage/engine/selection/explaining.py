@@ -145,7 +145,12 @@ def _score(sites: Sites, place: Place) -> StageWhy:
 
 def _room(place: Place, pool: Pool) -> StageWhy:
     room, used = place.room(pool.shape), place.used.get(pool.shape, 0)
-    return StageWhy(stage="room", code=room.rule, message=room.tell(used), passes=used < room.limit)
+    message = room.tell(used)
+    if place.canary and not place.placed:
+        message = f"it was woken: one canary may go there beside the {used} that are reserved or run"
+    elif room.rule == "pilots" and place.backlog:
+        message += f"; {place.backlog} of them are the backlog of its pilots"
+    return StageWhy(stage="room", code=room.rule, message=message, passes=used < room.limit)
 
 
 def _pick(sites: Sites, place: Place, pool: Pool) -> StageWhy:

@@ -101,6 +101,7 @@ class Record(msgspec.Struct, frozen=True):
         faults = len(reading.report.errors)
         table = self._settle(table, reading)
         values: dict[str, object] = {}
+        written: dict[str, str] = {}  # field → the key that came first
         faulty = len(reading.report.errors) > faults
         if faulty:
             reading.with_unknown_fields.add(place)
@@ -109,8 +110,9 @@ class Record(msgspec.Struct, frozen=True):
             field = fields[key.text]
             if field.name in values:
                 faulty = True
-                reading.fault("duplicate-key", key, f"{key.text!r} says again what {field.name!r} says")
+                reading.fault("duplicate-key", key, f"{key.text!r} says again what {written[field.name]!r} says")
                 continue
+            written[field.name] = key.text
             reading.marks[(*place, field.name)] = item.mark
             values[field.name] = field.kind.read(item, (*place, field.name), reading)
             if values[field.name] is MISSING:

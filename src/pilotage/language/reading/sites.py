@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -12,9 +12,10 @@ from pilotage.language.reading.document import nearest_mark
 from pilotage.language.reading.kinds import Reading, Schema, describe
 from pilotage.language.reading.records import Record
 from pilotage.language.reading.schema import record_schema
-from pilotage.language.text.tree import Listing, Report, Scalar, Table
+from pilotage.language.text.tree import Listing, Mark, Report, Scalar, Table
 from pilotage.language.text.yaml import read_tree
 from pilotage.model.definition import plain
+from pilotage.model.errors import did_you_mean
 from pilotage.model.site_entry import SITE_NAME_FORM, SITES_VERSION, SiteEntry, SitesFile
 
 LOCAL_NAME = "local"
@@ -34,10 +35,19 @@ _DEFAULTS = SiteEntry(name="", kind="")
 _SSH_FORM = "ssh://HOST, ssh://USER@HOST or ssh://USER@HOST:PORT"
 
 
-def read_sites(data: bytes, *, file: str) -> tuple[SitesFile | None, Report]:
-    """Read a file of sites; the report has every fault, and there is no answer if there is one."""
+def read_sites(
+    data: bytes, *, file: str, kinds: Callable[[], Collection[str]] | None = None
+) -> tuple[SitesFile | None, Report]:
+    """Read a file of sites; the report has every fault, and there is no answer if there is one.
+
+    `kinds` says which batch systems there are, where that is known; it is asked only about those that are not `local`.
+    """
     tree, report = read_tree(data, file=file)
     if tree is None:
+        if not data.strip():
+            report.errors[:] = []
+            hint = "add a site with: pilotage site add NAME"
+            report.error("empty-document", "the file of sites is empty", Mark(1, 1), hint=hint)
         return None, report
     reading = Reading(report, MemoryFolder({}))
     if not isinstance(tree, Table):
@@ -61,6 +71,10 @@ def read_sites(data: bytes, *, file: str) -> tuple[SitesFile | None, Report]:
             if entry.name == LOCAL_NAME and entry.pilots_max != 1 and many in reading.marks:
                 message = "this computer has one pilot, whose 'slots' say how much it runs at once"
                 report.error("misplaced-field", message, reading.marks[many])
+            if kinds is not None and entry.kind != LOCAL_NAME and entry.kind not in (known := {LOCAL_NAME, *kinds()}):
+                mark = nearest_mark(reading.marks, ("sites", position, "kind"))
+                message = f"no batch system of the kind {entry.kind!r} is known"
+                report.error("unknown-choice", message, mark, hint=did_you_mean(entry.kind, known))
             seen[entry.name] = position
     return (found if isinstance(found, SitesFile) and not report.errors else None), report
 
@@ -116,6 +130,8 @@ def _faults(entry: SiteEntry, seen: dict[str, int]) -> Iterator[tuple[str, str, 
             if getattr(entry, field) != getattr(_DEFAULTS, field):
                 yield "misplaced-field", f"the kind 'local' starts processes here, and has no use for {field!r}", field
     yield from _faults_of_texts(entry)
+    if not entry.python.strip():
+        yield "bad-text", "'python' is empty: name what starts Python there, or leave it out", "python"
     if entry.users and any(not user for user in entry.users):
         yield "bad-name", "a user without a name", "users"
 

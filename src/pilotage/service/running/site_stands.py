@@ -8,6 +8,7 @@ import msgspec
 
 from pilotage.engine.engine import Engine
 from pilotage.engine.places import SiteState
+from pilotage.engine.selection.filters import Asked
 
 CANDIDATE, SILENT, LEAVING = "candidate", "silent", "leaving"
 
@@ -64,10 +65,15 @@ def stand_of_site(engine: Engine, name: str) -> SiteStand | None:
 def _learned(engine: Engine, name: str) -> dict[str, Any]:
     """What the choice of sites has learned of one; nothing where it does not know it."""
     try:
-        why, standing = engine.selection.explain(name, now=engine.stamp), engine.selection.standing(name)
+        users = engine.selection.place(name).description.users
+        asked = Asked(owner=users[0]) if users else Asked()  # what it is to those it is for
+        why = engine.selection.explain(name, now=engine.stamp, asked=asked)
+        standing = engine.selection.standing(name)
     except KeyError:
         return {}
-    reasons = [msgspec.convert(msgspec.to_builtins(each), SiteReason) for each in why.stages if each.stage != "filter"]
+    whose = SiteReason(stage="filter", code="own-sites", message=f"it runs packages of {', '.join(users)} alone")
+    reasons = [whose] if users else []
+    reasons += [msgspec.convert(msgspec.to_builtins(each), SiteReason) for each in why.stages if each.stage != "filter"]
     waits = sorted(standing.waits)
     return {
         "status": why.status,
@@ -99,7 +105,8 @@ def _pilots(site: SiteState, closed: str) -> list[SiteReason]:
         return [SiteReason(stage="pilots", code="bound", message="each package is a batch job of its own")]
     if closed:
         return [SiteReason(stage="pilots", code="closed", message=closed, passes=False)]
-    there = len(site.pilots) + site.expected
-    most = site.site.pilots_max
-    message = f"of {most} pilots that may be there {len(site.pilots)} live and {site.expected} are on their way"
-    return [SiteReason(stage="pilots", code="wanted", message=message, passes=there < most)]
+    live, most = len(site.pilots), site.site.pilots_max
+    lives = "1 pilot lives" if live == 1 else f"{live} pilots live"
+    full = ": no further one is asked for" if live + site.expected >= most else ""
+    message = f"{lives} and {site.expected} on the way, of at most {most}{full}"
+    return [SiteReason(stage="pilots", code="wanted", message=message)]

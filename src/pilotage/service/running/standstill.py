@@ -10,10 +10,11 @@ from pilotage.engine.ending import result_of
 from pilotage.engine.engine import Engine
 from pilotage.engine.explain import explain
 from pilotage.engine.jobs import JobState
-from pilotage.engine.parts import Standing
+from pilotage.engine.parts import QueueClass, Standing
 from pilotage.engine.places import SiteState
 
 _MOVING = (Standing.DELAYED, Standing.RESERVED, Standing.LIVE)
+_NAMED_MAX = 3
 _MOVING_WHEN_HELD = (Standing.LIVE,)  # what waits for its time begins nothing then
 
 
@@ -115,9 +116,18 @@ def _waits_again(engine: Engine, job: JobState) -> str:
 
 
 def _trouble(engine: Engine, job: JobState) -> tuple[str, str]:
-    """The site that keeps pilots from starting where none lives, or where something of the job waits for one; and how."""
+    """The site that keeps pilots from starting where none lives, or where something of the job waits for one; and how.
+
+    Sites that could run nothing of what waits are nothing to the job, whatever their trouble.
+    """
+    reserved = {queue for site in engine.sites.values() for queue in site.reserved if queue.job is job}
+    waiting = [queue for queue in job.classes.values() if queue.ready or queue in reserved]
+    if asleep := _all_asleep(engine, waiting):
+        return "", asleep
     for site in engine.sites.values():
         if site.pilots or (engine.pilots and not _waits_for(job, site)):
+            continue
+        if waiting and not any(engine.openings.able(site, queue) for queue in waiting):
             continue
         if not site.answers:
             return site.name, f"site {site.name} does not answer"
@@ -126,6 +136,23 @@ def _trouble(engine: Engine, job: JobState) -> tuple[str, str]:
         if site.asleep and _waits_for(job, site):
             return "", f"site {site.name} hibernates: see pilotage site explain {site.name}"
     return "", ""
+
+
+def _all_asleep(engine: Engine, waiting: list[QueueClass]) -> str:
+    """What is told where all sites sleep that could run something which waits; empty where one of them does not."""
+    for queue in waiting:
+        able = engine.openings.possible_sites(queue) if queue.ready else []
+        told = [
+            f"{site.name} ({sleep.reason.replace('-', ' ')}: {sleep.message})"
+            for site in able
+            if (sleep := site.place.sleep) is not None
+        ]
+        if told and len(told) == len(able):
+            names = " ".join(site.name for site in able[:_NAMED_MAX])
+            more = f" and {len(told) - _NAMED_MAX} more" if len(told) > _NAMED_MAX else ""
+            listed = ", ".join(told[:_NAMED_MAX])
+            return f"all sites that could run it sleep: {listed}{more}; next: pilotage site wake {names}"
+    return ""
 
 
 def _waits_for(job: JobState, site: SiteState) -> bool:

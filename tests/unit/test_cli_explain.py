@@ -1,0 +1,38 @@
+"""What `pilotage explain` and the help of groups print: all of it, and what is alike once."""
+
+from __future__ import annotations
+
+from click.testing import CliRunner
+
+from pilotage.cli.explain import explanation_lines
+from pilotage.cli.program import main
+from pilotage.cli.remote import Place
+from pilotage.cli.words import fields_of
+from pilotage.model.explanations import Explanation, Why
+
+
+def lines(*reasons: Why) -> list[str]:
+    told = Explanation(job="j", package="1.1.1", epoch=1, standing="ready", reasons=reasons)
+    return [line.strip() for line in explanation_lines(Place("j", "1.1.1"), told)][1:]
+
+
+def unable(site: str, message: str) -> Why:
+    return Why(code="site-unable", message=message, subject=site)
+
+
+def test_sites_that_could_never_run_it_are_told_once_and_behind_the_others() -> None:
+    full = Why(code="site-full", message="nice has room for 3", subject="nice")
+    turn = Why(code="after-others", message="k goes before", subject="k")
+    alone = "it may run at nice only"
+    told = lines(unable("lyon", alone), full, unable("oslo", alone), unable("rome", "2 cores"), turn)
+    assert told == [full.message, f"lyon, oslo: {alone}", "rome: 2 cores", turn.message]
+
+
+def test_the_help_of_a_group_cuts_no_line() -> None:
+    for group in ("site", "book"):
+        shown = CliRunner().invoke(main, [group, "--help"], standalone_mode=False).output
+        assert "..." not in shown.partition("Commands:")[2]
+
+
+def test_what_was_learned_of_a_site_is_not_among_the_words_of_an_event() -> None:
+    assert fields_of({"reason": "by-hand", "learned": "{}"}) == "reason=by-hand"
