@@ -18,7 +18,8 @@ import pytest
 from pilotage.adapters.stores.folder import FolderStore
 from pilotage.adapters.work_index import SqliteWorkIndex
 from pilotage.model.exchange import AttemptRef, Exchange
-from pilotage.model.work import AgentHears, AgentSays
+from pilotage.model.work import AgentHears, AgentSays, LogText
+from pilotage.ports import StoreError
 from pilotage.service.access import EXCHANGE, READ, Principal, local_principal
 from pilotage.service.http.agents import PIECE_BYTES, range_of
 from pilotage.service.http.door import make_door
@@ -201,6 +202,16 @@ def test_numbers_that_no_book_can_keep_are_refused(door: Door, said: dict[str, A
     body["logs"] = said.get("logs", [])
     assert error_of(door.ask("POST", "/agent/exchange", msgspec.json.encode(body))) == (400, "malformed")
     assert door.jobs.heard == []
+
+
+def test_a_log_of_no_package_does_not_lose_the_others(tmp_path: Path) -> None:
+    index = SqliteWorkIndex(tmp_path)
+    logs = [LogText(ref=AttemptRef("j", package, 1), stream="stdout", head=package) for package in ("x", "1.1.1")]
+    index.put_logs(logs)
+    assert index.logs("j", "1.1.1") == logs[1:]
+    with pytest.raises(StoreError):
+        index.put_logs([LogText(ref=AttemptRef("j", "1.1.1", 2**63), stream="stdout", head="")])
+    index.close()
 
 
 def test_a_service_whose_engine_has_ended_is_not_well(door: Door) -> None:
