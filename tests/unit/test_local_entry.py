@@ -10,7 +10,7 @@ import pytest
 from pilotage.adapters.sites.local import LocalSite
 from pilotage.app.serving import local_site, this_computer
 from pilotage.app.simulating import sites_to_simulate
-from pilotage.model.site_entry import SiteEntry, site_of
+from pilotage.model.site_entry import SiteEntry, pilots_max_of, site_of
 
 ENTRY = SiteEntry(
     name="local",
@@ -71,4 +71,5 @@ def test_it_is_simulated_with_one_pilot_as_it_runs(tmp_path: Path, monkeypatch: 
     (tmp_path / "sites.yaml").write_text(
         "pilotage: 1\nsites:\n  - {name: local, kind: local, slots: 2}\n  - {name: annex, kind: local}\n"
     )
-    assert [each.pilots_max for each in sites_to_simulate(named="")] == [1, 10]
+    entries = sites_to_simulate(named="").entries
+    assert [pilots_max_of(each) for each in entries] == [1, 1]

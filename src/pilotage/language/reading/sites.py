@@ -68,7 +68,7 @@ def read_sites(
             for code, message, field in _faults(entry, seen):
                 report.error(code, message, nearest_mark(reading.marks, ("sites", position, field)))
             many = ("sites", position, "pilots_max")
-            if entry.name == LOCAL_NAME and entry.pilots_max != 1 and many in reading.marks:
+            if entry.name == LOCAL_NAME and entry.pilots_max not in (None, 1) and many in reading.marks:
                 message = "this computer has one pilot, whose 'slots' say how much it runs at once"
                 report.error("misplaced-field", message, reading.marks[many])
             if kinds is not None and entry.kind != LOCAL_NAME and entry.kind not in (known := {LOCAL_NAME, *kinds()}):
@@ -130,8 +130,6 @@ def _faults(entry: SiteEntry, seen: dict[str, int]) -> Iterator[tuple[str, str, 
             if getattr(entry, field) != getattr(_DEFAULTS, field):
                 yield "misplaced-field", f"the kind 'local' starts processes here, and has no use for {field!r}", field
     yield from _faults_of_texts(entry)
-    if not entry.python.strip():
-        yield "bad-text", "'python' is empty: name what starts Python there, or leave it out", "python"
     if entry.users and any(not user for user in entry.users):
         yield "bad-name", "a user without a name", "users"
 
@@ -141,6 +139,8 @@ def _faults_of_texts(entry: SiteEntry) -> Iterator[tuple[str, str, str]]:
     for field in _TEXTS:
         if _has_control(getattr(entry, field)):
             yield "bad-text", f"{field!r} cannot hold a control character", field
+    if not entry.python.strip():
+        yield "bad-text", "'python' is empty: name what starts Python there, or leave it out", "python"
     if any(map(_has_control, entry.directives)):
         yield "bad-text", "each of 'directives' is one line, without a control character", "directives"
     if entry.folder.startswith("~") and entry.folder != "~" and not entry.folder.startswith("~/"):
