@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pilotage.engine import dispatch, restore
+from pilotage.engine import dispatch, fits, restore
 from pilotage.engine.parts import QueueClass
 from pilotage.engine.places import PilotState
 from pilotage.engine.selection import filters
@@ -29,7 +29,7 @@ def a_site_has_room_for_one_more(patch: Patch) -> None:
 @mutant(first_seed=11, by="rooms")
 def a_pilot_is_given_what_it_has_no_time_for(patch: Patch) -> None:
     """Nobody asks how long a pilot will last."""
-    graft(patch, dispatch.lasts, lambda pilot, queue, now: True)
+    graft(patch, fits.suffices, lambda seconds, pilot, queue: True)
 
 
 @mutant(first_seed=11, by="waiting")
@@ -41,7 +41,7 @@ def a_reservation_is_never_given_back(patch: Patch) -> None:
 @mutant(first_seed=1, by="rooms")
 def a_pilot_is_given_one_too_many(patch: Patch) -> None:
     """Off by one: the backlog takes one more than it says."""
-    taken = dispatch.takes
+    taken = fits.takes
 
     def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
         if taken(pilot, queue, now):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pilotage.engine.admission import unmet
 from pilotage.engine.behaviour import drain, submitting, watch_queue
 from pilotage.engine.classes import queue_of
-from pilotage.engine.fairness_work import usual_seconds
+from pilotage.engine.fits import could_take, lasts, remaining, takes
 from pilotage.engine.jobs import JobState
 from pilotage.engine.parts import AttemptState, QueueClass, Reservations, Standing
 from pilotage.engine.places import PilotState, SiteState
@@ -23,7 +23,7 @@ from pilotage.engine.races import end_race
 from pilotage.engine.readiness import move, reserve
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
-from pilotage.model.demand import Demand, slots_for
+from pilotage.model.demand import Demand
 from pilotage.model.effects import SubmitAttempt
 
 if TYPE_CHECKING:
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 Level = TypeVar("Level", int, tuple[int, int, int])
 
-AHEAD_SECONDS = 0.5
-"""What waits in the backlog of a pilot waits for no longer than this, as far as anybody knows how long packages take."""
-_UNKNOWN_MAX = 8  # so many may wait there of a kind of which none is done yet
 _FETCH_SECONDS = 1.0  # so often at most a site whose pilots are idle looks for what is reserved elsewhere
 _READY = Standing.READY  # an attribute of a class is slow to look up
 
@@ -289,60 +286,6 @@ def leave_if_full(site: SiteState, pilot: PilotState) -> None:
         site.waiting.pop(pilot.name, None)
 
 
-def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
-    """Whether a pilot can take one more of a class: beside what it runs, or into its backlog, and long enough."""
-    if pilot.leaving or pilot.suspect or pilot.draining:
-        return False
-    demand, ends_at = queue.demand, pilot.ends_at
-    if pilot.fits(demand):
-        return ends_at is None or _suffices(ends_at - now, pilot, queue)
-    if not pilot.backlog or not (slots := slots_for(demand, pilot.capacity)):
-        return False
-    most, usual = pilot.backlog, usual_seconds(queue)
-    # It asks by what it ran lately, which may have been shorter.
-    if usual > AHEAD_SECONDS:
-        most = min(most, int(slots * AHEAD_SECONDS / usual))
-    elif not usual:
-        most = min(most, max(_UNKNOWN_MAX, 2 * slots))
-    if pilot.in_backlog() >= most:
-        return False
-    return ends_at is None or _suffices(_left(pilot, demand, ends_at - now), pilot, queue)
-
-
-def remaining(engine: Engine, site: SiteState, pilot: PilotState | None, demand: Demand) -> float | None:
-    """How long an attempt can last: as long as its pilot when it begins, or as any batch job of its site."""
-    if pilot is None:
-        return site.site.wall_seconds or None
-    return None if pilot.ends_at is None else _left(pilot, demand, max(0.0, pilot.ends_at - engine.now))
-
-
-def _left(pilot: PilotState, demand: Demand, seconds: float) -> float:
-    """What is left of so many seconds of a pilot for one more attempt, if those that it waits for take as long as it may."""
-    if pilot.fits(demand):
-        return seconds
-    return seconds / (1.0 + (pilot.in_backlog() + 1) / max(1, slots_for(demand, pilot.capacity)))
-
-
-def lasts(pilot: PilotState, queue: QueueClass, now: float) -> bool:
-    """Whether a pilot that does nothing else has the time that a class needs."""
-    return pilot.ends_at is None or _suffices(pilot.ends_at - now, pilot, queue)
-
-
-def _suffices(seconds: float, pilot: PilotState, queue: QueueClass) -> bool:
-    if seconds < queue.demand.wall_seconds or seconds <= queue.more_wall_than:
-        return False
-    return not queue.run_seconds or seconds >= expected_seconds(pilot.site, queue)
-
-
-def expected_seconds(site: SiteState, queue: QueueClass) -> float:
-    """How long packages of a class are expected to take at a site; 0 where nobody knows, or no pilot there lasts so long."""
-    if not queue.run_seconds:
-        return 0.0
-    seconds = queue.run_seconds / site.site.speed
-    longest = site.site.package_seconds_max
-    return seconds if not longest or seconds <= longest else 0.0
-
-
 def create(
     engine: Engine, job: JobState, number: int, demand: Demand, site: SiteState, *, pilot: PilotState | None
 ) -> None:
@@ -385,15 +328,6 @@ def submit(engine: Engine, attempt: AttemptState) -> None:
     engine.effects.append(SubmitAttempt(site=site.name, key=key, ref=attempt.ref, demand=attempt.demand))
     submitting(engine, site, attempt)
     engine.timers.at(engine.now + engine.settings.submit_again_seconds, Due.REQUEST, key)
-
-
-def could_take(site: SiteState, queue: QueueClass, now: float) -> bool:
-    """Whether any live pilot of a site could run a class when it is free: large enough, and for long enough."""
-    if not site.slots[queue.shape]:
-        return False
-    if not queue.more_wall_than and not queue.demand.wall_seconds and not queue.run_seconds:
-        return True
-    return any(lasts(pilot, queue, now) and slots_for(queue.demand, pilot.capacity) for pilot in site.pilots.values())
 
 
 def release_unfit(engine: Engine, site: SiteState) -> None:

@@ -385,8 +385,7 @@ class Runner:
 
     def expansion(self, job: str) -> Expansion | None:
         """A job as it is laid out now."""
-        at_work = self._jobs.get(job)
-        return at_work.expansion if at_work is not None else None
+        return at_work.expansion if (at_work := self._jobs.get(job)) is not None else None
 
     def has_grown(self, job: str, stage: int, expanded: Expanded) -> None:
         """A job as it will be laid out, should the core take it."""
@@ -396,7 +395,6 @@ class Runner:
         self, job: str, expansion: Expansion, *, granted: Mapping[int, Manifest], numbers: range
     ) -> Sequence[Found]:
         """What of a stage that was laid out just now need not be run."""
-        at_work = self._jobs.get(job)
-        if at_work is None or at_work.origin.fresh:
+        if (at_work := self._jobs.get(job)) is None or at_work.origin.fresh:
             return ()
         return adopt(expansion, at_work.origin, store=self._store, index=self._index, granted=granted, numbers=numbers)

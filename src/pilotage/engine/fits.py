@@ -1,0 +1,81 @@
+"""What fits into a pilot: beside what it runs, into its backlog, and into the time that it has left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pilotage.engine.fairness_work import usual_seconds
+from pilotage.engine.parts import QueueClass
+from pilotage.engine.places import PilotState, SiteState
+from pilotage.model.demand import Demand, slots_for
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+AHEAD_SECONDS = 0.5
+"""What waits in the backlog of a pilot waits for no longer than this, as far as anybody knows how long packages take."""
+_UNKNOWN_MAX = 8  # so many may wait there of a kind of which none is done yet
+
+
+def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
+    """Whether a pilot can take one more of a class: beside what it runs, or into its backlog, and long enough."""
+    if pilot.leaving or pilot.suspect or pilot.draining:
+        return False
+    demand, ends_at = queue.demand, pilot.ends_at
+    if pilot.fits(demand):
+        return ends_at is None or suffices(ends_at - now, pilot, queue)
+    if not pilot.backlog or not (slots := slots_for(demand, pilot.capacity)):
+        return False
+    most, usual = pilot.backlog, usual_seconds(queue)
+    # It asks by what it ran lately, which may have been shorter.
+    if usual > AHEAD_SECONDS:
+        most = min(most, int(slots * AHEAD_SECONDS / usual))
+    elif not usual:
+        most = min(most, max(_UNKNOWN_MAX, 2 * slots))
+    if pilot.in_backlog() >= most:
+        return False
+    return ends_at is None or suffices(_left(pilot, demand, ends_at - now), pilot, queue)
+
+
+def remaining(engine: Engine, site: SiteState, pilot: PilotState | None, demand: Demand) -> float | None:
+    """How long an attempt can last: as long as its pilot when it begins, or as any batch job of its site."""
+    if pilot is None:
+        return site.site.wall_seconds or None
+    return None if pilot.ends_at is None else _left(pilot, demand, max(0.0, pilot.ends_at - engine.now))
+
+
+def _left(pilot: PilotState, demand: Demand, seconds: float) -> float:
+    """What is left of so many seconds of a pilot for one more attempt, if those that it waits for take as long as it may."""
+    if pilot.fits(demand):
+        return seconds
+    return seconds / (1.0 + (pilot.in_backlog() + 1) / max(1, slots_for(demand, pilot.capacity)))
+
+
+def lasts(pilot: PilotState, queue: QueueClass, now: float) -> bool:
+    """Whether a pilot that does nothing else has the time that a class needs."""
+    return pilot.ends_at is None or suffices(pilot.ends_at - now, pilot, queue)
+
+
+def suffices(seconds: float, pilot: PilotState, queue: QueueClass) -> bool:
+    """Whether so much time of a pilot is enough for one of a class."""
+    if seconds < queue.demand.wall_seconds or seconds <= queue.more_wall_than:
+        return False
+    return not queue.run_seconds or seconds >= expected_seconds(pilot.site, queue)
+
+
+def expected_seconds(site: SiteState, queue: QueueClass) -> float:
+    """How long packages of a class are expected to take at a site; 0 where nobody knows, or no pilot there lasts so long."""
+    if not queue.run_seconds:
+        return 0.0
+    seconds = queue.run_seconds / site.site.speed
+    longest = site.site.package_seconds_max
+    return seconds if not longest or seconds <= longest else 0.0
+
+
+def could_take(site: SiteState, queue: QueueClass, now: float) -> bool:
+    """Whether any live pilot of a site could run a class when it is free: large enough, and for long enough."""
+    if not site.slots[queue.shape]:
+        return False
+    if not queue.more_wall_than and not queue.demand.wall_seconds and not queue.run_seconds:
+        return True
+    return any(lasts(pilot, queue, now) and slots_for(queue.demand, pilot.capacity) for pilot in site.pilots.values())
