@@ -150,7 +150,7 @@ def two_attempts_of_one_epoch_are_granted(patch: Patch) -> None:
     graft(patch, granted, grant)
 
 
-@mutant(first_seed=77, by="restoring aborts")
+@mutant(first_seed=4, by="restoring aborts")
 def a_duplicate_counts_twice(patch: Patch) -> None:
     """An end that is told again is one more failure."""
     folded = on_attempts.on_attempt_finished
