@@ -32,10 +32,11 @@ def a_pilot_is_given_what_it_has_no_time_for(patch: Patch) -> None:
     graft(patch, fits.suffices, lambda seconds, pilot, queue: True)
 
 
-@mutant(first_seed=11, by="waiting")
+@mutant(first_seed=2, by="waiting")
 def a_reservation_is_never_given_back(patch: Patch) -> None:
     """What was reserved where no pilot can run it waits there for one that can."""
     graft(patch, dispatch.release_unfit, lambda engine, site: None)
+    graft(patch, dispatch._fetch, lambda engine, site: None)
 
 
 @mutant(first_seed=1, by="rooms")
