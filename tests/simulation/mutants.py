@@ -105,6 +105,8 @@ def whoever_serves_a_bound_attempt_gets_it(patch: Patch) -> None:
         if found is not None and not found.lost and found.pilot != pilot.name:
             if found.pilot in engine.pilots:
                 engine.pilots[found.pilot].give_back(ref)
+            if found.leased:
+                found.site.place.ends.left(found.began_at)
             found.leased, found.pilot = False, ""
             started = payloads.AttemptStarted(pilot=pilot.name, node=node or None)
             job = engine.jobs[ref.job]
