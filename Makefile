@@ -10,7 +10,8 @@ VENV := .venv
 RUNTIME := $(VENV)/.installed-runtime
 DEVELOPMENT := $(VENV)/.installed-development
 PYTHON ?=
-WORKERS ?= auto
+# One more than there are cores: many tests wait for other programs.
+WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
 SEEDS ?= 500
 SOAK_SEEDS ?= 10000
 SOAK_FUZZES ?= 20
