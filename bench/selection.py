@@ -35,7 +35,7 @@ SETUPS: tuple[tuple[str, SiteMode, tuple[str, ...]], ...] = (
     ("lines", "pilots", EVERY),
     ("lines", "bound", EVERY[:2]),
 )
-"""Each job with a mode, and the worlds for it: all of them where there is most to choose, a few to see what else matters."""
+"""Each job with a mode, and the worlds for it: all where there is most to choose; of the others a few, because each cell takes long."""
 SITES = ("one", "two", "three", "four", "five")
 SLOTS, PILOTS = 2, 5  # ten packages at once at each site
 PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "site-selection.md"
