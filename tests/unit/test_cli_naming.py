@@ -70,6 +70,20 @@ def test_without_a_name_it_is_the_last_job_that_is_not_over(canned: CannedServer
     assert run("status").stdout.startswith(f"{OLD}: RUNNING")
 
 
+def test_without_a_name_a_job_of_which_nothing_is_kept_is_passed_over(canned: CannedServer) -> None:
+    knows(canned, {OLD: "DONE"})
+    kept = canned.responders["/v1/jobs"]
+    gone = job_view(id=NEW, name="site-test", state="CLEARED", submitted_at=9.0, place="purged")
+
+    def page(asked: Asked) -> Answer:
+        body = kept(asked).body
+        assert isinstance(body, dict)
+        return Answer(body | {"jobs": [*body["jobs"], gone]})
+
+    canned.responders["/v1/jobs"] = page
+    assert run("status").stdout.startswith(f"{OLD}: DONE")
+
+
 def test_an_id_is_taken_before_a_name_and_costs_no_search(canned: CannedServer) -> None:
     knows(canned, {"sweep": "DONE", NEW: "DONE"})
     assert run("status", "sweep").stdout.startswith("sweep: DONE")

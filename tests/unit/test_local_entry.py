@@ -36,7 +36,8 @@ def test_all_that_is_written_of_it_reaches_the_engine_and_what_is_not_is_measure
     expected = msgspec.structs.replace(site_of(ENTRY), capacity=measured.capacity, pilots_max=1)
     scratch = {"scratch_bytes": measured.capacity.scratch_bytes}  # what is free changes between two looks
     assert msgspec.structs.replace(placed.site.capacity, **scratch) == measured.capacity
-    assert msgspec.structs.replace(placed.site, capacity=measured.capacity) == expected
+    assert placed.site.scratch_bytes == placed.site.capacity.scratch_bytes  # what a package brings must go in there too
+    assert msgspec.structs.replace(placed.site, capacity=measured.capacity, scratch_bytes=None) == expected
     assert placed.entry == ENTRY
 
 

@@ -131,7 +131,9 @@ def this_computer(entry: SiteEntry | None, *, folder: Path, slots: int | None, i
         said = {"memory_bytes": entry.memory_bytes, "gpus": entry.gpus or None, "scratch_bytes": entry.scratch_bytes}
         known = {name: value for name, value in said.items() if value is not None}
         capacity = msgspec.structs.replace(site.capacity, **known)
-        site = msgspec.structs.replace(site_of(entry), capacity=capacity, pilots_max=1)
+        site = msgspec.structs.replace(
+            site_of(entry), capacity=capacity, pilots_max=1, scratch_bytes=capacity.scratch_bytes
+        )
         if entry.idle_seconds != type(entry)(name="", kind="").idle_seconds:
             idle_seconds = entry.idle_seconds
     return Placed(site=site, entry=entry, make=partial(_local_access, site, folder, idle_seconds))
@@ -199,8 +201,15 @@ def engine_settings(settings: Settings) -> EngineSettings:
 
 def local_site(slots: int, folder: Path) -> Site:
     """The computer that we are on as a site, with so many slots, all of its memory, and the room where it keeps its state."""
-    capacity = Capacity(cores_hundredths=100 * slots, memory_bytes=memory_here(), scratch_bytes=scratch_here(folder))
-    return Site(name=LOCAL, kind="local", capacity=capacity, pilots_max=1, data_handling=LOCAL_DATA_HANDLING)
+    scratch = scratch_here(folder)
+    return Site(
+        name=LOCAL,
+        kind="local",
+        capacity=Capacity(cores_hundredths=100 * slots, memory_bytes=memory_here(), scratch_bytes=scratch),
+        pilots_max=1,
+        data_handling=LOCAL_DATA_HANDLING,
+        scratch_bytes=scratch,
+    )
 
 
 def cores_here() -> int:

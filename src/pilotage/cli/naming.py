@@ -86,8 +86,7 @@ def last_job(connection: Server) -> str:
     from pilotage.model.errors import PilotageError
 
     for query in (UNFINISHED, "all"):
-        found = _jobs(connection, query)
-        if found:
+        if found := _kept(_jobs(connection, query)):
             return _newest(found)
     raise PilotageError("there is no job yet", next_step="run one: pilotage run")
 
@@ -106,7 +105,12 @@ def _unknown(connection: Server, word: str) -> ServerRefused | None:
 
 def _called(connection: Server, name: str) -> list[dict[str, Any]]:
     found = _jobs(connection, f"name={json.dumps(name, ensure_ascii=False)}")
-    return [job for job in found if job["place"] != "purged"] or found
+    return _kept(found) or found
+
+
+def _kept(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without those of which nothing is kept any more."""
+    return [job for job in jobs if job["place"] != "purged"]
 
 
 def _jobs(connection: Server, query: str) -> list[dict[str, Any]]:

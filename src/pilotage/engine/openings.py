@@ -107,10 +107,8 @@ class Openings:
             slots = slots_for(demand, pilot.capacity)
             if slots:
                 site.slots[shape] += sign * slots
-        if sign > 0 and site.unfit:
-            for queue in site.unfit:
-                queue.unfit.discard(site.index)
-            site.unfit.clear()
+        if sign > 0:
+            self.reopen(site)
         self.tell_all(site)
 
     def backlog_changed(self, site: SiteState, by: int) -> None:
@@ -120,9 +118,15 @@ class Openings:
             self.tell_all(site)
 
     def close(self, site: SiteState, queue: QueueClass) -> None:
-        """Nothing more of a class is reserved there until another pilot comes."""
+        """Nothing more of a class is reserved there until another pilot comes, or the site falls asleep."""
         site.unfit[queue] = None
         queue.unfit.add(site.index)
+
+    def reopen(self, site: SiteState) -> None:
+        """Whatever was reserved there in vain may be again."""
+        for queue in site.unfit:
+            queue.unfit.discard(site.index)
+        site.unfit.clear()
 
     def free(self, site: SiteState, shape: int) -> None:
         """One less."""

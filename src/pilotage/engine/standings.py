@@ -39,6 +39,8 @@ def _carry_out(engine: Engine, site: SiteState, change: Change) -> None:
             engine.write(slept, site=site.name)
             if site.asleep:
                 release_site(engine, site)
+                # No pilot may ever come that would do it: it must be possible to wake the site for who waits.
+                engine.openings.reopen(site)
         case Woken():
             if change.rule in ("by-hand", "probe-passed"):
                 site.dead_starts, site.quiet_until = 0, 0.0
