@@ -134,7 +134,7 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
                 continue
             watch_queue(engine, row.pilot, row.requested_at)
             if is_probe(row.pilot, site=site.name):
-                left = row.requested_at + engine.settings.probe_seconds - engine.stamp
+                left = row.requested_at + engine.settings.probe_timeout_seconds - engine.stamp
                 engine.timers.at(engine.now + max(0.0, left), Due.PROBE, row.pilot)
             if not request.native_id:
                 submit_pilot(engine, site, row.pilot)
