@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 
 Level = TypeVar("Level", int, tuple[int, int, int])
+Full = tuple[int, str, float]
+"""A shape, whose, and how long it is expected to take: of these an ordinary class found no room."""
 
 _FETCH_SECONDS = 1.0  # so often at most a site whose pilots are idle looks for what is reserved elsewhere
 _READY = Standing.READY  # an attribute of a class is slow to look up
@@ -54,7 +56,8 @@ def bind(engine: Engine) -> None:
         while queue.ready and may_start(engine, queue):
             site = first(queue) or displace(engine, queue)
             if site is None:
-                _no_site(engine, queue)
+                if _no_site(engine, queue):
+                    continue
                 break
             number = _take(engine, queue)
             if number is None:
@@ -71,7 +74,7 @@ def _bind_fairly(engine: Engine, queues: list[QueueClass]) -> None:
         waiting.setdefault(queue.job, []).append(queue)
     turns = [(key, job) for job, key in fairness.keys(waiting).items()]  # no two keys are alike
     heapq.heapify(turns)
-    full: set[tuple[int, str]] = set()  # shapes, and whose, of which an ordinary class found no room
+    full: set[Full] = set()
     private = any(site.site.users for site in engine.sites.values())
     while turns:
         key, job = turns[0]
@@ -91,19 +94,20 @@ def _bind_fairly(engine: Engine, queues: list[QueueClass]) -> None:
             heapq.heappop(turns)
 
 
-def _bind_one(engine: Engine, queue: QueueClass, owner: str, full: set[tuple[int, str]]) -> bool:
+def _bind_one(engine: Engine, queue: QueueClass, owner: str, full: set[Full]) -> bool:
     """Reserve the next package of a class; whether that could be done."""
     if not queue.ready or not may_start(engine, queue):
         return False
     plain = queue.ordinary and not queue.prefer
-    asked = (queue.shape, owner)
+    asked = (queue.shape, owner, queue.asked.run_seconds)
     known = plain and asked in full
     site = None if known else engine.openings.first(queue)
     if site is None:
         site = displace(engine, queue)
     if site is None:
         if not known:
-            _no_site(engine, queue)
+            if _no_site(engine, queue):
+                return _bind_one(engine, queue, owner, full)
             if plain and queue.ready:  # else it was given up
                 full.add(asked)
         return False
@@ -114,11 +118,15 @@ def _bind_one(engine: Engine, queue: QueueClass, owner: str, full: set[tuple[int
     return True
 
 
-def _no_site(engine: Engine, queue: QueueClass) -> None:
+def _no_site(engine: Engine, queue: QueueClass) -> bool:
+    """What becomes of a class for which no site was found; whether to look again at once."""
     if engine.openings.is_impossible(queue):
+        if engine.openings.forget_estimate(queue):
+            return True
         _give_up(engine, queue)
     elif not queue.ordinary:
         engine.openings.stick(queue)
+    return False
 
 
 def _give_up(engine: Engine, queue: QueueClass) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pilotage.engine.fairness_work import usual_seconds
 from pilotage.engine.parts import QueueClass
 from pilotage.engine.places import PilotState, SiteState
+from pilotage.engine.selection.filters import estimated_seconds
 from pilotage.model.demand import Demand, slots_for
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def expected_seconds(site: SiteState, queue: QueueClass) -> float:
     """How long packages of a class are expected to take at a site; 0 where nobody knows, or no pilot there lasts so long."""
     if not queue.run_seconds:
         return 0.0
-    seconds = queue.run_seconds / site.site.speed
+    wall_seconds = queue.demand.wall_seconds
+    seconds = estimated_seconds(site.site, run_seconds=queue.run_seconds, wall_seconds=wall_seconds)
     longest = site.site.package_seconds_max
     return seconds if not longest or seconds <= longest else 0.0
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from pilotage.engine.parts import QueueClass
 from pilotage.engine.places import PilotState, SiteState
 from pilotage.engine.selection.filters import Asked, allows
@@ -231,6 +233,17 @@ class Openings:
         """Whether none of the sites there are could ever run a class."""
         _, candidates, hibernated, overloaded = self.pool(queue).counts
         return not (candidates or hibernated or overloaded) and bool(self._by_index)
+
+    def forget_estimate(self, queue: QueueClass) -> bool:
+        """Ask no more that a site lasts as long as a class is expected to take; whether that was asked.
+
+        An estimate says which of several sites would do. Where none of them lasts so long it may be wrong, and is tried.
+        """
+        if not queue.asked.run_seconds:
+            return False
+        self.leave_pool(queue)
+        queue.asked = msgspec.structs.replace(queue.asked, run_seconds=0.0)
+        return True
 
     def open_sites(self, queue: QueueClass) -> list[SiteState]:
         """The sites where a class may be reserved as things stand, those it avoids only where there are no others."""

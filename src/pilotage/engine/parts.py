@@ -219,7 +219,8 @@ class QueueClass:
         self.run_seconds = run_seconds
         self.kind = kind  # the template of the first of them
         self.asked = asked  # of a site
-        self.narrow = asked != Asked(demand=demand, owner=asked.owner) or demand.nodes > 1  # not every site will do
+        plain = Asked(demand=demand, owner=asked.owner, run_seconds=asked.run_seconds)
+        self.narrow = asked != plain or demand.nodes > 1  # not every site will do
         self.activity = activity  # of one of them
         self.pool: Pool | None = None  # the sites for what is asked, once somebody asked
         self.category = category

@@ -64,6 +64,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     platform: str = ""
     job_type: str = "normal"
     more_wall_than: float = 0.0  # seconds; it was cut off after so many
+    run_seconds: float = 0.0  # estimated, on the standard platform
     work_bytes: int = 0
     input_bytes: int = 0
     output_bytes: int = 0
@@ -120,8 +121,14 @@ def _amount(name: str, value: int) -> str:
     return f"{value / 100:g}" if name == "cores_hundredths" else f"{value:,}"
 
 
+def estimated_seconds(site: Site, *, run_seconds: float, wall_seconds: float) -> float:
+    """How long a package is expected to take at a site; 0: nobody knows. It is ended at its own wall time."""
+    seconds = run_seconds / site.speed
+    return min(seconds, wall_seconds) if wall_seconds else seconds
+
+
 def wall_time(site: SiteDescription, asked: Asked) -> str:
-    """It needs so much time, or more than it had when it was cut off."""
+    """It needs so much time, is expected to, or needs more than it had when it was cut off."""
     if not site.site.wall_seconds:
         return ""
     longest = site.site.package_seconds_max
@@ -129,6 +136,11 @@ def wall_time(site: SiteDescription, asked: Asked) -> str:
         return f"it asks for {asked.demand.wall_seconds:.0f} s and {site.name} gives {longest:.0f} s"
     if asked.more_wall_than and longest <= asked.more_wall_than:
         return f"it was cut off after {asked.more_wall_than:.0f} s, and {site.name} gives no more"
+    wall_seconds, speed = asked.demand.wall_seconds, site.site.speed
+    expected = estimated_seconds(site.site, run_seconds=asked.run_seconds, wall_seconds=wall_seconds)
+    if expected > longest:
+        there = f"{expected:.0f} s at {site.name}, of speed {speed:g}" if speed != 1.0 else f"{expected:.0f} s"
+        return f"it is expected to take {there}, and {site.name} gives {longest:.0f} s"
     return ""
 
 
