@@ -120,6 +120,7 @@ def this_computer(entry: SiteEntry | None, *, folder: Path, slots: int | None, i
 
     All else is as its entry says, and as it is here where that says nothing; it has one pilot, whatever the entry says.
     """
+    from pilotage.app.site_reading import with_own_name
     from pilotage.model.site_entry import site_of
     from pilotage.service.running.site_keeping import Placed
 
@@ -134,6 +135,7 @@ def this_computer(entry: SiteEntry | None, *, folder: Path, slots: int | None, i
         site = msgspec.structs.replace(site_of(entry), capacity=capacity, pilots_max=1)
         if entry.idle_seconds != type(entry)(name="", kind="").idle_seconds:
             idle_seconds = entry.idle_seconds
+    site = with_own_name(site)
     return Placed(site=site, entry=entry, make=partial(_local_access, site, folder, idle_seconds))
 
 

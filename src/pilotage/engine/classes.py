@@ -80,7 +80,6 @@ def asked_of(
     return Asked(
         demand=demand,
         executor=about.executor,
-        node_restriction=about.node_restriction,
         platform=about.platform,
         job_type=about.job_type,
         more_wall_than=more_wall_than,
@@ -114,7 +113,6 @@ def _class(
         about.run_seconds,
         about.executor,
         about.category,
-        about.node_restriction,
         about.platform,
         about.job_type,
         about.data_handling,

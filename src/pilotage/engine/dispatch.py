@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pilotage.engine.admission import unmet
 from pilotage.engine.behaviour import drain, submitting, watch_queue
 from pilotage.engine.classes import queue_of
-from pilotage.engine.fits import could_take, lasts, remaining, takes
+from pilotage.engine.fits import could_take, is_bound, lasts, remaining, takes
 from pilotage.engine.jobs import JobState
 from pilotage.engine.parts import AttemptState, QueueClass, Reservations, Standing
 from pilotage.engine.places import PilotState, SiteState
@@ -169,7 +169,7 @@ def _bind(engine: Engine, queue: QueueClass, number: int, site: SiteState) -> No
     job = queue.job
     if job.share is not None:
         job.share.waiting_since = engine.now
-    if site.site.mode == "bound" or queue.demand.nodes > 1:
+    if is_bound(site, queue):
         create(engine, job, number, queue.demand, site, pilot=None)
         return
     if not site.reserved:
@@ -348,7 +348,8 @@ def release_unfit(engine: Engine, site: SiteState) -> None:
         if engine.now < oldest + engine.settings.unfit_seconds:
             again = min(again, oldest + engine.settings.unfit_seconds)
             continue
-        engine.openings.close(site, queue)
+        if not is_bound(site, queue):
+            engine.openings.close(site, queue)
         for number in list(numbers):
             move(engine, queue.job, number, Standing.READY)
     if again < math.inf:

@@ -14,7 +14,7 @@ from pilotage.engine.leaving import standing_of
 from pilotage.engine.parts import STANDINGS, AttemptState, PackageWork, QueueClass, Standing
 from pilotage.engine.places import SiteState
 from pilotage.engine.readiness import lacked_input, may_act
-from pilotage.engine.selection.filters import refusals
+from pilotage.engine.selection.filters import refusals, told_names
 from pilotage.model.explanations import Explanation, Why
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _at_site(engine: Engine, queue: QueueClass, site: SiteState) -> Why:
     if name in queue.avoid and site not in engine.openings.open_sites(queue):
         return Why(code="site-avoided", message=f"it failed or runs at {name}, and there are other sites", subject=name)
     if site.index in queue.unfit:
-        message = f"{name} had no slot that fits for {engine.settings.unfit_seconds:.0f} s"
+        message = f"{name} had no {_slot(queue)} for {engine.settings.unfit_seconds:.0f} s"
         return Why(code="site-closed", message=message, subject=name)
     if not engine.openings.has_room(site, shape):
         used, room = site.used[shape], site.place.room(shape)
@@ -179,10 +179,21 @@ def _reserved(engine: Engine, job: JobState, number: int, facts: PackageFacts | 
     slots = site.slots[queue.shape]
     if not slots:
         message = f"no pilot at {site.name} could run it; {site.expected} are on their way"
+        if queue.demand.node_restriction:
+            message = (
+                f"{site.name} has no {_slot(queue)}; {len(site.pilots)} run elsewhere, {site.expected} are on their way"
+            )
         yield Why(code="no-slot", message=message, subject=site.name, count=site.expected)
     else:
         yield Why(code="no-slot", message=f"the {slots} slots at {site.name} are taken", subject=site.name, count=slots)
     yield from _turn(engine, job)
+
+
+def _slot(queue: QueueClass) -> str:
+    """What a site must have for a class, in words."""
+    if names := queue.demand.node_restriction:
+        return f"pilot on {told_names(names)}, where alone it may run"
+    return "slot that fits"
 
 
 def _live(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:

@@ -20,7 +20,7 @@ _UNKNOWN_MAX = 8  # so many may wait there of a kind of which none is done yet
 
 def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
     """Whether a pilot can take one more of a class: beside what it runs, or into its backlog, and long enough."""
-    if pilot.leaving or pilot.suspect or pilot.draining:
+    if pilot.leaving or pilot.suspect or pilot.draining or queue.shape in pilot.barred:
         return False
     demand, ends_at = queue.demand, pilot.ends_at
     if pilot.fits(demand):
@@ -80,4 +80,22 @@ def could_take(site: SiteState, queue: QueueClass, now: float) -> bool:
         return False
     if not queue.more_wall_than and not queue.demand.wall_seconds and not queue.run_seconds:
         return True
-    return any(lasts(pilot, queue, now) and slots_for(queue.demand, pilot.capacity) for pilot in site.pilots.values())
+    return any(
+        lasts(pilot, queue, now) and slots_for(queue.demand, pilot.capacity)
+        for pilot in site.pilots.values()
+        if queue.shape not in pilot.barred
+    )
+
+
+def is_bound(site: SiteState, queue: QueueClass) -> bool:
+    """Whether an attempt of a class has a batch job of its own at a site.
+
+    So has what may run on some nodes only, where pilots came up on others or did not come yet: nobody can say where the next
+    one comes up, but the batch system can be told of the nodes of a package.
+    """
+    about, demand = site.site, queue.demand
+    if about.mode == "bound" or demand.nodes > 1:
+        return True
+    if not demand.node_restriction or not about.places_nodes or about.kind == "local":
+        return False
+    return not site.slots[queue.shape]

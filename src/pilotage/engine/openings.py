@@ -19,6 +19,7 @@ from pilotage.engine.selection.pools import CANDIDATE, Pool
 from pilotage.engine.standings import see_to_sites
 from pilotage.engine.timers import Due
 from pilotage.model.demand import Demand, slots_for
+from pilotage.model.nodes import can_mean, is_named
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
@@ -59,7 +60,7 @@ class Openings:
         self._engine.stirred = True
 
     def _count(self, site: SiteState, shape: int, demand: Demand) -> None:
-        site.slots[shape] = sum(slots_for(demand, pilot.capacity) for pilot in site.pilots.values())
+        site.slots[shape] = sum(_slots(pilot, shape, demand) for pilot in site.pilots.values())
         site.used.setdefault(shape, 0)
 
     # --- what changes -------------------------------------------------------------------------------------------------
@@ -106,13 +107,13 @@ class Openings:
     def slots_changed(self, site: SiteState, pilot: PilotState, sign: int) -> None:
         """A pilot came (1) or went (-1)."""
         for shape, demand in enumerate(self._engine.demands):
-            slots = slots_for(demand, pilot.capacity)
+            slots = _slots(pilot, shape, demand)
             if slots:
                 site.slots[shape] += sign * slots
         if sign > 0 and site.unfit:
-            for queue in site.unfit:
+            for queue in [each for each in site.unfit if each.shape not in pilot.barred]:
                 queue.unfit.discard(site.index)
-            site.unfit.clear()
+                del site.unfit[queue]
         self.tell_all(site)
 
     def backlog_changed(self, site: SiteState, by: int) -> None:
@@ -253,3 +254,19 @@ class Openings:
     def has_room(self, site: SiteState, shape: int) -> bool:
         """Whether one more may be reserved."""
         return site.place.has_room(shape)
+
+
+def _slots(pilot: PilotState, shape: int, demand: Demand) -> int:
+    """How many of a shape a pilot holds at once: none where they may run on other nodes only, which is noted with it."""
+    if demand.node_restriction and not _is_on(pilot, demand.node_restriction):
+        pilot.barred.add(shape)
+        return 0
+    return slots_for(demand, pilot.capacity)
+
+
+def _is_on(pilot: PilotState, names: tuple[str, ...]) -> bool:
+    """Whether a pilot is on one of some nodes. A site that is a computer is that one node, whatever it is called."""
+    if is_named(pilot.node, names):
+        return True
+    about = pilot.site.site
+    return about.kind == "local" and any(can_mean(each, other) for each in names for other in about.node_names)

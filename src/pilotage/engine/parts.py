@@ -220,7 +220,8 @@ class QueueClass:
         self.kind = kind  # the template of the first of them
         self.asked = asked  # of a site
         plain = Asked(demand=demand, owner=asked.owner, run_seconds=asked.run_seconds)
-        self.narrow = asked != plain or demand.nodes > 1  # not every site will do
+        # Not every site will do.
+        self.narrow = asked != plain or demand.nodes > 1 or bool(demand.node_restriction)
         self.activity = activity  # of one of them
         self.pool: Pool | None = None  # the sites for what is asked, once somebody asked
         self.category = category

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from fnmatch import fnmatchcase
 
 import msgspec
 
 from pilotage.model.demand import Demand, lacking
+from pilotage.model.nodes import can_mean
 from pilotage.model.site import Site
 
 _UNITS = {
@@ -16,6 +16,7 @@ _UNITS = {
     "gpus": "GPUs",
     "scratch_bytes": "bytes of scratch",
 }
+_NAMES_MAX = 3
 
 
 class SiteDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,7 +61,6 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     demand: Demand = Demand()
     executor: str = ""  # the name or the kind of a site
-    node_restriction: tuple[str, ...] = ()
     platform: str = ""
     job_type: str = "normal"
     more_wall_than: float = 0.0  # seconds; it was cut off after so many
@@ -83,14 +83,27 @@ def executor(site: SiteDescription, asked: Asked) -> str:
 
 
 def node_restriction(site: SiteDescription, asked: Asked) -> str:
-    """It may run on some nodes only; a site that does not name its nodes may have none of them."""
-    wanted = asked.node_restriction
-    if not wanted or any(fnmatchcase(name, pattern) for name in wanted for pattern in site.node_names):
+    """It may run on some nodes only; a site that does not name its nodes may have none of them.
+
+    A pilot tells where it is. For a batch job of its own the batch system must be told where it may go.
+    """
+    wanted, about = asked.demand.node_restriction, site.site
+    if not wanted:
         return ""
-    names = ", ".join(wanted[:3])
+    names = f"it may run on {told_names(wanted)} only, and {site.name}"
     if not site.node_names:
-        return f"it may run on {names} only, and {site.name} does not name its nodes"
-    return f"it may run on {names} only, and {site.name} has no such node"
+        return f"{names} does not name its nodes"
+    if not any(can_mean(name, other) for name in wanted for other in site.node_names):
+        return f"{names} has no such node"
+    if not about.places_nodes and (about.mode == "bound" or asked.demand.nodes > 1):
+        return f"{names} cannot be told on which nodes a batch job is to run: {about.kind} has no way for it"
+    return ""
+
+
+def told_names(names: tuple[str, ...]) -> str:
+    """Nodes that are named, for people: not all of many."""
+    more = len(names) - _NAMES_MAX
+    return ", ".join(names[:_NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def platform(site: SiteDescription, asked: Asked) -> str:
