@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pilotage.engine.admission import unmet
 from pilotage.engine.behaviour import drain, submitting, watch_queue
+from pilotage.engine.choices import ChoiceNote, noted
 from pilotage.engine.classes import queue_of
 from pilotage.engine.fits import could_take, is_bound, lasts, remaining, takes
 from pilotage.engine.jobs import JobState
@@ -169,19 +170,20 @@ def _bind(engine: Engine, queue: QueueClass, number: int, site: SiteState) -> No
     job = queue.job
     if job.share is not None:
         job.share.waiting_since = engine.now
+    choice = noted(engine, queue)
     if is_bound(site, queue):
-        create(engine, job, number, queue.demand, site, pilot=None)
+        create(engine, job, number, queue.demand, site, pilot=None, choice=choice)
         return
     if not site.reserved:
         # Nothing is before it here: where a pilot is asking, the reservation would be used at once.
         pilot = next((each for each in site.waiting.values() if takes(each, queue, engine.now)), None)
         if pilot is not None:
-            create(engine, job, number, queue.demand, site, pilot=pilot)
+            create(engine, job, number, queue.demand, site, pilot=pilot, choice=choice)
             leave_if_full(site, pilot)
             return
     if queue not in site.reserved and not could_take(site, queue, engine.now):
         engine.timers.at(engine.now + engine.settings.unfit_seconds, Due.UNFIT, site.name)
-    reserve(engine, queue, number, site)
+    reserve(engine, queue, number, site, choice)
     engine.pulled[site] = None
 
 
@@ -246,6 +248,7 @@ def _fetch(engine: Engine, site: SiteState) -> None:
         if other is site or not other.reserved or any(pilot.free[0] > 0 for pilot in other.waiting.values()):
             continue
         for queue in [each for each in other.reserved if _would_do(engine, site, each)]:
+            choice: ChoiceNote | None = None
             for pilot in idle:
                 while queue in other.reserved and pilot.fits(queue.demand) and takes(pilot, queue, engine.now):
                     if not engine.openings.has_room(site, queue.shape):
@@ -254,7 +257,8 @@ def _fetch(engine: Engine, site: SiteState) -> None:
                     number = _take(engine, queue)
                     if number is None:
                         return
-                    reserve(engine, queue, number, site)
+                    choice = choice or ChoiceNote(engine, queue, idle=True)
+                    reserve(engine, queue, number, site, choice)
                     _serve(engine, site, pilot)
 
 
@@ -268,7 +272,9 @@ def _serve(engine: Engine, site: SiteState, pilot: PilotState) -> None:
         queue = _first_taken(engine, site, pilot)
         if queue is None:
             break
-        create(engine, queue.job, site.reserved[queue][0], queue.demand, site, pilot=pilot)
+        number = site.reserved[queue][0]
+        choice = queue.job.work[number].choice
+        create(engine, queue.job, number, queue.demand, site, pilot=pilot, choice=choice)
         served = True
     leave_if_full(site, pilot)
     if not served and pilot.ends_at is not None and not pilot.assigned and not pilot.draining:
@@ -295,7 +301,14 @@ def leave_if_full(site: SiteState, pilot: PilotState) -> None:
 
 
 def create(
-    engine: Engine, job: JobState, number: int, demand: Demand, site: SiteState, *, pilot: PilotState | None
+    engine: Engine,
+    job: JobState,
+    number: int,
+    demand: Demand,
+    site: SiteState,
+    *,
+    pilot: PilotState | None,
+    choice: ChoiceNote | None,
 ) -> None:
     """Write an attempt down: with a lease for a pilot, or for the batch system of the site."""
     work = job.work.get(number)
@@ -320,11 +333,12 @@ def create(
     if job.share is not None:
         job.share.unstarted_since = engine.now
     engine.write(created, job=job, number=number, attempt=attempt, epoch=job.epoch_of(number))
+    state = job.work[number].attempts[attempt]
+    state.choice = choice
     if pilot is not None:
         if work is not None and work.races:
-            end_race(engine, job, work.attempts[attempt])  # with a lease it has started
+            end_race(engine, job, state)  # with a lease it has started
         return
-    state = job.work[number].attempts[attempt]
     submit(engine, state)
     watch_queue(engine, state.key, state.created_at)
     engine.queued.append(state)

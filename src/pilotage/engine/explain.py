@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pilotage.book.rows import PackageFacts
 from pilotage.engine.admission import unmet
+from pilotage.engine.choices import why_it_was_there, why_there
 from pilotage.engine.classes import queue_of
 from pilotage.engine.ending import why_it_ended
 from pilotage.engine.jobs import JobState
@@ -199,6 +200,9 @@ def _slot(queue: QueueClass) -> str:
 def _live(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
     work = job.work[number]
     yield from _attempts(work)
+    for attempt in work.attempts.values():
+        if attempt.trusted:
+            yield from why_there(engine, job, attempt)
     for candidate in sorted(work.candidates):
         yield Why(code="waits-for-grant", message=f"attempt {candidate} succeeded and waits for its grant")
 
@@ -239,6 +243,8 @@ def _done(engine: Engine, job: JobState, number: int, facts: PackageFacts | None
     if facts is not None and facts.site is not None:
         message += f"; it ran at {facts.site}"
     yield Why(code="done", message=message, since=facts.done_at if facts is not None else None)
+    if facts is not None:
+        yield from why_it_was_there(engine, job, number, facts)
 
 
 def _aborted(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
