@@ -277,7 +277,7 @@ class Small:
     def agent(self, name: str, *, site: str, request: str = "", **more: Any) -> Agent:
         """An agent that has not said anything yet but that it has started."""
         made = self.agents[name] = Agent(self, name, site=site, request=request, **more)
-        started = payloads.PilotStarted(site=site, request=request or None)
+        started = payloads.PilotStarted(site=site, node=more.get("node"), request=request or None)
         made.say(started)
         return made
 

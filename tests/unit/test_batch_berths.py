@@ -12,6 +12,8 @@ from pilotage.adapters.sites.callers import Here
 from pilotage.agent.batch import Answer, Call, dialects
 from pilotage.agent.batch.desk import Desk
 from pilotage.agent.site_place import SitePlace
+from pilotage.model.demand import Demand
+from pilotage.model.exchange import AttemptRef
 from pilotage.model.site_entry import SiteEntry
 from pilotage.ports import SubmissionRefused
 
@@ -60,3 +62,20 @@ def test_what_cannot_be_said_is_refused_and_nothing_is_submitted(tmp_path: Path)
     with pytest.raises(SubmissionRefused) as refused:
         site_of(msgspec.structs.replace(ENTRY, directives=("one\ntwo",)), cell).submit_pilots("lyon-1")
     assert (refused.value.reason, cell.submissions) == ("bad-resources", [])
+
+
+def test_the_nodes_that_a_package_names_reach_the_batch_system(tmp_path: Path) -> None:
+    cell = Cell(tmp_path)
+    ref, demand = AttemptRef("j", "1.1.1", 1), Demand(node_restriction=("n1", "n2*"), wall_seconds=60.0)
+    site_of(ENTRY, cell).submit_attempt("j:1.1.1:1", ref=ref, demand=demand)
+    assert "-l h_rt=150,hostname=n1|n2* " in cell.submissions[0]
+
+
+def test_a_batch_system_that_cannot_be_told_of_nodes_is_given_nothing_that_names_some(tmp_path: Path) -> None:
+    cell = Cell(tmp_path)
+    cell_speaks = type("Mute", (dialects()["gridengine"],), {"places": False})
+    settings = BatchSettings(entry=ENTRY, prefix="p", server=lambda: "http://127.0.0.1:9")
+    site = BatchSite(settings, cell_speaks("p"), cell)
+    with pytest.raises(SubmissionRefused, match="cannot be told on which nodes"):
+        site.submit_attempt("j:1.1.1:1", ref=AttemptRef("j", "1.1.1", 1), demand=Demand(node_restriction=("n1",)))
+    assert cell.submissions == []

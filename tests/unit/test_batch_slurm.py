@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from pilotage.agent.batch import Answer, Busy, Dialect, Refused, Unknown, Wanted, dialects
@@ -220,3 +224,37 @@ def test_what_is_asked_for(slurm: Dialect) -> None:
     assert {"--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=1"} <= several
     with pytest.raises(ValueError, match="longer than squeue"):
         slurm.submit(Wanted(key="x" * 400, command=["true"]))
+
+
+def test_some_nodes_are_meant_by_leaving_out_all_others(slurm: Dialect, tmp_path: Path) -> None:
+    # Slurm's own --nodelist is all of the nodes that it names, not one of them.
+    for name, said in (("sinfo", "n1\nn2\nN3\nbig1\nbig2\nn1\n"), ("sbatch", "")):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\nprintf '%s' '{said}'\n" + ('printf "%s\\n" "$@"\ncat\n' if not said else ""))
+        program.chmod(0o755)
+    for hosts, others in (
+        (["n2", "n3"], "big1,big2,n1"),
+        (["n?.lyon.example", "n[12]", "big1.lyon.example"], "N3,big2"),
+        (["n[!1]", "*2"], "big1,n1"),
+        (["*"], ""),
+    ):
+        call = slurm.submit(Wanted(key="lyon-1", command=["true"], hosts=hosts))
+        done = subprocess.run(
+            call.argv,
+            input=call.stdin,
+            env={"PATH": f"{tmp_path}:{os.defpath}"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        words = done.stdout.splitlines()
+        assert [each for each in words if each.startswith("--exclude")] == ([f"--exclude={others}"] if others else [])
+        assert "--nodes=1" in words
+        assert done.stdout.endswith(call.stdin)
+        assert done.stderr == ""
+
+
+def test_a_controller_that_does_not_answer_when_it_is_asked_for_its_nodes_is_unknown(slurm: Dialect) -> None:
+    down = Answer(1, "", "slurm_load_partitions: Unable to contact slurm controller (connect failure)\n")
+    with pytest.raises(Unknown):
+        slurm.submitted(ONE, down)

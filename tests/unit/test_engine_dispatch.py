@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -153,7 +154,7 @@ def test_cores_are_shared_in_hundredths() -> None:
         ),
     ],
 )
-def test_a_pilot_is_given_no_more_than_it_has(asked: dict[str, int], has: dict[str, int], fitting: int) -> None:
+def test_a_pilot_is_given_no_more_than_it_has(asked: dict[str, Any], has: dict[str, int], fitting: int) -> None:
     capacity = Capacity(cores_hundredths=800, **has)
     with Small(site(capacity=capacity)) as small:
         small.submit(bag(6, kind(demand=Demand(**asked))))

@@ -167,9 +167,9 @@ def test_a_running_package_names_its_attempts_and_where_they_are() -> None:
         assert codes(small)[0] == "suspect"
         other.exchange()
         other.unread.clear()
-        assert codes(small) == ["suspect", "running"]
+        assert codes(small) == ["suspect", "running", "chosen", "not-chosen"]
         small.wait(120, other)
-        assert codes(small) == ["lost", "running"]
+        assert codes(small) == ["lost", "running", "chosen", "not-chosen"]
 
 
 def test_a_bound_attempt_is_being_submitted_then_queued_then_running() -> None:

@@ -66,7 +66,7 @@ def test_a_probe_that_came_before_a_restart_is_given_nothing_after_it() -> None:
 
 
 def test_a_probe_that_is_under_way_at_a_restart_fails_in_its_time() -> None:
-    with Small(site("lab-probe"), probe_seconds=100.0) as small:
+    with Small(site("lab-probe"), probe_timeout_seconds=100.0) as small:
         ask(small, ProbeSite(site="lab-probe"))
         small.wait(60)
         small.restart()

@@ -234,7 +234,7 @@ def test_a_probe_that_comes_wakes_a_site_and_leaves() -> None:
 
 def test_a_probe_that_does_not_come_puts_a_site_to_sleep() -> None:
     for late in (True, False):
-        with Small(site("a"), probe_seconds=100.0) as small:
+        with Small(site("a"), probe_timeout_seconds=100.0) as small:
             ask(small, ProbeSite(site="a"))
             [wanted] = small.take(SubmitPilot)
             if late:

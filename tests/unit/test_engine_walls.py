@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from pilotage.model import payloads
+from pilotage.model.effects import SubmitAttempt
+from pilotage.model.operations import Refused
 from tests.small_engine import Small
 from tests.small_plans import bag, kind, site
 
@@ -36,6 +38,51 @@ def test_an_estimate_that_no_pilot_there_could_keep_keeps_nothing_back() -> None
     with Small(site(wall_seconds=600.0)) as small:
         small.submit(bag(1, kind(run_seconds=5000.0)))
         assert small.pilot(remaining_seconds=500.0).packages == ["1.1.1"]
+
+
+def test_of_several_sites_one_is_chosen_that_lasts_as_long_as_the_estimate_by_its_speed() -> None:
+    sites = site("a", mode="bound", wall_seconds=600.0), site("b", mode="bound", wall_seconds=600.0, speed=4.0)
+    with Small(*sites) as small:
+        small.submit(bag(3, kind(run_seconds=2000.0)))
+        assert [each.site for each in small.take(SubmitAttempt)] == ["b"] * 3
+        small.submit(bag(1, kind(run_seconds=500.0)), job="short")
+        assert [each.site for each in small.take(SubmitAttempt)] == ["a"]
+
+
+def test_an_estimate_beyond_the_own_wall_time_of_a_package_counts_no_further_than_that() -> None:
+    with Small(site("a", mode="bound", wall_seconds=600.0), site("b", mode="bound", wall_seconds=0.0)) as small:
+        small.submit(bag(1, kind(run_seconds=2000.0, wall_seconds=500.0)))
+        assert [each.site for each in small.take(SubmitAttempt)] == ["a"]
+    with Small(site(wall_seconds=600.0)) as small:
+        small.submit(bag(1, kind(run_seconds=560.0, wall_seconds=200.0)))
+        assert small.pilot(remaining_seconds=250.0).packages == ["1.1.1"]
+
+
+def test_where_no_site_lasts_as_long_as_the_estimate_it_is_tried_all_the_same_and_not_given_up() -> None:
+    with Small(site("a", mode="bound", wall_seconds=600.0)) as small:
+        small.submit(bag(1, kind(run_seconds=5000.0)), job="one")
+        small.submit(bag(1, kind(run_seconds=4000.0)), job="other", owner="eve")
+        assert [each.site for each in small.take(SubmitAttempt)] == ["a", "a"]
+
+
+def test_why_a_site_that_is_too_short_is_not_chosen_is_told() -> None:
+    sites = site("a", wall_seconds=600.0, speed=0.5), site("b", mode="bound", wall_seconds=0.0)
+    with Small(*sites) as small:
+        small.submit(bag(9, kind(run_seconds=300.0)))
+        small.take(SubmitAttempt)
+        told = [each.message for each in small.explain("1.9.1").reasons if each.subject == "a"]
+        assert told == ["it is expected to take 600 s at a, of speed 0.5, and a gives 540 s"]
+
+
+def test_the_nearest_site_of_a_job_that_none_can_run_is_one_that_lasts_as_long_as_the_estimate() -> None:
+    with Small(site("a", wall_seconds=600.0), site("b", wall_seconds=6000.0)) as small:
+        refused = small.submit(bag(1, kind(run_seconds=3000.0, gpus=1)))
+        assert isinstance(refused, Refused)
+        assert "nearest is b" in refused.next_step
+    with Small(site("a", wall_seconds=600.0)) as small:
+        refused = small.submit(bag(1, kind(run_seconds=3000.0, gpus=1)))
+        assert isinstance(refused, Refused)
+        assert "it is expected to take 3000 s, and a gives 540 s" in refused.message
 
 
 def test_what_would_have_to_wait_for_others_needs_their_time_as_well() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -74,3 +75,12 @@ def test_it_is_simulated_with_one_pilot_as_it_runs(tmp_path: Path, monkeypatch: 
     )
     entries = sites_to_simulate(named="").entries
     assert [pilots_max_of(each) for each in entries] == [1, 1]
+    assert [each.node_names for each in entries] == [(os.uname().nodename,)] * 2
+
+
+def test_its_one_node_is_called_as_it_calls_itself_unless_its_entry_says_otherwise(tmp_path: Path) -> None:
+    own = os.uname().nodename
+    for entry, named in ((None, own), (SiteEntry(name="local", kind="local"), own), (ENTRY, "desk")):
+        placed = this_computer(entry, folder=tmp_path, slots=1, idle_seconds=300.0)
+        assert placed is not None
+        assert placed.site.node_names == (named,)

@@ -46,7 +46,7 @@ def refused(**asked: object) -> dict[str, str]:
         {},
         {"executor": "lyon"},
         {"executor": "slurm"},
-        {"node_restriction": ("other", "node07")},
+        {"demand": Demand(node_restriction=("other", "node07"))},
         {"platform": "linux-x86_64"},
         {"job_type": "mpi", "demand": Demand(nodes=4)},
         {
@@ -70,7 +70,11 @@ def test_what_the_site_has_passes(asked: dict[str, object]) -> None:
     "name, asked, told",
     [
         ("executor", {"executor": "paris"}, "it may run at paris only"),
-        ("node-restriction", {"node_restriction": ("node7",)}, "it may run on node7 only, and lyon has no such node"),
+        (
+            "node-restriction",
+            {"demand": Demand(node_restriction=("node7",))},
+            "it may run on node7 only, and lyon has no such node",
+        ),
         ("platform", {"platform": "linux-arm64"}, "it runs on linux-arm64, and lyon is linux-x86_64"),
         ("job-type", {"job_type": "gpu-farm"}, "it is of type gpu-farm, and lyon runs normal, mpi"),
         ("capacity", {"demand": Demand(cores_hundredths=801)}, "it asks for 8.01 cores and lyon has 8"),
@@ -108,7 +112,7 @@ def test_what_a_site_does_not_say_is_not_held_against_it() -> None:
 
 def test_what_must_be_there_is_refused_where_a_site_does_not_say_that_it_is() -> None:
     plain = SiteDescription(site=Site(name="here"))
-    wanted = Asked(node_restriction=("node07",), job_type="mpi", data_handling=True, owner="eve")
+    wanted = Asked(demand=Demand(node_restriction=("node07",)), job_type="mpi", data_handling=True, owner="eve")
     assert [each.filter for each in refusals(plain, wanted)] == ["node-restriction", "job-type", "data-handling"]
     assert "does not name its nodes" in next(refusals(plain, wanted)).message
 

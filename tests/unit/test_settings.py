@@ -306,6 +306,15 @@ def test_what_nobody_sets_is_as_the_engine_thinks_best() -> None:
     assert (made.lease_seconds, made.restart.attempts_max, made.restart.delay_seconds) == (18.0, 9, 0.5)
 
 
+def test_how_long_a_probe_may_take_is_one_setting_and_how_often_a_site_is_probed_another(machine: Machine) -> None:
+    machine.write("[engine]\nprobe_timeout_seconds = 7200\n")
+    made = machine.load()
+    assert (engine_settings(made).probe_timeout_seconds, made.engine.probe_seconds) == (7200.0, 3600.0)
+    machine.write("[engine]\nprobe_seconds = 60\n")
+    made = machine.load()
+    assert (engine_settings(made).probe_timeout_seconds, made.engine.probe_seconds) == (900.0, 60.0)
+
+
 def test_the_choice_of_sites_is_set_as_everything_else_is(machine: Machine) -> None:
     machine.write('[selection]\npolicy = "best"\ntransfer_load = -0.5\ntrial_room = 3\n')
     machine.environment["PILOTAGE_SELECTION_SCORE_CEILING"] = "20"

@@ -72,6 +72,19 @@ def test_the_line_is_read_by_a_shell_as_it_was_meant(tmp_path: Path, table: Path
     assert table.read_text() == ""
 
 
+def test_without_a_folder_it_works_in_one_of_its_site_below_the_home_of_its_user(tmp_path: Path, table: Path) -> None:
+    agent = build(tmp_path / "agent.pyz")
+    words = [sys.executable, "-I", "-S", str(agent), "site", "--server=https://far:1", "--install-cron"]
+    env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HOME": str(tmp_path / "home")}
+    for name in ("lyon", "lyon-2"):
+        assert subprocess.run([*words, f"--site={name}"], env=env, timeout=60, check=False).returncode == 0
+        assert (tmp_path / "home" / ".pilotage-site" / name).is_dir()
+        assert f"--folder={tmp_path}/home/.pilotage-site/{name} " in table.read_text()
+    bad = subprocess.run([*words, "--site=../x"], env=env, timeout=60, check=False, capture_output=True, text=True)
+    assert bad.returncode == 1
+    assert "no name of a site" in bad.stderr
+
+
 def test_where_there_is_no_crontab_it_is_said(tmp_path: Path) -> None:
     said = call(tmp_path, "--install-cron", path=str(tmp_path))
     assert said.returncode == 1

@@ -165,7 +165,6 @@ REFUSED = [
     ("outputs: [{name: b, replicas: 2, locator: /far}]", "replicas: 2 of the output 'b'"),
     ("outputs: [{name: b, dispositions: [store]}]", "disposition `store` of the output 'b'"),
     ("nodes: 2, container: {image: debian}", "container of a package of 2 nodes"),
-    ("node_restriction: [n1]", "node_restriction: n1"),
     ("role: service", "role: service"),
     ("role: provisioner", "role: provisioner"),
     ("scripts: {hold: tell}", "scripts.hold"),
@@ -196,6 +195,7 @@ def test_a_field_that_cannot_be_honoured_is_refused_by_name(field: str, told: st
         "outputs: [{name: b, dispositions: [deletable]}]",
         "data_handling: true",
         "nodes: 2",
+        "node_restriction: [n1]",
         "role: final",
         "scripts: {pre: look, post: check}",
     ],
@@ -205,8 +205,8 @@ def test_what_a_folder_can_honour_is_taken(field: str) -> None:
 
 
 def test_a_submission_with_such_a_field_is_refused(here: Place) -> None:
-    with pytest.raises(DocumentError, match="node_restriction: n1"):
-        here.prepare("pilotage: 1\njob: j\nstages: [{run: go, node_restriction: [n1]}]\n")
+    with pytest.raises(DocumentError, match="role: service"):
+        here.prepare("pilotage: 1\njob: j\nstages: [{run: go, role: service}]\n")
 
 
 @pytest.mark.parametrize(

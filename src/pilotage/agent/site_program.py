@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import sys
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 RUNS_ALREADY, FAILED = 3, 1
 LOG_FILE = "site-agent.log"
+HOME_FOLDER = ".pilotage-site"
+_SITE = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,59}")
 _ANYWHERE = ("", "0.0.0.0", "::")  # nodes of the cluster must reach it
 
 
@@ -27,7 +30,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """What the program takes."""
     parser.add_argument("--server", required=True, metavar="ADDRESS", help="https://HOST:PORT or unix:PATH")
     parser.add_argument("--site", required=True, metavar="NAME", help="the site that it is at")
-    parser.add_argument("--folder", required=True, metavar="DIR", help="where it works, on a disk that all nodes share")
+    parser.add_argument(
+        "--folder", default="", metavar="DIR",
+        help=f"where it works, on a disk that all nodes share; unless given ~/{HOME_FOLDER}/NAME of the site",
+    )  # fmt: skip
     parser.add_argument(
         "--scheduler", default="auto", metavar="NAME", help="the batch system; auto: what is found here"
     )
@@ -52,8 +58,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(chosen: argparse.Namespace) -> int:
     """Run it; the exit status."""
-    folder = Path(os.path.abspath(os.path.expanduser(chosen.folder)))
     try:
+        folder = folder_of(chosen.folder, site=chosen.site)
         Address.parse(chosen.server)
         if chosen.install_cron or chosen.uninstall_cron:
             return _cron(chosen, folder)
@@ -61,6 +67,17 @@ def main(chosen: argparse.Namespace) -> int:
     except (AgentError, ValueError, OSError) as error:
         sys.stderr.write(f"pilotage-agent: {error}\n")
         return RUNS_ALREADY if type(error).__name__ == "AlreadyRuns" else FAILED
+
+
+def folder_of(named: str, *, site: str) -> Path:
+    """Where the agent of a site works: where its user says, else in a folder of the site below their home.
+
+    Home folders of clusters are on a disk that the nodes share. Two sites have two folders, since an agent has its own to
+    itself. Raises `ValueError` for what is no name of a site.
+    """
+    if not named and not _SITE.fullmatch(site):
+        raise ValueError(f"--site is no name of a site, so that there is no folder of its own for it: {site!r}")
+    return Path(os.path.abspath(os.path.expanduser(named or f"~/{HOME_FOLDER}/{site}")))
 
 
 def _cron(chosen: argparse.Namespace, folder: Path) -> int:

@@ -120,6 +120,7 @@ def this_computer(entry: SiteEntry | None, *, folder: Path, slots: int | None, i
 
     All else is as its entry says, and as it is here where that says nothing; it has one pilot, whatever the entry says.
     """
+    from pilotage.app.site_reading import with_own_name
     from pilotage.model.site_entry import site_of
     from pilotage.service.running.site_keeping import Placed
 
@@ -136,6 +137,7 @@ def this_computer(entry: SiteEntry | None, *, folder: Path, slots: int | None, i
         )
         if entry.idle_seconds != type(entry)(name="", kind="").idle_seconds:
             idle_seconds = entry.idle_seconds
+    site = with_own_name(site)
     return Placed(site=site, entry=entry, make=partial(_local_access, site, folder, idle_seconds))
 
 
@@ -193,6 +195,7 @@ def engine_settings(settings: Settings) -> EngineSettings:
         lease_intervals=patience.lease_intervals,
         dead_start_seconds=patience.dead_start_seconds,
         dead_starts_max=patience.dead_starts_max,
+        probe_timeout_seconds=patience.probe_timeout_seconds,
         fairness=patience.fairness,
         restart=restart,
         selection=settings.selection,

@@ -93,12 +93,18 @@ def sites_to_simulate(*, named: str) -> SitesToSimulate:
     if named and found.kept is None:
         raise PilotageError("there is no such file", subject=named)
     if found.entries:
-        own = (msgspec.structs.replace(each, pilots_max=1) if each.name == LOCAL else each for each in found.entries)
-        return SitesToSimulate(tuple(own), written=True)
+        return SitesToSimulate(tuple(map(_as_served, found.entries)), written=True)
     if named:
         raise PilotageError("has no sites", subject=named)
-    here = SiteEntry(name=LOCAL, kind="local", slots=len(os.sched_getaffinity(0)), pilots_max=1)
-    return SitesToSimulate((here,), written=False)
+    here = SiteEntry(name=LOCAL, kind="local", slots=len(os.sched_getaffinity(0)))
+    return SitesToSimulate((_as_served(here),), written=False)
+
+
+def _as_served(entry: SiteEntry) -> SiteEntry:
+    """An entry with what a service that reads it adds: how this computer is called, and that it has one pilot."""
+    pilots_max = 1 if entry.name == LOCAL else entry.pilots_max
+    node_names = entry.node_names or ((os.uname().nodename,) if entry.kind == "local" else ())
+    return msgspec.structs.replace(entry, pilots_max=pilots_max, node_names=node_names)
 
 
 def world_in(data: bytes, *, file: str, sites: Sequence[SiteEntry]) -> WorldFile:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from pilotage.adapters.sites_file import SitesFileError, mark_of
 from pilotage.app.site_entries import known_sites
@@ -16,6 +19,7 @@ from pilotage.service.running.site_keeping import Placed
 
 if TYPE_CHECKING:
     from pilotage.adapters.sites_file import Mark
+    from pilotage.agent.batch import Dialect
     from pilotage.model.configuration import Settings
     from pilotage.service.running.workers import Way
     from pilotage.service.tokens import Tokens
@@ -95,10 +99,23 @@ def arranged(
     placed = [own] if own is not None else []
     for entry in entries:
         if entry.name != LOCAL:
-            refuse_unknown_kind(entry)
+            known = refuse_unknown_kind(entry)
             make = partial(_way, entry, state=state, settings=settings, tokens=tokens)
-            placed.append(Placed(site=site_of(entry), entry=entry, make=make))
+            placed.append(Placed(site=_site(entry, known), entry=entry, make=make))
     return placed
+
+
+def _site(entry: SiteEntry, known: Mapping[str, type[Dialect]]) -> Site:
+    """What the engine knows of a site, with what only its batch system, or this computer, can tell."""
+    site = site_of(entry)
+    if entry.kind == "local":
+        return with_own_name(site)
+    return msgspec.structs.replace(site, places_nodes=known[entry.kind].places)
+
+
+def with_own_name(site: Site) -> Site:
+    """A site that is this computer: its one node is called as it calls itself, unless it is said otherwise."""
+    return site if site.node_names else msgspec.structs.replace(site, node_names=(os.uname().nodename,))
 
 
 def _way(entry: SiteEntry, *, state: Path, settings: Settings, tokens: Tokens) -> Way:

@@ -15,14 +15,15 @@ from pilotage.model.exit_codes import ExitCode
 
 
 @click.command("agent", context_settings={"ignore_unknown_options": True})
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="--server URL --site NAME --folder DIR [...]")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="--server URL --site NAME [--folder DIR] [...]")
 @click.option(
     "--json", "as_json", is_flag=True, help="Say what would be started, as one JSON object, and start nothing."
 )
 def agent(words: tuple[str, ...], *, as_json: bool) -> int:
     """Run the agent of a site: on the cluster, in your own account.
 
-    It submits and withdraws pilots as the service wants, and passes on what nodes without a way out have to say. The
+    It submits and withdraws pilots as the service wants, and passes on what nodes without a way out have to say. It
+    works in ~/.pilotage-site/NAME unless --folder names another folder that all nodes see. The
     same is in the one file that `pilotage site pack --output agent.pyz` writes, which needs nothing but Python 3.8:
     `python3 agent.pyz site --help` shows all options.
     """

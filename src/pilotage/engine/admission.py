@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pilotage.engine.classes import asked_of
 from pilotage.engine.places import SiteState
-from pilotage.engine.selection.filters import refusals
+from pilotage.engine.selection.filters import Asked, refusals, wall_time
 from pilotage.model.demand import Demand, lacking
 from pilotage.model.errors import near_name
 from pilotage.model.events import JOB_ID
@@ -61,10 +61,19 @@ def _satisfiable(engine: Engine, template: Template, owner: str) -> Refused | No
     lacks = {site.name: unmet(site, template.demand) or _refused(site, template, owner) for site in named}
     if any(not each for each in lacks.values()):
         return None
+    # An estimate alone refuses nobody; but what would not last so long is further away.
+    for site in named:
+        lacks[site.name] += _too_short(site, template)
     nearest = min(lacks, key=lambda name: (len(lacks[name]), name))
     message = f"no site can run {template.activity}: " + "; ".join(lacks[nearest])
     next_step = f"the nearest is {nearest}: ask for what it has, or name another site"
     return Refused(code="unsatisfiable", message=message, subject=template.activity, next_step=next_step)
+
+
+def _too_short(site: SiteState, template: Template) -> list[str]:
+    """That a site does not last as long as a package is expected to take there."""
+    told = wall_time(site.place.description, Asked(demand=template.demand, run_seconds=template.run_seconds))
+    return [told] if told and not wall_time(site.place.description, Asked(demand=template.demand)) else []
 
 
 def _refused(site: SiteState, template: Template, owner: str) -> list[str]:

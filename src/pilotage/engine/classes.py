@@ -73,15 +73,17 @@ def _latest_site(work: PackageWork) -> str:
     return sites[max(sites)] if sites else ""
 
 
-def asked_of(owner: str, about: Template, *, demand: Demand, more_wall_than: float = 0.0) -> Asked:
-    """What packages of a template ask of a site."""
+def asked_of(
+    owner: str, about: Template, *, demand: Demand, more_wall_than: float = 0.0, run_seconds: float = 0.0
+) -> Asked:
+    """What packages of a template ask of a site; their estimate only where it is given, since it is no more than that."""
     return Asked(
         demand=demand,
         executor=about.executor,
-        node_restriction=about.node_restriction,
         platform=about.platform,
         job_type=about.job_type,
         more_wall_than=more_wall_than,
+        run_seconds=run_seconds,
         work_bytes=about.work_bytes,
         input_bytes=about.input_bytes,
         output_bytes=about.output_bytes,
@@ -111,7 +113,6 @@ def _class(
         about.run_seconds,
         about.executor,
         about.category,
-        about.node_restriction,
         about.platform,
         about.job_type,
         about.data_handling,
@@ -128,7 +129,7 @@ def _class(
     )
     queue = job.classes.get(key)
     if queue is None:
-        shape = engine.shape_of(demand)
+        shape, estimate = engine.shape_of(demand), about.run_seconds
         queue = job.classes[key] = QueueClass(
             job,
             index=len(job.classes),
@@ -137,7 +138,7 @@ def _class(
             priority=about.priority,
             run_seconds=about.run_seconds,
             kind=template,
-            asked=asked_of(job.owner, about, demand=demand, more_wall_than=more_wall_than),
+            asked=asked_of(job.owner, about, demand=demand, more_wall_than=more_wall_than, run_seconds=estimate),
             activity=activity,
             category=about.category,
             avoid=avoid,

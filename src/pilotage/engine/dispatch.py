@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pilotage.engine.admission import unmet
 from pilotage.engine.behaviour import drain, submitting, watch_queue
+from pilotage.engine.choices import ChoiceNote, noted
 from pilotage.engine.classes import queue_of
-from pilotage.engine.fits import could_take, lasts, remaining, takes
+from pilotage.engine.fits import could_take, is_bound, lasts, remaining, takes
 from pilotage.engine.jobs import JobState
 from pilotage.engine.parts import AttemptState, QueueClass, Reservations, Standing
 from pilotage.engine.places import PilotState, SiteState
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 
 Level = TypeVar("Level", int, tuple[int, int, int])
+Full = tuple[int, str, float]
+"""A shape, whose, and how long it is expected to take: of these an ordinary class found no room."""
 
 _FETCH_SECONDS = 1.0  # so often at most a site whose pilots are idle looks for what is reserved elsewhere
 _READY = Standing.READY  # an attribute of a class is slow to look up
@@ -54,7 +57,8 @@ def bind(engine: Engine) -> None:
         while queue.ready and may_start(engine, queue):
             site = first(queue) or displace(engine, queue)
             if site is None:
-                _no_site(engine, queue)
+                if _no_site(engine, queue):
+                    continue
                 break
             number = _take(engine, queue)
             if number is None:
@@ -71,7 +75,7 @@ def _bind_fairly(engine: Engine, queues: list[QueueClass]) -> None:
         waiting.setdefault(queue.job, []).append(queue)
     turns = [(key, job) for job, key in fairness.keys(waiting).items()]  # no two keys are alike
     heapq.heapify(turns)
-    full: set[tuple[int, str]] = set()  # shapes, and whose, of which an ordinary class found no room
+    full: set[Full] = set()
     private = any(site.site.users for site in engine.sites.values())
     while turns:
         key, job = turns[0]
@@ -91,19 +95,20 @@ def _bind_fairly(engine: Engine, queues: list[QueueClass]) -> None:
             heapq.heappop(turns)
 
 
-def _bind_one(engine: Engine, queue: QueueClass, owner: str, full: set[tuple[int, str]]) -> bool:
+def _bind_one(engine: Engine, queue: QueueClass, owner: str, full: set[Full]) -> bool:
     """Reserve the next package of a class; whether that could be done."""
     if not queue.ready or not may_start(engine, queue):
         return False
     plain = queue.ordinary and not queue.prefer
-    asked = (queue.shape, owner)
+    asked = (queue.shape, owner, queue.asked.run_seconds)
     known = plain and asked in full
     site = None if known else engine.openings.first(queue)
     if site is None:
         site = displace(engine, queue)
     if site is None:
         if not known:
-            _no_site(engine, queue)
+            if _no_site(engine, queue):
+                return _bind_one(engine, queue, owner, full)
             if plain and queue.ready:  # else it was given up
                 full.add(asked)
         return False
@@ -114,11 +119,15 @@ def _bind_one(engine: Engine, queue: QueueClass, owner: str, full: set[tuple[int
     return True
 
 
-def _no_site(engine: Engine, queue: QueueClass) -> None:
+def _no_site(engine: Engine, queue: QueueClass) -> bool:
+    """What becomes of a class for which no site was found; whether to look again at once."""
     if engine.openings.is_impossible(queue):
+        if engine.openings.forget_estimate(queue):
+            return True
         _give_up(engine, queue)
     elif not queue.ordinary:
         engine.openings.stick(queue)
+    return False
 
 
 def _give_up(engine: Engine, queue: QueueClass) -> None:
@@ -161,19 +170,20 @@ def _bind(engine: Engine, queue: QueueClass, number: int, site: SiteState) -> No
     job = queue.job
     if job.share is not None:
         job.share.waiting_since = engine.now
-    if site.site.mode == "bound" or queue.demand.nodes > 1:
-        create(engine, job, number, queue.demand, site, pilot=None)
+    choice = noted(engine, queue)
+    if is_bound(site, queue):
+        create(engine, job, number, queue.demand, site, pilot=None, choice=choice)
         return
     if not site.reserved:
         # Nothing is before it here: where a pilot is asking, the reservation would be used at once.
         pilot = next((each for each in site.waiting.values() if takes(each, queue, engine.now)), None)
         if pilot is not None:
-            create(engine, job, number, queue.demand, site, pilot=pilot)
+            create(engine, job, number, queue.demand, site, pilot=pilot, choice=choice)
             leave_if_full(site, pilot)
             return
     if queue not in site.reserved and not could_take(site, queue, engine.now):
         engine.timers.at(engine.now + engine.settings.unfit_seconds, Due.UNFIT, site.name)
-    reserve(engine, queue, number, site)
+    reserve(engine, queue, number, site, choice)
     engine.pulled[site] = None
 
 
@@ -238,6 +248,7 @@ def _fetch(engine: Engine, site: SiteState) -> None:
         if other is site or not other.reserved or any(pilot.free[0] > 0 for pilot in other.waiting.values()):
             continue
         for queue in [each for each in other.reserved if _would_do(engine, site, each)]:
+            choice: ChoiceNote | None = None
             for pilot in idle:
                 while queue in other.reserved and pilot.fits(queue.demand) and takes(pilot, queue, engine.now):
                     if not engine.openings.has_room(site, queue.shape):
@@ -246,7 +257,8 @@ def _fetch(engine: Engine, site: SiteState) -> None:
                     number = _take(engine, queue)
                     if number is None:
                         return
-                    reserve(engine, queue, number, site)
+                    choice = choice or ChoiceNote(engine, queue, idle=True)
+                    reserve(engine, queue, number, site, choice)
                     _serve(engine, site, pilot)
 
 
@@ -260,7 +272,9 @@ def _serve(engine: Engine, site: SiteState, pilot: PilotState) -> None:
         queue = _first_taken(engine, site, pilot)
         if queue is None:
             break
-        create(engine, queue.job, site.reserved[queue][0], queue.demand, site, pilot=pilot)
+        number = site.reserved[queue][0]
+        choice = queue.job.work[number].choice
+        create(engine, queue.job, number, queue.demand, site, pilot=pilot, choice=choice)
         served = True
     leave_if_full(site, pilot)
     if not served and pilot.ends_at is not None and not pilot.assigned and not pilot.draining:
@@ -287,7 +301,14 @@ def leave_if_full(site: SiteState, pilot: PilotState) -> None:
 
 
 def create(
-    engine: Engine, job: JobState, number: int, demand: Demand, site: SiteState, *, pilot: PilotState | None
+    engine: Engine,
+    job: JobState,
+    number: int,
+    demand: Demand,
+    site: SiteState,
+    *,
+    pilot: PilotState | None,
+    choice: ChoiceNote | None,
 ) -> None:
     """Write an attempt down: with a lease for a pilot, or for the batch system of the site."""
     work = job.work.get(number)
@@ -312,11 +333,12 @@ def create(
     if job.share is not None:
         job.share.unstarted_since = engine.now
     engine.write(created, job=job, number=number, attempt=attempt, epoch=job.epoch_of(number))
+    state = job.work[number].attempts[attempt]
+    state.choice = choice
     if pilot is not None:
         if work is not None and work.races:
-            end_race(engine, job, work.attempts[attempt])  # with a lease it has started
+            end_race(engine, job, state)  # with a lease it has started
         return
-    state = job.work[number].attempts[attempt]
     submit(engine, state)
     watch_queue(engine, state.key, state.created_at)
     engine.queued.append(state)
@@ -340,7 +362,8 @@ def release_unfit(engine: Engine, site: SiteState) -> None:
         if engine.now < oldest + engine.settings.unfit_seconds:
             again = min(again, oldest + engine.settings.unfit_seconds)
             continue
-        engine.openings.close(site, queue)
+        if not is_bound(site, queue):
+            engine.openings.close(site, queue)
         for number in list(numbers):
             move(engine, queue.job, number, Standing.READY)
     if again < math.inf:

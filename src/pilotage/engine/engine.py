@@ -51,8 +51,15 @@ _encode = msgspec.json.Encoder().encode
 class Engine:
     """The state, and the two doors. Everything in it follows from the events but reservations, timers and queues."""
 
-    def __init__(self, *, sites: Sequence[Site], settings: EngineSettings, now: float = 0.0) -> None:
-        """Begin with sites and no job."""
+    def __init__(
+        self,
+        *,
+        sites: Sequence[Site],
+        settings: EngineSettings,
+        now: float = 0.0,
+        observed_queue_seconds: Sequence[float] = (),
+    ) -> None:
+        """Begin with sites and no job; queue times of earlier runs say what is too long before there are own ones."""
         self.settings = settings
         self.guard: Guard = NoGuard()
         self.lease_seconds = settings.lease_seconds
@@ -81,7 +88,7 @@ class Engine:
         self._latest_shape: tuple[Demand | None, int] = (None, 0)  # as it was last asked for
         self.sites: dict[str, SiteState] = {}
         self.forsaken: dict[SiteState, None] = {}  # those that nobody acts at: they were missing when the engine began
-        self.selection = Selection(settings.selection)
+        self.selection = Selection(settings.selection, observed_queue_seconds=observed_queue_seconds)
         self.changes: list[Change] = []  # of how sites stand, which are to be written down
         self.arrived: dict[str, float] = {}  # pilots that were only to show that they come, and how long they queued
         self.queued: list[AttemptState] = []  # bound attempts that were just submitted

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pilotage.book.rows import PackageFacts
 from pilotage.engine.admission import unmet
+from pilotage.engine.choices import why_it_was_there, why_there
 from pilotage.engine.classes import queue_of
 from pilotage.engine.ending import why_it_ended
 from pilotage.engine.jobs import JobState
@@ -14,7 +15,7 @@ from pilotage.engine.leaving import standing_of
 from pilotage.engine.parts import STANDINGS, AttemptState, PackageWork, QueueClass, Standing
 from pilotage.engine.places import SiteState
 from pilotage.engine.readiness import lacked_input, may_act
-from pilotage.engine.selection.filters import refusals
+from pilotage.engine.selection.filters import refusals, told_names
 from pilotage.model.explanations import Explanation, Why
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def _at_site(engine: Engine, queue: QueueClass, site: SiteState) -> Why:
     if name in queue.avoid and site not in engine.openings.open_sites(queue):
         return Why(code="site-avoided", message=f"it failed or runs at {name}, and there are other sites", subject=name)
     if site.index in queue.unfit:
-        message = f"{name} had no slot that fits for {engine.settings.unfit_seconds:.0f} s"
+        message = f"{name} had no {_slot(queue)} for {engine.settings.unfit_seconds:.0f} s"
         return Why(code="site-closed", message=message, subject=name)
     if not engine.openings.has_room(site, shape):
         used, room = site.used[shape], site.place.room(shape)
@@ -179,15 +180,29 @@ def _reserved(engine: Engine, job: JobState, number: int, facts: PackageFacts | 
     slots = site.slots[queue.shape]
     if not slots:
         message = f"no pilot at {site.name} could run it; {site.expected} are on their way"
+        if queue.demand.node_restriction:
+            message = (
+                f"{site.name} has no {_slot(queue)}; {len(site.pilots)} run elsewhere, {site.expected} are on their way"
+            )
         yield Why(code="no-slot", message=message, subject=site.name, count=site.expected)
     else:
         yield Why(code="no-slot", message=f"the {slots} slots at {site.name} are taken", subject=site.name, count=slots)
     yield from _turn(engine, job)
 
 
+def _slot(queue: QueueClass) -> str:
+    """What a site must have for a class, in words."""
+    if names := queue.demand.node_restriction:
+        return f"pilot on {told_names(names)}, where alone it may run"
+    return "slot that fits"
+
+
 def _live(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
     work = job.work[number]
     yield from _attempts(work)
+    for attempt in work.attempts.values():
+        if attempt.trusted:
+            yield from why_there(engine, job, attempt)
     for candidate in sorted(work.candidates):
         yield Why(code="waits-for-grant", message=f"attempt {candidate} succeeded and waits for its grant")
 
@@ -228,6 +243,8 @@ def _done(engine: Engine, job: JobState, number: int, facts: PackageFacts | None
     if facts is not None and facts.site is not None:
         message += f"; it ran at {facts.site}"
     yield Why(code="done", message=message, since=facts.done_at if facts is not None else None)
+    if facts is not None:
+        yield from why_it_was_there(engine, job, number, facts)
 
 
 def _aborted(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:

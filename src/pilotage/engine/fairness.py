@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Literal
 
 from pilotage.engine.fairness_work import JobShare, Share
+from pilotage.engine.fits import is_bound
 from pilotage.engine.jobs import JobState
 from pilotage.engine.parts import QueueClass, Standing
 
@@ -160,8 +161,7 @@ class Fairness:
             found = 0
             for site in self._engine.openings.possible_sites(queue):
                 if site.known and not site.asleep:
-                    bound = site.site.mode == "bound" or queue.demand.nodes > 1
-                    found += site.place.room(shape).limit if bound else site.slots[shape]
+                    found += site.place.room(shape).limit if is_bound(site, queue) else site.slots[shape]
             found = known[id(pool)] = max(1, found)
         return found
 

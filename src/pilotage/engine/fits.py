@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pilotage.engine.fairness_work import usual_seconds
 from pilotage.engine.parts import QueueClass
 from pilotage.engine.places import PilotState, SiteState
+from pilotage.engine.selection.filters import estimated_seconds
 from pilotage.model.demand import Demand, slots_for
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _UNKNOWN_MAX = 8  # so many may wait there of a kind of which none is done yet
 
 def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
     """Whether a pilot can take one more of a class: beside what it runs, or into its backlog, and long enough."""
-    if pilot.leaving or pilot.suspect or pilot.draining:
+    if pilot.leaving or pilot.suspect or pilot.draining or queue.shape in pilot.barred:
         return False
     demand, ends_at = queue.demand, pilot.ends_at
     if pilot.fits(demand):
@@ -67,7 +68,8 @@ def expected_seconds(site: SiteState, queue: QueueClass) -> float:
     """How long packages of a class are expected to take at a site; 0 where nobody knows, or no pilot there lasts so long."""
     if not queue.run_seconds:
         return 0.0
-    seconds = queue.run_seconds / site.site.speed
+    wall_seconds = queue.demand.wall_seconds
+    seconds = estimated_seconds(site.site, run_seconds=queue.run_seconds, wall_seconds=wall_seconds)
     longest = site.site.package_seconds_max
     return seconds if not longest or seconds <= longest else 0.0
 
@@ -78,4 +80,22 @@ def could_take(site: SiteState, queue: QueueClass, now: float) -> bool:
         return False
     if not queue.more_wall_than and not queue.demand.wall_seconds and not queue.run_seconds:
         return True
-    return any(lasts(pilot, queue, now) and slots_for(queue.demand, pilot.capacity) for pilot in site.pilots.values())
+    return any(
+        lasts(pilot, queue, now) and slots_for(queue.demand, pilot.capacity)
+        for pilot in site.pilots.values()
+        if queue.shape not in pilot.barred
+    )
+
+
+def is_bound(site: SiteState, queue: QueueClass) -> bool:
+    """Whether an attempt of a class has a batch job of its own at a site.
+
+    So has what may run on some nodes only, where pilots came up on others or did not come yet: nobody can say where the next
+    one comes up, but the batch system can be told of the nodes of a package.
+    """
+    about, demand = site.site, queue.demand
+    if about.mode == "bound" or demand.nodes > 1:
+        return True
+    if not demand.node_restriction or not about.places_nodes or about.kind == "local":
+        return False
+    return not site.slots[queue.shape]

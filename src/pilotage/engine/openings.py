@@ -7,7 +7,10 @@ class was reserved in vain, and when to ask again.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from pilotage.engine.parts import QueueClass
 from pilotage.engine.places import PilotState, SiteState
@@ -17,6 +20,7 @@ from pilotage.engine.selection.pools import CANDIDATE, Pool
 from pilotage.engine.standings import see_to_sites
 from pilotage.engine.timers import Due
 from pilotage.model.demand import Demand, slots_for
+from pilotage.model.nodes import can_mean, is_named
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
@@ -57,7 +61,7 @@ class Openings:
         self._engine.stirred = True
 
     def _count(self, site: SiteState, shape: int, demand: Demand) -> None:
-        site.slots[shape] = sum(slots_for(demand, pilot.capacity) for pilot in site.pilots.values())
+        site.slots[shape] = sum(_slots(pilot, shape, demand) for pilot in site.pilots.values())
         site.used.setdefault(shape, 0)
 
     # --- what changes -------------------------------------------------------------------------------------------------
@@ -104,11 +108,11 @@ class Openings:
     def slots_changed(self, site: SiteState, pilot: PilotState, sign: int) -> None:
         """A pilot came (1) or went (-1)."""
         for shape, demand in enumerate(self._engine.demands):
-            slots = slots_for(demand, pilot.capacity)
+            slots = _slots(pilot, shape, demand)
             if slots:
                 site.slots[shape] += sign * slots
         if sign > 0:
-            self.reopen(site)
+            self.reopen(site, barred=pilot.barred)
         self.tell_all(site)
 
     def backlog_changed(self, site: SiteState, by: int) -> None:
@@ -122,11 +126,11 @@ class Openings:
         site.unfit[queue] = None
         queue.unfit.add(site.index)
 
-    def reopen(self, site: SiteState) -> None:
-        """Whatever was reserved there in vain may be again."""
-        for queue in site.unfit:
+    def reopen(self, site: SiteState, *, barred: Collection[int] = ()) -> None:
+        """Whatever was reserved there in vain may be again, but for some shapes."""
+        for queue in [each for each in site.unfit if each.shape not in barred]:
             queue.unfit.discard(site.index)
-        site.unfit.clear()
+            del site.unfit[queue]
 
     def free(self, site: SiteState, shape: int) -> None:
         """One less."""
@@ -236,6 +240,17 @@ class Openings:
         _, candidates, hibernated, overloaded = self.pool(queue).counts
         return not (candidates or hibernated or overloaded) and bool(self._by_index)
 
+    def forget_estimate(self, queue: QueueClass) -> bool:
+        """Ask no more that a site lasts as long as a class is expected to take; whether that was asked.
+
+        An estimate says which of several sites would do. Where none of them lasts so long it may be wrong, and is tried.
+        """
+        if not queue.asked.run_seconds:
+            return False
+        self.leave_pool(queue)
+        queue.asked = msgspec.structs.replace(queue.asked, run_seconds=0.0)
+        return True
+
     def open_sites(self, queue: QueueClass) -> list[SiteState]:
         """The sites where a class may be reserved as things stand, those it avoids only where there are no others."""
         fit = [site for site in self.possible_sites(queue) if site.index not in queue.unfit]
@@ -244,3 +259,19 @@ class Openings:
     def has_room(self, site: SiteState, shape: int) -> bool:
         """Whether one more may be reserved."""
         return site.place.has_room(shape)
+
+
+def _slots(pilot: PilotState, shape: int, demand: Demand) -> int:
+    """How many of a shape a pilot holds at once: none where they may run on other nodes only, which is noted with it."""
+    if demand.node_restriction and not _is_on(pilot, demand.node_restriction):
+        pilot.barred.add(shape)
+        return 0
+    return slots_for(demand, pilot.capacity)
+
+
+def _is_on(pilot: PilotState, names: tuple[str, ...]) -> bool:
+    """Whether a pilot is on one of some nodes. A site that is a computer is that one node, whatever it is called."""
+    if is_named(pilot.node, names):
+        return True
+    about = pilot.site.site
+    return about.kind == "local" and any(can_mean(each, other) for each in names for other in about.node_names)

@@ -16,6 +16,7 @@ from pilotage.model.demand import Demand
 from pilotage.model.exchange import AttemptRef
 
 if TYPE_CHECKING:
+    from pilotage.engine.choices import ChoiceNote
     from pilotage.engine.jobs import JobState
     from pilotage.engine.places import SiteState
 
@@ -47,6 +48,7 @@ class AttemptState:
 
     __slots__ = (
         "began_at",
+        "choice",
         "counted",
         "created_at",
         "demand",
@@ -91,6 +93,7 @@ class AttemptState:
         self.created_at = 0.0
         self.began_at = 0.0  # when it got its lease
         self.submitting = False  # it is counted as a submission under way
+        self.choice: ChoiceNote | None = None  # how the sites stood when it was given to its own
         self.operation: Operation | None = None  # a long phase of it is counted as this
 
     @property
@@ -107,6 +110,7 @@ class PackageWork:
         "bound",
         "bound_at",
         "candidates",
+        "choice",
         "delayed_until",
         "dropped",
         "failures",
@@ -132,6 +136,7 @@ class PackageWork:
         self.queue: QueueClass | None = None  # while it is ready or reserved, and not in the class of its template
         self.bound: SiteState | None = None
         self.bound_at = 0.0
+        self.choice: ChoiceNote | None = None  # how the sites stood when it was last bound to one
         self.delayed_until = 0.0
         self.held = False
         self.refused = ""  # why what it made is not granted now; then it is held, too
@@ -177,6 +182,7 @@ class QueueClass:
         "level",
         "more_wall_than",
         "narrow",
+        "note",
         "pool",
         "prefer",
         "priority",
@@ -219,8 +225,11 @@ class QueueClass:
         self.run_seconds = run_seconds
         self.kind = kind  # the template of the first of them
         self.asked = asked  # of a site
-        self.narrow = asked != Asked(demand=demand, owner=asked.owner) or demand.nodes > 1  # not every site will do
+        plain = Asked(demand=demand, owner=asked.owner, run_seconds=asked.run_seconds)
+        # Not every site will do.
+        self.narrow = asked != plain or demand.nodes > 1 or bool(demand.node_restriction)
         self.activity = activity  # of one of them
+        self.note: ChoiceNote | None = None  # how the sites stood when one of them was bound, not long ago
         self.pool: Pool | None = None  # the sites for what is asked, once somebody asked
         self.category = category
         self.avoid = avoid

@@ -32,6 +32,7 @@ class PilotState:
     __slots__ = (
         "assigned",
         "backlog",
+        "barred",
         "blamed_at",
         "capacity",
         "draining",
@@ -65,6 +66,7 @@ class PilotState:
         self.leaving = ""
         self.draining = ""  # why it is given nothing more, and is to leave when it holds nothing
         self.node = ""
+        self.barred: set[int] = set()  # shapes that may run on some nodes only, and not on its own
         self.sequence = 0
         self.suspect = False
         self.blamed_at: float | None = None  # when it was last heard before a silence that its site was blamed for

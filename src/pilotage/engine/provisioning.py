@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pilotage.engine.behaviour import is_probe, submitting
 from pilotage.engine.dispatch import may_start
+from pilotage.engine.fits import is_bound
 from pilotage.engine.parts import QueueClass, Standing
 from pilotage.engine.places import SiteState
 from pilotage.engine.timers import Due
@@ -111,7 +112,7 @@ def shares(engine: Engine, site: SiteState, most: int) -> list[tuple[QueueClass,
     if not waiting or not site.place.canary:
         left = min(left, 1.0) if site.place.canary else left
         for queue in (*engine.active, *engine.stuck):
-            if may_start(engine, queue) and engine.openings.able(site, queue):
+            if may_start(engine, queue) and engine.openings.able(site, queue) and not _in_vain(site, queue):
                 waiting[queue] = waiting.get(queue, 0) + queue.ready
     found: list[tuple[QueueClass, float]] = []
     for queue in engine.fairness.ordered(waiting):
@@ -122,6 +123,11 @@ def shares(engine: Engine, site: SiteState, most: int) -> list[tuple[QueueClass,
             left -= share
             found.append((queue, share))
     return found
+
+
+def _in_vain(site: SiteState, queue: QueueClass) -> bool:
+    """Whether pilots came up at a site, and none on a node that a class names: another may not do so either."""
+    return bool(site.pilots and queue.demand.node_restriction) and is_bound(site, queue)
 
 
 def request(engine: Engine, site: SiteState) -> None:

@@ -22,6 +22,7 @@ from pilotage.model.graph import EdgeKind
 from pilotage.model.plan import LatePlan
 
 if TYPE_CHECKING:
+    from pilotage.engine.choices import ChoiceNote
     from pilotage.engine.engine import Engine
 
 
@@ -208,12 +209,13 @@ def unreserve(engine: Engine, job: JobState, work: PackageWork) -> tuple[SiteSta
     return site, queue.shape
 
 
-def reserve(engine: Engine, queue: QueueClass, number: int, site: SiteState) -> None:
-    """Bind a ready package of a class to a site."""
+def reserve(engine: Engine, queue: QueueClass, number: int, site: SiteState, choice: ChoiceNote | None = None) -> None:
+    """Bind a ready package of a class to a site; `choice` tells how the sites stood."""
     job = queue.job
     work = job.work_of(number)
     work.bound = site
     work.bound_at = engine.now
+    work.choice = choice
     engine.selection.sites.use(site.place, queue.shape)
     queue.reservations.count += 1
     queue.kin.count += 1

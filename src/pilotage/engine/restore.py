@@ -9,6 +9,7 @@ count as waited for; of one that was released before, all of the time counts.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
@@ -37,7 +38,11 @@ from pilotage.engine.waiting import go_on_waiting, own_time
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.outcomes import ExitCodeGasw
 from pilotage.model.plan import JobPlan
+from pilotage.model.selection_settings import SelectionSettings
 from pilotage.model.site import Site
+
+OBSERVED_MAX = 1000
+"""Queue times of earlier runs that count: the latest."""
 
 
 class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,11 +66,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 def restore(snapshot: Snapshot, *, sites: Sequence[Site], settings: EngineSettings, now: float) -> Engine:
     """The engine that the events behind these rows have made."""
-    engine = Engine(sites=sites, settings=settings, now=now)
-    engine.next_n = snapshot.next_n
-    engine.position = snapshot.position
     pilots = list(snapshot.pilots)
     rows = list(snapshot.sites)
+    observed = observed_queue_seconds(rows, pilots, settings.selection)
+    engine = Engine(sites=sites, settings=settings, now=now, observed_queue_seconds=observed)
+    engine.next_n = snapshot.next_n
+    engine.position = snapshot.position
     _restore_standings(engine, rows)
     _restore_pilots(engine, pilots)
     gone = surely_gone(pilots)
@@ -74,6 +80,30 @@ def restore(snapshot: Snapshot, *, sites: Sequence[Site], settings: EngineSettin
     leave_forsaken(engine, rows)
     let_go_of_cleared(engine)
     return engine
+
+
+def observed_queue_seconds(
+    sites: Iterable[SiteRow], pilots: Sequence[PilotRow], settings: SelectionSettings
+) -> list[float]:
+    """How long the latest pilots queued, and attempts where batch jobs are for one each, as the book has it.
+
+    That of sites that are gone counts, too: the first value of the throttle is about queues as such (swift-site-selection,
+    switching condition 1b). This computer has no queue. Too few say nothing; and for less than the margin no site is left.
+    """
+    rows = [row for row in sites if row.kind != "local"]
+    requested = {row.pilot: row.requested_at for row in pilots if row.requested_at is not None}
+    found: dict[str, list[tuple[float, float]]] = {row.site: [] for row in rows}
+    for row in pilots:
+        asked_at, waits = requested.get(row.request or ""), found.get(row.site or "")
+        if waits is not None and row.started_at is not None and asked_at is not None:
+            waits.append((row.started_at, row.started_at - asked_at))
+    for site in rows:
+        if not found[site.site] and (standing := told(site.learned) if site.learned else None) is not None:
+            found[site.site] += [(site.updated_at, each / 1e6) for each in standing.waits]
+    latest = heapq.nlargest(OBSERVED_MAX, (each for waits in found.values() for each in waits))
+    if len(latest) < settings.queue_time_samples_min:
+        return []
+    return [max(seconds, settings.queue_time_margin_seconds) for _, seconds in latest]
 
 
 def _restore_standings(engine: Engine, rows: Iterable[SiteRow]) -> None:
@@ -134,7 +164,7 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
                 continue
             watch_queue(engine, row.pilot, row.requested_at)
             if is_probe(row.pilot, site=site.name):
-                left = row.requested_at + engine.settings.probe_seconds - engine.stamp
+                left = row.requested_at + engine.settings.probe_timeout_seconds - engine.stamp
                 engine.timers.at(engine.now + max(0.0, left), Due.PROBE, row.pilot)
             if not request.native_id:
                 submit_pilot(engine, site, row.pilot)

@@ -221,7 +221,7 @@ def _probe(engine: Engine, site: SiteState) -> None:
     key = probe_key(site.name, engine.next_n)
     engine.write(payloads.PilotRequested(site=site.name), pilot=key)
     submit_pilot(engine, site, key)
-    engine.timers.at(engine.now + engine.settings.probe_seconds, Due.PROBE, key)
+    engine.timers.at(engine.now + engine.settings.probe_timeout_seconds, Due.PROBE, key)
 
 
 def end_probe(engine: Engine, key: str) -> None:

@@ -98,7 +98,6 @@ def _template(definition: Definition, block: Block) -> Template:
         retry=retry,
         final=package.role == "final",
         abort_on=package.abort_on,
-        node_restriction=package.node_restriction,
         platform=package.platform,
         job_type=package.job_type,
         data_handling=any(each.data_handling for each in package.binaries),
@@ -164,6 +163,7 @@ def _demand(package: Package, settings: Mapping[str, str]) -> Demand:
         scratch_bytes=asked.scratch_bytes if asked.scratch_bytes is not None else work,
         wall_seconds=wall or 0.0,
         nodes=asked.nodes,
+        node_restriction=package.node_restriction,
     )
 
 

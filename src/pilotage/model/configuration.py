@@ -108,6 +108,9 @@ class EngineSection(Section, frozen=True, kw_only=True):
         _doc("Who goes first among jobs of equal priority: who is expected to be slowed down most, or who came first."),
     ] = "slowdown"
     probe_seconds: Annotated[Interval, _doc("No site is probed more often by itself than once in so long.")] = 3600.0
+    probe_timeout_seconds: Annotated[
+        Interval, _doc("A probe, whoever asked for it, has failed when no pilot came within so long.")
+    ] = 900.0
 
 
 class BookSettings(Section, frozen=True, kw_only=True):

@@ -193,7 +193,7 @@ class Package(Value, frozen=True, kw_only=True):
     activity: Annotated[str, _doc("Packages of one activity are compared with each other; none: its software.")] = ""
     startup_script: Annotated[str, TEMPLATE, PATH, _doc("A script that runs the binaries, instead of one by one.")] = ""
     startup_parameters: Annotated[tuple[Annotated[str, TEMPLATE], ...], _doc("The arguments of that script.")] = ()
-    node_restriction: Annotated[tuple[str, ...], _doc("Only on one of these nodes.")] = ()
+    node_restriction: Annotated[tuple[str, ...], _doc("Only on one of these nodes, by name or pattern.")] = ()
     platform: Annotated[str, _doc("Only on this platform.")] = ""
     executor: Annotated[
         str,

@@ -28,6 +28,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     scratch_bytes: int = 0
     wall_seconds: float = 0.0
     nodes: int = 1
+    node_restriction: tuple[str, ...] = ()  # only on these, by name or pattern; none: on any
 
 
 def slots_for(demand: Demand, capacity: Capacity) -> int:

@@ -31,7 +31,6 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     retry: Retry = Retry()
     final: bool = False  # runs last, whatever came of the others
     abort_on: AbortOn | None = None  # an exit status that ends the job
-    node_restriction: tuple[str, ...] = ()  # only on one of these nodes
     platform: str = ""
     job_type: str = "normal"
     data_handling: bool = False  # needs a data-handling service at its site

@@ -82,7 +82,7 @@ class SelectionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
         NotNegative, _doc("c of queueTimeThrottle = average queue time + c: for less, no site is worth leaving.")
     ] = 300.0
     queue_time_quantile: Annotated[
-        Share, _doc("Of the queue times observed before: the first value of the throttle.")
+        Share, _doc("Of the queue times of earlier runs in the book: the first value of the throttle.")
     ] = 0.95
     queue_time_first_seconds: Annotated[NotNegative, _doc("The first value where none were observed.")] = 3600.0
     queue_time_samples_min: Annotated[Count, _doc("So many of this time, and the average takes over.")] = 10

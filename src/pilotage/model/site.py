@@ -40,6 +40,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     platform: str = ""
     job_types: tuple[str, ...] = ()  # besides `normal`, which it always runs
     node_names: tuple[str, ...] = ()  # by name or pattern; none: it has no node that anybody can name
+    places_nodes: bool = True  # its batch system can be told on which nodes a batch job is to run
     scratch_bytes: int | None = None  # for the files of one attempt
     data_handling: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()  # that it reaches, by the beginning of their URLs

@@ -32,6 +32,7 @@ def demand_of(template: Template, attempt: AttemptTrace) -> Demand:
         scratch_bytes=asked.scratch_bytes,
         wall_seconds=asked.wall_seconds if attempt.wall_seconds is None else attempt.wall_seconds,
         nodes=asked.nodes,
+        node_restriction=asked.node_restriction,
     )
 
 

@@ -144,6 +144,29 @@ def test_cores_are_taken_where_they_are_asked_for(slurm: RealSlurm, gridengine: 
         assert system.wait("wide-1", "ended", ids["wide-1"]).reason == "ended"
 
 
+def test_what_names_its_nodes_runs_on_one_of_them(slurm: RealSlurm, gridengine: RealGridEngine) -> None:
+    first, second = slurm.cluster.nodes
+    tell = ["sh", "-c", "echo $SLURMD_NODENAME"]
+    for number, (hosts, expected) in enumerate(
+        (([first], {first}), ([f"*{second[-1]}", "elsewhere"], {second}), ([first, second], {first, second})), 1
+    ):
+        key = f"named-{number}"
+        slurm.submit(Wanted(key=key, command=tell, hosts=hosts, output=str(slurm.folder)))
+        assert slurm.printed(key).strip() in expected
+        assert slurm.wait(key, "ended").reason == "ended"
+    with pytest.raises(Refused) as refused:
+        slurm.submit(sleeping("named-4", hosts=["elsewhere"]))
+    assert refused.value.reason == "bad-resources"
+
+    ids = gridengine.submit(sleeping("where-1"))
+    node = gridengine.wait("where-1", "running").node
+    ids |= gridengine.submit(sleeping("named-1", hosts=["elsewhere*"]))
+    ids |= gridengine.submit(sleeping("named-2", hosts=["elsewhere", node]))
+    assert gridengine.wait("named-2", "running").node == node
+    assert listed(gridengine)["named-1"].state == "queued"
+    gridengine.cancel(ids)
+
+
 def test_several_nodes_are_one_job(slurm: RealSlurm) -> None:
     tell = ["sh", "-c", "echo $SLURM_JOB_NUM_NODES $SLURM_NTASKS"]
     slurm.submit(Wanted(key="mpi-1", command=tell, nodes=2, cores=3, output=str(slurm.folder)))

@@ -90,6 +90,7 @@ class Berth:
             memory_bytes=job_bytes,
             gpus=gpus,
             nodes=nodes,
+            hosts=tuple(str(each) for each in demand.get("node_restriction") or ()),
             wall_seconds=min(wall_seconds, self.wall_seconds or wall_seconds),
         )
 
@@ -105,6 +106,7 @@ class Berth:
         gpus: int,
         wall_seconds: float,
         nodes: int = 1,
+        hosts: Sequence[str] = (),
     ) -> Wanted:
         command = [
             self.python, "-I", "-S", self.agent, "pilot",
@@ -126,6 +128,7 @@ class Berth:
             memory_bytes=memory_bytes,
             gpus=gpus,
             nodes=nodes,
+            hosts=hosts,
             wall_seconds=math.ceil(wall_seconds),
             queue=self.queue,
             account=self.account,

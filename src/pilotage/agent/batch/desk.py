@@ -141,6 +141,8 @@ class Desk:
         berth = self._berth()
         with _sayable():
             wanted = berth.attempt(key, serves=serves, demand=demand)
+        if wanted.hosts and not self._dialect.places:
+            raise Refused("bad-resources", f"{self._dialect.name} cannot be told on which nodes it is to run")
         return self._submit(wanted)[key]
 
     def _known(self, key: str) -> str | None:

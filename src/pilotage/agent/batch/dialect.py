@@ -37,6 +37,7 @@ class Dialect(ABC):
     first_index: ClassVar[int] = 0
     version_words: ClassVar[tuple[str, ...]] = ()  # a command that tells whether the system is here
     version_pattern: ClassVar[str] = ""  # and what is found in its answer then
+    places: ClassVar[bool] = False  # whether it can be told the `hosts` of what is wanted
     harmless: ClassVar[str] = ""  # what is said, line by line, when there is nothing to cancel any more
 
     def __init__(self, prefix: str) -> None:

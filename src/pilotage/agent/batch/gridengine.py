@@ -38,6 +38,7 @@ class GridEngine(Dialect):
     first_index = 1
     version_words = ("qstat", "-help")  # others have a qstat too, but not with these words
     version_pattern = r"^(?:SGE|UGE|AGE|OCS|OGS/GE|GE)\s+([0-9]\S*)"
+    places = True
     harmless = r"does not exist|registered|deleted"
 
     def submit(self, wanted: Wanted) -> Call:
@@ -65,6 +66,7 @@ class GridEngine(Dialect):
         # Memory is counted for each slot.
         resources += [f"h_vmem={-(-wanted.memory_bytes // wanted.cores)}"] if wanted.memory_bytes else []
         resources += [f"gpu={wanted.gpus}"] if wanted.gpus else []
+        resources += [f"hostname={'|'.join(wanted.hosts)}"] if wanted.hosts else []
         words += ["-l", ",".join(resources)] if resources else []
         words += ["-q", wanted.queue] if wanted.queue else []
         words += ["-P", wanted.account] if wanted.account else []

@@ -10,6 +10,7 @@ from typing import Any
 from pilotage.agent.batch.values import Answer, Busy, Refused, Seen, Unknown, Verdict
 
 _MESSAGE_CHARACTERS_MAX = 500
+_PARTS = {"*": ".*", "?": ".", ".": "[.]"}  # of patterns, as regular expressions have them
 _ABSENT_STATUS = 127  # a shell's word for a command that it does not find
 
 
@@ -110,3 +111,17 @@ def documents(text: str) -> list[dict[str, Any]]:
     if not isinstance(told, list):
         raise Unknown("a document was printed that is no list")
     return [each for each in told if isinstance(each, dict)]
+
+
+def expression(names: Sequence[str]) -> str:
+    """Names or patterns of nodes as one extended regular expression; what follows the first dot of a name need not be there."""
+    return "|".join(f"({_expression(each)})" for each in names)
+
+
+def _expression(name: str) -> str:
+    parts = re.findall(r"\[!?[^\]]+\]|.", name)
+    made = [each.replace("[!", "[^") if len(each) > 1 else _PARTS.get(each, each) for each in parts]
+    if "." in name and not re.search(r"[*?\[]", name):  # a node may be known by the first part of its name alone
+        dot = made.index(_PARTS["."])
+        return f"{''.join(made[:dot])}({''.join(made[dot:])})?"
+    return f"{''.join(made)}([.].*)?"

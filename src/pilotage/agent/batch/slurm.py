@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pilotage.agent.batch.dialect import Dialect, one_after_another
-from pilotage.agent.batch.reading import answered, keep, message_of, number, rejection, seconds
+from pilotage.agent.batch.reading import answered, expression, keep, message_of, number, rejection, seconds
 from pilotage.agent.batch.values import Answer, Busy, Call, Limits, Queue, Reason, Seen, Verdict, Wanted
 
 # Columns of fixed width: a separator could be part of somebody's job name.
@@ -41,6 +41,13 @@ _VERDICTS: Sequence[tuple[str, Verdict]] = (
     (r"node configuration|generic resource|time limit|memory|processors|node count|feature", "bad-resources"),
     (r"sbatch:", "refused"),
 )
+# --nodelist would give a job all of the nodes that it names; only by leaving out all others it runs on some of them.
+_WITHOUT_OTHERS = """\
+all=$(sinfo --all --noheader --Node --format=%N </dev/null) || exit
+others=$(printf '%s\\n' "$all" | sort -u | grep -vixE -e "$1" | paste -sd, -)
+shift
+exec "$@" ${others:+"--exclude=$others"}
+"""
 _MEBIBYTE = 1024 * 1024
 _JOBS_ASKED_MAX = 500
 
@@ -66,6 +73,7 @@ class Slurm(Dialect):
     index_variable = "SLURM_ARRAY_TASK_ID"
     version_words = ("sbatch", "--version")  # not the controller, which may be down just now
     version_pattern = r"^slurm(?:-wlm)?\s+(\S+)"
+    places = True
     harmless = r"nvalid job id"
 
     def submit(self, wanted: Wanted) -> Call:
@@ -87,6 +95,8 @@ class Slurm(Dialect):
             "chdir": wanted.folder,
         }
         words += [f"--{option}={value}" for option, value in options.items() if value]
+        if wanted.hosts:
+            words = ["sh", "-c", _WITHOUT_OTHERS, "sh", expression(wanted.hosts), *words]
         return Call(tuple(words), self.script(wanted))
 
     def submitted(self, wanted: Wanted, answer: Answer) -> dict[str, str]:

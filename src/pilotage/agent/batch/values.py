@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from pilotage.agent.errors import AgentError
 
+_HOST = re.compile(r"[A-Za-z0-9._*?\[\]!-]+")
 State = Literal["queued", "running", "ended"]
 Reason = Literal[
     "",
@@ -86,6 +88,7 @@ class Wanted:
     memory_bytes: int = 0  # of each node
     gpus: int = 0  # of each node
     nodes: int = 1
+    hosts: Sequence[str] = ()  # only on these, by name or pattern (`*`, `?`, `[…]`); none: on any
     wall_seconds: int = 0
     queue: str = ""
     account: str = ""
@@ -98,6 +101,9 @@ class Wanted:
         """Refuse what would be read as something else by some system."""
         if not self.command or self.count < 1 or self.cores < 1 or self.nodes < 1:
             raise ValueError("there must be a command, and at least one element, core and node")
+        for name in self.hosts:
+            if not _HOST.fullmatch(name):
+                raise ValueError(f"this cannot name a node: {name!r}")
         for text in (self.queue, self.account, self.parallel, self.folder, self.output, *self.directives):
             if any(char in text for char in "\0\n\r"):
                 raise ValueError(f"this is to be one line: {text!r}")

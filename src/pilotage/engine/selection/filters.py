@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from fnmatch import fnmatchcase
 
 import msgspec
 
 from pilotage.model.demand import Demand, lacking
+from pilotage.model.nodes import can_mean
 from pilotage.model.site import Site
 
 _UNITS = {
@@ -16,6 +16,7 @@ _UNITS = {
     "gpus": "GPUs",
     "scratch_bytes": "bytes of scratch",
 }
+_NAMES_MAX = 3
 
 
 class SiteDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,10 +61,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     demand: Demand = Demand()
     executor: str = ""  # the name or the kind of a site
-    node_restriction: tuple[str, ...] = ()
     platform: str = ""
     job_type: str = "normal"
     more_wall_than: float = 0.0  # seconds; it was cut off after so many
+    run_seconds: float = 0.0  # estimated, on the standard platform
     work_bytes: int = 0
     input_bytes: int = 0
     output_bytes: int = 0
@@ -82,14 +83,27 @@ def executor(site: SiteDescription, asked: Asked) -> str:
 
 
 def node_restriction(site: SiteDescription, asked: Asked) -> str:
-    """It may run on some nodes only; a site that does not name its nodes may have none of them."""
-    wanted = asked.node_restriction
-    if not wanted or any(fnmatchcase(name, pattern) for name in wanted for pattern in site.node_names):
+    """It may run on some nodes only; a site that does not name its nodes may have none of them.
+
+    A pilot tells where it is. For a batch job of its own the batch system must be told where it may go.
+    """
+    wanted, about = asked.demand.node_restriction, site.site
+    if not wanted:
         return ""
-    names = ", ".join(wanted[:3])
+    names = f"it may run on {told_names(wanted)} only, and {site.name}"
     if not site.node_names:
-        return f"it may run on {names} only, and {site.name} does not name its nodes"
-    return f"it may run on {names} only, and {site.name} has no such node"
+        return f"{names} does not name its nodes"
+    if not any(can_mean(name, other) for name in wanted for other in site.node_names):
+        return f"{names} has no such node"
+    if not about.places_nodes and (about.mode == "bound" or asked.demand.nodes > 1):
+        return f"{names} cannot be told on which nodes a batch job is to run: {about.kind} has no way for it"
+    return ""
+
+
+def told_names(names: tuple[str, ...]) -> str:
+    """Nodes that are named, for people: not all of many."""
+    more = len(names) - _NAMES_MAX
+    return ", ".join(names[:_NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def platform(site: SiteDescription, asked: Asked) -> str:
@@ -120,8 +134,14 @@ def _amount(name: str, value: int) -> str:
     return f"{value / 100:g}" if name == "cores_hundredths" else f"{value:,}"
 
 
+def estimated_seconds(site: Site, *, run_seconds: float, wall_seconds: float) -> float:
+    """How long a package is expected to take at a site; 0: nobody knows. It is ended at its own wall time."""
+    seconds = run_seconds / site.speed
+    return min(seconds, wall_seconds) if wall_seconds else seconds
+
+
 def wall_time(site: SiteDescription, asked: Asked) -> str:
-    """It needs so much time, or more than it had when it was cut off."""
+    """It needs so much time, is expected to, or needs more than it had when it was cut off."""
     if not site.site.wall_seconds:
         return ""
     longest = site.site.package_seconds_max
@@ -129,6 +149,11 @@ def wall_time(site: SiteDescription, asked: Asked) -> str:
         return f"it asks for {asked.demand.wall_seconds:.0f} s and {site.name} gives {longest:.0f} s"
     if asked.more_wall_than and longest <= asked.more_wall_than:
         return f"it was cut off after {asked.more_wall_than:.0f} s, and {site.name} gives no more"
+    wall_seconds, speed = asked.demand.wall_seconds, site.site.speed
+    expected = estimated_seconds(site.site, run_seconds=asked.run_seconds, wall_seconds=wall_seconds)
+    if expected > longest:
+        there = f"{expected:.0f} s at {site.name}, of speed {speed:g}" if speed != 1.0 else f"{expected:.0f} s"
+        return f"it is expected to take {there}, and {site.name} gives {longest:.0f} s"
     return ""
 
 

@@ -27,6 +27,7 @@ from pilotage.model.definition import (
     Value,
 )
 from pilotage.model.errors import did_you_mean
+from pilotage.model.nodes import NODE_NAME, NODE_NAME_FORM
 from pilotage.model.reasons import Reason
 from pilotage.model.settings import PACKAGE_SETTINGS
 
@@ -219,6 +220,10 @@ def _package_faults(package: Package) -> Iterator[Fault]:
         yield "no-startup-script", "startup_parameters go with a startup_script", "", ("startup_parameters",)
     if package.scripts.skip_exit_code is not None and package.scripts.pre is None:
         yield "no-pre-script", "skip_exit_code is about the pre script, and there is none", "", ("scripts",)
+    for position, name in enumerate(package.node_restriction):
+        if not NODE_NAME.fullmatch(name):
+            message = f"{name!r} cannot name a node: expected {NODE_NAME_FORM}"
+            yield "bad-name", message, "", ("node_restriction", position)
     if package.subjob and package.binaries:
         yield "two-commands", "a package runs either a subjob or binaries, not both", "", ("subjob",)
 

@@ -372,6 +372,7 @@ def _by_the_book(services: Services, found: ShownPackage, place: PackageId) -> E
         code, message = _OVER[facts.state]
         message += f": {facts.cause}" if facts.cause else ""
         message += f" ({facts.cause_message})" if facts.cause_message else ""
+        message += f"; it ran at {facts.site}" if code == "done" and facts.site else ""
         reasons.append(Why(code=code, message=message, subject=facts.upstream or "", since=facts.entered_at))
     else:
         message = "no engine of this service runs it: whoever logs its events knows more"

@@ -72,8 +72,6 @@ def _of_package(package: Package) -> Iterator[tuple[str, str]]:
         yield f"role: {package.role}", "start it beside the job, by hand"
     if package.role == "final" and package.abort_on is not None:
         yield "abort_on of a package that runs last", "nothing is left that it could end"
-    if package.node_restriction:
-        yield f"node_restriction: {', '.join(package.node_restriction)}", "name a site with `executor` instead"
     if package.scripts.hold is not None:
         yield "scripts.hold", "subscribe to the event of the hold instead"
     for binary in package.binaries:
