@@ -89,6 +89,7 @@ class FakeJobs:
         self.site_words: dict[str, str] = {}
         self.inputs = {"in.txt"}  # of every attempt
         self.alive = False
+        self.broken = ""
 
     @property
     def store(self) -> FileStore:

@@ -16,13 +16,15 @@ from pilotage.app.book import JOURNAL_VARIABLE, state_folders
 from pilotage.client.finding import address_in
 from pilotage.model.configuration import Settings
 from pilotage.model.errors import PilotageError
-from pilotage.service.announcement import Announcement, find_service, refuse_second
+from pilotage.service.announcement import Announcement, find_service, refuse_second, why_ended
 
 LOG_FILE = "service.log"
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 LOOK_SECONDS = 0.02
 START_LOOK_SECONDS = 0.005  # somebody waits for a first package, and not for long
+BROKEN_MAX = 3
+"""A service that ended by itself so often is not started once more by the command that has seen it."""
 _TOLD_BYTES_MAX = 4096
 
 
@@ -60,6 +62,23 @@ class Begun:
         child.terminate()
         child.wait()
         raise NotStarted(f"the service did not answer within {START_SECONDS:g} s", next_step=f"its log: {log}")
+
+
+class Broken:
+    """How often services of a folder ended by themselves while one command needed them."""
+
+    def __init__(self) -> None:
+        """None did yet."""
+        self._times = 0
+
+    def refuse(self, folder: Path) -> None:
+        """Before one is started again: raise `NotStarted` where that was done too often, for somebody has to look."""
+        reason = why_ended(folder)
+        self._times += bool(reason)
+        if self._times > BROKEN_MAX:
+            raise NotStarted(
+                f"the service ended by itself {self._times} times: {reason}", next_step=f"its log: {folder / LOG_FILE}"
+            )
 
 
 def start_in_background(settings: Settings, arguments: Sequence[str], *, folder: Path | None = None) -> Announcement:

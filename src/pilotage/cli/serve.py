@@ -92,9 +92,7 @@ def serve(
         import_numpy_quickly()
         from pilotage.app.serving import serve_jobs
 
-        ended_by = serve_jobs(
-            settings, started=started, slots=slots, idle_seconds=idle_seconds, other_ports=others
-        )
+        ended_by = serve_jobs(settings, started=started, slots=slots, idle_seconds=idle_seconds, other_ports=others)
     return ExitCode.INTERRUPTED if ended_by == signal.SIGINT else ExitCode.COMPLETE
 
 

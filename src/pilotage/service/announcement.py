@@ -12,6 +12,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 SERVICE_FILE = "service.json"
+ENDED_FILE = "ended.json"
+"""Beside it, from the end of a service that nobody asked for until the next one answers: why."""
+_REASON_CHARACTERS_MAX = 500
 
 
 class Announcement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -26,6 +29,31 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     socket: str = (
         ""  # where agents of this computer reach it; its URL where the folder has no sockets; empty: runs nothing
     )
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """That a service ended by itself, since it could do nothing any more."""
+
+    at: float
+    reason: str
+
+
+def note_end(folder: Path, ended: Ended) -> None:
+    """Leave word of why the service of a state folder ends."""
+    reason = " ".join(ended.reason.split())[:_REASON_CHARACTERS_MAX]
+    draft = folder / f".{ENDED_FILE}-{os.getpid()}"
+    draft.write_bytes(msgspec.json.encode(msgspec.structs.replace(ended, reason=reason)))
+    draft.replace(folder / ENDED_FILE)
+
+
+def why_ended(folder: Path) -> str:
+    """Why the last service of a state folder ended by itself; empty where somebody ended it, or one lives."""
+    if find_service(folder) is not None:
+        return ""
+    try:
+        return msgspec.json.decode((folder / ENDED_FILE).read_bytes(), type=Ended).reason
+    except (OSError, msgspec.DecodeError):
+        return ""
 
 
 def find_service(folder: Path) -> Announcement | None:
@@ -89,6 +117,7 @@ def announced(folder: Path, announcement: Announcement) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(descriptor, msgspec.json.format(msgspec.json.encode(announcement)) + b"\n")
         draft.replace(file)
+        (folder / ENDED_FILE).unlink(missing_ok=True)
         yield
     finally:
         os.close(descriptor)

@@ -94,6 +94,7 @@ class Listener(uvicorn.Server):
         self._when_started = started
         self._when_stopping = stopping
         self.ended_by: int | None = None
+        self.broken = ""  # why it ended by itself, where what it serves had ended
 
     def listen(self) -> None:
         """Serve until stopped."""

@@ -50,6 +50,11 @@ class RunsJobs(Protocol):
         ...
 
     @property
+    def broken(self) -> str:
+        """Why it runs nothing any more, though nobody has stopped it; empty while all is well."""
+        ...
+
+    @property
     def store(self) -> FileStore:
         """The files of its jobs."""
         ...

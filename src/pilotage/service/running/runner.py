@@ -90,8 +90,8 @@ class Runner:
         self._clock = clock
         self._codec = codec
         self._sites = sites
-        self._store = store
-        self._index = index
+        self.store = store  # the files
+        self.index = index  # what was made before, and the logs
         self._settings = settings
         self._package_token = package_token
         self._manifests = Manifests(journal)
@@ -130,13 +130,18 @@ class Runner:
         self._driver.stop()
         self._expander.stop()
         self._aftermath.stop()
-        self._store.close()
-        self._index.close()
+        self.store.close()
+        self.index.close()
 
     @property
     def alive(self) -> bool:
         """Whether what is asked will be answered."""
         return self._driver.alive
+
+    @property
+    def broken(self) -> str:
+        """Why nothing is run any more, though nobody has stopped it; empty while all is well."""
+        return self._driver.broken
 
     @property
     def journal(self) -> Journal:
@@ -147,16 +152,6 @@ class Runner:
     def sites(self) -> Sequence[Site]:
         """Where it runs things."""
         return self._sites
-
-    @property
-    def index(self) -> WorkIndex:
-        """What was made before, and the logs."""
-        return self._index
-
-    @property
-    def store(self) -> FileStore:
-        """The files."""
-        return self._store
 
     def exchange(self, says: AgentSays) -> Future[bytes]:
         """What an agent says; the answer, for the wire, once everything it rests on is durable."""
@@ -221,7 +216,7 @@ class Runner:
         """The book has cleared, sealed or purged a finished job: the engine need not know it any longer."""
         self._driver.receive(PutAway(job=action.job))
         if action.deed == "purge":
-            self._index.forget(action.job)
+            self.index.forget(action.job)
 
     def _clear(self, job: str, by: ClearedBy) -> Accepted:
         if self._driver.ask(lambda engine: job in engine.jobs).result():
@@ -241,7 +236,7 @@ class Runner:
 
     def _submit(self, submission: Submission) -> SubmissionAnswer:
         prepared = prepare(
-            submission, journal=self._journal, store=self._store, index=self._index, owner=submission.owner
+            submission, journal=self._journal, store=self.store, index=self.index, owner=submission.owner
         )
         unpublished = self._driver.ask(lambda _: self._aftermath.unpublished_jobs()).result()
         earlier = earlier_runs(self._journal, submission, prepared, unpublished=unpublished)
@@ -302,7 +297,7 @@ class Runner:
         self._aftermath.follow(self._core.engine, outbox.events)
         if logs:
             try:
-                self._index.put_logs(logs)
+                self.index.put_logs(logs)
             except Exception:  # whatever it is, nothing is decided by a log
                 log.exception("%d logs are lost", len(logs))
 
@@ -340,10 +335,10 @@ class Runner:
             and (earlier := at_work.earlier_key(assignment.ref)) is not None
         }
         for folder in {folder for folder, _ in keys}:
-            found = self._index.find(folder, [key for where, key in keys if where == folder])
+            found = self.index.find(folder, [key for where, key in keys if where == folder])
             if not found:
                 continue
-            faults = out_of_place(found.values(), folder, store=self._store, index=self._index)
+            faults = out_of_place(found.values(), folder, store=self.store, index=self.index)
             for key, made in found.items():
                 if key not in faults:
                     number = keys[folder, key]
@@ -397,4 +392,4 @@ class Runner:
         """What of a stage that was laid out just now need not be run."""
         if (at_work := self._jobs.get(job)) is None or at_work.origin.fresh:
             return ()
-        return adopt(expansion, at_work.origin, store=self._store, index=self._index, granted=granted, numbers=numbers)
+        return adopt(expansion, at_work.origin, store=self.store, index=self.index, granted=granted, numbers=numbers)
