@@ -90,6 +90,7 @@ class FakeJobs:
         self.inputs = {"in.txt"}  # of every attempt
         self.alive = False
         self.broken = ""
+        self.left_behind: list[str] = []
 
     @property
     def store(self) -> FileStore:
@@ -101,6 +102,9 @@ class FakeJobs:
 
     def start(self) -> None:
         self.alive = True
+
+    def wind_down(self) -> None:
+        assert self.alive
 
     def stop(self) -> None:
         self.alive = False

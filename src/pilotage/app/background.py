@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from pilotage.adapters.settings_files import state_folder
 from pilotage.app.book import JOURNAL_VARIABLE, state_folders
 from pilotage.client.finding import address_in
 from pilotage.model.configuration import Settings
 from pilotage.model.errors import PilotageError
-from pilotage.service.announcement import Announcement, find_service, refuse_second, why_ended
+from pilotage.service.announcement import Announcement, find_service, left_behind, refuse_second, why_ended
 
 LOG_FILE = "service.log"
 START_SECONDS = 60.0
@@ -118,7 +120,14 @@ def _told(log: Path, begin: int) -> str:
         return said.read(_TOLD_BYTES_MAX).decode("utf-8", "replace").strip().removeprefix("error: ")
 
 
-def stop_service(settings: Settings, *, upward: bool = False, patience_seconds: float = STOP_SECONDS) -> Announcement:
+class Stopped(msgspec.Struct, frozen=True, kw_only=True):
+    """A service that was stopped, and what it could not take out of the queues of its sites, in words."""
+
+    url: str
+    left: tuple[str, ...] = ()
+
+
+def stop_service(settings: Settings, *, upward: bool = False, patience_seconds: float = STOP_SECONDS) -> Stopped:
     """Stop the service of this folder in good order, or of the nearest above it; returns when it has ended."""
     folder = state_folder(settings, folder=Path.cwd())
     found = find_service(folder)
@@ -142,7 +151,7 @@ def stop_service(settings: Settings, *, upward: bool = False, patience_seconds: 
         if time.monotonic() > until:
             raise NotStopped(f"the service did not end within {patience_seconds:g} s", subject=f"process {found.pid}")
         time.sleep(LOOK_SECONDS)
-    return found
+    return Stopped(url=found.url, left=left_behind(folder))
 
 
 def _running_above() -> Path | None:

@@ -180,6 +180,7 @@ class Resting:
 
     alive = False
     broken = ""
+    left_behind = ()
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         """Take the state folder; its index is opened when it is asked for."""
@@ -224,6 +225,9 @@ class Resting:
 
     def start(self) -> None:
         """There is nothing to start."""
+
+    def wind_down(self) -> None:
+        """Nothing is under way."""
 
     def stop(self) -> None:
         """Close what was opened."""

@@ -66,7 +66,9 @@ def serve(
     if stop:
         from pilotage.app.background import stop_service
 
-        say_to_reader(f"stopped {stop_service(settings, upward=journal is None).url}")
+        stopped = stop_service(settings, upward=journal is None)
+        for told in (f"stopped {stopped.url}", *stopped.left):
+            say_to_reader(told)
         return ExitCode.COMPLETE
     if book_only and not (slots is None and idle_seconds is None and sites is None):
         told = "--slots, --sites and --until-idle are for a service that runs jobs: leave --book-only out."

@@ -116,15 +116,22 @@ def serve(
             if started is not None:
                 started(announcement)
 
-        def note(reason: str) -> None:
-            note_end(state_folder, Ended(at=clock.now(), reason=reason))
+        def note(reason: str, *left: str) -> None:
+            note_end(state_folder, Ended(at=clock.now(), reason=reason, left=left))
 
         door, let_go = make_door(services)
+        running = services.running
         listener = Listener(
-            door, bound=bound, beside=beside, started=announce, stopping=let_go, certificate=certificate
+            door,
+            bound=bound,
+            beside=beside,
+            started=announce,
+            stopping=let_go,
+            winding_down=running.jobs.wind_down if running is not None else None,
+            certificate=certificate,
         )
-        if idle_seconds is not None and services.running is not None:
-            stack.callback(end_when_idle(listener, services.running, idle_seconds=idle_seconds))
+        if idle_seconds is not None and running is not None:
+            stack.callback(end_when_idle(listener, running, idle_seconds=idle_seconds))
         stack.callback(end_when_broken(listener, lambda: broken_by(services), note=note))
         listener.listen()
         if listener.broken:
@@ -133,6 +140,8 @@ def serve(
                 got=listener.broken,
                 next_step="start it again: what it did is in its book",
             )
+        if running is not None and running.jobs.left_behind:
+            note("", *running.jobs.left_behind)
         return listener.ended_by
 
 

@@ -49,7 +49,7 @@ from pilotage.service.running.rivals import refuse_rivals, unfinished_jobs
 from pilotage.service.running.site_messages import SiteDeed, asked_of_site, sites_changed
 from pilotage.service.running.site_worker import AtSite
 from pilotage.service.running.starting import snapshot_of, start_from
-from pilotage.service.running.stopping import stop_asking
+from pilotage.service.running.stopping import Winding
 from pilotage.service.running.strays import unknown_at
 from pilotage.service.running.submission import Prepared, Submission, SubmissionAnswer, prepare, submit_message
 from pilotage.service.running.workers import SiteWorkers, Way, expected_at, has_something
@@ -106,6 +106,8 @@ class Runner:
             expected=lambda site: driver.ask(partial(expected_at, site)).result(),
             unknown=lambda site, keys: driver.ask(partial(unknown_at, site, keys)).result(),
         )
+        self._winding = Winding(driver, self._workers)
+        self.wind_down = self._winding.down  # while agents are still answered
         self._expander = Expander(self, journal, ask=self._driver.ask, tell=self._driver.receive)
         self._submitter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submitter")
         self._claims = Claims(self._jobs, self._manifests, store)
@@ -124,7 +126,7 @@ class Runner:
 
     def stop(self) -> None:
         """End in good order; what runs at the sites goes on."""
-        stop_asking(self._driver)
+        self._winding.down(patience_seconds=0.0)
         self._workers.stop()
         self._submitter.shutdown(wait=True, cancel_futures=True)
         self._driver.stop()
@@ -144,9 +146,9 @@ class Runner:
         return self._driver.broken
 
     @property
-    def journal(self) -> Journal:
-        """The journal of its book, for reading."""
-        return self._journal
+    def left_behind(self) -> Sequence[str]:
+        """What could not be taken out of the queues of sites when it was stopped, in words."""
+        return self._workers.behind
 
     @property
     def sites(self) -> Sequence[Site]:

@@ -18,6 +18,7 @@ from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
 from pilotage.model.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
 from pilotage.ports import SiteAccess, SiteBusy, SiteUnreachable, SubmissionRefused
 from pilotage.service.running.site_troubles import trouble_of
+from pilotage.service.running.stopping import behind
 from pilotage.service.running.strays import Strays, Unknown, none_unknown
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class SiteWorker:
         self._look_at = 0.0
         self._pause_seconds = access.look_seconds
         self._cancelled: set[str] = set()
+        self.behind = ""  # what could not be ended there when this ended, in words
         self._strays = Strays(unknown, clock=clock)
 
     def start(self) -> None:
@@ -121,11 +123,15 @@ class SiteWorker:
     def _cancel_last(self) -> None:
         """Nothing more is submitted, but what is to be cancelled should not come when nobody is there."""
         keys = [effect.key for effect in self._wanted if isinstance(effect, CancelSubmitted)]
-        if keys and self._answers:
-            try:
-                self._access.cancel(*keys)
-            except Exception as fault:  # noqa: BLE001 # it was broken off, or there is no way to the site
-                log.warning("site %s: %d are not cancelled: %s", self._site, len(keys), fault)
+        if not keys:
+            return
+        if not self._answers:
+            self.behind = behind(self._site, len(keys), "the site does not answer")
+            return
+        try:
+            self._access.cancel(*keys)
+        except Exception as fault:  # noqa: BLE001 # it was broken off, or there is no way to the site
+            self.behind = behind(self._site, len(keys), str(fault))
 
     def _failed(self, message: str) -> None:
         if self._stopping:
