@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pilotage.book.codec import Checked
+from pilotage.engine.behaviour import SITE_CHANGED, drain
 from pilotage.engine.on_attempts import attempt_key
 from pilotage.engine.parts import AttemptState
 from pilotage.engine.places import PilotState
 from pilotage.engine.races import end_race
 from pilotage.engine.slots import stop_all_but
 from pilotage.model import payloads
+from pilotage.model.demand import Capacity
 from pilotage.model.events import parse_dotted
 from pilotage.model.exchange import AttemptRef, Exchange
+from pilotage.model.site import AMOUNT_UNKNOWN, Site
 from pilotage.model.texts import NAME_MAX, amount, clipped
 
 if TYPE_CHECKING:
@@ -44,6 +47,10 @@ def hear(engine: Engine, exchange: Exchange) -> None:
         engine.openings.slots_changed(pilot.site, pilot, -1)
         pilot.offers(exchange.capacity)
         engine.openings.slots_changed(pilot.site, pilot, 1)
+    if pilot.taken_over:
+        pilot.taken_over = False
+        if exchange.serves is None and not pilot.draining and not _is_of(pilot.site.site, exchange.capacity):
+            drain(engine, pilot, SITE_CHANGED)
     if pilot.suspect:
         pilot.suspect = False
         for ref in list(pilot.assigned):
@@ -63,6 +70,19 @@ def hear(engine: Engine, exchange: Exchange) -> None:
         engine.asking[pilot] = None
     else:
         site.waiting.pop(pilot.name, None)
+
+
+def _is_of(site: Site, capacity: Capacity) -> bool:
+    """Whether pilots that a site is asked for today would have this capacity.
+
+    An engine that takes over is not told that a pilot was to leave because its site had changed, or that it changed
+    meanwhile: both follow from what the pilot has. What is not written of the site its pilots find out themselves.
+    """
+    wanted = site.capacity
+    told = (capacity.cores_hundredths, capacity.gpus) == (wanted.cores_hundredths, wanted.gpus)
+    memory = wanted.memory_bytes in (AMOUNT_UNKNOWN, capacity.memory_bytes)
+    scratch = site.scratch_bytes in (None, capacity.scratch_bytes)
+    return site.mode == "pilots" and told and memory and scratch
 
 
 def _recover(engine: Engine, pilot: PilotState, ref: AttemptRef) -> None:

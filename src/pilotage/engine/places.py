@@ -48,6 +48,7 @@ class PilotState:
         "shapes",
         "site",
         "suspect",
+        "taken_over",
         "waiting",
     )
 
@@ -67,6 +68,7 @@ class PilotState:
         self.node = ""
         self.sequence = 0
         self.suspect = False
+        self.taken_over = False  # from an engine that is gone, and not heard since
         self.blamed_at: float | None = None  # when it was last heard before a silence that its site was blamed for
         self.gone = ""  # why its batch system does not know it any more, which a lease overrules
         self.waiting = False  # its exchange is open and it could take more

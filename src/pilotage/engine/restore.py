@@ -118,6 +118,7 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
             site.add_pilot(pilot)
             pilot.gone = over.get(pilot.request, "")  # its batch system had done with it
             pilot.node = row.node or ""
+            pilot.taken_over = True
             if is_probe(pilot.request, site=site.name):
                 pilot.draining = "it was only to show that it comes"
             elif site.place.pilots.is_due(row.pilot):
