@@ -48,9 +48,7 @@ def hear(engine: Engine, exchange: Exchange) -> None:
         pilot.offers(exchange.capacity)
         engine.openings.slots_changed(pilot.site, pilot, 1)
     if pilot.taken_over:
-        pilot.taken_over = False
-        if exchange.serves is None and not pilot.draining and not _is_of(pilot.site.site, exchange.capacity):
-            drain(engine, pilot, SITE_CHANGED)
+        _take_over(engine, pilot, exchange)
     if pilot.suspect:
         pilot.suspect = False
         for ref in list(pilot.assigned):
@@ -72,12 +70,19 @@ def hear(engine: Engine, exchange: Exchange) -> None:
         site.waiting.pop(pilot.name, None)
 
 
-def _is_of(site: Site, capacity: Capacity) -> bool:
-    """Whether pilots that a site is asked for today would have this capacity.
+def _take_over(engine: Engine, pilot: PilotState, exchange: Exchange) -> None:
+    """A pilot of an engine that is gone speaks for the first time.
 
-    An engine that takes over is not told that a pilot was to leave because its site had changed, or that it changed
-    meanwhile: both follow from what the pilot has. What is not written of the site its pilots find out themselves.
+    That it was to leave because its site had changed is in no event, and its site may have changed meanwhile: both follow
+    from what the pilot has.
     """
+    pilot.taken_over = False
+    if exchange.serves is None and not pilot.draining and not _is_of(pilot.site.site, exchange.capacity):
+        drain(engine, pilot, SITE_CHANGED)
+
+
+def _is_of(site: Site, capacity: Capacity) -> bool:
+    """Whether pilots that a site is asked for today would have this capacity; what is not written they find out themselves."""
     wanted = site.capacity
     told = (capacity.cores_hundredths, capacity.gpus) == (wanted.cores_hundredths, wanted.gpus)
     memory = wanted.memory_bytes in (AMOUNT_UNKNOWN, capacity.memory_bytes)
@@ -104,10 +109,11 @@ def find_attempt(engine: Engine, ref: AttemptRef) -> AttemptState | None:
     return work.attempts.get(ref.attempt) if work is not None else None
 
 
-def may_say(engine: Engine, pilot: str, one: Checked) -> int | None:
+def may_say(engine: Engine, pilot: str, one: Checked, *, site: str) -> int | None:
     """Of which package an agent says something; None where it may not: of an attempt that it neither has nor owes the end of.
 
-    Whatever it says of another would be in the book, and an engine that starts from the book would believe it.
+    Whatever it says of another would be in the book, and an engine that starts from the book would believe it. It says
+    itself at which `site` it is, and was let in for that one.
     """
     event, place = one.event, one.place
     if type(one.data) in _OF_THE_ENGINE:
@@ -125,7 +131,8 @@ def may_say(engine: Engine, pilot: str, one: Checked) -> int | None:
     work = job.work.get(number)
     found = work.attempts.get(ref.attempt) if work is not None else None
     if found is not None:
-        return number if found.pilot == pilot and found.epoch == event.epoch else None
+        ours = (found.pilot, found.site.name, found.epoch) == (pilot, site, event.epoch)
+        return number if ours else None
     epoch = (speaker.owed if speaker is not None else engine.owed.get(pilot, {})).get(ref)
     if epoch is None and ref in engine.acting.get(pilot, ()):
         epoch = 0

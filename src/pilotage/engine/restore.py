@@ -103,7 +103,7 @@ def surely_gone(pilots: Iterable[PilotRow]) -> set[str]:
 
 
 def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
-    answered = {row.request for row in rows if row.started_at is not None}
+    answered = {(row.request, row.site) for row in rows if row.started_at is not None}
     # That a request was written off with its site says nothing of the pilot that had come of it.
     over = {
         row.pilot: row.reason or "ended" for row in rows if row.ended_at is not None and row.reason != REMOVED_REASON
@@ -128,7 +128,7 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
             request = PilotRequest(row.pilot, site)
             engine.requests[row.pilot] = site.requests[row.pilot] = request
             request.native_id = row.native_id or ""
-            request.spoke = row.pilot in answered
+            request.spoke = (row.pilot, row.site) in answered
             request.requested_at = row.requested_at
             site.expected += not request.spoke
             if request.spoke or site in engine.forsaken:

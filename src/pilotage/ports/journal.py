@@ -158,6 +158,10 @@ class Journal(Protocol):
         """The slices of statistics that exist in a range."""
         ...
 
+    def pilot(self, name: str) -> PilotRow | None:
+        """One pilot, or what was asked for under that name, if there ever was one."""
+        ...
+
     def pilots(self, *, after: str, limit: int) -> list[PilotRow]:
         """Pilots by name."""
         ...

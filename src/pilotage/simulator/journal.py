@@ -180,6 +180,10 @@ class SimulatedJournal:
         """What was heard of one stream, if anything was."""
         return next(iter(self._ledger.streams([(source, stream)])), None)
 
+    def pilot(self, name: str) -> PilotRow | None:
+        """One pilot, or what was asked for under that name, if there ever was one."""
+        return next(iter(self._ledger.find_rows(PilotRow, having={"pilot": name})), None)
+
     def pilots(self, *, after: str, limit: int) -> list[PilotRow]:
         """Pilots by name."""
         return self._ledger.find_rows(PilotRow, having={}, after=(after,), limit=limit)

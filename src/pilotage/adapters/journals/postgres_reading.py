@@ -227,6 +227,10 @@ class PostgresReading:
             (width_seconds, slices.start, slices.stop),
         )
 
+    def pilot(self, name: str) -> rows.PilotRow | None:
+        """One pilot, or what was asked for under that name, if there ever was one."""
+        return next(iter(self._rows(rows.PilotRow, "WHERE t.pilot = %s", (stored_text(name),))), None)
+
     def pilots(self, *, after: str, limit: int) -> list[rows.PilotRow]:
         """Pilots by name."""
         return self._rows(rows.PilotRow, "WHERE t.pilot > %s ORDER BY t.pilot LIMIT %s", (stored_text(after), limit))

@@ -270,6 +270,11 @@ class SqliteReader(SqlitePlaces):
             where = "WHERE width_seconds = ? AND slice >= ? AND slice < ? ORDER BY slice, site, activity"
             return list(select(book, StatisticRow, where, (width_seconds, slices.start, slices.stop)))
 
+    def pilot(self, name: str) -> PilotRow | None:
+        """One pilot, or what was asked for under that name, if there ever was one."""
+        with self.live() as book:
+            return next(iter(select(book, PilotRow, "WHERE pilot = ?", (name,))), None)
+
     def pilots(self, *, after: str, limit: int) -> list[PilotRow]:
         """Pilots by name."""
         with self.live() as book:
