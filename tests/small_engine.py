@@ -17,6 +17,7 @@ import msgspec
 from pilotage.book.codec import Checked, Refusal
 from pilotage.engine.engine import ENGINE_STREAM, Engine
 from pilotage.engine.explain import explain
+from pilotage.engine.holds import holds_in
 from pilotage.engine.jobs import JobState
 from pilotage.engine.parts import STANDINGS
 from pilotage.engine.restore import JobSnapshot, Snapshot
@@ -277,8 +278,7 @@ class Small:
     def agent(self, name: str, *, site: str, request: str = "", **more: Any) -> Agent:
         """An agent that has not said anything yet but that it has started."""
         made = self.agents[name] = Agent(self, name, site=site, request=request, **more)
-        started = payloads.PilotStarted(site=site, request=request or None)
-        made.say(started)
+        made.say(payloads.PilotStarted(site=site, request=request or None))
         return made
 
     def pilot(self, name: str = "a", *, instance: int = 1, **more: Any) -> Agent:
@@ -357,6 +357,7 @@ class Small:
                     plan=self.plans[row.job][-1],
                     finals=self.journal.finals(row),
                     unfinished=self.journal.unfinished(row),
+                    holds=holds_in(row, self.journal.own_events),
                 )
                 for row in self.journal.live_jobs()
             ],

@@ -180,6 +180,10 @@ class Journal(Protocol):
         """The jobs of the live book that are not cleared, in the order in which they were registered; also finished ones."""
         ...
 
+    def own_events(self, job: JobRow) -> list[EventRow]:
+        """The events about a job itself, and not about its packages, in the order of their positions."""
+        ...
+
     def finals(self, job: JobRow) -> Iterator[FinalPackage]:
         """The packages of a job that are over by facts of their own, in the order of place, at one moment."""
         ...
