@@ -155,8 +155,13 @@ class AgentSite:
         return behind(self._site, count, "its agent did not ask in time") if count else ""
 
     def _to_end(self, number: int) -> int:
-        """How many are to be ended there that are wanted under a higher number."""
-        return sum(wanted > number and isinstance(effect, CancelSubmitted) for wanted, effect in self._wanted.values())
+        """How many are to be ended there that are wanted under a higher number; not what was never asked for there."""
+        return sum(
+            wanted > number
+            and isinstance(effect, CancelSubmitted)
+            and self._wanted.get((effect.key, False), (0,))[0] <= self._given
+            for wanted, effect in self._wanted.values()
+        )
 
     def exchange(self, says: SiteSays) -> Future[bytes]:
         """What the agent says; the answer, for the wire, when there is something to do or its interval is over."""

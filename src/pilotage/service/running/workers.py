@@ -19,9 +19,12 @@ from pilotage.model.reports import AnyReport, SiteSeen
 from pilotage.model.site_exchange import SiteSays
 from pilotage.ports import SiteAccess
 from pilotage.service.running.agent_site import AgentSettings, AgentSite, UnknownSite
-from pilotage.service.running.site_worker import AtSite, SiteWorker
+from pilotage.service.running.site_worker import STOP_SECONDS, AtSite, SiteWorker
 
 log = logging.getLogger(__name__)
+
+LOOKS_MAX = 16
+"""So many sites are looked at at once: each look may be a command, or an ssh."""
 
 Way = SiteAccess | AgentSettings
 """How things get to a site: the service itself submits there, or the agent of the site does."""
@@ -48,6 +51,7 @@ class SiteWorkers:
         self._unknown = unknown
         self._guard = threading.Lock()
         self._running = False
+        self._turns = threading.BoundedSemaphore(LOOKS_MAX)
         self.behind: list[str] = []  # what could not be ended at sites when all this ended, in words
         self._workers = {name: self._made(name, way) for name, way in ways.items()}
 
@@ -72,7 +76,14 @@ class SiteWorkers:
             self._running = False
             workers = list(self._workers.values())
         for worker in workers:
-            worker.stop()
+            if isinstance(worker, SiteWorker):
+                worker.leave()
+        until = time.monotonic() + STOP_SECONDS  # of all of them together
+        for worker in workers:
+            if isinstance(worker, SiteWorker):
+                worker.stop(patience_seconds=max(0.0, until - time.monotonic()))
+            else:
+                worker.stop()
         self.behind = [worker.behind for worker in workers if worker.behind]
         for told in self.behind:
             log.warning("%s", told)
@@ -142,7 +153,7 @@ class SiteWorkers:
         expected, unknown = partial(self._expected, name), partial(self._unknown, name)
         if isinstance(way, AgentSettings):
             return AgentSite(way, report=self._report, expected=expected, unknown=unknown)
-        return SiteWorker(name, way, report=self._report, expected=expected, unknown=unknown)
+        return SiteWorker(name, way, report=self._report, expected=expected, unknown=unknown, turns=self._turns)
 
 
 def ways_of(ways: Mapping[str, Way]) -> tuple[dict[str, SiteAccess], dict[str, AgentSettings]]:
