@@ -107,11 +107,15 @@ class Openings:
             slots = slots_for(demand, pilot.capacity)
             if slots:
                 site.slots[shape] += sign * slots
-        if sign > 0 and site.unfit:
-            for queue in site.unfit:
-                queue.unfit.discard(site.index)
-            site.unfit.clear()
+        if sign > 0:
+            self.forgive(site)
         self.tell_all(site)
+
+    def forgive(self, site: SiteState) -> None:
+        """What was reserved at a site in vain may be reserved there again."""
+        for queue in site.unfit:
+            queue.unfit.discard(site.index)
+        site.unfit.clear()
 
     def backlog_changed(self, site: SiteState, by: int) -> None:
         """Its pilots let more, or fewer, attempts wait beyond what they run."""

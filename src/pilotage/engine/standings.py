@@ -38,6 +38,8 @@ def _carry_out(engine: Engine, site: SiteState, change: Change) -> None:
             slept = payloads.SiteHibernated(reason=change.reason, message=message, score=score, learned=learned(site))
             engine.write(slept, site=site.name)
             if site.asleep:
+                # Else those for whom no pilot came would never wake it, when its time has come.
+                engine.openings.forgive(site)
                 release_site(engine, site)
         case Woken():
             if change.rule in ("by-hand", "probe-passed"):

@@ -75,13 +75,10 @@ def wakes_at(sleep: Sleep, times: int, settings: SelectionSettings, *, alone: bo
     """From when on a site may get a new chance (2a), having been put to sleep so many times since it last did well.
 
     Where every other site sleeps too, the first chance comes at once and the later ones soon. Where pilots cannot even start,
-    nothing more is submitted for as long as any site ever sleeps; but if there is no other, it is tried again as if there
-    were, ever more seldom.
+    nothing more is submitted for as long as any site ever sleeps, whether there is another or not.
     """
     if sleep.reason == "dead-starts":
-        if not alone:
-            return sleep.since + settings.hibernation_seconds_max
-        alone = False
+        return sleep.since + settings.hibernation_seconds_max
     steps = times - 2 if alone else times - 1
     if steps < 0:
         return sleep.since
