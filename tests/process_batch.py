@@ -120,12 +120,17 @@ class ProcessBatch:
             if not (pid_file.parent / "exit").exists():
                 _signal_tree(int(pid_file.read_text()), signal.SIGKILL)
 
+    def queued(self) -> int:
+        """How many jobs were taken and are neither started nor ended."""
+        waiting = [each for each in self.jobs.iterdir() if not each.name.startswith(".")]
+        return sum(not (each / "started").exists() for each in waiting)
+
     def is_asked(self) -> bool:
         """Whether somebody is submitting now."""
         return any(self.jobs.glob(".*"))
 
     def say(self, what: str) -> None:
-        """Be `busy`, `refused`, `down` or `slow` from now on, or well again."""
+        """Be `busy`, `refused`, `down` or `slow` from now on, start nothing that comes (`held`), or be well again."""
         (self.folder / "mood").write_text(what)
 
 
@@ -143,8 +148,14 @@ def pack_agent(file: Path) -> Path:
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
+def _mood(folder: Path) -> str:
+    return (folder / "mood").read_text() if (folder / "mood").exists() else ""
+
+
 def _start_waiting(folder: Path) -> None:
     """In a process of its own: start what waits, once."""
+    if _mood(folder) == "held":
+        return
     if os.fork():
         os.wait()
         return
@@ -171,9 +182,9 @@ def _start_waiting(folder: Path) -> None:
 
 
 def _submit(folder: Path, name: str, count: int) -> int:
-    mood = (folder / "mood").read_text() if (folder / "mood").exists() else ""
+    mood = _mood(folder)
     slow_seconds = 0.2 if mood == "slow" else 0.0
-    if mood not in ("", "slow"):
+    if mood not in ("", "slow", "held"):
         sys.stderr.write(f"procbatch is {mood}\n")
         return {"busy": 2, "refused": 3}.get(mood, 1)
     jobs = folder / "jobs"
@@ -207,7 +218,7 @@ def _state(element: Path) -> str:
 
 
 def _list(folder: Path) -> int:
-    if (folder / "mood").exists() and (folder / "mood").read_text() == "down":
+    if _mood(folder) == "down":
         return 1
     for job in sorted(each for each in (folder / "jobs").iterdir() if not each.name.startswith(".")):
         name, count = (job / "name").read_text().split()
@@ -221,7 +232,11 @@ def _cancel(folder: Path, natives: list[str]) -> int:
     for native in natives:
         job, _, index = native.partition(".")
         element = folder / "jobs" / job / index
-        if (element / "pid").exists() and not (element / "exit").exists():
+        if not (folder / "jobs" / job / "started").exists():
+            element.mkdir()
+            (element / "exit").write_text("143")
+            (folder / "jobs" / job / "started").touch()
+        elif (element / "pid").exists() and not (element / "exit").exists():
             _signal_tree(int((element / "pid").read_text()), signal.SIGTERM, but_first=True)
     return 0
 

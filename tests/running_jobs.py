@@ -89,6 +89,8 @@ class FakeJobs:
         self.site_words: dict[str, str] = {}
         self.inputs = {"in.txt"}  # of every attempt
         self.alive = False
+        self.broken = ""
+        self.left_behind: list[str] = []
 
     @property
     def store(self) -> FileStore:
@@ -100,6 +102,9 @@ class FakeJobs:
 
     def start(self) -> None:
         self.alive = True
+
+    def wind_down(self) -> None:
+        assert self.alive
 
     def stop(self) -> None:
         self.alive = False

@@ -17,6 +17,7 @@ import msgspec
 from pilotage.book.codec import Checked, Refusal
 from pilotage.engine.engine import ENGINE_STREAM, Engine
 from pilotage.engine.explain import explain
+from pilotage.engine.holds import holds_in
 from pilotage.engine.jobs import JobState
 from pilotage.engine.parts import STANDINGS
 from pilotage.engine.restore import JobSnapshot, Snapshot
@@ -357,6 +358,7 @@ class Small:
                     plan=self.plans[row.job][-1],
                     finals=self.journal.finals(row),
                     unfinished=self.journal.unfinished(row),
+                    holds=holds_in(row, self.journal.own_events),
                 )
                 for row in self.journal.live_jobs()
             ],

@@ -23,6 +23,7 @@ import pytest
 
 from pilotage.agent.site_lock import LOCK_FILE
 from pilotage.model.site_entry import SiteEntry
+from pilotage.service.announcement import left_behind
 from tests.engines.capsule import CannotIsolate, Capsule
 from tests.engines.slurm import SlurmCluster
 from tests.engines.sshd import SshServer
@@ -251,6 +252,37 @@ def test_a_batch_system_that_is_full_down_or_refuses_is_told_and_waited_for(tmp_
         site.batch.say("")
         site.wait_for_all()
         assert site.doubled() == []
+
+
+def test_pilots_in_the_queue_of_a_site_agent_are_withdrawn_when_the_service_stops(tmp_path: Path) -> None:
+    with far(tmp_path, hidden=False, pilots_max=1) as site:
+        site.batch.say("held")
+        site.agent.start()
+        site.submit()
+        wait_until(lambda: site.batch.queued() == 1, SECONDS_MAX)
+        site.service.stop()
+        assert site.batch.queued() == 0
+        assert left_behind(site.service.state) == ()
+
+
+def test_what_cannot_be_withdrawn_at_a_site_whose_agent_is_gone_is_told(tmp_path: Path) -> None:
+    with far(tmp_path, hidden=False, pilots_max=1) as site:
+        site.batch.say("held")
+        site.agent.start()
+        site.submit()
+        wait_until(lambda: site.batch.queued() == 1, SECONDS_MAX)
+        site.agent.kill()
+        site.service.stop()
+        told = (
+            "site lyon: 1 batch job is not withdrawn: its agent did not ask in time; the next service ends what is left"
+        )
+        assert left_behind(site.service.state) == (told,)
+        assert told in site.service.log()
+        site.service.start()
+        assert left_behind(site.service.state) == ()
+        site.agent.start()
+        site.batch.say("")
+        site.wait_for_all()
 
 
 def test_pilots_go_on_when_their_agent_ends(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pilotage.engine.selection import Asked, Draws, Selection, SelectionSettings, SiteDescription, Standing, Underway
+from pilotage.engine.selection import Asked, Draws, SelectionSettings, SiteDescription, Standing, Underway
 from pilotage.engine.selection.causes import Cause
 from pilotage.engine.selection.picking import Choice
 from pilotage.engine.selection.place import Place
@@ -21,6 +21,7 @@ from pilotage.engine.selection.weights import Weights, weight_of, weight_of_grad
 from pilotage.model.demand import Capacity, Demand
 from pilotage.model.reports import Trouble
 from pilotage.model.site import Site
+from tests.told_selection import Selection
 
 POLICIES: list[Policy] = ["weighted-random", "best", "thompson", "uniform"]
 CAUSES: list[Cause] = ["success", "platform", "application", "nobody"]
@@ -211,15 +212,11 @@ class Histories(RuleBasedStateMachine):
         self.operations[name, operation] += -1 if ends else 1
         for each in self.both:
             if not ends:
-                {"submission": each.submission_began, "transfer": each.transfer_began}.get(
-                    operation, each.file_operation_began
-                )(name)
+                each.operation_began(name, operation)
             elif operation == "submission":
                 each.submission_ended(name, seconds=3.0, trouble=trouble)
-            elif operation == "transfer":
-                each.transfer_ended(name, trouble=trouble)
             else:
-                each.file_operation_ended(name, trouble=trouble)
+                each.operation_ended(name, operation, trouble)
 
     @rule(data=st.data(), kind=st.sampled_from(["pilot", "queued", "replica", "probe", "sick", "hibernate", "wake"]))
     def something_is_told(self, data: st.DataObject, kind: str) -> None:

@@ -87,8 +87,9 @@ def graft(patch: Patch, original: Any, mutated: Any) -> None:
     assert found, f"{original} is nowhere to be found"
 
 
-def whoever_it_is(engine: Engine, _: str, one: Checked) -> int | None:
+def whoever_it_is(engine: Engine, _: str, one: Checked, *, site: str) -> int | None:
     """The package that something is said of, whoever says it."""
+    del site
     job = engine.jobs.get(one.event.job or "")
     return job.number(one.place) if job is not None and one.place is not None else None
 

@@ -218,6 +218,36 @@ def test_an_agent_that_waits_when_the_service_stops_is_told_to_ask_again(watched
         watched.say().result(SECONDS)
 
 
+def test_a_service_that_stops_waits_until_the_agent_has_heard_what_is_to_be_ended(watched: Watched) -> None:
+    waiting = watched.say()
+    watched.site.want(CancelSubmitted(site=LYON, key="lyon-1"))
+    over = threading.Thread(target=lambda: watched.site.withdraw(patience_seconds=SECONDS))
+    over.start()
+    assert [effect.key for effect in watched.hear(waiting).effects] == ["lyon-1"]
+    assert over.is_alive()  # it was told, and may not have heard it
+    watched.say()
+    over.join(SECONDS)
+    assert (over.is_alive(), watched.site.behind) == (False, "")
+
+
+def test_an_agent_that_is_not_heard_is_not_waited_for_and_what_it_was_not_told_is_said() -> None:
+    now = [1000.0]
+    watched = Watched(clock=lambda: now[0])
+    watched.site.start()
+    try:
+        watched.say()
+        now[0] += 61.0  # two intervals, and more
+        watched.hear(watched.say(Gone(site=LYON, key="lyon-9", reason="ended")))
+        now[0] += 61.0
+        watched.site.want(*(CancelSubmitted(site=LYON, key=f"lyon-{n}") for n in (1, 2)))
+        watched.site.withdraw(patience_seconds=SECONDS)  # by a clock that stands still: it would wait for ever
+        assert watched.site.behind.startswith(
+            "site lyon: 2 batch jobs are not withdrawn: its agent did not ask in time"
+        )
+    finally:
+        watched.site.stop()
+
+
 def test_pilots_get_a_token_where_theirs_ends_sooner() -> None:
     made: list[int] = []
 

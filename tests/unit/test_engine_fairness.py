@@ -16,7 +16,7 @@ from pilotage.model.outcomes import ExitCodeGasw
 from pilotage.model.payloads import PhaseTimes
 from pilotage.model.plan import JobPlan
 from pilotage.service.core import Core
-from tests.small_engine import Agent, Small
+from tests.small_engine import START, Agent, Small
 from tests.small_plans import bag, chain, kind, plan, site, stage
 
 
@@ -115,6 +115,32 @@ def test_time_in_which_a_job_was_held_does_not_count() -> None:
         small.ask(Release(job="two"))
         one, two = small.engine.jobs["one"], small.engine.jobs["two"]
         assert two.since == pytest.approx(one.since + 500, abs=1.0)
+        small.effects.clear()
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_time_in_which_a_job_was_held_does_not_count_after_a_restart_or_a_replay_either(*, restarted: bool) -> None:
+    with Small(site()) as small:
+        small.submit(bag(5), job="one")
+        small.submit(bag(5), job="two")
+        for _ in range(2):
+            small.wait(50)
+            small.ask(Hold(job="two"))
+            small.wait(100)
+            small.ask(Hold(job="two"))  # which changes nothing
+            small.wait(150)
+            small.ask(Release(job="two"))
+            small.wait(70)
+        small.ask(Hold(job="one"))
+        small.wait(30)
+        known = small.engine.jobs
+        assert known["two"].since == pytest.approx(START + 500)
+        again = (small.restarted().engine if restarted else small.replayed()).jobs
+        for name, job in known.items():
+            assert again[name].since == pytest.approx(job.since), name
+            assert again[name].released_at == pytest.approx(job.released_at), name
+        assert again["one"].held_since == pytest.approx(known["one"].held_since)
+        small.ask(Release(job="one"))
         small.effects.clear()
 
 

@@ -12,7 +12,7 @@ from pilotage.model.exchange import AttemptRef
 from pilotage.model.operations import Drop, Kill, Refused, Restart, Restore
 from pilotage.model.outcomes import ExitCodeGasw
 from pilotage.model.reports import Gone, SubmissionFailed, Submitted
-from tests.small_engine import JOB, Small, differences
+from tests.small_engine import JOB, Agent, Small, differences
 from tests.small_plans import bag, grown, kind, plan, site, stage
 
 
@@ -222,3 +222,28 @@ def test_no_site_says_that_what_may_still_act_at_another_is_gone() -> None:
     assert small.engine.acting
     small.step(Gone(site=at, key=key, reason="ended"))
     assert not small.engine.acting
+
+
+def test_nobody_of_another_site_tells_the_end_of_what_a_pilot_that_is_gone_ran() -> None:
+    with Small(site("a"), site("b")) as small:
+        small.submit(bag(1))
+        pilot = small.pilot("a")
+        ref = pilot.ref("1.1.1")
+        small.wait(1_000)  # it is given up
+        small.effects.clear()
+        rogue = Agent(small, pilot.name, site="b", request="")
+        small.agents[rogue.name] = rogue
+        rogue.n, rogue.sequence = pilot.n, pilot.sequence
+        rogue.end(ref)
+        rogue.exchange()
+        assert not small.told(payloads.CommitGranted, "1.1.1")
+        assert [one.data.text for one in small.book if isinstance(one.data, payloads.Noted)] == [
+            "not heard: AttemptFinished of j 1.1.1 1, epoch 1"
+        ]
+        late = Agent(small, pilot.name, site="a", request="")
+        small.agents[late.name] = late
+        late.n, late.sequence = rogue.n, rogue.sequence
+        late.end(ref)
+        late.exchange()
+        assert small.told(payloads.CommitGranted, "1.1.1")
+        small.effects.clear()

@@ -12,6 +12,7 @@ from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
 from pilotage.model.operations import Accepted, AnySiteOperation, HibernateSite, ProbeSite, Refused, WakeSite
 from pilotage.model.reports import Gone, SiteSeen, SubmissionFailed, Submitted
 from pilotage.service.messages import AskedOfSite, SitesChanged
+from pilotage.service.running.site_stands import stand_of_site
 from tests.small_engine import Small
 from tests.small_plans import IN_ORDER, bag, kind, site
 
@@ -112,6 +113,27 @@ def test_pilots_that_never_speak_put_their_site_to_sleep_and_the_row_says_why() 
         small.step(SitesChanged(sites=small.sites, rewritten=("a",)))
         small.wait(1)
         assert len(small.take(SubmitPilot)) == 1
+
+
+def test_where_no_pilot_starts_one_is_tried_an_hour_later_also_at_the_only_site() -> None:
+    with Small(site("a", pilots=1), dead_starts_max=2, submit_again_seconds=1e6) as small:
+        small.submit(bag(3))
+        for pause in (200.0, 0.0):  # long enough that nothing more is reserved there before a pilot comes
+            [wanted] = small.take(SubmitPilot)
+            small.wait(100)
+            small.step(Gone(site="a", key=wanted.key, reason="failed", stderr="python3: not found"))
+            small.wait(pause)
+        for _ in range(2):
+            found = stand_of_site(small.engine, "a")
+            assert found is not None
+            assert found.status == "hibernated"
+            assert found.next_try_at == pytest.approx(small.now + 3600.0)
+            small.wait(3599)
+            assert small.take(SubmitPilot) == []
+            small.wait(2)
+            [wanted] = small.take(SubmitPilot)
+            small.step(Gone(site="a", key=wanted.key, reason="failed"))
+        small.effects.clear()
 
 
 def test_a_woken_site_whose_first_pilot_dies_after_long_is_asked_for_another() -> None:

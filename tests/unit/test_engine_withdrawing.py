@@ -144,6 +144,40 @@ def test_a_site_of_another_size_or_mode_lets_its_pilots_finish_and_has_others(ch
         pilot.unread.clear()
 
 
+@pytest.mark.parametrize("changed", [site("a", cores=2, pilots=2), site("a", cores=1, pilots=2, mode="bound")])
+@pytest.mark.parametrize("told", [True, False])
+def test_pilots_of_a_site_that_was_of_another_size_or_mode_leave_after_a_restart_too(
+    changed: Site, *, told: bool
+) -> None:
+    with Small(site("a", cores=1, pilots=2)) as small:
+        small.submit(bag(3))
+        pilot = small.pilot("a")
+        [package] = pilot.packages
+        if told:  # while the engine ran, and not only in between
+            small.step(SitesChanged(sites=(changed,)))
+        small.sites = (changed,)
+        small.restart()
+        small.wait(2, pilot)
+        assert pilot.packages == [package]
+        pilot.succeed(package)
+        assert pilot.left
+        assert not pilot.held
+        small.effects.clear()
+        pilot.unread.clear()
+
+
+def test_pilots_of_a_site_of_which_only_their_number_changed_stay_over_a_restart() -> None:
+    with Small(site("a", cores=1, pilots=2)) as small:
+        small.submit(bag(3))
+        pilot = small.pilot("a")
+        small.sites = (site("a", cores=1, pilots=3),)
+        small.restart()
+        pilot.succeed(*pilot.packages)
+        assert pilot.held
+        small.effects.clear()
+        pilot.unread.clear()
+
+
 @pytest.mark.parametrize("cores", [1, 2])
 def test_a_site_that_somebody_put_to_sleep_sleeps_on_when_its_entry_was_away_for_a_moment(cores: int) -> None:
     with Small(site("a")) as small:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from pilotage.adapters.tokens import StoredKeys
-from pilotage.engine.places import PilotState
+from pilotage.engine.places import PilotRequest, PilotState
 from pilotage.model.events import Event
 from pilotage.model.exchange import AttemptRef, Exchange
 from pilotage.model.work import AgentSays
@@ -135,6 +135,22 @@ def test_no_pilot_speaks_under_the_name_of_another_sites(house: House) -> None:
     engine.pilots["p.1"] = PilotState("p.1", engine.sites["local"], request="", heard_at=0.0)
     assert house.exchange(house.tokens.for_pilot("lyon"), site="lyon")[:2] == (403, "forbidden")
     assert house.exchange(house.tokens.for_pilot("local"))[0] == 200
+
+
+def test_no_pilot_speaks_under_the_name_of_one_of_another_site_that_has_ended(house: House) -> None:
+    told = {"source": "agent", "stream": "p.7", "pilot": "p.7"}
+    house.log(event(1, "PilotStarted", {"site": "local"}, **told), event(2, "PilotEnded", {"reason": "ended"}, **told))
+    assert house.exchange(house.tokens.for_pilot("lyon"), pilot="p.7", site="lyon")[:2] == (403, "forbidden")
+    assert house.exchange(house.tokens.for_pilot("local"), pilot="p.7")[0] == 200
+
+
+def test_no_pilot_is_the_one_that_was_asked_for_at_another_site(house: House) -> None:
+    engine = house.jobs.engine
+    engine.requests["local-4"] = PilotRequest("local-4", engine.sites["local"])
+    for site, status in (("lyon", 403), ("local", 200)):
+        data = msgspec.Raw(msgspec.json.encode({"site": site, "request": "local-4"}))
+        started = Event(source="agent", stream=site, n=1, type="PilotStarted", time=1.0, pilot=site, data=data)
+        assert house.exchange(house.tokens.for_pilot(site), pilot=site, site=site, events=(started,))[0] == status
 
 
 def test_no_pilot_says_that_it_is_at_another_site(house: House) -> None:

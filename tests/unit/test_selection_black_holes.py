@@ -8,12 +8,13 @@ from typing import Literal
 
 import pytest
 
-from pilotage.engine.selection import Draws, Hibernated, Selection, SelectionSettings, SiteDescription, Standing
+from pilotage.engine.selection import Draws, Hibernated, SelectionSettings, SiteDescription, Standing
 from pilotage.engine.selection.black_holes import Ends, Everyone, Tally
 from pilotage.engine.selection.causes import Cause
 from pilotage.engine.selection.settings import Policy
 from pilotage.engine.selection.status import Sleep
 from pilotage.model.site import Site
+from tests.told_selection import Selection
 
 SETTINGS = SelectionSettings()
 
@@ -276,8 +277,8 @@ def test_to_ask_in_vain_while_ten_thousand_sites_sleep_costs_little() -> None:
     assert sites.pick(Draws(0), now=1.0) is None
     began = time.process_time()
     for decision, name in enumerate(names[:1000]):
-        sites.transfer_began(name)
-        sites.transfer_ended(name)
+        sites.operation_began(name, "transfer")
+        sites.operation_ended(name, "transfer")
         assert sites.pick(Draws(1, decision), now=1.0) is None
     assert time.process_time() - began < 1.0  # to look at all of them each time would take about ten
     choice = sites.pick(Draws(0), now=61.0)

@@ -9,12 +9,13 @@ from collections import Counter
 
 import pytest
 
-from pilotage.engine.selection import Asked, Draws, Selection, SelectionSettings, SiteDescription, Standing
+from pilotage.engine.selection import Asked, Draws, SelectionSettings, SiteDescription, Standing
 from pilotage.engine.selection.settings import Policy
 from pilotage.engine.selection.thompson import Arm, Arms, Evidence, log_rate, sample
 from pilotage.engine.selection.weights import SCALE, Weights, weight_of
 from pilotage.model.demand import Demand
 from pilotage.model.site import Site
+from tests.told_selection import Selection
 
 
 def selection(scores: dict[str, float], policy: Policy = "weighted-random", **changed: float) -> Selection:

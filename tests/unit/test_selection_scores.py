@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from pilotage.engine.selection import Draws, Selection, SelectionSettings, SiteDescription
+from pilotage.engine.selection import Draws, SelectionSettings, SiteDescription
 from pilotage.engine.selection.causes import CAUSES, cause_of
 from pilotage.engine.selection.place import Place
 from pilotage.engine.selection.queue_times import QueueTimes, median_seconds, quantile
@@ -18,6 +18,7 @@ from pilotage.engine.selection.windows import WINDOW, Window
 from pilotage.model.reasons import LossReason, Reason
 from pilotage.model.reports import Trouble
 from pilotage.model.site import Site
+from tests.told_selection import Selection
 
 DEFAULTS = SelectionSettings()
 
@@ -175,11 +176,11 @@ def test_the_time_of_a_submission_that_failed_counts_for_nothing() -> None:
 
 def test_transfers_and_file_operations_are_scored() -> None:
     sites = selection()
-    sites.transfer_began("a")
-    sites.file_operation_began("a")
+    sites.operation_began("a", "transfer")
+    sites.operation_began("a", "file-operation")
     assert place_of(sites).score.value == pytest.approx(-0.21)
-    sites.transfer_ended("a")
-    sites.file_operation_ended("a", trouble="failed")
+    sites.operation_ended("a", "transfer")
+    sites.operation_ended("a", "file-operation", trouble="failed")
     assert place_of(sites).score.value == pytest.approx(-0.4)
 
 

@@ -9,7 +9,6 @@ from pilotage.engine.selection import (
     Drained,
     Draws,
     Hibernated,
-    Selection,
     SiteDescription,
     Standing,
     Underway,
@@ -19,6 +18,7 @@ from pilotage.engine.selection.black_holes import Tally
 from pilotage.engine.selection.causes import Cause
 from pilotage.engine.selection.status import Change
 from pilotage.model.site import Site
+from tests.told_selection import Selection
 
 
 def selection(*names: str) -> Selection:

@@ -9,7 +9,6 @@ from pilotage.engine.selection import (
     Asked,
     Draws,
     Hibernated,
-    Selection,
     SelectionSettings,
     SiteDescription,
     Woken,
@@ -17,6 +16,7 @@ from pilotage.engine.selection import (
 from pilotage.engine.selection.causes import Cause
 from pilotage.engine.selection.status import Change, Sleep, wakes_at
 from pilotage.model.site import Site
+from tests.told_selection import Selection
 
 
 def selection(*names: str, **changed: float) -> Selection:
@@ -302,8 +302,8 @@ def test_4_also_when_its_room_grows() -> None:
     for _ in range(3):
         sites.use("a")
     for _ in range(20):
-        sites.file_operation_began("a")
-        sites.file_operation_ended("a")
+        sites.operation_began("a", "file-operation")
+        sites.operation_ended("a", "file-operation")
     assert sites.status("a") == "candidate"
 
 

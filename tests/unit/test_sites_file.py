@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pilotage.language.reading.sites import read_sites, write_sites
 from pilotage.model.definition import plain
-from pilotage.model.site_entry import Location, SiteEntry, SitesFile, site_of
+from pilotage.model.site_entry import SITES_MAX, Location, SiteEntry, SitesFile, site_of
 
 WHOLE = b"""\
 pilotage: 1
@@ -182,3 +182,15 @@ def test_what_is_written_is_read_back(entries: list[SiteEntry]) -> None:
 def test_whatever_the_bytes_reading_never_raises(data: bytes) -> None:
     found, report = read_sites(data, file="sites.yaml")
     assert found is not None or report.errors
+
+
+def test_more_sites_than_a_service_can_look_after_are_refused_at_once_and_hundreds_are_not() -> None:
+    def many(count: int) -> str:
+        return "pilotage: 1\nsites:\n" + "".join(f"  - {{name: s{n}, kind: slurm}}\n" for n in range(count))
+
+    assert codes(many(SITES_MAX)) == []
+    assert codes(many(60_000)) == ["too-many-sites"]
+    _, report = read_sites(many(60_000).encode(), file="sites.yaml")
+    [problem] = report.errors
+    assert problem.message == "a service has at most 1,000 sites, and these are 60,000"
+    assert problem.line == SITES_MAX + 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pilotage.model.effects import SubmitPilot
 from pilotage.model.operations import Accepted, HibernateSite, Hold, Kill
-from pilotage.model.reports import SiteSeen
+from pilotage.model.reports import Gone, SiteSeen
 from pilotage.service.messages import AskedOfSite
 from pilotage.service.running.standstill import Stand, stand_of
 from tests.small_engine import JOB, Small
@@ -123,6 +123,21 @@ def test_a_site_at_which_no_pilot_starts_is_trouble_for_who_waits_for_it_alone()
         assert (found.trouble, found.troubled_site) == ("no pilot could start at b: 2 died before they spoke", "b")
         small.core.engine.sites["b"].dead_starts = 0
         assert stand(small).trouble == ""
+
+
+def test_it_is_told_when_the_next_pilot_is_tried_where_none_could_start() -> None:
+    with Small(site(), dead_starts_max=2) as small:
+        small.submit(bag(1))
+        asleep = "a (dead starts: 2 pilots in a row ended before they spoke: no python)"
+        for told in (
+            "no pilot could start at a: 1 died before they spoke; the next one is tried at 1970-01-01 00:17:40Z",
+            f"all sites that could run it sleep: {asleep}; the next one is tried at 1970-01-01 01:18:20Z; next: pilotage site wake a",
+        ):
+            [wanted] = small.take(SubmitPilot)
+            small.step(Gone(site="a", key=wanted.key, reason="failed", stderr="no python"))
+            assert stand(small).trouble == told
+            small.wait(100)
+        small.effects.clear()
 
 
 def test_the_trouble_of_a_site_that_could_run_nothing_of_the_job_is_not_told() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue
+import threading
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -16,9 +18,10 @@ from pilotage.model.reports import AnyReport, Gone, SiteSeen, Submitted
 from pilotage.model.site_entry import SiteEntry
 from pilotage.model.site_exchange import SiteSays
 from pilotage.ports import SeenAtSite, SiteUnreachable
+from pilotage.service.running import site_worker
 from pilotage.service.running.agent_site import AgentSettings, UnknownSite
 from pilotage.service.running.strays import unknown_at
-from pilotage.service.running.workers import SiteWorkers, Way, expected_at, has_something, ways_of
+from pilotage.service.running.workers import LOOKS_MAX, SiteWorkers, Way, expected_at, has_something, ways_of
 from tests.small_engine import Small
 from tests.small_plans import bag, site
 
@@ -175,3 +178,61 @@ def test_a_pilot_is_expected_at_its_site() -> None:
         small.step(Submitted(site="a", key=effect.key, native_id="42"))
         assert expected_at("a", small.engine) == [effect.key]
         assert expected_at("nowhere", small.engine) == []
+
+
+class Looked(Batch):
+    """A batch system that is slow to look at; it counts how many such are looked at at once."""
+
+    now = 0
+    most = 0
+    guard = threading.Lock()
+
+    def __init__(self, hangs: threading.Event | None = None) -> None:
+        super().__init__()
+        self.looked = threading.Event()
+        self._hangs = hangs
+
+    def listing(self, expected: Collection[str] = ()) -> Mapping[str, SeenAtSite]:
+        with Looked.guard:
+            Looked.now += 1
+            Looked.most = max(Looked.most, Looked.now)
+        if self._hangs is not None:
+            self._hangs.wait(WAIT_SECONDS)
+        with Looked.guard:
+            Looked.now -= 1
+        self.looked.set()
+        return {}
+
+    def close(self) -> None:
+        super().close()
+        if self._hangs is not None:
+            self._hangs.set()  # the call is broken off
+
+
+def test_hundreds_of_sites_are_looked_at_a_few_at_once() -> None:
+    Looked.now = Looked.most = 0
+    sites = [Looked() for _ in range(300)]
+    with working(**{f"s{number}": each for number, each in enumerate(sites)}):
+        for each in sites:
+            assert each.looked.wait(WAIT_SECONDS)
+    assert 0 < Looked.most <= LOOKS_MAX
+
+
+def test_sites_that_hang_hold_up_neither_the_others_for_ever_nor_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site_worker, "TURN_SECONDS", 0.05)
+    hanging = [Looked(threading.Event()) for _ in range(2 * LOOKS_MAX)]
+    plain = Looked()
+    ways = {f"s{number}": each for number, each in enumerate(hanging)}
+    with working(**ways, plain=plain):
+        assert plain.looked.wait(WAIT_SECONDS)
+        begun = time.monotonic()
+    assert time.monotonic() - begun < len(hanging) * site_worker.STOP_SECONDS / 4  # not one after the other
+
+
+def test_what_could_not_be_withdrawn_is_told_but_for_what_was_never_submitted() -> None:
+    with working(lyon=Batch(silent=True)) as (workers, heard):
+        assert isinstance(heard.get(timeout=WAIT_SECONDS), SiteSeen)
+        submitted = SubmitPilot(site="lyon", key="lyon-2")
+        workers.want("lyon", [*(CancelSubmitted(site="lyon", key=f"lyon-{n}") for n in (1, 2, 3)), submitted])
+    told = "site lyon: 2 batch jobs are not withdrawn: the site does not answer; the next service ends what is left"
+    assert workers.behind == [told]

@@ -34,6 +34,21 @@ def load_settings(*, environment: Mapping[str, str], folder: Path, flags: Mappin
     `flags` has the names of settings (`"service.port"`); None is a flag that was not given. A SQLite journal's folder
     is made absolute, from `folder`, so that the value means the same wherever it is handed to.
     """
+    said, faults = _gathered(environment=environment, folder=folder, flags=flags)
+    settings = settle(said, faults=faults)
+    return _with_absolute_journal(settings, environment=environment, folder=folder)
+
+
+def is_said(name: str, *, environment: Mapping[str, str], folder: Path, flags: Mapping[str, object]) -> bool:
+    """Whether anybody gave a setting (`"service.port"`) a value, and it is not only as it is where nobody does."""
+    said, _ = _gathered(environment=environment, folder=folder, flags=flags)
+    return any(each.name == name for each in said)
+
+
+def _gathered(
+    *, environment: Mapping[str, str], folder: Path, flags: Mapping[str, object]
+) -> tuple[list[Said], list[SettingFault]]:
+    """What every source says, the weakest first, and what is wrong with the files."""
     said: list[Said] = []
     faults: list[SettingFault] = []
     for file in settings_files(environment=environment, folder=folder):
@@ -47,8 +62,7 @@ def load_settings(*, environment: Mapping[str, str], folder: Path, flags: Mappin
             said += said_in_file(content, origin=str(file))
     said += said_in_environment(environment)
     said += said_in_flags(flags)
-    settings = settle(said, faults=faults)
-    return _with_absolute_journal(settings, environment=environment, folder=folder)
+    return said, faults
 
 
 def settings_files(*, environment: Mapping[str, str], folder: Path) -> Iterator[Path]:

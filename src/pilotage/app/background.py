@@ -11,18 +11,22 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from pilotage.adapters.settings_files import state_folder
 from pilotage.app.book import JOURNAL_VARIABLE, state_folders
 from pilotage.client.finding import address_in
 from pilotage.model.configuration import Settings
 from pilotage.model.errors import PilotageError
-from pilotage.service.announcement import Announcement, find_service, refuse_second
+from pilotage.service.announcement import Announcement, find_service, left_behind, refuse_second, why_ended
 
 LOG_FILE = "service.log"
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 LOOK_SECONDS = 0.02
 START_LOOK_SECONDS = 0.005  # somebody waits for a first package, and not for long
+BROKEN_MAX = 3
+"""A service that ended by itself so often is not started once more by the command that has seen it."""
 _TOLD_BYTES_MAX = 4096
 
 
@@ -62,6 +66,23 @@ class Begun:
         raise NotStarted(f"the service did not answer within {START_SECONDS:g} s", next_step=f"its log: {log}")
 
 
+class Broken:
+    """How often services of a folder ended by themselves while one command needed them."""
+
+    def __init__(self) -> None:
+        """None did yet."""
+        self._times = 0
+
+    def refuse(self, folder: Path) -> None:
+        """Before one is started again: raise `NotStarted` where that was done too often, for somebody has to look."""
+        reason = why_ended(folder)
+        self._times += bool(reason)
+        if self._times > BROKEN_MAX:
+            raise NotStarted(
+                f"the service ended by itself {self._times} times: {reason}", next_step=f"its log: {folder / LOG_FILE}"
+            )
+
+
 def start_in_background(settings: Settings, arguments: Sequence[str], *, folder: Path | None = None) -> Announcement:
     """Start the service as `begin_in_background` does; returns when it answers."""
     return begin_in_background(settings, arguments, folder=folder).wait()
@@ -99,7 +120,14 @@ def _told(log: Path, begin: int) -> str:
         return said.read(_TOLD_BYTES_MAX).decode("utf-8", "replace").strip().removeprefix("error: ")
 
 
-def stop_service(settings: Settings, *, upward: bool = False, patience_seconds: float = STOP_SECONDS) -> Announcement:
+class Stopped(msgspec.Struct, frozen=True, kw_only=True):
+    """A service that was stopped, and what it could not take out of the queues of its sites, in words."""
+
+    url: str
+    left: tuple[str, ...] = ()
+
+
+def stop_service(settings: Settings, *, upward: bool = False, patience_seconds: float = STOP_SECONDS) -> Stopped:
     """Stop the service of this folder in good order, or of the nearest above it; returns when it has ended."""
     folder = state_folder(settings, folder=Path.cwd())
     found = find_service(folder)
@@ -123,7 +151,7 @@ def stop_service(settings: Settings, *, upward: bool = False, patience_seconds: 
         if time.monotonic() > until:
             raise NotStopped(f"the service did not end within {patience_seconds:g} s", subject=f"process {found.pid}")
         time.sleep(LOOK_SECONDS)
-    return found
+    return Stopped(url=found.url, left=left_behind(folder))
 
 
 def _running_above() -> Path | None:

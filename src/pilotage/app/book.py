@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from pilotage.adapters.settings_files import SETTINGS_FILE, STATE_FOLDER, load_settings, state_folder
+from pilotage.adapters.settings_files import SETTINGS_FILE, STATE_FOLDER, is_said, load_settings, state_folder
 from pilotage.client.finding import StateFolder
 from pilotage.model.configuration import Settings
 from pilotage.model.errors import PilotageError
@@ -53,6 +53,18 @@ def settings_here(flags: Mapping[str, object] | None = None) -> Settings:
             else "",
         )
     return settings
+
+
+def other_ports(settings: Settings, flags: Mapping[str, object]) -> tuple[int, ...]:
+    """What a service may listen on where its port is taken: any, unless somebody said which, or comes from elsewhere.
+
+    Commands on this computer find it by its folder; whoever comes from another one knows the port, and must find it there.
+    """
+    service = settings.service
+    if not service.port or service.address or service.host not in ("127.0.0.1", "::1", "localhost"):
+        return ()
+    said = is_said("service.port", environment=os.environ, folder=Path.cwd(), flags=flags)
+    return () if said else (0,)
 
 
 def state_folders(*, environment: Mapping[str, str], folder: Path) -> Iterator[StateFolder]:
@@ -99,9 +111,11 @@ def indexed_of(settings: Settings) -> frozenset[str]:
     return indexed_names(settings.query.indexed) or DEFAULT_INDEXED
 
 
-def serve_book(settings: Settings, *, started: Callable[[Announcement], None]) -> int | None:
-    """Serve the book alone over HTTP until a signal comes, which is returned."""
-    return serve_settings(settings, started=started)
+def serve_book(
+    settings: Settings, *, started: Callable[[Announcement], None], other_ports: Sequence[int] = ()
+) -> int | None:
+    """Serve the book alone over HTTP until a signal comes, which is returned; `other_ports` where its own is taken."""
+    return serve_settings(settings, started=started, other_ports=other_ports)
 
 
 def serve_settings(
@@ -110,8 +124,12 @@ def serve_settings(
     started: Callable[[Announcement], None],
     make_running: MakeRunning | None = None,
     idle_seconds: float | None = None,
+    other_ports: Sequence[int] = (),
 ) -> int | None:
-    """Serve what the settings name until a signal comes, which is returned; with `make_running`, jobs are run."""
+    """Serve what the settings name until a signal comes, which is returned; with `make_running`, jobs are run.
+
+    Where the port of the settings is taken, the `other_ports` are tried, one after the other; 0 is any free one.
+    """
     from pilotage.adapters.local_token import ensure_token, token_file
     from pilotage.app.tls import tls_files
     from pilotage.app.tokens import tokens_of
@@ -141,14 +159,18 @@ def serve_settings(
             started=started,
         )
 
-    if settings.service.port == 0 and (port := last_port(folder)):
+    ports = [settings.service.port, *other_ports]
+    if 0 in ports and (port := last_port(folder)):
         # Any free one will do, so the one that it had: what was logged meanwhile waits for that address.
+        ports.insert(ports.index(0), port)
+    if len(ports) > 1:
         with extra("server", purpose="to serve the book over HTTP"):
             from pilotage.service.http.listener import CannotListen
 
-        with suppress(CannotListen):
-            return serve_at(port)
-    return serve_at(settings.service.port)
+        for port in ports[:-1]:
+            with suppress(CannotListen):
+                return serve_at(port)
+    return serve_at(ports[-1])
 
 
 def _notifications_for(settings: Settings) -> MakeNotifications:

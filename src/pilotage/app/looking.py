@@ -26,6 +26,7 @@ from pilotage.client import Address, Server, ServerUnreachable
 from pilotage.client.finding import SERVICE_FILE
 from pilotage.client.server import Parameters
 from pilotage.model.configuration import Settings
+from pilotage.service.announcement import why_ended
 
 if TYPE_CHECKING:
     from pilotage.adapters.work_index import SqliteWorkIndex
@@ -74,6 +75,7 @@ class Looking(Server):
         """Take the folder of the book; nothing is opened yet."""
         super().__init__(address.url, start_hint=address.start_hint)
         self.resting = ran_jobs(folder)
+        self.ended = why_ended(folder)
         self._folder = folder
         self._settings = settings
         self._authorization = f"Bearer {secrets.token_hex(16)}"
@@ -177,6 +179,8 @@ class Resting:
     """What runs jobs, as requests see it, where nothing does; that results were handed over can be recorded all the same."""
 
     alive = False
+    broken = ""
+    left_behind = ()
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         """Take the state folder; its index is opened when it is asked for."""
@@ -221,6 +225,9 @@ class Resting:
 
     def start(self) -> None:
         """There is nothing to start."""
+
+    def wind_down(self) -> None:
+        """Nothing is under way."""
 
     def stop(self) -> None:
         """Close what was opened."""

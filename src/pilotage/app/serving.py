@@ -41,12 +41,13 @@ def serve_jobs(
     slots: int | None = None,
     idle_seconds: float | None = None,
     entries: Sequence[SiteEntry] | None = None,
+    other_ports: Sequence[int] = (),
 ) -> int | None:
     """Serve the book and run jobs until a signal comes, which is returned.
 
     `slots` is how many packages run here at once: as many as there are cores, where nobody says; with 0, nothing runs here.
     `entries` are the sites besides; None: those of the file of sites, as it is and will be. After `idle_seconds` with
-    nothing to run and nobody who asks it ends by itself.
+    nothing to run and nobody who asks it ends by itself. `other_ports` are for where the one of the settings is taken.
     """
     from pilotage.app.dialects import add_dialects
     from pilotage.app.site_entries import file_here
@@ -57,7 +58,9 @@ def serve_jobs(
     if settings.service.sites and entries is None:
         refuse_missing(file_here(settings))
     make_running = running_over(folder, settings=settings, slots=slots, entries=entries)
-    return serve_settings(settings, started=started, make_running=make_running, idle_seconds=idle_seconds)
+    return serve_settings(
+        settings, started=started, make_running=make_running, idle_seconds=idle_seconds, other_ports=other_ports
+    )
 
 
 def running_over(

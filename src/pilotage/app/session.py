@@ -18,7 +18,7 @@ import msgspec
 
 from pilotage.adapters.journals.network_folders import network_kind
 from pilotage.adapters.settings_files import STATE_FOLDER, load_settings, state_folder
-from pilotage.app.background import START_SECONDS, Begun, begin_in_background, stop_service
+from pilotage.app.background import START_SECONDS, Begun, Broken, begin_in_background, stop_service
 from pilotage.app.book import state_folders
 from pilotage.app.followers import Followers
 from pilotage.app.local_agents import end_agents, is_held
@@ -74,6 +74,7 @@ class Session:
         self._starting: threading.Thread | None = None
         self._failure: Exception | None = None
         self._answered = False
+        self._broken = Broken()
         self.state = self._running_folder()
         self.started = self.state is None
         if self.state is None:
@@ -325,6 +326,7 @@ class Session:
             raise JobGone(str(self.state))
         if not self.started and not self._was_embedded():
             return
+        self._broken.refuse(self.state)
         self._failure = None
         self._await_answer(self._begin())
         self._raise_failure()

@@ -10,7 +10,7 @@ import click
 from pilotage.cli.naming import looked_at_package
 from pilotage.cli.output import emit
 from pilotage.cli.remote import Place, json_option, look, server_option
-from pilotage.cli.words import moment, one_line
+from pilotage.cli.words import moment, no_service, one_line
 
 if TYPE_CHECKING:
     from pilotage.model.explanations import Explanation, Why
@@ -36,7 +36,7 @@ def explain(package: str | None, server: str | None, token_file: str | None, *, 
         where, dotted = looked_at_package(connection, package)
         told = Jobs(connection).explain(where.job, dotted)
         if connection.resting:
-            told = without_service(told, where.job)
+            told = without_service(told, where.job, ended=connection.ended)
     if as_json:
         import msgspec
 
@@ -47,11 +47,11 @@ def explain(package: str | None, server: str | None, token_file: str | None, *, 
         emit(explanation_lines(where, told))
 
 
-def without_service(told: Explanation, job: str) -> Explanation:
+def without_service(told: Explanation, job: str, *, ended: str) -> Explanation:
     """An explanation by the book alone, which takes the job for somebody else's; but it is only that no service runs."""
     import msgspec
 
-    known = {"message": "no service runs here: nothing of it begins", "code": "no-service"}
+    known = {"message": f"{no_service(ended)}: nothing of it begins", "code": "no-service"}
     step = f"go on with: pilotage attach {job}"
     reasons = (
         msgspec.structs.replace(why, **known, next_step=step) if why.code == "elsewhere" else why

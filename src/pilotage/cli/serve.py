@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
 
@@ -65,7 +66,9 @@ def serve(
     if stop:
         from pilotage.app.background import stop_service
 
-        say_to_reader(f"stopped {stop_service(settings, upward=journal is None).url}")
+        stopped = stop_service(settings, upward=journal is None)
+        for told in (f"stopped {stopped.url}", *stopped.left):
+            say_to_reader(told)
         return ExitCode.COMPLETE
     if book_only and not (slots is None and idle_seconds is None and sites is None):
         told = "--slots, --sites and --until-idle are for a service that runs jobs: leave --book-only out."
@@ -80,18 +83,23 @@ def serve(
         return ExitCode.COMPLETE
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
+    others = book.other_ports(settings, flags)
+
     def started(announcement: Announcement) -> None:
         _tell(settings, announcement)
 
     if book_only:
-        ended_by = book.serve_book(settings, started=started)
+        ended_by = book.serve_book(settings, started=started, other_ports=others)
     else:
         import_numpy_quickly()
         from pilotage.app.serving import serve_jobs
 
-        ended_by = serve_jobs(settings, started=started, slots=slots, idle_seconds=idle_seconds)
+        ended_by = serve_jobs(settings, started=started, slots=slots, idle_seconds=idle_seconds, other_ports=others)
     return ExitCode.INTERRUPTED if ended_by == signal.SIGINT else ExitCode.COMPLETE
 
 
 def _tell(settings: Settings, announcement: Announcement) -> None:
-    emit([f"serving {settings.journal.address} at {announcement.url}\n"])
+    wanted, url = settings.service.port, announcement.url
+    if wanted and not settings.service.address and urlsplit(url).port not in (None, wanted):
+        say_to_reader(f"port {wanted} is taken by another program: a free one was chosen; choose one with --port N")
+    emit([f"serving {settings.journal.address} at {url}\n"])

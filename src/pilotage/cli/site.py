@@ -269,6 +269,8 @@ def _trouble_lines(about: dict[str, Any]) -> Iterator[str]:
     yield f"{name}: {one_line(about['closed'] or 'pilots died there before they spoke')}\n"
     for line in about["last_words"].splitlines():
         yield f"  | {one_line(line)}\n"
+    if about["next_try_at"] is not None:
+        yield f"  the next pilot is tried at {moment(about['next_try_at'])}, where nothing else runs what waits\n"
     if about["dead_starts"]:
         yield f"  find out which hop fails: pilotage site test {name}; then: pilotage site wake {name}\n"
 

@@ -10,7 +10,7 @@ import click
 from pilotage.cli.naming import looked_at
 from pilotage.cli.output import emit
 from pilotage.cli.remote import Place, json_option, look, server_option
-from pilotage.cli.words import duration, moment, one_line, plural, table
+from pilotage.cli.words import duration, moment, no_service, one_line, plural, table
 from pilotage.model.states import FINAL_NAMES
 
 if TYPE_CHECKING:
@@ -42,14 +42,15 @@ def status(place: str | None, server: str | None, token_file: str | None, *, as_
             stages = connection.get(path_of("jobs", where.job, "stages"), {"limit": STAGES_SHOWN_MAX})["stages"]
             more = _asked(connection, told, where.job, "progress")
             if connection.resting and more is not None and told["state"] not in FINAL_NAMES:
-                more |= {"stuck": "no service runs here", "next_step": f"go on with: pilotage attach {where.job}"}
+                stuck = no_service(connection.ended)
+                more |= {"stuck": stuck, "next_step": f"go on with: pilotage attach {where.job}"}
             found, lines = {"job": told, "stages": stages}, _job_lines(told, stages, more)
             found |= {"progress": more} if more is not None else {}
         else:
             found = connection.get(path_of("jobs", where.job, "packages", where.package))
             more = _asked(connection, found["package"], where.job, "packages", where.package, "explain")
             if connection.resting and more is not None:
-                more = _resting(more, where.job)
+                more = _resting(more, where.job, ended=connection.ended)
             lines = _package_lines(where, found["package"], found["attempts"], more)
             found |= {"explanation": more} if more is not None else {}
     if as_json:
@@ -89,14 +90,16 @@ def _asked(connection: Server, about: dict[str, Any], *path: str) -> Any:
         raise
 
 
-def _resting(told: dict[str, Any], job: str) -> dict[str, Any]:
+def _resting(told: dict[str, Any], job: str, *, ended: str) -> dict[str, Any]:
     """An explanation by the book alone, where it is the folder's own service that does not run."""
     import msgspec
 
     from pilotage.cli.explain import without_service
     from pilotage.model.explanations import Explanation
 
-    explained: dict[str, Any] = msgspec.to_builtins(without_service(msgspec.convert(told, Explanation), job))
+    explained: dict[str, Any] = msgspec.to_builtins(
+        without_service(msgspec.convert(told, Explanation), job, ended=ended)
+    )
     return explained
 
 

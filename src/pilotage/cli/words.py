@@ -20,6 +20,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {many}"
 
 
+def no_service(ended: str) -> str:
+    """That the service of this folder has ended, and why where it did so by itself."""
+    return f"the service ended by itself: {ended}; its service.log says more" if ended else "no service runs here"
+
+
 def duration(seconds: float) -> str:
     """A time in its two largest units."""
     if seconds < 60:

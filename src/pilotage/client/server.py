@@ -41,6 +41,8 @@ class Server:
 
     resting = False
     """Whether only its book answers, because the service that runs its jobs has ended."""
+    ended = ""
+    """Why that service ended, where it did so by itself because it could do nothing any more."""
 
     def __init__(
         self,

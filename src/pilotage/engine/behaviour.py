@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 SITE_GONE = "its site was removed"
 """Why a pilot is to leave, or nobody waits for an attempt."""
 
+SITE_CHANGED = "its site has changed"
+"""Why a pilot is to leave that has other slots than its site is to have."""
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Standing).decode
 

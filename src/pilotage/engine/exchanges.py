@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pilotage.book.codec import Checked
+from pilotage.engine.behaviour import SITE_CHANGED, drain
 from pilotage.engine.on_attempts import attempt_key
 from pilotage.engine.parts import AttemptState
 from pilotage.engine.places import PilotState
 from pilotage.engine.races import end_race
 from pilotage.engine.slots import stop_all_but
 from pilotage.model import payloads
+from pilotage.model.demand import Capacity
 from pilotage.model.events import parse_dotted
 from pilotage.model.exchange import AttemptRef, Exchange
+from pilotage.model.site import AMOUNT_UNKNOWN, Site
 from pilotage.model.texts import NAME_MAX, amount, clipped
 
 if TYPE_CHECKING:
@@ -44,6 +47,8 @@ def hear(engine: Engine, exchange: Exchange) -> None:
         engine.openings.slots_changed(pilot.site, pilot, -1)
         pilot.offers(exchange.capacity)
         engine.openings.slots_changed(pilot.site, pilot, 1)
+    if pilot.taken_over:
+        _take_over(engine, pilot, exchange)
     if pilot.suspect:
         pilot.suspect = False
         for ref in list(pilot.assigned):
@@ -65,6 +70,26 @@ def hear(engine: Engine, exchange: Exchange) -> None:
         site.waiting.pop(pilot.name, None)
 
 
+def _take_over(engine: Engine, pilot: PilotState, exchange: Exchange) -> None:
+    """A pilot of an engine that is gone speaks for the first time.
+
+    That it was to leave because its site had changed is in no event, and its site may have changed meanwhile: both follow
+    from what the pilot has.
+    """
+    pilot.taken_over = False
+    if exchange.serves is None and not pilot.draining and not _is_of(pilot.site.site, exchange.capacity):
+        drain(engine, pilot, SITE_CHANGED)
+
+
+def _is_of(site: Site, capacity: Capacity) -> bool:
+    """Whether pilots that a site is asked for today would have this capacity; what is not written they find out themselves."""
+    wanted = site.capacity
+    told = (capacity.cores_hundredths, capacity.gpus) == (wanted.cores_hundredths, wanted.gpus)
+    memory = wanted.memory_bytes in (AMOUNT_UNKNOWN, capacity.memory_bytes)
+    scratch = site.scratch_bytes in (None, capacity.scratch_bytes)
+    return site.mode == "pilots" and told and memory and scratch
+
+
 def _recover(engine: Engine, pilot: PilotState, ref: AttemptRef) -> None:
     """An attempt that was suspected because its pilot was silent goes on."""
     found = pilot.assigned.get(ref)
@@ -84,10 +109,11 @@ def find_attempt(engine: Engine, ref: AttemptRef) -> AttemptState | None:
     return work.attempts.get(ref.attempt) if work is not None else None
 
 
-def may_say(engine: Engine, pilot: str, one: Checked) -> int | None:
+def may_say(engine: Engine, pilot: str, one: Checked, *, site: str) -> int | None:
     """Of which package an agent says something; None where it may not: of an attempt that it neither has nor owes the end of.
 
-    Whatever it says of another would be in the book, and an engine that starts from the book would believe it.
+    Whatever it says of another would be in the book, and an engine that starts from the book would believe it. It says
+    itself at which `site` it is, and was let in for that one.
     """
     event, place = one.event, one.place
     if type(one.data) in _OF_THE_ENGINE:
@@ -105,7 +131,8 @@ def may_say(engine: Engine, pilot: str, one: Checked) -> int | None:
     work = job.work.get(number)
     found = work.attempts.get(ref.attempt) if work is not None else None
     if found is not None:
-        return number if found.pilot == pilot and found.epoch == event.epoch else None
+        ours = (found.pilot, found.site.name, found.epoch) == (pilot, site, event.epoch)
+        return number if ours else None
     epoch = (speaker.owed if speaker is not None else engine.owed.get(pilot, {})).get(ref)
     if epoch is None and ref in engine.acting.get(pilot, ()):
         epoch = 0

@@ -49,14 +49,15 @@ def on_held(engine: Engine, job: JobState | None, event: Event, data: payloads.H
     if job is None:
         return
     held, job.held = job.held, isinstance(data, payloads.Held)
+    at = event.time - (engine.stamp - engine.now)
     if job.held:
         if not held:
-            job.held_since = engine.now
+            job.held_since = at
         release_all(engine, job)
     else:
-        job.released_at = engine.now
-        if held:
-            job.since += max(0.0, engine.now - job.held_since)
+        job.released_at = at
+        if held:  # before it was opened again it was not waited for anyway
+            job.since += max(0.0, at - max(job.since, job.held_since))
     reopen(engine, job)
 
 
@@ -101,7 +102,7 @@ def on_job_restarted(engine: Engine, job: JobState | None, event: Event, data: p
     if job is not None and event.epoch > job.epoch:
         job.epoch = event.epoch
         job.cancelled = job.aborted = job.cleared = False
-        job.since = engine.now
+        job.since = event.time - (engine.stamp - engine.now)
         reopen(engine, job)
         engine.grown[job] = None
         # Nobody looked at those who wait for what was given up meanwhile.

@@ -55,7 +55,7 @@ def on_pilot_started(engine: Engine, event: Event, data: payloads.PilotStarted) 
     site.dead_starts = 0
     site.quiet_until = 0.0
     request = engine.requests.get(pilot.request)
-    if request is not None and not request.spoke:
+    if request is not None and request.site is site and not request.spoke:
         request.spoke = True
         request.site.expected -= 1
         queued = max(0.0, engine.stamp - request.requested_at)

@@ -49,6 +49,7 @@ class PilotState:
         "shapes",
         "site",
         "suspect",
+        "taken_over",
         "waiting",
     )
 
@@ -69,6 +70,7 @@ class PilotState:
         self.barred: set[int] = set()  # shapes that may run on some nodes only, and not on its own
         self.sequence = 0
         self.suspect = False
+        self.taken_over = False  # from an engine that is gone, and not heard since
         self.blamed_at: float | None = None  # when it was last heard before a silence that its site was blamed for
         self.gone = ""  # why its batch system does not know it any more, which a lease overrules
         self.waiting = False  # its exchange is open and it could take more

@@ -3,8 +3,7 @@
 What the rows do not hold begins anew: reservations, queues, delays, and leases, each of which has a full term left.
 Everything that was decided stands; what was decided and not seen to be done is asked for again.
 
-How long a job was held is in no row either. Of one that is held now, the time from the last that was heard of it on does not
-count as waited for; of one that was released before, all of the time counts.
+How long a job was held is in no row either; it is told by the few events about the job itself.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from pilotage.engine.ending import look_at_end
 from pilotage.engine.engine import Engine
 from pilotage.engine.forsaken import REMOVED_REASON, forsake, leave_forsaken
 from pilotage.engine.histories import UNHEARD, failure_of
+from pilotage.engine.holds import Hold, held_time
 from pilotage.engine.jobs import JobState
 from pilotage.engine.leaving import let_go_of_cleared
 from pilotage.engine.on_attempts import begun, demand_of
@@ -52,6 +52,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     plan: JobPlan
     finals: Iterable[FinalPackage]
     unfinished: Iterable[PackageRow]
+    holds: Sequence[Hold] = ()  # when it was held and released
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +134,7 @@ def surely_gone(pilots: Iterable[PilotRow]) -> set[str]:
 
 
 def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
-    answered = {row.request for row in rows if row.started_at is not None}
+    answered = {(row.request, row.site) for row in rows if row.started_at is not None}
     # That a request was written off with its site says nothing of the pilot that had come of it.
     over = {
         row.pilot: row.reason or "ended" for row in rows if row.ended_at is not None and row.reason != REMOVED_REASON
@@ -148,6 +149,7 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
             site.add_pilot(pilot)
             pilot.gone = over.get(pilot.request, "")  # its batch system had done with it
             pilot.node = row.node or ""
+            pilot.taken_over = True
             if is_probe(pilot.request, site=site.name):
                 pilot.draining = "it was only to show that it comes"
             elif site.place.pilots.is_due(row.pilot):
@@ -157,7 +159,7 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
             request = PilotRequest(row.pilot, site)
             engine.requests[row.pilot] = site.requests[row.pilot] = request
             request.native_id = row.native_id or ""
-            request.spoke = row.pilot in answered
+            request.spoke = (row.pilot, row.site) in answered
             request.requested_at = row.requested_at
             site.expected += not request.spoke
             if request.spoke or site in engine.forsaken:
@@ -180,14 +182,15 @@ def _restore_job(engine: Engine, snapshot: JobSnapshot, gone: Collection[str]) -
     row = snapshot.row
     came = max(row.submitted_at or 0.0, row.opened_at or 0.0)
     behind = engine.stamp - engine.now
-    since = min(engine.now, came - behind)
+    held = held_time(snapshot.holds, after=came)
+    since = min(engine.now, came - behind + held.seconds)
     job = JobState(row.job, owner=row.owner, plan=snapshot.plan, order=engine.next_order(), since=since)
     engine.jobs[job.id] = job
     engine.left.pop(job.id, None)
     job.epoch = row.epoch
     job.held = bool(row.held)
-    # When it was held is not in its row. Nothing new of it began since, so that was not after the last that was heard of it.
-    job.held_since = max(since, min(engine.now, row.heard_at - behind))
+    job.held_since = min(engine.now, held.since - behind) if held.since is not None else since
+    job.released_at = min(engine.now, held.released_at - behind) if held.released_at is not None else 0.0
     job.cancelled = row.cancelled_at is not None
     job.aborted = row.aborted_at is not None
     job.cleared = row.cleared_at is not None

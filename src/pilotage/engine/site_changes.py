@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from pilotage.engine.behaviour import SITE_GONE, drain, is_probe, probe_key, probed, write_down
+from pilotage.engine.behaviour import SITE_CHANGED, SITE_GONE, drain, is_probe, probe_key, probed, write_down
 from pilotage.engine.dispatch import release_site
 from pilotage.engine.forsaken import write_off
 from pilotage.engine.on_pilots import lose
@@ -112,7 +112,7 @@ def _renew(engine: Engine, site: SiteState) -> None:
     """Its pilots are not what they should be any more: what runs goes on, and others come in their place."""
     for pilot in site.pilots.values():
         if not pilot.draining:
-            drain(engine, pilot, "its site has changed")
+            drain(engine, pilot, SITE_CHANGED)
     withdraw(engine, site)
 
 

@@ -2,7 +2,7 @@
 
 The book does not say when a package became ready; it says what had to be there first: when its job was accepted or
 opened again, when its producers were granted, how its own last attempt ended. The latest of these is when it became
-ready. What the book does not tell the time of (a release, a drop) counts as having been just now: then the package has
+ready. What a package does not tell the time of (that it was released, a drop) counts as having been just now: then the package has
 its full term again, so nobody is given up too early. That a package was reserved meanwhile is in no event; it is ready
 again after a restart, and is given the length of a lease to be reserved as before.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pilotage.book.registers import Register
-from pilotage.book.rows import JobRow, PackageFacts, keys_of
+from pilotage.book.rows import JobRow, PackageFacts
 from pilotage.engine.jobs import JobState
 from pilotage.engine.parts import QueueClass
 from pilotage.engine.timers import Due
@@ -40,7 +40,7 @@ def go_on_waiting(
     now = engine.now
     if not limit or not job.accepted:
         return
-    begun = now if Register.HOLD in keys_of(row) else max(row.accepted_at or 0.0, row.opened_at or 0.0)
+    begun = now if job.held else max(row.accepted_at or 0.0, row.opened_at or 0.0, job.released_at)
     # Stages that were late were laid out after what they are made of was there, and others may have waited for that.
     begun = max(begun, _latest(job, (number for late in job.plan.laid_out for number in late.packages), done_at, now))
     for queue in job.classes.values():

@@ -83,6 +83,10 @@ class SiteEntry(Value, frozen=True, kw_only=True):
     idle_seconds: Annotated[Seconds, _doc("A pilot without work for so long ends.")] = 300.0
 
 
+SITES_MAX = 1000
+"""So many sites a service has at most: somebody looks after each of them all the time."""
+
+
 class SitesFile(Value, frozen=True, kw_only=True):
     """All sites that a service knows besides the computer that it runs on."""
 

@@ -158,6 +158,10 @@ class Journal(Protocol):
         """The slices of statistics that exist in a range."""
         ...
 
+    def pilot(self, name: str) -> PilotRow | None:
+        """One pilot, or what was asked for under that name, if there ever was one."""
+        ...
+
     def pilots(self, *, after: str, limit: int) -> list[PilotRow]:
         """Pilots by name."""
         ...
@@ -174,6 +178,10 @@ class Journal(Protocol):
 
     def live_jobs(self) -> list[JobRow]:
         """The jobs of the live book that are not cleared, in the order in which they were registered; also finished ones."""
+        ...
+
+    def own_events(self, job: JobRow) -> list[EventRow]:
+        """The events about a job itself, and not about its packages, in the order of their positions."""
         ...
 
     def finals(self, job: JobRow) -> Iterator[FinalPackage]:

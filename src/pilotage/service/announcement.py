@@ -5,13 +5,16 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
 
 SERVICE_FILE = "service.json"
+ENDED_FILE = "ended.json"
+"""Beside it, from the end of a service until the next one answers, where there is something to say of that end."""
+_REASON_CHARACTERS_MAX = 500
 
 
 class Announcement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -26,6 +29,39 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     socket: str = (
         ""  # where agents of this computer reach it; its URL where the folder has no sockets; empty: runs nothing
     )
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How a service ended: by itself, since it could do nothing any more, or with something left at its sites."""
+
+    at: float
+    reason: str = ""  # empty: somebody ended it
+    left: tuple[str, ...] = ()  # what could not be taken out of the queues of sites
+
+
+def note_end(folder: Path, ended: Ended) -> None:
+    """Leave word of how the service of a state folder ends."""
+    reason = " ".join(ended.reason.split())[:_REASON_CHARACTERS_MAX]
+    draft = folder / f".{ENDED_FILE}-{os.getpid()}"
+    draft.write_bytes(msgspec.json.encode(msgspec.structs.replace(ended, reason=reason)))
+    draft.replace(folder / ENDED_FILE)
+
+
+def why_ended(folder: Path) -> str:
+    """Why the last service of a state folder ended by itself; empty where somebody ended it, or one lives."""
+    return _how_ended(folder).reason
+
+
+def left_behind(folder: Path) -> tuple[str, ...]:
+    """What the last service of a state folder left in the queues of its sites, in words."""
+    return _how_ended(folder).left
+
+
+def _how_ended(folder: Path) -> Ended:
+    if find_service(folder) is None:
+        with suppress(OSError, msgspec.DecodeError):
+            return msgspec.json.decode((folder / ENDED_FILE).read_bytes(), type=Ended)
+    return Ended(at=0.0)
 
 
 def find_service(folder: Path) -> Announcement | None:
@@ -89,6 +125,7 @@ def announced(folder: Path, announcement: Announcement) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(descriptor, msgspec.json.format(msgspec.json.encode(announcement)) + b"\n")
         draft.replace(file)
+        (folder / ENDED_FILE).unlink(missing_ok=True)
         yield
     finally:
         os.close(descriptor)

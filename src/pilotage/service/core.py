@@ -173,7 +173,7 @@ class Core:
                     continue
                 if not heard.add(event.n):
                     continue
-                self._take(event, name, outbox)
+                self._take(event, exchange, outbox)
         pilot = engine.pilots.get(name)
         if pilot is not None and exchange.sequence <= pilot.sequence:
             return False
@@ -181,17 +181,17 @@ class Core:
         self._waiting.pop(name, None)
         return True
 
-    def _take(self, event: Event, pilot: str, outbox: Outbox) -> None:
+    def _take(self, event: Event, exchange: Exchange, outbox: Outbox) -> None:
         """Take in one event of an agent. What cannot be read, or is not its to say, leaves a note in its place.
 
         Left out, it would be a hole in the stream, and everything behind it would be sent again for ever.
         """
-        one = self._codec.check(event)
+        pilot, one = exchange.pilot, self._codec.check(event)
         if isinstance(one, Refusal):
             outbox.refused.append(one)
             one = self._note(event, pilot, f"refused: {one.message}")
         elif type(one.data) in _OF_ATTEMPTS:
-            number = may_say(self.engine, pilot, one)
+            number = may_say(self.engine, pilot, one, site=exchange.site)
             if number is not None:
                 outbox.events.append(one)
                 self.engine.apply_to(number, one)

@@ -17,7 +17,7 @@ from pilotage.model.extras import extra
 from pilotage.model.version import VERSION
 from pilotage.ports import Clock, Journal
 from pilotage.service.access import Access
-from pilotage.service.announcement import SERVICE_FILE, Announcement, announced, refuse_second
+from pilotage.service.announcement import SERVICE_FILE, Announcement, Ended, announced, note_end, refuse_second
 from pilotage.service.keeper import Afterwards
 from pilotage.service.notifications import MakeNotifications
 
@@ -54,9 +54,11 @@ def serve(
     With `make_running` jobs are run, too, and agents are answered; after `idle_seconds` with nothing to run and nobody
     who asks it ends by itself. With `tls` TCP speaks TLS; the socket in the folder stays plain.
 
-    Raises `JournalBusy` where another service has the folder or the journal, `CannotListen` where the port is taken.
+    Raises `JournalBusy` where another service has the folder or the journal, `CannotListen` where the port is taken,
+    `ServiceBroken` where it ends by itself because it can do nothing any more.
     """
     with extra("server", purpose="to serve the book over HTTP"):
+        from pilotage.service.http.broken import ServiceBroken, broken_by, end_when_broken
         from pilotage.service.http.displaced import end_when_displaced
         from pilotage.service.http.door import make_door
         from pilotage.service.http.idling import end_when_idle
@@ -114,13 +116,32 @@ def serve(
             if started is not None:
                 started(announcement)
 
+        def note(reason: str, *left: str) -> None:
+            note_end(state_folder, Ended(at=clock.now(), reason=reason, left=left))
+
         door, let_go = make_door(services)
+        running = services.running
         listener = Listener(
-            door, bound=bound, beside=beside, started=announce, stopping=let_go, certificate=certificate
+            door,
+            bound=bound,
+            beside=beside,
+            started=announce,
+            stopping=let_go,
+            winding_down=running.jobs.wind_down if running is not None else None,
+            certificate=certificate,
         )
-        if idle_seconds is not None and services.running is not None:
-            stack.callback(end_when_idle(listener, services.running, idle_seconds=idle_seconds))
+        if idle_seconds is not None and running is not None:
+            stack.callback(end_when_idle(listener, running, idle_seconds=idle_seconds))
+        stack.callback(end_when_broken(listener, lambda: broken_by(services), note=note))
         listener.listen()
+        if listener.broken:
+            raise ServiceBroken(
+                "the service ended by itself",
+                got=listener.broken,
+                next_step="start it again: what it did is in its book",
+            )
+        if running is not None and running.jobs.left_behind:
+            note("", *running.jobs.left_behind)
         return listener.ended_by
 
 

@@ -15,7 +15,7 @@ from pilotage.book.codec import Checked, Codec, Refusal
 from pilotage.book.finals import FinalPackage
 from pilotage.book.join import join
 from pilotage.book.ledger import Changes, Ledger
-from pilotage.book.rows import JobRow, PackageRow, PilotRow, SiteRow, StageRow, StatisticRow, StreamRow
+from pilotage.book.rows import EventRow, JobRow, PackageRow, PilotRow, SiteRow, StageRow, StatisticRow, StreamRow
 from pilotage.book.settle import default_state
 from pilotage.book.shapes import shape_of
 from pilotage.book.statistics import Observations, Tries
@@ -179,6 +179,14 @@ class SimulatedJournal:
     def stream(self, source: str, stream: str) -> StreamRow | None:
         """What was heard of one stream, if anything was."""
         return next(iter(self._ledger.streams([(source, stream)])), None)
+
+    def own_events(self, job: JobRow) -> list[EventRow]:
+        """The events about a job itself, and not about its packages, in the order of their positions."""
+        return self._ledger.find_rows(EventRow, having={"job_id": job.job_id, "stage": 0})
+
+    def pilot(self, name: str) -> PilotRow | None:
+        """One pilot, or what was asked for under that name, if there ever was one."""
+        return next(iter(self._ledger.find_rows(PilotRow, having={"pilot": name})), None)
 
     def pilots(self, *, after: str, limit: int) -> list[PilotRow]:
         """Pilots by name."""

@@ -9,6 +9,7 @@ import msgspec
 from pilotage.book.codec import Checked
 from pilotage.book.rows import JobRow
 from pilotage.engine.engine import ENGINE_STREAM, Engine
+from pilotage.engine.holds import holds_in
 from pilotage.engine.restore import JobSnapshot, Snapshot, surely_gone
 from pilotage.model import payloads
 from pilotage.model.effects import CancelSubmitted, Effect, SubmitAttempt, SubmitPilot
@@ -310,6 +311,7 @@ class Scene:
             plan=self.definitions.plan(row.job, self._growth.get(row.job, ())),
             finals=self.journal.finals(row),
             unfinished=self.journal.unfinished(row),
+            holds=holds_in(row, self.journal.own_events),
         )
 
     def _folded(self, now: float) -> Engine:

@@ -235,6 +235,8 @@ def test_pilots_nodes_and_sites_are_listed_by_name(journal: Journal) -> None:
     plain = sorted(name.replace("é", "e") for name in names)
     assert [row.pilot for row in journal.pilots(after="", limit=3)] == plain[:3]
     assert [row.pilot for row in journal.pilots(after=plain[2], limit=9)] == plain[3:]
+    assert [journal.pilot(name) for name in plain] == journal.pilots(after="", limit=9)
+    assert journal.pilot(f"{plain[0]}x") is None
     assert [row.node for row in journal.nodes(after="", limit=9)] == sorted(names)
     assert [row.node for row in journal.nodes(after=sorted(names)[3], limit=9)] == sorted(names)[4:]
     assert [row.site for row in journal.sites()] == sorted({*plain, "lyon"} & {row.site for row in journal.sites()})

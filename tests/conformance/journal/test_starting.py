@@ -145,8 +145,13 @@ def test_of_a_sealed_job_the_packages_are_read_all_the_same_and_of_a_purged_one_
     keeper(journal).take(a_short_job("j1", packages=11))
     before = assert_split(journal, row_of(journal, "j1"))
     assert len(before[0]) == 11
+    own = journal.own_events(row_of(journal, "j1"))
+    assert [row.position for row in own] == sorted(row.position for row in own)
+    assert {"JobRegistered", "JobAccepted"} <= {row.type for row in own}
+    assert not any(row.stage for row in own)
     journal.seal("j1")
     assert assert_split(journal, row_of(journal, "j1")) == before
+    assert journal.own_events(row_of(journal, "j1")) == own
     journal.purge("j1", at=1.0)
     assert list(journal.finals(row_of(journal, "j1"))) == []
     assert list(journal.unfinished(row_of(journal, "j1"))) == []

@@ -179,6 +179,11 @@ class PostgresReading:
         """The jobs of the live book that are not cleared, in the order in which they were registered."""
         return self._rows(rows.JobRow, "WHERE t.place = 'live' AND t.state <> 'CLEARED' ORDER BY t.job_id", ())
 
+    def own_events(self, job: rows.JobRow) -> list[rows.EventRow]:
+        """The events about a job itself, and not about its packages, in the order of their positions."""
+        where = "WHERE t.job_id = %s AND t.job_id IS NOT NULL AND t.stage = 0 ORDER BY t.position"
+        return self._rows(rows.EventRow, where, (job.job_id,), within=everywhere(self._schemas))
+
     def finals(self, job: rows.JobRow) -> Iterator[FinalPackage]:
         """The packages of a job that are over by facts of their own, in the order of place."""
         # Of what is read of these facts nothing is stored otherwise than it was said.
@@ -226,6 +231,10 @@ class PostgresReading:
             "WHERE t.width_seconds = %s AND t.slice >= %s AND t.slice < %s ORDER BY t.slice, t.site, t.activity",
             (width_seconds, slices.start, slices.stop),
         )
+
+    def pilot(self, name: str) -> rows.PilotRow | None:
+        """One pilot, or what was asked for under that name, if there ever was one."""
+        return next(iter(self._rows(rows.PilotRow, "WHERE t.pilot = %s", (stored_text(name),))), None)
 
     def pilots(self, *, after: str, limit: int) -> list[rows.PilotRow]:
         """Pilots by name."""

@@ -29,6 +29,7 @@ from pilotage.book.finals import FINAL_ORDER, SURELY_OVER, FinalPackage, is_over
 from pilotage.book.query import Query, Target
 from pilotage.book.rows import (
     Counted,
+    EventRow,
     JobRow,
     NodeRow,
     PackageRow,
@@ -231,6 +232,12 @@ class SqliteReader(SqlitePlaces):
         with self.live() as book:
             return list(select(book, JobRow, f"WHERE {LIVE} AND state <> 'CLEARED' ORDER BY job_id"))
 
+    def own_events(self, job: JobRow) -> list[EventRow]:
+        """The events about a job itself, and not about its packages, in the order of their positions."""
+        where = "WHERE stage = 0 AND job_id IS NOT NULL AND job_id = ? ORDER BY position"  # as their index is limited
+        with self.book_of(job.job_id) as book:
+            return list(select(book, EventRow, where, (job.job_id,))) if book else []
+
     def finals(self, job: JobRow) -> Iterator[FinalPackage]:
         """The packages of a job that are over by facts of their own, in the order of place."""
         return read_finals(self._in_place(job, _FINAL))
@@ -269,6 +276,11 @@ class SqliteReader(SqlitePlaces):
         with self.live() as book:
             where = "WHERE width_seconds = ? AND slice >= ? AND slice < ? ORDER BY slice, site, activity"
             return list(select(book, StatisticRow, where, (width_seconds, slices.start, slices.stop)))
+
+    def pilot(self, name: str) -> PilotRow | None:
+        """One pilot, or what was asked for under that name, if there ever was one."""
+        with self.live() as book:
+            return next(iter(select(book, PilotRow, "WHERE pilot = ?", (name,))), None)
 
     def pilots(self, *, after: str, limit: int) -> list[PilotRow]:
         """Pilots by name."""

@@ -123,7 +123,10 @@ def _status(sites: Sites, place: Place, pool: Pool, *, now: float) -> StageWhy:
         what_next = "it sleeps until somebody wakes it"
     elif sleep.reason == "dead-starts":
         until = wakes_at(sleep, place.times, sites.settings, alone=not pool.awake)
-        what_next = "nothing more is submitted there before somebody wakes it, a probe passes or its entry changes"
+        what_next = (
+            "nothing more is submitted there before somebody wakes it, a probe passes or its entry changes,"
+            " or its time comes and no other site can be picked: then one pilot is tried"
+        )
     else:
         until = wakes_at(sleep, place.times, sites.settings, alone=not pool.awake)
         behind = "its time has come" if until <= now else "its time comes"

@@ -44,22 +44,6 @@ class Happenings:
             place.score.dropped(operation)
             self._sites.scored(place)
 
-    def transfer_began(self, site: str) -> None:
-        """A file is being brought to or from a site."""
-        self.operation_began(site, "transfer")
-
-    def transfer_ended(self, site: str, *, trouble: Trouble | None = None) -> None:
-        """It was, or was not."""
-        self.operation_ended(site, "transfer", trouble)
-
-    def file_operation_began(self, site: str) -> None:
-        """A folder is made, a file looked at or removed there."""
-        self.operation_began(site, "file-operation")
-
-    def file_operation_ended(self, site: str, *, trouble: Trouble | None = None) -> None:
-        """It was, or was not."""
-        self.operation_ended(site, "file-operation", trouble)
-
     def operation_began(self, site: str, operation: Operation) -> None:
         """One of any kind begins: its load is taken."""
         if (place := self._sites.by_name.get(site)) is not None:
@@ -76,13 +60,8 @@ class Happenings:
 
     # --- attempts -----------------------------------------------------------------------------------------------------
 
-    def attempt_created(self, site: str, *, at: float, activity: str = "") -> None:
-        """An attempt was handed over to a site."""
-        if (place := self._sites.by_name.get(site)) is not None:
-            self.created_at(place, at, activity)
-
     def created_at(self, place: Place, at: float, activity: str) -> None:
-        """The same, for who has the place at hand."""
+        """An attempt was handed over to a site."""
         place.live += 1
         if self.samples:
             place.arms.of(activity).began(at)
@@ -96,37 +75,13 @@ class Happenings:
         if not place.well and not place.proved and place.trial_until is None and place.sleep is None:
             self._sites.try_until(place, at + self.settings.trial_seconds)
 
-    def attempt_began(self, site: str, *, at: float, queued_seconds: float | None = None) -> None:
-        """It takes a slot; how long it was in the queue of the site, where it was in one of its own."""
-        if (place := self._sites.by_name.get(site)) is not None:
-            self.began_at(place, at, queued_seconds)
-
     def began_at(self, place: Place, at: float, queued_seconds: float | None = None) -> None:
-        """The same, for who has the place at hand."""
+        """It takes a slot; how long it was in the queue of the site, where it was in one of its own."""
         place.ends.began(at)
         if not place.proved and place.trial_until is None and place.sleep is None:
             self._sites.try_until(place, at + self.settings.trial_seconds)
         if queued_seconds is not None:
             self._sites.queue_times.observe(place.waits, queued_seconds)
-
-    def attempt_ended(
-        self,
-        site: str,
-        *,
-        cause: Cause,
-        at: float,
-        created_at: float,
-        began_at: float | None = None,
-        queued_seconds: float | None = None,
-        activity: str = "",
-        pilot: str = "",
-        node: str = "",
-    ) -> list[Change]:
-        """It is over, or nobody waits for it: told once for each that was created, with the times that were told of it then."""
-        place = self._sites.by_name.get(site)
-        if place is None:
-            return []
-        return self.ended_at(place, cause, at, created_at, began_at, queued_seconds, activity, pilot, node)
 
     def ended_at(
         self,
@@ -140,7 +95,7 @@ class Happenings:
         pilot: str,
         node: str,
     ) -> list[Change]:
-        """The same, for who has the place at hand."""
+        """It is over, or nobody waits for it: told once for each that was created, with the times that were told of it then."""
         if place.live:
             place.live -= 1
         if began_at is not None:

@@ -59,9 +59,10 @@ class QueueTimes:
     @property
     def throttle_seconds(self) -> float:
         """The queueTimeThrottle: who waits longer had better be elsewhere."""
-        if self._count < max(1, self._settings.queue_time_samples_min):
+        average = self.average_seconds
+        if average is None or self._count < self._settings.queue_time_samples_min:
             return self._first
-        return self._total / self._count / 1e6 + self._settings.queue_time_margin_seconds
+        return average + self._settings.queue_time_margin_seconds
 
 
 def median_seconds(window: Window) -> float | None:

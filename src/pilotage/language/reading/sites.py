@@ -16,7 +16,7 @@ from pilotage.language.text.tree import Listing, Mark, Report, Scalar, Table
 from pilotage.language.text.yaml import read_tree
 from pilotage.model.definition import plain
 from pilotage.model.errors import did_you_mean
-from pilotage.model.site_entry import SITE_NAME_FORM, SITES_VERSION, SiteEntry, SitesFile
+from pilotage.model.site_entry import SITE_NAME_FORM, SITES_MAX, SITES_VERSION, SiteEntry, SitesFile
 
 LOCAL_NAME = "local"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,59}")
@@ -58,6 +58,12 @@ def read_sites(
         got = "is missing" if head is None else f"is {describe(head)}"
         hint = f"begin with the line  pilotage: {SITES_VERSION}"
         reading.fault("unknown-version", head or tree, f"the field 'pilotage' {got}", hint=hint)
+        return None, report
+    listed = tree.get("sites")
+    if isinstance(listed, Listing) and len(listed.items) > SITES_MAX:
+        message = f"a service has at most {SITES_MAX:,} sites, and these are {len(listed.items):,}"
+        hint = "a site is a whole cluster, or a queue of it, and has any number of nodes"
+        report.error("too-many-sites", message, listed.items[SITES_MAX].mark, hint=hint)
         return None, report
     found = Record(SitesFile).read(tree, (), reading)
     if isinstance(found, SitesFile):

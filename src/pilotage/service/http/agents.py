@@ -80,7 +80,7 @@ class AgentDoor:
         self._running = running
         self._open: set[asyncio.Future[bytes]] = set()  # exchanges that wait for something to say
         self._stopping = False
-        self._bounds = SiteBounds(running)
+        self._bounds = SiteBounds(running, told=self._site_of)
         running.when_dismissed(self._release)
 
     def _release(self) -> None:
@@ -212,6 +212,11 @@ class AgentDoor:
         if content is None:
             raise UnknownContent("no such content is kept here", subject=sha256[:64])
         return content
+
+    async def _site_of(self, pilot: str) -> str:
+        """The site of a pilot by the book, or nothing."""
+        row = await self._services.ask(self._services.journal.pilot, pilot)
+        return (row.site or "") if row is not None else ""
 
     async def _brought_by(self, job: str) -> frozenset[str]:
         """The files that a job brought along, by their checksums."""

@@ -28,6 +28,7 @@ GRACE_SECONDS = 10
 """How long requests that are under way may take once the service was asked to stop."""
 
 KEEP_ALIVE_SECONDS = 30
+LOOK_SECONDS = 0.1
 CERTIFICATE_TICKS = 50  # of a tenth of a second each
 BACKLOG = 512
 FILES_MAX = 16_384
@@ -65,12 +66,14 @@ class Listener(uvicorn.Server):
         bound: socket.socket,
         started: Callable[[], None],
         stopping: Callable[[], None],
+        winding_down: Callable[[], None] | None = None,
         beside: Sequence[socket.socket] = (),
         certificate: Certificate | None = None,
     ) -> None:
         """Take who is told when requests are answered, and who is told before the last ones are waited for.
 
-        `beside` are further sockets on which the same is answered; they stay plain where a certificate makes the first
+        `winding_down` is called before that, in a thread of its own, while everybody is still answered; a second signal does
+        not wait for it. `beside` are further sockets on which the same is answered; they stay plain where a certificate makes the first
         one speak TLS.
         """
         super().__init__(
@@ -93,7 +96,9 @@ class Listener(uvicorn.Server):
         self._certificate = certificate
         self._when_started = started
         self._when_stopping = stopping
+        self._winding_down = winding_down
         self.ended_by: int | None = None
+        self.broken = ""  # why it ended by itself, where what it serves had ended
 
     def listen(self) -> None:
         """Serve until stopped."""
@@ -130,6 +135,10 @@ class Listener(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let those go who would wait for news, then finish the requests that are under way."""
+        if self._winding_down is not None and not self.force_exit:
+            winding = asyncio.ensure_future(asyncio.to_thread(self._winding_down))
+            while not winding.done() and not self.force_exit:
+                await asyncio.wait((winding,), timeout=LOOK_SECONDS)
         self._when_stopping()
         await super().shutdown(sockets)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
@@ -47,6 +47,11 @@ class RunsJobs(Protocol):
     @property
     def alive(self) -> bool:
         """Whether what is asked will be answered."""
+        ...
+
+    @property
+    def broken(self) -> str:
+        """Why it runs nothing any more, though nobody has stopped it; empty while all is well."""
         ...
 
     @property
@@ -111,8 +116,17 @@ class RunsJobs(Protocol):
         """Go on from what the book says."""
         ...
 
+    def wind_down(self) -> None:
+        """It is about to be stopped: have pilots withdrawn, as long as agents are still answered; this may take a moment."""
+        ...
+
     def stop(self) -> None:
         """Let what is under way be written, and end."""
+        ...
+
+    @property
+    def left_behind(self) -> Sequence[str]:
+        """What could not be taken out of the queues of sites when it was stopped, in words."""
         ...
 
 

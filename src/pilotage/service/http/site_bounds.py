@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -29,6 +30,7 @@ Told = TypeVar("Told")
 
 class _Sited(msgspec.Struct):
     site: str = ""
+    request: str | None = None
 
 
 _sited = msgspec.json.Decoder(_Sited)
@@ -37,11 +39,14 @@ _sited = msgspec.json.Decoder(_Sited)
 class SiteBounds:
     """Holds agents to the site that their token names."""
 
-    def __init__(self, running: Running, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Take what knows who runs what."""
+    def __init__(
+        self, running: Running, *, told: Callable[[str], Awaitable[str]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Take what knows who runs what, and who knows by the book at which site a pilot was, if anybody does."""
         self._running = running
+        self._told = told
         self._clock = clock
-        self._sites: dict[str, str] = {}  # of pilots that the engine knows
+        self._sites: dict[str, str] = {}  # of pilots that the engine or the book knows
         # Until when a site is believed to read some files of a job.
         self._files: dict[tuple[str, str], tuple[float, frozenset[str]]] = {}
         self._contents: dict[tuple[str, str], float] = {}  # … and to need some content
@@ -54,8 +59,9 @@ class SiteBounds:
         name = exchange.pilot
         known = self._sites.get(name)
         if known is None:
-            # One that the engine does not know tells who it is in this very exchange, which is looked at below.
-            known = await self._ask(lambda engine: _site_of(engine, name))
+            # One that nobody knows tells who it is in this very exchange, which is looked at below. One that has ended may
+            # still have something to tell of what it ran, and nobody of another site has.
+            known = await self._ask(lambda engine: _site_of(engine, name)) or await self._told(name)
             if known:
                 if len(self._sites) >= REMEMBERED_MAX:
                     self._sites.clear()
@@ -63,8 +69,12 @@ class SiteBounds:
         if known not in ("", principal.site):
             raise _forbidden(principal, f"pilot {name[:64]} of site {known}")
         for event in exchange.events:
+            if event.type == "PilotStarted" and (request := _told_of(event.data).request):
+                asked = await self._ask(partial(_asked_at, request))
+                if asked not in ("", principal.site):
+                    raise _forbidden(principal, f"pilot {request[:64]}, asked for at site {asked}")
             if event.type in ("PilotStarted", "NodeDescribed") or event.site is not None:
-                told = event.site or _told_site(event.data)
+                told = event.site or _told_of(event.data).site
                 if told not in ("", principal.site):
                     raise _forbidden(principal, f"site {told[:64]}")
 
@@ -127,11 +137,17 @@ def _jobs_at(engine: Engine, site: str) -> list[str]:
     return list(dict.fromkeys(ref.job for pilot in pilots for ref in (*pilot.assigned, *pilot.owed)))
 
 
-def _told_site(data: msgspec.Raw) -> str:
+def _asked_at(key: str, engine: Engine) -> str:
+    """The site at which something was asked for that may still come."""
+    found = engine.requests.get(key)
+    return found.site.name if found is not None else ""
+
+
+def _told_of(data: msgspec.Raw) -> _Sited:
     try:
-        return _sited.decode(data).site
+        return _sited.decode(data)
     except msgspec.DecodeError:
-        return ""  # the engine refuses it by itself
+        return _Sited()  # the engine refuses it by itself
 
 
 def _forbidden(principal: Principal, got: str) -> Forbidden:

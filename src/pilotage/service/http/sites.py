@@ -55,6 +55,7 @@ class SiteView(View, frozen=True, kw_only=True):
     used: int
     dead_starts: int
     closed: str
+    next_try_at: float | None
     last_words: str
     updated_at: float
 
@@ -260,6 +261,7 @@ def _view(known: _Known) -> SiteView:
         used=stand.used,
         dead_starts=stand.dead_starts,
         closed=stand.closed,
+        next_try_at=stand.next_try_at,
         last_words=words,
         updated_at=row.updated_at,
     )

@@ -26,6 +26,7 @@ from pilotage.model.site_entry import SiteEntry
 from pilotage.model.site_exchange import SiteEffect, SiteHears, SiteSays
 from pilotage.service.running.driver import NotRunning, Superseded
 from pilotage.service.running.site_troubles import trouble_of
+from pilotage.service.running.stopping import behind
 from pilotage.service.running.strays import Strays, Unknown, none_unknown
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ INTERVAL_SECONDS = 10.0
 SILENT_SECONDS = 45.0
 EFFECTS_MAX = 1000
 REPORTS_MAX = 10_000
+LOOK_SECONDS = 0.2
 
 Report = Callable[[AnyReport], None]
 Expected = Callable[[], Collection[str]]
@@ -92,6 +94,7 @@ class AgentSite:
         self._change = threading.Condition()
         self._wanted: dict[tuple[str, bool], tuple[int, SiteEffect]] = {}  # by key, and whether it is a cancellation
         self._number = 0
+        self._given, self._heard = 0, 0  # up to which number the agent was told, and said that it heard
         self._waiting: _Waiting | None = None
         self._heard_at = settings.clock()
         self._last_at = float("-inf")  # when it last spoke
@@ -134,6 +137,32 @@ class AgentSite:
         with self._change:
             return [effect for _, effect in self._wanted.values()]
 
+    def withdraw(self, *, patience_seconds: float) -> None:
+        """Wait until the agent has heard all that is to be ended there, unless it is not heard itself, but not for long."""
+        clock, silent_seconds = self._settings.clock, 2.0 * self._settings.interval_seconds
+        until = clock() + patience_seconds
+        with self._change:
+            while (now := clock()) < until and not self._stopping and self._to_end(self._heard):
+                if now - self._last_at > silent_seconds:
+                    return
+                self._change.wait(min(LOOK_SECONDS, until - now))
+
+    @property
+    def behind(self) -> str:
+        """What is to be ended at the site and its agent was not told of, in words; empty where there is nothing."""
+        with self._change:
+            count = self._to_end(self._given)
+        return behind(self._site, count, "its agent did not ask in time") if count else ""
+
+    def _to_end(self, number: int) -> int:
+        """How many are to be ended there that are wanted under a higher number; not what was never asked for there."""
+        return sum(
+            wanted > number
+            and isinstance(effect, CancelSubmitted)
+            and self._wanted.get((effect.key, False), (0,))[0] <= self._given
+            for wanted, effect in self._wanted.values()
+        )
+
     def exchange(self, says: SiteSays) -> Future[bytes]:
         """What the agent says; the answer, for the wire, when there is something to do or its interval is over."""
         answer: Future[bytes] = Future()
@@ -147,6 +176,8 @@ class AgentSite:
                 answer.set_exception(_stopping())
                 return answer
             before, now = self._waiting, self._settings.clock()
+            if says.service == self._id:
+                self._heard = max(self._heard, says.heard)
             self._heard_at = self._last_at = now
             due_at = now if says.reports else now + self._settings.interval_seconds
             self._waiting = _Waiting(says, answer, due_at)
@@ -240,6 +271,7 @@ class AgentSite:
             waiting.answer.set_exception(fault if isinstance(fault, PilotageError) else _stopping())
         else:
             waiting.answer.set_result(_encode(told))
+            self._given = max(self._given, told.number)
         with self._change:
             self._heard_at = self._settings.clock()
 

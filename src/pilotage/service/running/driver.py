@@ -136,6 +136,11 @@ class Driver:
         """Whether what is asked will be answered."""
         return self._thread.is_alive() and not self._stopping
 
+    @property
+    def broken(self) -> str:
+        """What it died of; empty while it lives, and where it was stopped."""
+        return "" if self.fault is None else f"{type(self.fault).__name__}: {self.fault}"
+
     def stop(self) -> None:
         """Let what is on its way to the disk arrive, and end."""
         with self._change:

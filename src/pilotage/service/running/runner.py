@@ -49,7 +49,7 @@ from pilotage.service.running.rivals import refuse_rivals, unfinished_jobs
 from pilotage.service.running.site_messages import SiteDeed, asked_of_site, sites_changed
 from pilotage.service.running.site_worker import AtSite
 from pilotage.service.running.starting import snapshot_of, start_from
-from pilotage.service.running.stopping import stop_asking
+from pilotage.service.running.stopping import Winding
 from pilotage.service.running.strays import unknown_at
 from pilotage.service.running.submission import Prepared, Submission, SubmissionAnswer, prepare, submit_message
 from pilotage.service.running.workers import SiteWorkers, Way, expected_at, has_something
@@ -90,8 +90,8 @@ class Runner:
         self._clock = clock
         self._codec = codec
         self._sites = sites
-        self._store = store
-        self._index = index
+        self.store = store  # the files
+        self.index = index  # what was made before, and the logs
         self._settings = settings
         self._package_token = package_token
         self._manifests = Manifests(journal)
@@ -106,6 +106,8 @@ class Runner:
             expected=lambda site: driver.ask(partial(expected_at, site)).result(),
             unknown=lambda site, keys: driver.ask(partial(unknown_at, site, keys)).result(),
         )
+        self._winding = Winding(driver, self._workers)
+        self.wind_down = self._winding.down  # while agents are still answered
         self._expander = Expander(self, journal, ask=self._driver.ask, tell=self._driver.receive)
         self._submitter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submitter")
         self._claims = Claims(self._jobs, self._manifests, store)
@@ -124,14 +126,14 @@ class Runner:
 
     def stop(self) -> None:
         """End in good order; what runs at the sites goes on."""
-        stop_asking(self._driver)
+        self._winding.down(patience_seconds=0.0)
         self._workers.stop()
         self._submitter.shutdown(wait=True, cancel_futures=True)
         self._driver.stop()
         self._expander.stop()
         self._aftermath.stop()
-        self._store.close()
-        self._index.close()
+        self.store.close()
+        self.index.close()
 
     @property
     def alive(self) -> bool:
@@ -139,24 +141,19 @@ class Runner:
         return self._driver.alive
 
     @property
-    def journal(self) -> Journal:
-        """The journal of its book, for reading."""
-        return self._journal
+    def broken(self) -> str:
+        """Why nothing is run any more, though nobody has stopped it; empty while all is well."""
+        return self._driver.broken
+
+    @property
+    def left_behind(self) -> Sequence[str]:
+        """What could not be taken out of the queues of sites when it was stopped, in words."""
+        return self._workers.behind
 
     @property
     def sites(self) -> Sequence[Site]:
         """Where it runs things."""
         return self._sites
-
-    @property
-    def index(self) -> WorkIndex:
-        """What was made before, and the logs."""
-        return self._index
-
-    @property
-    def store(self) -> FileStore:
-        """The files."""
-        return self._store
 
     def exchange(self, says: AgentSays) -> Future[bytes]:
         """What an agent says; the answer, for the wire, once everything it rests on is durable."""
@@ -221,7 +218,7 @@ class Runner:
         """The book has cleared, sealed or purged a finished job: the engine need not know it any longer."""
         self._driver.receive(PutAway(job=action.job))
         if action.deed == "purge":
-            self._index.forget(action.job)
+            self.index.forget(action.job)
 
     def _clear(self, job: str, by: ClearedBy) -> Accepted:
         if self._driver.ask(lambda engine: job in engine.jobs).result():
@@ -241,7 +238,7 @@ class Runner:
 
     def _submit(self, submission: Submission) -> SubmissionAnswer:
         prepared = prepare(
-            submission, journal=self._journal, store=self._store, index=self._index, owner=submission.owner
+            submission, journal=self._journal, store=self.store, index=self.index, owner=submission.owner
         )
         unpublished = self._driver.ask(lambda _: self._aftermath.unpublished_jobs()).result()
         earlier = earlier_runs(self._journal, submission, prepared, unpublished=unpublished)
@@ -302,7 +299,7 @@ class Runner:
         self._aftermath.follow(self._core.engine, outbox.events)
         if logs:
             try:
-                self._index.put_logs(logs)
+                self.index.put_logs(logs)
             except Exception:  # whatever it is, nothing is decided by a log
                 log.exception("%d logs are lost", len(logs))
 
@@ -340,10 +337,10 @@ class Runner:
             and (earlier := at_work.earlier_key(assignment.ref)) is not None
         }
         for folder in {folder for folder, _ in keys}:
-            found = self._index.find(folder, [key for where, key in keys if where == folder])
+            found = self.index.find(folder, [key for where, key in keys if where == folder])
             if not found:
                 continue
-            faults = out_of_place(found.values(), folder, store=self._store, index=self._index)
+            faults = out_of_place(found.values(), folder, store=self.store, index=self.index)
             for key, made in found.items():
                 if key not in faults:
                     number = keys[folder, key]
@@ -397,4 +394,4 @@ class Runner:
         """What of a stage that was laid out just now need not be run."""
         if (at_work := self._jobs.get(job)) is None or at_work.origin.fresh:
             return ()
-        return adopt(expansion, at_work.origin, store=self._store, index=self._index, granted=granted, numbers=numbers)
+        return adopt(expansion, at_work.origin, store=self.store, index=self.index, granted=granted, numbers=numbers)

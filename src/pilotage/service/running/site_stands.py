@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from pilotage.engine.engine import Engine
 from pilotage.engine.places import SiteState
 from pilotage.engine.selection.filters import Asked
+from pilotage.engine.selection.status import wakes_at
 
 CANDIDATE, SILENT, LEAVING = "candidate", "silent", "leaving"
 
@@ -37,6 +39,9 @@ class SiteStand(msgspec.Struct, frozen=True, kw_only=True):
     used: int = 0
     dead_starts: int = 0
     closed: str = ""  # why nothing more is submitted there now
+    next_try_at: float | None = (
+        None  # when a pilot is tried there again, at the earliest, by the clock; None: no time is set
+    )
     reasons: tuple[SiteReason, ...] = ()
 
 
@@ -57,9 +62,28 @@ def stand_of_site(engine: Engine, name: str) -> SiteStand | None:
         used=sum(pilot.count_running() for pilot in pilots),
         dead_starts=site.dead_starts,
         closed=closed,
+        next_try_at=next_try_at(engine, site),
         reasons=(*_pilots(site, closed), *learned.pop("reasons", ())),
         **{name: value for name, value in learned.items() if name != "status"},
     )
+
+
+def next_try_at(engine: Engine, site: SiteState) -> float | None:
+    """When a pilot is tried again at a site that is left alone, at the earliest, by the clock; None where no time is set for it."""
+    if site.removed or site.site.mode != "pilots" or not site.answers:
+        return None
+    times = [site.quiet_until + engine.stamp - engine.now] if engine.now < site.quiet_until else []
+    sleep = site.place.sleep
+    if sleep is not None:
+        if sleep.reason != "dead-starts":  # what else wakes it is a matter of the other sites
+            return None
+        times.append(wakes_at(sleep, site.place.times, site.place.settings, alone=False))
+    return max(times, default=None)
+
+
+def moment(seconds: float) -> str:
+    """A time of the clock for people, to the second."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 def _learned(engine: Engine, name: str) -> dict[str, Any]:

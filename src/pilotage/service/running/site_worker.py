@@ -18,6 +18,7 @@ from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
 from pilotage.model.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
 from pilotage.ports import SiteAccess, SiteBusy, SiteUnreachable, SubmissionRefused
 from pilotage.service.running.site_troubles import trouble_of
+from pilotage.service.running.stopping import behind
 from pilotage.service.running.strays import Strays, Unknown, none_unknown
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,8 @@ Expected = Callable[[], Collection[str]]
 
 UNREACHABLE_SECONDS_MAX = 60.0
 STOP_SECONDS = 2.0
+TURN_SECONDS, TURN_LOOK_SECONDS = 60.0, 0.5
+"""How long a site waits for its turn to be looked at, and how soon it hears that it is to end meanwhile."""
 BUSY_SECONDS, BUSY_SECONDS_MAX = 5.0, 300.0
 TOGETHER_MAX = 100
 """Pilots that are asked for at once, or things that are cancelled."""
@@ -47,18 +50,20 @@ class SiteWorker:
         report: Report,
         expected: Expected,
         unknown: Unknown = none_unknown,
+        turns: threading.Semaphore | None = None,
         busy_seconds: float = BUSY_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take who is told of what is seen, and who knows what should be; nothing runs before `start`.
 
-        The `clock` tells how long submissions take, and since when what is there is `unknown`.
+        Who looks around takes one of the `turns`, where they are counted. The `clock` tells how long submissions take, and since when what is there is `unknown`.
         """
         self._clock = clock
         self._site = site
         self._access = access
         self._report = report
         self._expected = expected
+        self._turns = turns
         self._thread = threading.Thread(target=self._run, name=f"site {site}", daemon=True)
         self._change = threading.Condition()
         self._wanted: deque[AtSite] = deque()
@@ -71,6 +76,7 @@ class SiteWorker:
         self._look_at = 0.0
         self._pause_seconds = access.look_seconds
         self._cancelled: set[str] = set()
+        self.behind = ""  # what could not be ended there when this ended, in words
         self._strays = Strays(unknown, clock=clock)
 
     def start(self) -> None:
@@ -89,13 +95,17 @@ class SiteWorker:
             left = [*self._later.values(), *self._wanted]
             return [*left, *(CancelSubmitted(site=self._site, key=key) for key in self._cancelled.copy())]
 
-    def stop(self) -> None:
-        """End; what runs at the site goes on. A call that is not answered soon is broken off."""
+    def leave(self) -> None:
+        """Begin to end; nobody waits for it yet."""
         with self._change:
             self._stopping = True
             self._change.notify()
+
+    def stop(self, *, patience_seconds: float = STOP_SECONDS) -> None:
+        """End; what runs at the site goes on. A call that is not answered soon is broken off."""
+        self.leave()
         if self._thread.ident is not None:
-            self._thread.join(STOP_SECONDS)
+            self._thread.join(patience_seconds)
         self._access.close()
         if self._thread.ident is not None:
             self._thread.join()
@@ -104,7 +114,7 @@ class SiteWorker:
         while not self._stopping:
             try:
                 if time.monotonic() >= self._look_at:
-                    self._look()
+                    self._look_in_turn()
                     self._look_at = time.monotonic() + self._access.look_seconds
                 self._work()
                 self._seen(answers=True)
@@ -121,11 +131,20 @@ class SiteWorker:
     def _cancel_last(self) -> None:
         """Nothing more is submitted, but what is to be cancelled should not come when nobody is there."""
         keys = [effect.key for effect in self._wanted if isinstance(effect, CancelSubmitted)]
-        if keys and self._answers:
-            try:
-                self._access.cancel(*keys)
-            except Exception as fault:  # noqa: BLE001 # it was broken off, or there is no way to the site
-                log.warning("site %s: %d are not cancelled: %s", self._site, len(keys), fault)
+        asked = [*self._later.values(), *self._wanted]
+        never = {
+            effect.key for effect in asked if not isinstance(effect, CancelSubmitted)
+        }  # submitted, as far as we know
+        if not self._answers:
+            if left := len({*keys} - never):
+                self.behind = behind(self._site, left, "the site does not answer")
+            return
+        if not keys:
+            return
+        try:
+            self._access.cancel(*keys)
+        except Exception as fault:  # noqa: BLE001 # it was broken off, or there is no way to the site
+            self.behind = behind(self._site, len(keys), str(fault))
 
     def _failed(self, message: str) -> None:
         if self._stopping:
@@ -222,6 +241,19 @@ class SiteWorker:
             self._report(SiteSeen(site=self._site, answers=True, message=message))
 
     # --- what is seen ---
+
+    def _look_in_turn(self) -> None:
+        """Look when few others do, or have done so for long: a site that hangs must hold up nobody for ever."""
+        turns, until = self._turns, time.monotonic() + TURN_SECONDS
+        has_turn = turns is None
+        while turns is not None and not has_turn and not self._stopping and time.monotonic() < until:
+            has_turn = turns.acquire(timeout=TURN_LOOK_SECONDS)
+        try:
+            if not self._stopping:
+                self._look()
+        finally:
+            if turns is not None and has_turn:
+                turns.release()
 
     def _look(self) -> None:
         """Report what has ended, and what the engine believes to be there and is not."""

@@ -12,6 +12,7 @@ from pilotage.engine.explain import explain
 from pilotage.engine.jobs import JobState
 from pilotage.engine.parts import QueueClass, Standing
 from pilotage.engine.places import SiteState
+from pilotage.service.running.site_stands import moment, next_try_at
 
 _MOVING = (Standing.DELAYED, Standing.RESERVED, Standing.LIVE)
 _NAMED_MAX = 3
@@ -132,7 +133,8 @@ def _trouble(engine: Engine, job: JobState) -> tuple[str, str]:
         if not site.answers:
             return site.name, f"site {site.name} does not answer"
         if site.dead_starts:
-            return site.name, f"no pilot could start at {site.name}: {site.dead_starts} died before they spoke"
+            told = f"no pilot could start at {site.name}: {site.dead_starts} died before they spoke"
+            return site.name, told + _tried_again(engine, [site])
         if site.asleep and _waits_for(job, site):
             return "", f"site {site.name} hibernates: see pilotage site explain {site.name}"
     return "", ""
@@ -151,8 +153,15 @@ def _all_asleep(engine: Engine, waiting: list[QueueClass]) -> str:
             names = " ".join(site.name for site in able[:_NAMED_MAX])
             more = f" and {len(told) - _NAMED_MAX} more" if len(told) > _NAMED_MAX else ""
             listed = ", ".join(told[:_NAMED_MAX])
-            return f"all sites that could run it sleep: {listed}{more}; next: pilotage site wake {names}"
+            again = _tried_again(engine, able)
+            return f"all sites that could run it sleep: {listed}{more}{again}; next: pilotage site wake {names}"
     return ""
+
+
+def _tried_again(engine: Engine, sites: list[SiteState]) -> str:
+    """When the next pilot is tried at the first of some sites for which a time is set, in words; empty where there is none."""
+    times = [at for site in sites if (at := next_try_at(engine, site)) is not None]
+    return f"; the next one is tried at {moment(min(times))}" if times else ""
 
 
 def _waits_for(job: JobState, site: SiteState) -> bool:

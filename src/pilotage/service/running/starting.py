@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pilotage.book.codec import Codec
-from pilotage.book.rows import PilotRow
+from pilotage.book.rows import JobRow, PilotRow
 from pilotage.engine.engine import ENGINE_STREAM
+from pilotage.engine.holds import holds_in
 from pilotage.engine.restore import JobSnapshot, Snapshot, surely_gone
 from pilotage.engine.settings import EngineSettings
+from pilotage.model.plan import JobPlan
 from pilotage.model.site import Site
 from pilotage.ports import Journal
 from pilotage.service.core import Core, start_core
@@ -31,9 +33,7 @@ def start_from(
     for row in journal.live_jobs():
         at_work = jobs.get(row.job)
         if at_work is not None:
-            snapshots.append(
-                JobSnapshot(row=row, plan=at_work.plan, finals=journal.finals(row), unfinished=journal.unfinished(row))
-            )
+            snapshots.append(_snapshot(journal, row, at_work.plan))
     decided = next((row.watermark for row in journal.streams("service") if row.stream == ENGINE_STREAM), 0)
     pilots = _pilots(journal)
     snapshot = Snapshot(
@@ -49,8 +49,17 @@ def snapshot_of(journal: Journal, jobs: JobsAtWork, job: str) -> tuple[JobSnapsh
     row, at_work = journal.job(job), jobs.get(job)
     if row is None or at_work is None:
         return None
-    found = JobSnapshot(row=row, plan=at_work.plan, finals=journal.finals(row), unfinished=journal.unfinished(row))
-    return found, frozenset(surely_gone(_pilots(journal)))
+    return _snapshot(journal, row, at_work.plan), frozenset(surely_gone(_pilots(journal)))
+
+
+def _snapshot(journal: Journal, row: JobRow, plan: JobPlan) -> JobSnapshot:
+    return JobSnapshot(
+        row=row,
+        plan=plan,
+        finals=journal.finals(row),
+        unfinished=journal.unfinished(row),
+        holds=holds_in(row, journal.own_events),
+    )
 
 
 def _pilots(journal: Journal) -> list[PilotRow]:

@@ -6,7 +6,9 @@ started, and it is known by its keys; what was wanted and is not done goes on to
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -17,7 +19,12 @@ from pilotage.model.reports import AnyReport, SiteSeen
 from pilotage.model.site_exchange import SiteSays
 from pilotage.ports import SiteAccess
 from pilotage.service.running.agent_site import AgentSettings, AgentSite, UnknownSite
-from pilotage.service.running.site_worker import AtSite, SiteWorker
+from pilotage.service.running.site_worker import STOP_SECONDS, AtSite, SiteWorker
+
+log = logging.getLogger(__name__)
+
+LOOKS_MAX = 16
+"""So many sites are looked at at once: each look may be a command, or an ssh."""
 
 Way = SiteAccess | AgentSettings
 """How things get to a site: the service itself submits there, or the agent of the site does."""
@@ -44,6 +51,8 @@ class SiteWorkers:
         self._unknown = unknown
         self._guard = threading.Lock()
         self._running = False
+        self._turns = threading.BoundedSemaphore(LOOKS_MAX)
+        self.behind: list[str] = []  # what could not be ended at sites when all this ended, in words
         self._workers = {name: self._made(name, way) for name, way in ways.items()}
 
     def start(self) -> None:
@@ -53,13 +62,31 @@ class SiteWorkers:
             for worker in self._workers.values():
                 worker.start()
 
+    def withdraw(self, *, patience_seconds: float) -> None:
+        """Wait until the agents of sites have heard what is to be ended there; all of them together not for long."""
+        until = time.monotonic() + patience_seconds
+        with self._guard:
+            agents = [worker for worker in self._workers.values() if isinstance(worker, AgentSite)]
+        for worker in agents:
+            worker.withdraw(patience_seconds=until - time.monotonic())
+
     def stop(self) -> None:
         """End; what runs at the sites goes on."""
         with self._guard:
             self._running = False
             workers = list(self._workers.values())
         for worker in workers:
-            worker.stop()
+            if isinstance(worker, SiteWorker):
+                worker.leave()
+        until = time.monotonic() + STOP_SECONDS  # of all of them together
+        for worker in workers:
+            if isinstance(worker, SiteWorker):
+                worker.stop(patience_seconds=max(0.0, until - time.monotonic()))
+            else:
+                worker.stop()
+        self.behind = [worker.behind for worker in workers if worker.behind]
+        for told in self.behind:
+            log.warning("%s", told)
 
     @property
     def names(self) -> list[str]:
@@ -126,7 +153,7 @@ class SiteWorkers:
         expected, unknown = partial(self._expected, name), partial(self._unknown, name)
         if isinstance(way, AgentSettings):
             return AgentSite(way, report=self._report, expected=expected, unknown=unknown)
-        return SiteWorker(name, way, report=self._report, expected=expected, unknown=unknown)
+        return SiteWorker(name, way, report=self._report, expected=expected, unknown=unknown, turns=self._turns)
 
 
 def ways_of(ways: Mapping[str, Way]) -> tuple[dict[str, SiteAccess], dict[str, AgentSettings]]:
