@@ -93,7 +93,8 @@ class SqliteBook(Book):
         """Begin with an empty schema."""
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         sqlite_schema.create(self.connection, indexed=frozenset({"owner", "state", "site", "tag"}))
-        super().__init__(SqliteLedger(self.connection, Recent(rows_max=3)))  # so few that most must be read again
+        self.recent = Recent(rows_max=3)  # so few that most must be read again
+        super().__init__(SqliteLedger(self.connection, self.recent))
 
     def keep(self, checked: Sequence[Checked], *, received: float = 0.0) -> Joined:
         """Join in one transaction."""

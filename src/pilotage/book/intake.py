@@ -44,7 +44,7 @@ class Intake:
         self.parked: list[ParkedRow] = []
         self.unparked: list[str] = []
         self.repeated = 0
-        self.touched: dict[PackageKey, None] = {}  # the packages that fresh events are about, as they came
+        self.touched: dict[PackageKey, list[int]] = {}  # which of the fresh events are about each package
         self.others: list[Checked] = []  # fresh events that are about no package, or tell of a computer too
         self.jobs: dict[str, JobRow] = {}
         self._heard: dict[tuple[str, str], Heard] = {}
@@ -82,7 +82,7 @@ class Intake:
             checked = sorted(checked, key=lambda one: one.event.type != "JobRegistered")
         repeats: list[tuple[Checked, int]] = []
         heards, jobs, received = self._heard, self.jobs, self._received
-        fresh, touched = self.fresh.append, self.touched
+        fresh, touched = self.fresh, self.touched
         purged = {row.job for row in jobs.values() if row.place == "purged"}
         for one in checked:
             event = one.event
@@ -99,14 +99,18 @@ class Intake:
             job = jobs.get(name) if name is not None else None
             if job is not None and (place := one.place) is not None:
                 key = (job.job_id, place[0], place[1], place[2])
-                touched[key] = None
-                fresh((one, heard.stream_id, received, key))
+                told = touched.get(key)
+                if told is None:
+                    touched[key] = [len(fresh)]
+                else:
+                    told.append(len(fresh))
+                fresh.append((one, heard.stream_id, received, key))
             elif job is not None or name is None or isinstance(one.data, payloads.JobRegistered):
                 if job is None and name is not None:
                     jobs[name] = JobRow(job_id=self._ledger.next_job_id(), job=name)
                     self.unparked.append(name)
                 self.others.append(one)
-                fresh((one, heard.stream_id, received, None))
+                fresh.append((one, heard.stream_id, received, None))
             else:
                 text = _encode(event).decode()
                 row = ParkedRow(job=name, stream_id=heard.stream_id, n=n, received=received, event=text)
@@ -170,7 +174,7 @@ class Intake:
             if isinstance(found, Checked):
                 key = self._key(found)
                 if key is not None:
-                    self.touched[key] = None
+                    self.touched.setdefault(key, []).append(len(self.fresh))
                 if key is None or _describes(found):
                     self.others.append(found)
                 self.fresh.append((found, row.stream_id, row.received, key))

@@ -11,6 +11,7 @@ import msgspec
 
 from pilotage.book import facts, tally
 from pilotage.book.codec import Checked, Codec, Refusal
+from pilotage.book.elsewhere import Elsewhere
 from pilotage.book.handlers import (
     ATTEMPT_HANDLERS,
     JOB_EPOCH_HANDLERS,
@@ -25,21 +26,17 @@ from pilotage.book.rows import (
     AttemptFacts,
     JobRow,
     Keys,
-    NodeRow,
     PackageFacts,
     PackageRow,
-    PilotRow,
-    SiteRow,
     StoredKey,
     TagRow,
     keys_of,
     packed,
-    with_keys,
 )
-from pilotage.book.settle import settle, settle_job
-from pilotage.book.site_facts import on_site
+from pilotage.book.settle import RUNNING, settle, settle_job
+from pilotage.book.short import ShortLives
 from pilotage.book.statistics import Observations, observe_job, observe_now
-from pilotage.book.working import Working
+from pilotage.book.working import WorkedPackage, Working
 from pilotage.model import payloads
 from pilotage.model.events import SOURCE_RANKS, Event
 
@@ -87,19 +84,28 @@ def join(
     observations: Observations | None = None,
 ) -> Joined:
     """Join a batch with the book; the ledger is read, nothing is written yet. Statistics gather in `observations`."""
-    joining = Join(ledger, checked, received=received, codec=codec, skew_seconds=skew_seconds)
-    return joining.result(observations if observations is not None else Observations())
+    if observations is None:
+        observations = Observations()
+    return Join(ledger, checked, observations, received=received, codec=codec, skew_seconds=skew_seconds).result()
 
 
 class Join:
     """One batch on its way into the book."""
 
     def __init__(
-        self, ledger: Ledger, checked: Sequence[Checked], *, received: float, codec: Codec, skew_seconds: float
+        self,
+        ledger: Ledger,
+        checked: Sequence[Checked],
+        observations: Observations,
+        *,
+        received: float,
+        codec: Codec,
+        skew_seconds: float,
     ) -> None:
         """Sort the batch and load what it touches."""
         self._skew_seconds = skew_seconds
         self._ledger = ledger
+        self._observations = observations
         self._received = received
         self._intake = Intake(ledger, checked, received=received, codec=codec)
         self._jobs = self._intake.jobs
@@ -117,37 +123,25 @@ class Join:
         self._position = ledger.position()
         self._told_jobs: set[int] = set()
         self._job_tags: dict[int, dict[str, tuple[str, StoredKey]]] = {}
-        self._working = Working(ledger, self._jobs)
-        self._pilots: dict[str, tuple[PilotRow, Keys]] = {}
-        self._nodes: dict[str, tuple[NodeRow, Keys]] = {}
-        self._sites: dict[str, tuple[SiteRow, Keys]] = {}
-        self._load()
-
-    def _load(self) -> None:
-        others = self._intake.others
-        pilots = {one.event.pilot for one in others if one.event.pilot is not None}
-        sites = {one.event.site for one in others if one.event.site is not None}
-        nodes = {one.data.node for one in others if isinstance(one.data, payloads.NodeDescribed)}
+        # What is said of a job itself may be about all its packages: then none goes the short way.
+        told_of_jobs = any(one.event.job is not None for one in self._intake.others)
+        fresh = self._intake.fresh if not told_of_jobs else ()
+        self._short = ShortLives(fresh, position=self._position, observations=observations)
+        self._working = Working(ledger, self._jobs, self._short)
         self._working.load_packages(self._intake.touched)
-        if pilots:
-            self._pilots = {row.pilot: (row, keys_of(row)) for row in self._ledger.pilots(pilots)}
-        if sites:
-            self._sites = {row.site: (row, keys_of(row)) for row in self._ledger.sites(sites)}
-        if nodes:
-            self._nodes = {row.node: (row, keys_of(row)) for row in self._ledger.nodes(nodes)}
+        self._elsewhere = Elsewhere(ledger, self._intake.others)
 
-    def result(self, observations: Observations) -> Joined:
+    def result(self) -> Joined:
         """Join every event and settle what they touched."""
         self._join_all()
-        self._settle(observations)
+        self._settle(self._observations)
         intake, changes = self._intake, self._changes
         changes.streams = intake.streams
         changes.parked = intake.parked
         changes.unparked = intake.unparked
+        changes.short_packages = list(self._short.rows.values())
         changes.tags = list(self._tags.values())
-        changes.pilots = [with_keys(row, keys) for row, keys in self._pilots.values()]
-        changes.nodes = [with_keys(row, keys) for row, keys in self._nodes.values()]
-        changes.sites = [with_keys(row, keys) for row, keys in self._sites.values()]
+        self._elsewhere.tell(changes)
         receipt = Receipt(
             position=self._position,
             kept=len(intake.fresh),
@@ -159,60 +153,63 @@ class Join:
 
     def _join_all(self) -> None:
         """Every event, once: stored, and its facts added. This runs for each event there is, so it is written flat."""
-        packages, ranks = self._working.packages, SOURCE_RANKS
+        packages, position, skew = self._working.packages, self._position, self._skew_seconds
         store, store_plain = self._changes.events.append, self._changes.plain_events.append
-        handlers, position, skew = ATTEMPT_HANDLERS, self._position, self._skew_seconds
         for one, stream_id, received, package in self._intake.fresh:
-            event, data = one.event, one.data
+            event = one.event
             position += 1
-            time, epoch, seen, n, attempt_number = event.time, event.epoch, event.seen, event.n, event.attempt
+            time, epoch, attempt = event.time, event.epoch, event.attempt or 0
             skewed = 1 if time > received + skew else 0
-            key = (epoch, seen, ranks[event.source], n, event.stream)
             if package is None:
-                self._join_apart(one, key, position=position, stream_id=stream_id, received=received, skewed=skewed)
+                self._join_apart(one, position=position, stream_id=stream_id, received=received, skewed=skewed)
                 continue
             job_id, stage, line, number = package
-            text = str(event.data, "utf-8")
-            if event.version == 1 and epoch == 1 and not skewed:
+            if epoch == 1 and event.version == 1 and not skewed:
                 store_plain((  # in the order of PLAIN_COLUMNS
-                    position, stream_id, n, event.type, time, received, seen, job_id, stage, line, number,
-                    attempt_number or 0, text,
+                    position, stream_id, event.n, event.type, time, received, event.seen, job_id, stage, line, number,
+                    attempt, str(event.data, "utf-8"),
                 ))  # fmt: skip
             else:
                 store((  # in the order of the columns of EventRow
-                    position, stream_id, n, event.type, event.version, time, received, skewed, epoch, seen,
-                    job_id, stage, line, number, attempt_number or 0, None, None, text,
+                    position, stream_id, event.n, event.type, event.version, time, received, skewed, epoch, event.seen,
+                    job_id, stage, line, number, attempt, None, None, str(event.data, "utf-8"),
                 ))  # fmt: skip
-            work = packages[package]
-            job, row = work.job, work.facts
-            if time > job.updated_at:
-                job.updated_at = time
-            if time > row.updated_at:
-                row.updated_at = time
-            row.positions.append(position)
-            kind = type(data)
-            handler = handlers.get(kind)
-            if handler is None or attempt_number is None:
-                self._on_package(event, data, key, job, package, row)
-                continue
-            attempt = row.attempts.get(attempt_number)
-            if attempt is None:
-                attempt = row.attempts[attempt_number] = AttemptFacts(epoch=epoch)
-            if epoch == attempt.epoch or self._in_epoch(row, attempt, event):
-                handler(row.attempts[attempt_number], key, event, data, position)
-            if epoch != row.epoch:
-                facts.open_epoch(row, epoch)
-            if job.started_at is None or time < job.started_at:
-                facts.on_anything_run(job, event, data)
-            if kind is payloads.CommitGranted and (job.finished_at is None or time > job.finished_at):
-                job.finished_at = time
+            work = packages.get(package)
+            if work is not None:  # or else its life is short, and nothing is left to be joined
+                self._join_package(one, package, work, position)
         self._position = position
 
-    def _join_apart(
-        self, one: Checked, key: StoredKey, *, position: int, stream_id: int, received: float, skewed: int
-    ) -> None:
+    def _join_package(self, one: Checked, package: PackageKey, work: WorkedPackage, position: int) -> None:
+        """An event about a package, or an attempt at one: its facts added."""
+        event, data, job, row = one.event, one.data, work.job, work.facts
+        time, epoch, number = event.time, event.epoch, event.attempt
+        key = (epoch, event.seen, SOURCE_RANKS[event.source], event.n, event.stream)
+        if time > job.updated_at:
+            job.updated_at = time
+        if time > row.updated_at:
+            row.updated_at = time
+        row.positions.append(position)
+        kind = type(data)
+        handler = ATTEMPT_HANDLERS.get(kind)
+        if handler is None or number is None:
+            self._on_package(event, data, key, job, package, row)
+            return
+        attempt = row.attempts.get(number)
+        if attempt is None:
+            attempt = row.attempts[number] = AttemptFacts(epoch=epoch)
+        if epoch == attempt.epoch or self._in_epoch(row, attempt, event):
+            handler(row.attempts[number], key, event, data, position)
+        if epoch != row.epoch:
+            facts.open_epoch(row, epoch)
+        if job.started_at is None or time < job.started_at:
+            facts.on_anything_run(job, event, data)
+        if kind is payloads.CommitGranted and (job.finished_at is None or time > job.finished_at):
+            job.finished_at = time
+
+    def _join_apart(self, one: Checked, *, position: int, stream_id: int, received: float, skewed: int) -> None:
         """An event that is about no package: stored, and its facts added."""
         event = one.event
+        key = (event.epoch, event.seen, SOURCE_RANKS[event.source], event.n, event.stream)
         job = self._jobs[event.job] if event.job is not None else None
         self._changes.events.append((
             # in the order of the columns of EventRow
@@ -220,7 +217,7 @@ class Join:
             job.job_id if job is not None else None, 0, 0, 0, 0, event.pilot, event.site, str(event.data, "utf-8"),
         ))  # fmt: skip
         if job is None:
-            self._on_other(one.kind, event, one.data, key)
+            self._elsewhere.on_other(one.kind, event, one.data, key)
         else:
             job.updated_at = max(job.updated_at, event.time)
             self._on_job(event, one.data, key, job)
@@ -233,19 +230,6 @@ class Join:
         assert event.attempt is not None
         row.attempts[event.attempt] = AttemptFacts(epoch=event.epoch, reused=1)
         return True
-
-    def _on_other(self, kind: str, event: Event, data: payloads.Payload, key: StoredKey) -> None:
-        if kind == "pilot":
-            self._on_pilot(event, key, data)
-        elif kind == "site":
-            self._on_site(event, key, data)
-        if isinstance(data, payloads.NodeDescribed):
-            self._on_node(event, key, data)
-
-    def _on_node(self, event: Event, key: StoredKey, data: payloads.NodeDescribed) -> None:
-        row, keys = self._nodes.setdefault(data.node, (NodeRow(node=data.node), {}))
-        row.updated_at = max(row.updated_at, event.time)
-        facts.on_node_described(row, keys, key, event, data)
 
     def _on_package(
         self, event: Event, data: payloads.Payload, key: StoredKey, job: JobRow, package: PackageKey, row: PackageFacts
@@ -262,7 +246,7 @@ class Join:
             if facts.on_tagged(row.tags, key, data.name, data.value):
                 self._tag(package, data.name, data.value)
         elif isinstance(data, payloads.NodeDescribed):
-            self._on_node(event, key, data)
+            self._elsewhere.on_node(event, key, data)
 
     def _on_job(self, event: Event, data: payloads.Payload, key: StoredKey, job: JobRow) -> None:
         keys = self._job_keys.setdefault(job.job_id, {})
@@ -303,17 +287,6 @@ class Join:
     def _tag(self, package: PackageKey, name: str, value: str) -> None:
         self._tags[*package, name] = TagRow(*package, name, value)
 
-    def _on_pilot(self, event: Event, key: StoredKey, data: payloads.Payload) -> None:
-        assert event.pilot is not None
-        row, keys = self._pilots.setdefault(event.pilot, (PilotRow(pilot=event.pilot), {}))
-        row.updated_at = max(row.updated_at, event.time)
-        facts.on_pilot(row, keys, key, event, data)
-
-    def _on_site(self, event: Event, key: StoredKey, data: payloads.Payload) -> None:
-        assert event.site is not None
-        row, keys = self._sites.setdefault(event.site, (SiteRow(site=event.site), {}))
-        on_site(row, keys, key, event, data)
-
     def _settle(self, observations: Observations) -> None:
         self._reach_further()
         self._settle_packages(observations)
@@ -339,12 +312,17 @@ class Join:
         self._changes.statistics = observations.rows(self._ledger, now=self._received)
 
     def _moved_ones(self) -> Iterator[Change]:
-        """What moved, made only as far as somebody asks."""
-        told = self._intake.touched
-        for key, work in self._working.packages.items():
-            before = work.before[0] if work.before is not None else None
-            if key in told or before != work.facts.state:
-                yield Change(job=work.job, package=work.row, state_before=before)
+        """What moved, made only as far as somebody asks: what events are about in their order, then what follows from it."""
+        packages, short, told = self._working.packages, self._short.rows, self._intake.touched
+        for key in told:
+            if (row := short.get(key)) is not None:
+                before = RUNNING if row.stored else None
+                yield Change(job=self._working.jobs[row.job_id], package=row.whole(), state_before=before)
+            else:
+                yield _change(packages[key])
+        for key, work in packages.items():
+            if key not in told and (work.before is None or work.before[0] != work.facts.state):
+                yield _change(work)
         for name in sorted(self._touched_jobs):
             job = self._jobs[name]
             known = self._jobs_before.get(job.job_id)
@@ -384,6 +362,10 @@ class Join:
                 observations.observe_all(before=work.observed, after=seen)
             work.row.counted, work.row.observed = after, seen
             changed(work.row)
+
+
+def _change(work: WorkedPackage) -> Change:
+    return Change(job=work.job, package=work.row, state_before=work.before[0] if work.before is not None else None)
 
 
 def _standing_facts(job: JobRow) -> tuple[float | str | None, ...]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from pilotage.book import rows
+from pilotage.book.short_rows import ShortRow
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
 
@@ -50,6 +51,7 @@ class Changes(msgspec.Struct, kw_only=True):
     jobs: list[rows.JobRow] = []
     stages: list[rows.StageRow] = []
     packages: list[rows.PackageRow] = []
+    short_packages: list[ShortRow] = []  # those of them whose life is short
     pilots: list[rows.PilotRow] = []
     nodes: list[rows.NodeRow] = []
     sites: list[rows.SiteRow] = []
@@ -90,6 +92,10 @@ class Ledger(Protocol):
 
     def packages(self, keys: Collection[PackageKey]) -> Iterable[rows.PackageRow]:
         """The packages that have a row among some."""
+        ...
+
+    def short_packages(self, keys: Collection[PackageKey]) -> Iterable[ShortRow]:
+        """Those of them whose short life was written lately and has not ended, as far as they are at hand."""
         ...
 
     def packages_of(self, job_id: int, *, stage: int) -> list[rows.PackageRow]:

@@ -162,12 +162,16 @@ class Observations:
                     self._count(_NOTHING, before, -1)
                     counted = _NOTHING
                     break
+        self.add(times, site, activity, known=None if counted is _NOTHING else counted)
+
+    def add(self, times: Milestones, site: str, activity: str, *, known: Milestones | None) -> None:
+        """Count the milestones of an attempt; those that are `known` were counted before, and are among them."""
         group = self._groups.get((site, activity))
         if group is None:
             group = self._groups[site, activity] = len(self._groups)
-        if counted is not _NOTHING:
+        if known is not None:
             self._known_at.append(len(self._pending))
-            self._known.extend(counted)
+            self._known.extend(known)
         self._pending.append(group)
         self._times.extend(times)
 

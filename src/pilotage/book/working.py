@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from pilotage.book import statistics, tally
 from pilotage.book.ledger import Ledger, PackageKey
-from pilotage.book.rows import Counted, JobRow, Keys, PackageFacts, PackageRow, StageRow, keys_of
-from pilotage.book.settle import default_state
-from pilotage.book.shapes import Shape, shape_of
+from pilotage.book.rows import JobRow, PackageFacts, PackageRow, StageRow
+from pilotage.book.short import ShortLives
+from pilotage.book.stage_work import StageWork
 
 UNKNOWN_SHAPE = '{"items":0}'
 
@@ -36,86 +36,36 @@ class WorkedPackage:
             self.observed = row.observed or statistics.observed(facts)
 
 
-class StageWork:
-    """A stage whose histogram may change; packages that nothing was heard of are taken out and put back at the end."""
-
-    __slots__ = ("_shape", "job", "keys", "moves", "new", "row")
-
-    def __init__(self, row: StageRow, job: JobRow, *, job_before: JobRow, new: bool) -> None:
-        """Take the untouched packages out of the histograms of the stage and of its job, where they were counted."""
-        self.row = row
-        self.job = job
-        self.new = new
-        self.keys: Keys = keys_of(row)
-        self.moves: dict[tuple[tally.Standing | None, tally.Standing | None], int] = {}
-        self._shape: Shape | None = None
-        self.count((default_state(job_before), 0, 0, 0), -tally.untouched(row))
-
-    @property
-    def shape(self) -> Shape:
-        """The packages the stage has."""
-        if self._shape is None:
-            self._shape = shape_of(self.row.shape, stage=self.row.stage)
-        return self._shape
-
-    def count(self, what: tally.Standing, by: int) -> None:
-        """Count packages in the stage and in its job."""
-        tally.count(self.row, what, by)
-        tally.count(self.job, what, by)
-
-    def expect(self, text: str) -> None:
-        """Give the stage another shape."""
-        before, late_before = self.row.expected, self.row.late
-        self.row.shape, self._shape = text, None
-        shape = self.shape
-        self.row.expected, self.row.late = shape.count, int(shape.late)
-        self.job.expected += shape.count - before
-        self.job.late += self.row.late - late_before
-
-    def touch(self, by: int) -> None:
-        """Count a package of the shape as heard of."""
-        self.row.touched += by
-        self.job.touched += by
-
-    @property
-    def is_rumour(self) -> bool:
-        """Whether nothing is known of it: no shape, and no package that counts."""
-        return self.new and not self.keys and not any(getattr(self.row, name) for name in Counted.__struct_fields__)
-
-    def close(self) -> None:
-        """Count the packages that moved, and put the untouched ones where the job says they stand."""
-        for (before, after), count in self.moves.items():
-            if before is not None:
-                self.count(before, -count)
-            if after is not None:
-                self.count(after, count)
-        self.moves.clear()
-        self.count((default_state(self.job), 0, 0, 0), tally.untouched(self.row))
-
-
 class Working:
     """Everything that one batch touches."""
 
-    def __init__(self, ledger: Ledger, jobs: dict[str, JobRow]) -> None:
-        """Begin with the jobs."""
+    def __init__(self, ledger: Ledger, jobs: dict[str, JobRow], short: ShortLives) -> None:
+        """Begin with the jobs, and with those who know a short life when they see one."""
         self._ledger = ledger
-        self._jobs = {row.job_id: row for row in jobs.values()}
+        self.short = short
+        self.jobs = {row.job_id: row for row in jobs.values()}
         self._jobs_before = {row.job_id: msgspec.structs.replace(row) for row in jobs.values()}
         self.packages: dict[PackageKey, WorkedPackage] = {}
         self.stages: dict[tuple[int, int], StageWork] = {}
         self.all_stages: set[int] = set()
 
-    def load_packages(self, keys: Iterable[PackageKey]) -> None:
-        """Load packages with all their attempts, and their stages; what has no row is made."""
-        packages, jobs = self.packages, self._jobs
-        wanted = [key for key in keys if key not in packages]
-        if not wanted:
-            return
-        self.load_stages({(key[0], key[1]) for key in wanted})
+    def load_packages(self, told: Mapping[PackageKey, Sequence[int]]) -> None:
+        """Load packages with all their attempts, and their stages; what has no row is made.
+
+        `told` numbers the events about each. Where these are a short life, nothing is left to be done for it.
+        """
+        packages, jobs, stages, short = self.packages, self.jobs, self.stages, self.short
+        self.load_stages({(key[0], key[1]) for key in told})
+        for begun in self._ledger.short_packages(told.keys()):
+            key = (begun.job_id, begun.stage, begun.line, begun.number)
+            if not short.end(begun, told[key], job=jobs[key[0]], stage=stages[key[0], key[1]]):
+                packages[key] = WorkedPackage(begun.whole(), jobs[key[0]], new=False)
+        ended = short.rows
+        wanted = [key for key in told if key not in ended and key not in packages]
         self._add(self._ledger.packages(wanted))
         for key in wanted:
-            if key not in packages:
-                job_id, stage, line, number = key
+            job_id, stage, line, number = key
+            if key not in packages and not short.begin(key, told[key], job=jobs[job_id], stage=stages[job_id, stage]):
                 row = PackageRow(job_id, stage, line, number, PackageFacts())
                 packages[key] = WorkedPackage(row, jobs[job_id], new=True)
 
@@ -128,7 +78,7 @@ class Working:
 
     def _add(self, rows: Iterable[PackageRow]) -> None:
         for row in rows:
-            work = WorkedPackage(row, self._jobs[row.job_id], new=False)
+            work = WorkedPackage(row, self.jobs[row.job_id], new=False)
             self.packages[row.job_id, row.stage, row.line, row.number] = work
 
     def load_stages(self, keys: Collection[tuple[int, int]]) -> None:
@@ -143,7 +93,7 @@ class Working:
             self.stages[key] = self._stage(row, new=True)
 
     def _stage(self, row: StageRow, *, new: bool = False) -> StageWork:
-        return StageWork(row, self._jobs[row.job_id], job_before=self._jobs_before[row.job_id], new=new)
+        return StageWork(row, self.jobs[row.job_id], job_before=self._jobs_before[row.job_id], new=new)
 
     def load_stages_of(self, job_id: int) -> None:
         """Load every stage of a job."""

@@ -30,6 +30,7 @@ from pilotage.book.rows import (
     read_facts,
     written_facts,
 )
+from pilotage.book.short_rows import ShortRow
 from pilotage.book.tables import TABLE_BY_ROW, TABLES
 from pilotage.model.states import FINAL_NAMES
 
@@ -90,6 +91,10 @@ class MemoryLedger:
             if kept is not None:
                 found.append(_package(key, kept))
         return found
+
+    def short_packages(self, keys: Collection[PackageKey]) -> Iterable[ShortRow]:
+        """None: they are kept as all others."""
+        return ()
 
     def packages_of(self, job_id: int, *, stage: int) -> list[PackageRow]:
         """Every package of a stage that has a row."""
@@ -186,7 +191,7 @@ class MemoryLedger:
     def write(self, changes: Changes) -> None:
         """Put all rows in place of those with the same keys."""
         self._write_events(changes)
-        for package in changes.packages:
+        for package in (*changes.packages, *(row.whole() for row in changes.short_packages)):
             key = (package.job_id, package.stage, package.line, package.number)
             over = package.facts.state in FINAL_NAMES
             stage = self._stages.setdefault(key[0], {}).setdefault(key[1], {})

@@ -20,6 +20,7 @@ from pilotage.adapters.journals.postgres_text import stored_text
 from pilotage.adapters.journals.row_statements import find_statement, remove_statement
 from pilotage.book import rows, statistics
 from pilotage.book.ledger import Changes, PackageKey, Sought
+from pilotage.book.short_rows import ShortRow
 from pilotage.book.tables import PACKAGE_KEY
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
@@ -55,6 +56,10 @@ class PostgresLedger:
     def packages(self, keys: Collection[PackageKey]) -> Iterable[rows.PackageRow]:
         """The packages that have a row among some."""
         return map(package_of, by_keys(self._connection, "package_facts", PACKAGE_COLUMNS, PACKAGE_KEY, keys))
+
+    def short_packages(self, keys: Collection[PackageKey]) -> Iterable[ShortRow]:
+        """None: nothing is remembered between transactions."""
+        return ()
 
     def packages_of(self, job_id: int, *, stage: int) -> list[rows.PackageRow]:
         """Every package of a stage that has a row."""
@@ -126,7 +131,8 @@ class PostgresLedger:
         if position := changes.last_position:
             copy_events(self._connection, changes.all_events())
             self._set("position", position)
-        insert(self._connection, [record_of(row) for row in changes.packages])
+        records = [record_of(row) for row in changes.packages]
+        insert(self._connection, records + [record_of(row) for row in changes.short_packages])
         if changes.unparked:
             self._connection.execute("DELETE FROM parked WHERE job = ANY(%s)", (changes.unparked,))
         for group in (

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from pilotage.book.ledger import PackageKey
 from pilotage.book.rows import PackageRow
+from pilotage.book.short_rows import ShortRow
 from pilotage.model.states import FINAL_NAMES
 
 ROWS_MAX = 8192
@@ -23,6 +24,7 @@ class Recent:
         """Begin with nothing."""
         self._rows_max = rows_max
         self._rows: dict[PackageKey, PackageRow] = {}
+        self._short: dict[PackageKey, ShortRow] = {}
         self._last: dict[tuple[int, int], tuple[int, int]] = {}
 
     def split(
@@ -46,18 +48,44 @@ class Recent:
                 wanted.append(key)
         return here, wanted
 
+    def short(self, keys: Iterable[PackageKey]) -> list[ShortRow]:
+        """The short lives that are here and have not ended."""
+        rows = self._short
+        return [rows[key] for key in keys if key in rows] if rows else []
+
     def written(self, changed: Iterable[PackageRow], lengths: Iterable[int]) -> None:
         """Remember rows that were written, with the length of their facts; those that are final or large are let go."""
-        rows, last = self._rows, self._last
+        rows, short = self._rows, self._short
         for row, length in zip(changed, lengths, strict=True):
-            job_id, stage, line, number = row.job_id, row.stage, row.line, row.number
+            key = (row.job_id, row.stage, row.line, row.number)
             if length > TEXT_MAX or row.facts.state in FINAL_NAMES:
-                rows.pop((job_id, stage, line, number), None)
+                rows.pop(key, None)
             else:
-                rows[job_id, stage, line, number] = row
-            end = last.get((job_id, stage))
-            if end is not None and (line, number) > end:
-                last[job_id, stage] = (line, number)
+                rows[key] = row
+            short.pop(key, None)
+            self._reach(key)
+        self._let_go(rows)
+
+    def written_short(self, changed: Iterable[ShortRow]) -> None:
+        """The same of short lives, which are never large."""
+        short = self._short
+        for row in changed:
+            key = (row.job_id, row.stage, row.line, row.number)
+            if row.facts.done_at is None:
+                short[key] = row
+            elif row.stored:
+                short.pop(key, None)
+            self._reach(key)
+        self._let_go(short)
+
+    def _reach(self, key: PackageKey) -> None:
+        """A row was written: the last of its stage may be this one now."""
+        job_id, stage, line, number = key
+        end = self._last.get((job_id, stage))
+        if end is not None and (line, number) > end:
+            self._last[job_id, stage] = (line, number)
+
+    def _let_go(self, rows: dict[PackageKey, PackageRow] | dict[PackageKey, ShortRow]) -> None:
         if len(rows) > self._rows_max:
             for key in list(rows)[: len(rows) - self._rows_max]:
                 del rows[key]
@@ -65,4 +93,5 @@ class Recent:
     def clear(self) -> None:
         """Forget everything: a transaction was undone, or rows moved otherwise."""
         self._rows.clear()
+        self._short.clear()
         self._last.clear()

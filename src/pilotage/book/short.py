@@ -1,0 +1,200 @@
+"""Short lives: packages of which nothing is told but that they were begun once, and that they ended well.
+
+Most packages are so, and their row follows from their two or three events at a glance: each register is set once, nothing
+competes for it, and there is only one state that it can be. So the row is made of them at once, without what all others
+need: registers that are compared, facts that are added one by one, and a state that is settled from them. Whatever else is
+told of a package, before, beside or after, goes that longer way, which comes to the same row. A property test holds the
+two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pilotage.book.bins import NEVER
+from pilotage.book.codec import Checked
+from pilotage.book.intake import Fresh
+from pilotage.book.ledger import PackageKey
+from pilotage.book.registers import Register
+from pilotage.book.rows import AttemptKeys, JobRow
+from pilotage.book.settle import DONE, RUNNING
+from pilotage.book.short_rows import ShortAttempt, ShortFacts, ShortRow
+from pilotage.book.stage_work import StageWork
+from pilotage.book.statistics import Observations
+from pilotage.model.events import SOURCE_RANKS
+from pilotage.model.outcomes import ExitCodeGasw
+from pilotage.model.payloads import AttemptCreated, AttemptFinished, CommitGranted
+
+_SUCCESS = ExitCodeGasw.SUCCESS
+_SUCCESS_NAME = _SUCCESS.value
+# These run for most packages there are: names that need not be looked up, and as few steps as possible.
+_CREATED, _PILOT, _FINISHED = Register.CREATED, Register.PILOT, Register.FINISHED
+_STAGED, _NODE, _GRANTED = Register.STAGED, Register.NODE, Register.GRANTED
+
+
+class ShortLives:
+    """The packages of one batch whose life is short, as far as it has come."""
+
+    __slots__ = ("_fresh", "_observations", "_position", "rows")
+
+    def __init__(self, fresh: Sequence[Fresh], *, position: int, observations: Observations) -> None:
+        """Look at fresh events, which are stored from behind a position on; without any, no life is taken for short."""
+        self._fresh = fresh
+        self._position = position + 1
+        self._observations = observations
+        self.rows: dict[PackageKey, ShortRow] = {}
+
+    def begin(self, key: PackageKey, told: Sequence[int], *, job: JobRow, stage: StageWork) -> bool:
+        """Whether the events that `told` numbers are a short life, or its beginning, of a package without a row.
+
+        If they are, it has a row now, and counts.
+        """
+        whole = len(told) == 3
+        if not self._fresh or not (whole or len(told) == 1):
+            return False
+        first = self._fresh[told[0]][0]
+        attempt, number, updated_at = _begun(first), first.event.attempt, first.event.time
+        if attempt is None or number is None:
+            return False
+        if whole:
+            found = self._ended(attempt, number, told[1], told[2])
+            if found is None:
+                return False
+            attempt, ended_at = found
+            updated_at = max(updated_at, ended_at)
+        activity = stage.shape.activity(key[2], key[3])
+        if activity is None:
+            return False
+        known = (job.submitted_at or NEVER, job.accepted_at or NEVER)
+        positions = [self._position + at for at in told]
+        self.rows[key] = ShortRow(*key, _facts(attempt, number, activity, known, updated_at, positions))
+        stage.lived += whole
+        stage.begun += 1
+        _tell_job(job, attempt, updated_at)
+        self._observations.add(_milestones(known, attempt), attempt.site, activity, known=None)
+        return True
+
+    def end(self, row: ShortRow, told: Sequence[int], *, job: JobRow, stage: StageWork) -> bool:
+        """The same of the two events that end a short life, which has a row from its beginning."""
+        before = row.facts
+        known = before.counted_with
+        if (
+            not self._fresh
+            or len(told) != 2
+            or before.done_at is not None
+            or known is None
+            or known[0] != (job.submitted_at or NEVER)
+            or known[1] != (job.accepted_at or NEVER)
+        ):
+            return False
+        [(number, begun)] = before.attempts.items()
+        found = self._ended(begun, number, told[0], told[1])
+        if found is None:
+            return False
+        attempt, ended_at = found
+        updated_at = max(before.updated_at, ended_at)
+        positions = [*before.positions, self._position + told[0], self._position + told[1]]
+        key = (row.job_id, row.stage, row.line, row.number)
+        facts = _facts(attempt, number, before.activity, known, updated_at, positions)
+        self.rows[key] = ShortRow(*key, facts, stored=True)
+        stage.ended += 1
+        _tell_job(job, attempt, updated_at)
+        times, counted = _milestones(known, attempt), _milestones(known, begun)
+        self._observations.add(times, attempt.site, before.activity, known=counted)
+        return True
+
+    def _ended(self, begun: ShortAttempt, number: int, last: int, granted: int) -> tuple[ShortAttempt, float] | None:
+        """An attempt with its end and its grant, and when the later of these was; None where they are something else."""
+        finished, grant = self._fresh[last][0], self._fresh[granted][0]
+        data, event, grant_event = finished.data, finished.event, grant.event
+        if (
+            type(data) is not AttemptFinished
+            or type(grant.data) is not CommitGranted
+            or event.attempt != number
+            or grant_event.attempt != number
+            or event.epoch != 1
+            or grant_event.epoch != 1
+            or data.exit_code is not _SUCCESS
+            or data.exit_message
+            or data.reason is not None
+            or data.signal is not None
+            or not grant_event.time
+        ):
+            return None
+        position, time, granted_at = self._position + last, event.time, grant_event.time
+        keys = begun.keys.copy()
+        keys[_FINISHED] = (1, event.seen, SOURCE_RANKS[event.source], event.n, event.stream)
+        staged_at = staged_position = None
+        if data.manifest is not None:
+            keys[_STAGED], staged_at, staged_position = _FINISHED, time, position
+        if data.node is not None:
+            keys[_NODE] = _FINISHED
+        keys[_GRANTED] = (1, grant_event.seen, SOURCE_RANKS[grant_event.source], grant_event.n, grant_event.stream)
+        attempt = ShortAttempt(
+            begun.site, begun.pilot, data.node, begun.lease_seconds, begun.remaining_seconds, begun.created_at, staged_at,
+            staged_position, time, position, granted_at, _SUCCESS_NAME, data.exit_status, data.peak_memory_bytes,
+            data.peak_memory_below_bytes, data.cpu_seconds, data.cpu_user_seconds, data.cpu_system_seconds,
+            data.read_bytes, data.written_bytes, keys,
+        )  # fmt: skip
+        return attempt, max(time, granted_at)
+
+
+def _begun(one: Checked) -> ShortAttempt | None:
+    """An attempt that begins with a lease and with nothing out of the ordinary."""
+    event, data = one.event, one.data
+    if (
+        type(data) is not AttemptCreated
+        or event.epoch != 1
+        or not event.time  # which statistics take for a time that nobody knows
+        or data.lease_seconds is None
+        or data.replaces is not None
+        or data.replica
+        or data.memory_bytes is not None
+        or data.wall_seconds is not None
+        or data.drop_revision
+    ):
+        return None
+    keys: AttemptKeys = {_CREATED: (1, event.seen, SOURCE_RANKS[event.source], event.n, event.stream)}
+    if data.pilot is not None:
+        keys[_PILOT] = _CREATED
+    return ShortAttempt(
+        data.site, data.pilot, None, data.lease_seconds, data.remaining_seconds, event.time, keys=keys
+    )  # fmt: skip
+
+
+def _facts(
+    attempt: ShortAttempt,
+    number: int,
+    activity: str,
+    known: tuple[float, float],
+    updated_at: float,
+    positions: list[int],
+) -> ShortFacts:
+    created, granted = attempt.created_at, attempt.granted_at
+    state, entered = (RUNNING, created) if granted is None else (DONE, granted)
+    return ShortFacts(
+        state, activity, attempt.site, attempt.node, number, attempt.exit_code, 1, 1, created, created, granted, entered,
+        updated_at, known, {number: attempt}, positions,
+    )  # fmt: skip
+
+
+def _milestones(known: tuple[float, float], attempt: ShortAttempt) -> tuple[float, ...]:
+    """As `statistics.observed` has them."""
+    created, granted = attempt.created_at, attempt.granted_at
+    done = NEVER if granted is None else granted
+    return (known[0], known[1], created, NEVER, created, done, NEVER, NEVER, NEVER)
+
+
+def _tell_job(job: JobRow, attempt: ShortAttempt, updated_at: float) -> None:
+    """When the job first ran, last ended something, and was last heard of."""
+    created, finished, granted = attempt.created_at, attempt.finished_at, attempt.granted_at
+    if updated_at > job.updated_at:
+        job.updated_at = updated_at
+    started = job.started_at
+    if started is None or created < started:
+        job.started_at = started = created
+    if finished is not None and granted is not None:
+        if finished < started or granted < started:
+            job.started_at = min(finished, granted)
+        if job.finished_at is None or granted > job.finished_at:
+            job.finished_at = granted

@@ -1,0 +1,75 @@
+"""A stage while a batch is joined: its shape, and its histogram and that of its job, which change with its packages."""
+
+from __future__ import annotations
+
+from pilotage.book import tally
+from pilotage.book.rows import Counted, JobRow, Keys, StageRow, keys_of
+from pilotage.book.settle import DONE, RUNNING, default_state
+from pilotage.book.shapes import Shape, shape_of
+
+_RUNS: tally.Standing = (RUNNING, 0, 1, 0)
+_DONE: tally.Standing = (DONE, 0, 1, 1)
+
+
+class StageWork:
+    """A stage whose histogram may change; packages that nothing was heard of are taken out and put back at the end."""
+
+    __slots__ = ("_shape", "begun", "ended", "job", "keys", "lived", "moves", "new", "row")
+
+    def __init__(self, row: StageRow, job: JobRow, *, job_before: JobRow, new: bool) -> None:
+        """Take the untouched packages out of the histograms of the stage and of its job, where they were counted."""
+        self.row = row
+        self.job = job
+        self.new = new
+        self.keys: Keys = keys_of(row)
+        self.moves: dict[tuple[tally.Standing | None, tally.Standing | None], int] = {}
+        self.begun = self.lived = self.ended = (
+            0  # short lives: those new here, of these the ended, and those that ended
+        )
+        self._shape: Shape | None = None
+        self.count((default_state(job_before), 0, 0, 0), -tally.untouched(row))
+
+    @property
+    def shape(self) -> Shape:
+        """The packages the stage has."""
+        if self._shape is None:
+            self._shape = shape_of(self.row.shape, stage=self.row.stage)
+        return self._shape
+
+    def count(self, what: tally.Standing, by: int) -> None:
+        """Count packages in the stage and in its job."""
+        tally.count(self.row, what, by)
+        tally.count(self.job, what, by)
+
+    def expect(self, text: str) -> None:
+        """Give the stage another shape."""
+        before, late_before = self.row.expected, self.row.late
+        self.row.shape, self._shape = text, None
+        shape = self.shape
+        self.row.expected, self.row.late = shape.count, int(shape.late)
+        self.job.expected += shape.count - before
+        self.job.late += self.row.late - late_before
+
+    def touch(self, by: int) -> None:
+        """Count a package of the shape as heard of."""
+        self.row.touched += by
+        self.job.touched += by
+
+    @property
+    def is_rumour(self) -> bool:
+        """Whether nothing is known of it: no shape, and no package that counts."""
+        return self.new and not self.keys and not any(getattr(self.row, name) for name in Counted.__struct_fields__)
+
+    def close(self) -> None:
+        """Count the packages that moved, and put the untouched ones where the job says they stand."""
+        for (before, after), count in self.moves.items():
+            if before is not None:
+                self.count(before, -count)
+            if after is not None:
+                self.count(after, count)
+        self.moves.clear()
+        self.count(_RUNS, self.begun - self.lived - self.ended)
+        self.count(_DONE, self.lived + self.ended)
+        self.touch(self.begun)
+        self.begun = self.lived = self.ended = 0
+        self.count((default_state(self.job), 0, 0, 0), tally.untouched(self.row))
