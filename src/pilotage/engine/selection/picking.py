@@ -140,7 +140,8 @@ def _sampled(
         if other < 0:
             return one if one >= 0 else None
     this, that = places[one], places[other]
-    assert this is not None and that is not None
+    assert this is not None
+    assert that is not None
     return one if is_quicker(this.arms.look(activity), that.arms.look(activity), now, draw, settings) else other
 
 

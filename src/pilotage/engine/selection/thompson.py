@@ -63,7 +63,7 @@ class Arm:
     def began(self, at: float) -> None:
         """An attempt was handed over."""
         self._underway += 1
-        self._since += microseconds(at)
+        self._since += round(at * 1e6)
 
     def left(self, created_at: float) -> None:
         """It is over, or nobody waits for it."""
@@ -99,8 +99,15 @@ class Arm:
 
     def succeeded(self, created_at: float, now: float, half_life: float) -> None:
         """An attempt that was handed over then ended well: `left` and `ended` in one."""
-        self.left(created_at)
-        self.ended(now, now - created_at, succeeded=True, half_life=half_life)
+        if self._underway:
+            self._underway -= 1
+            self._since -= round(created_at * 1e6)
+        if now - self._at > half_life * _FRESH:
+            self.ended(now, now - created_at, succeeded=True, half_life=half_life)
+            return
+        self._successes += 1.0
+        if now > created_at:
+            self._seconds += now - created_at
 
     def figures(self, now: float, half_life: float) -> tuple[float, float, float]:
         """Successes, failures and seconds by now, with the age of what is under way."""
@@ -168,20 +175,26 @@ def _trigamma(shape: float) -> float:
 class Arms:
     """The activities of a site, those used latest."""
 
-    __slots__ = ("_arms", "_settings")
+    __slots__ = ("_arms", "_latest", "_latest_name", "_settings")
 
     def __init__(self, settings: SelectionSettings, known: Iterable[Evidence] = ()) -> None:
         """Begin with what is known, the least recently used first."""
         self._settings = settings
         self._arms = {each.activity: Arm(each) for each in known}
+        self._latest: Arm | None = None  # the one used latest, where that is known
+        self._latest_name = ""
 
     def of(self, activity: str) -> Arm:
         """The arm of an activity, which becomes the one used latest."""
+        arm = self._latest
+        if arm is not None and activity == self._latest_name:
+            return arm
         arm = self._arms.pop(activity, None)
         if arm is None:
             arm = Arm(Evidence(activity=activity))
             self._forget_one()
-        self._arms[activity] = arm
+        self._arms[activity] = self._latest = arm
+        self._latest_name = activity
         return arm
 
     def look(self, activity: str) -> Arm:
@@ -201,6 +214,7 @@ class Arms:
 
     def recount(self, underway: Iterable[tuple[str, float]]) -> None:
         """These attempts are under way: the activity of each and since when."""
+        self._latest = None
         times: dict[str, list[float]] = {name: [] for name in self._arms}
         for activity, created_at in underway:
             times.setdefault(activity, []).append(created_at)
