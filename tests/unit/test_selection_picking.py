@@ -11,7 +11,7 @@ import pytest
 
 from pilotage.engine.selection import Asked, Draws, SelectionSettings, SiteDescription, Standing
 from pilotage.engine.selection.settings import Policy
-from pilotage.engine.selection.thompson import Arm, Arms, Evidence, log_rate, sample
+from pilotage.engine.selection.thompson import Arm, Arms, Evidence, is_quicker, log_rate, sample
 from pilotage.engine.selection.weights import SCALE, Weights, weight_of
 from pilotage.model.demand import Demand
 from pilotage.model.site import Site
@@ -257,6 +257,54 @@ def test_thompson_thinks_of_an_unknown_site_as_of_those_it_is_compared_with() ->
     arms = [*known, Arm(Evidence(activity="x"))]
     drawn = Counter(sample(arms, 0.0, Draws(1, each), SelectionSettings()) for each in range(600))
     assert 60 < drawn[2] < 300
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        (Evidence(activity="x"), Evidence(activity="x", successes=9.0, seconds=600.0)),
+        (
+            Evidence(activity="x", successes=4.0, failures=2.0, seconds=90.0),
+            Evidence(activity="x", successes=30.0, seconds=900.0),
+        ),
+        (Evidence(activity="x", failures=3.0), Evidence(activity="x", successes=1.0, failures=1.0, seconds=5.0)),
+    ],
+)
+def test_of_two_one_draw_decides_as_often_as_a_draw_for_each_would(evidence: tuple[Evidence, Evidence]) -> None:
+    one, other = (Arm(each) for each in evidence)
+    settings, count = SelectionSettings(), 20_000
+    each_drawn = sum(sample([one, other], 1800.0, Draws(1, decision), settings) == 0 for decision in range(count))
+    drawn_once = sum(is_quicker(one, other, 1800.0, (each + 0.5) / count, settings) for each in range(count))
+    assert drawn_once == pytest.approx(each_drawn, abs=0.012 * count)
+    assert 0 < drawn_once < count
+
+
+def test_evidence_of_a_moment_ago_is_as_good_as_new() -> None:
+    arm = Arm(Evidence(activity="x", successes=8.0, seconds=80.0, at=100.0))
+    assert arm.figures(103.0, 3600.0) == (8.0, 0.0, 80.0)
+    arm.ended(103.0, 10.0, succeeded=True, half_life=3600.0)
+    assert arm.evidence == Evidence(activity="x", successes=9.0, seconds=90.0, at=100.0)
+    assert arm.figures(104.0, 3600.0)[0] < 9.0
+
+
+def test_two_are_picked_by_weight_and_the_second_is_another() -> None:
+    weights = Weights(40)
+    assert weights.pick_two(0.5, 0.5) == (-1, -1)
+    weights[7] = 5
+    assert weights.pick_two(0.5, 0.5) == (7, -1)
+    weights[3], weights[39] = 3, 2
+    draws = [(each + 0.5) / 100 for each in range(100)]
+    found = Counter(weights.pick_two(one, other) for one in draws for other in draws)
+    shares = {3: 0.3, 7: 0.5, 39: 0.2}
+    assert found.keys() == {(one, other) for one in shares for other in shares if one != other}
+    for (one, other), count in found.items():
+        assert count == pytest.approx(10_000 * shares[one] * shares[other] / (1.0 - shares[one]), abs=60)
+
+
+def test_halves_are_the_next_bits() -> None:
+    draws, bits = Draws(3), Draws(3).bits()
+    high, low = draws.halves()
+    assert (int(high * 2**32) << 32) + int(low * 2**32) == bits
 
 
 def test_thompson_compares_some_of_very_many() -> None:

@@ -167,8 +167,8 @@ class Codec:
             return Refusal(index=index, code="malformed", message=_plain(fault))
         return self.check(event, index)
 
-    def check(self, event: Event, index: int = 0) -> Checked | Refusal:
-        """One event that is already a value."""
+    def check(self, event: Event, index: int = 0, place: Place | None = None) -> Checked | Refusal:
+        """One event that is already a value; `place` is that of its package, for who knows it."""
         package, attempt = event.package, event.attempt
         try:
             if (
@@ -182,10 +182,10 @@ class Codec:
                 and 1 <= event.epoch <= COUNTER_MAX
                 and 0 <= event.seen <= COUNTER_MAX
                 and 0 <= event.time < TIME_MAX
-                and (found := self._places.get(package) or self._place_of(package)) is not None
+                and (found := place or self._places.get(package) or self._place_of(package)) is not None
             ):  # as most are: nothing is wrong with it but, perhaps, its payload
                 kind: SubjectKind = "attempt"
-                place: Place | None = found
+                place = found
             else:
                 kind, place = self._subject(event)
             reader = self._readers.get((event.type, kind, event.source, event.version))

@@ -54,7 +54,8 @@ def bind(engine: Engine) -> None:
         queues = engine.fairness.ordered(queues)
     first = engine.openings.first
     for queue in queues:
-        while queue.ready and may_start(engine, queue):
+        limited = is_limited(engine, queue)
+        while queue.ready and (not limited or may_start(engine, queue)):
             site = first(queue) or displace(engine, queue)
             if site is None:
                 if _no_site(engine, queue):
@@ -144,6 +145,12 @@ def _rank_in_job(queue: QueueClass) -> tuple[int, int, float, int]:
     return queue.rank_in_job
 
 
+def is_limited(engine: Engine, queue: QueueClass) -> bool:
+    """Whether one more that is bound may be the last of a class that may start."""
+    job = queue.job
+    return not job.open or bool(engine.settings.owner_running_max) or queue.category in job.plan.limits
+
+
 def may_start(engine: Engine, queue: QueueClass) -> bool:
     """Whether the job, its category and its owner may have one more under way."""
     job = queue.job
@@ -158,9 +165,9 @@ def may_start(engine: Engine, queue: QueueClass) -> bool:
 
 def _take(engine: Engine, queue: QueueClass) -> int | None:
     """The next package of a class that still counts."""
-    job = queue.job
-    while queue.queue:
-        number = queue.queue.pop()
+    job, numbers = queue.job, queue.queue
+    while numbers:
+        number = numbers.pop()
         if job.standing[number] == _READY and queue_of(engine, job, number) is queue:
             return number
     return None
@@ -174,14 +181,15 @@ def _bind(engine: Engine, queue: QueueClass, number: int, site: SiteState) -> No
     if is_bound(site, queue):
         create(engine, job, number, queue.demand, site, pilot=None, choice=choice)
         return
-    if not site.reserved:
+    reserved = site.reserved
+    if not reserved:
         # Nothing is before it here: where a pilot is asking, the reservation would be used at once.
         pilot = next((each for each in site.waiting.values() if takes(each, queue, engine.now)), None)
         if pilot is not None:
             create(engine, job, number, queue.demand, site, pilot=pilot, choice=choice)
             leave_if_full(site, pilot)
             return
-    if queue not in site.reserved and not could_take(site, queue, engine.now):
+    if queue not in reserved and not could_take(site, queue, engine.now):
         engine.timers.at(engine.now + engine.settings.unfit_seconds, Due.UNFIT, site.name)
     reserve(engine, queue, number, site, choice)
     engine.pulled[site] = None
@@ -268,14 +276,17 @@ def _would_do(engine: Engine, site: SiteState, queue: QueueClass) -> bool:
 
 def _serve(engine: Engine, site: SiteState, pilot: PilotState) -> None:
     served = False
-    while site.reserved:
+    reserved = site.reserved
+    while reserved:
         queue = _first_taken(engine, site, pilot)
         if queue is None:
             break
-        number = site.reserved[queue][0]
+        number = reserved[queue][0]
         choice = queue.job.work[number].choice
         create(engine, queue.job, number, queue.demand, site, pilot=pilot, choice=choice)
         served = True
+        if pilot.free[0] <= 0 and not pilot.backlog:
+            break  # whatever is reserved takes some of its cores
     leave_if_full(site, pilot)
     if not served and pilot.ends_at is not None and not pilot.assigned and not pilot.draining:
         fits_nothing = not any(lasts(pilot, queue, engine.now) for queue in site.reserved)
@@ -288,7 +299,8 @@ def _serve(engine: Engine, site: SiteState, pilot: PilotState) -> None:
 def _first_taken(engine: Engine, site: SiteState, pilot: PilotState) -> QueueClass | None:
     """The class of the highest rank among those reserved at a site of which a pilot can take one."""
     reserved = site.reserved
-    for queue in reserved if len(reserved) == 1 else engine.fairness.ordered(reserved, counted="running"):
+    queues = reserved if len(reserved) == 1 else engine.fairness.ordered(reserved, counted="running")
+    for queue in queues:
         if takes(pilot, queue, engine.now):
             return queue
     return None

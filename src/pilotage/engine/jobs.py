@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -261,18 +261,18 @@ class JobState:
         """Whether a package will make nothing in this epoch, and is waited for all the same."""
         return self.standing[number] > Standing.DONE and not self.satisfied[number]
 
-    def awaiting(self, number: int) -> Iterator[int]:
+    def awaiting(self, number: int) -> Iterable[int]:
         """The packages that must not start before one is there."""
+        found: Iterable[int] = ()
         for segment in self.plan.graph.segments:
             start, end = segment.successors.span(number)
             if start == end:
                 continue
-            if segment.common & _AWAITED:
-                yield from segment.successors.numbers[start:end]
-                continue
-            for other in segment.successors.numbers[start:end]:
-                if _awaited(segment, other, number):
-                    yield other
+            others: Iterable[int] = segment.successors.numbers[start:end]
+            if not segment.common & _AWAITED:
+                others = [other for other in others if _awaited(segment, other, number)]
+            found = (*found, *others) if found else others
+        return found
 
     def consumers(self, number: int) -> list[int]:
         """The packages that take what one makes, or wait for it."""

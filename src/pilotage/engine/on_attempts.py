@@ -18,7 +18,7 @@ from pilotage.engine.jobs import JobState
 from pilotage.engine.on_jobs import forget_epoch
 from pilotage.engine.parts import FINAL, AttemptState, PackageWork, Standing
 from pilotage.engine.places import SiteState
-from pilotage.engine.readiness import count_busy, move, reconsider, satisfy, unreserve
+from pilotage.engine.readiness import begin, count_busy, finish, move, reconsider, satisfy, unreserve
 from pilotage.engine.selection.causes import cause_of
 from pilotage.engine.slots import hold, let_go, occupy, stop_acting, vacate
 from pilotage.model import payloads
@@ -36,18 +36,19 @@ _SUCCESS = ExitCodeGasw.SUCCESS  # a member of an enumeration is slow to look up
 
 def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptCreated) -> None:
     """A try begins; with a lease it is under way at once, without one it goes to the batch system of its site."""
-    assert event.attempt is not None
+    tried = event.attempt
+    assert tried is not None
     site = engine.sites.get(data.site)
-    if event.epoch != job.epoch_of(number) or job.standing[number] >= FINAL or site is None:
+    if event.epoch != (job.epoch_of(number) if job.epochs else 1) or job.standing[number] >= FINAL or site is None:
         # What was tried is in another queue than what never was: it must leave the one before its number says so.
         queued = job.standing[number] in (Standing.READY, Standing.RESERVED)
         if queued:
             move(engine, job, number, Standing.BLOCKED)
-        job.last_attempt[number] = max(job.last_attempt[number], event.attempt)
+        job.last_attempt[number] = max(job.last_attempt[number], tried)
         if queued:
             reconsider(engine, job, number)
         return
-    work = job.work_of(number)
+    work = job.work.get(number) or job.work_of(number)
     room: tuple[SiteState, int] | None = None  # what its reservation took
     if work.bound is not None:
         room = unreserve(engine, job, work)
@@ -55,20 +56,20 @@ def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event,
         # It was taken out of its queue; where a further attempt is wanted, it must go in again.
         move(engine, job, number, Standing.BLOCKED)
         work = job.work_of(number)
-    ref = AttemptRef(job.id, event.package or "", event.attempt)
+    ref = AttemptRef(job.id, event.package or "", tried)
     attempt = begun(engine, job, number, ref, site=site, epoch=event.epoch, created_at=event.time, data=data)
-    work.attempts[event.attempt] = attempt
+    work.attempts[tried] = attempt
     work.replicated += data.replica
-    if room == (site, attempt.shape) and not site.stuck:
+    if room is not None and room[0] is site and room[1] == attempt.shape and not site.stuck:
         hold(engine, attempt)  # what was reserved is used: nobody gets room by that, and nobody loses any
     else:
         if room is not None:
             engine.openings.free(*room)
         occupy(engine, attempt)
-    reconsider(engine, job, number)
+    begin(engine, job, number, work)
     # Only now: as long as it was in a queue, it was in that of its number before.
-    if event.attempt > job.last_attempt[number]:
-        job.last_attempt[number] = event.attempt
+    if tried > job.last_attempt[number]:
+        job.last_attempt[number] = tried
 
 
 class Created(Protocol):
@@ -111,8 +112,19 @@ def begun(
     data: Created,
 ) -> AttemptState:
     """An attempt as it begins, which takes nothing yet."""
-    demand = demand_of(job, number, memory_bytes=data.memory_bytes, wall_seconds=data.wall_seconds)
-    attempt = AttemptState(ref, number=number, epoch=epoch, site=site, demand=demand, shape=engine.shape_of(demand))
+    template = job.plan.templates[job.kinds[number]]
+    demand = template.demand
+    if data.memory_bytes is not None or data.wall_seconds is not None:
+        demand = demand_of(job, number, memory_bytes=data.memory_bytes, wall_seconds=data.wall_seconds)
+    attempt = AttemptState(
+        ref,
+        number=number,
+        epoch=epoch,
+        site=site,
+        demand=demand,
+        shape=engine.shape_of(demand),
+        activity=template.activity if engine.selection.samples else "",
+    )
     attempt.created_at = created_at
     attempt.drop_revision = data.drop_revision
     attempt.remaining_seconds = data.remaining_seconds
@@ -290,9 +302,9 @@ def _told_end(engine: Engine, pilot: str, ref: AttemptRef) -> None:
 
 def on_commit_granted(engine: Engine, job: JobState, number: int, event: Event, data: payloads.CommitGranted) -> None:
     """The package is done; whoever waited for it need not."""
-    if event.epoch != job.epoch_of(number) or job.standing[number] >= FINAL:
+    if event.epoch != (job.epoch_of(number) if job.epochs else 1) or job.standing[number] >= FINAL:
         return
     job.granted[number] = event.attempt or 0
-    move(engine, job, number, Standing.DONE)
+    finish(engine, job, number)
     forget_epoch(engine, job, number)
     satisfy(engine, job, number)

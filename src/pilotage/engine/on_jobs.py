@@ -157,6 +157,9 @@ def forget_epoch(engine: Engine, job: JobState, number: int) -> None:
     work = job.work.get(number)
     if work is None:
         return
+    if not (work.attempts or work.bound or work.held or work.dropped):
+        del job.work[number]  # nothing of it is to be remembered
+        return
     if work.attempts:
         for attempt in list(work.attempts.values()):
             let_go(engine, attempt)

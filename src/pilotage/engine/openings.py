@@ -14,6 +14,7 @@ import msgspec
 
 from pilotage.engine.parts import QueueClass
 from pilotage.engine.places import PilotState, SiteState
+from pilotage.engine.selection.draws import Draws
 from pilotage.engine.selection.filters import Asked, allows
 from pilotage.engine.selection.place import Place
 from pilotage.engine.selection.pools import CANDIDATE, Pool
@@ -40,8 +41,8 @@ class Openings:
         self._changes = engine.selection.sites.changes
         self._by_index: dict[int, SiteState] = {}
         self._seed = engine.settings.seed
-        self._choices_n = 0  # the decision before which the latest choice was made
-        self._choices = 0  # how many others were before it
+        self._draws = Draws(self._seed)
+        self._draws_n = 0  # of the decision before which these are drawn
 
     def add_site(self, site: SiteState) -> None:
         """Look after one more site."""
@@ -160,13 +161,7 @@ class Openings:
 
     def first(self, queue: QueueClass) -> SiteState | None:
         """The site that is chosen for one more of a class."""
-        engine, sites = self._engine, self._sites
-        # The chance of a choice follows from the seed, the number of the next decision, and how many were made before it.
-        n = engine.next_n
-        if n == self._choices_n:
-            self._choices += 1
-        else:
-            self._choices_n, self._choices = n, 0
+        sites = self._sites
         pool = queue.pool
         if pool is None or pool.position != self._changes.end:
             pool = self.pool(queue)
@@ -184,10 +179,11 @@ class Openings:
         avoid, prefer = self._indices(queue) if queue.avoid else (), -1
         if queue.prefer and (wished := engine.sites.get(queue.prefer)) is not None and not wished.removed:
             prefer = wished.index
-        decision = self._choices_n << 20 | self._choices
-        found = self._selection.choose(
-            self._seed, decision, pool, engine.stamp, avoid, queue.unfit, prefer, queue.activity
-        )
+        if engine.next_n != self._draws_n:
+            # The chance of a choice follows from the seed, the number of the next decision, and what was drawn before it.
+            self._draws_n = engine.next_n
+            self._draws = Draws(self._seed, self._draws_n)
+        found = self._selection.choose(self._draws, pool, engine.stamp, avoid, queue.unfit, prefer, queue.activity)
         if found is None:
             if self._sites.trials or self._sites.asleep.queue:
                 self._ask_later(queue, pool, avoid)

@@ -47,6 +47,7 @@ class AttemptState:
     """One attempt that is not over as far as anybody knows."""
 
     __slots__ = (
+        "activity",
         "began_at",
         "choice",
         "counted",
@@ -71,9 +72,18 @@ class AttemptState:
     )
 
     def __init__(
-        self, ref: AttemptRef, *, number: int, epoch: int, site: SiteState, demand: Demand, shape: int
+        self,
+        ref: AttemptRef,
+        *,
+        number: int,
+        epoch: int,
+        site: SiteState,
+        demand: Demand,
+        shape: int,
+        activity: str = "",
     ) -> None:
-        """An attempt at a site; `number` is its package's."""
+        """An attempt at a site; `number` is its package's, `activity` what it does, where that matters to the choice of sites."""
+        self.activity = activity
         self.ref = ref
         self.number = number
         self.epoch = epoch

@@ -79,8 +79,9 @@ class PilotState:
 
     def take(self, attempt: AttemptState) -> None:
         """Give it an attempt."""
-        self.assigned[attempt.ref] = attempt
-        self.owed[attempt.ref] = attempt.epoch
+        ref = attempt.ref
+        self.assigned[ref] = attempt
+        self.owed[ref] = attempt.epoch
         self._use(attempt, -1)
 
     def give_back(self, ref: AttemptRef) -> AttemptState | None:

@@ -28,7 +28,13 @@ if TYPE_CHECKING:
 
 _STALE_MAX = 64  # so many entries of a queue that no longer count are nobody's business
 # As names of this module: an attribute of a class is slow to look up, and this is where the engine spends its time.
-_BLOCKED, _READY, _RESERVED, _LIVE = Standing.BLOCKED, Standing.READY, Standing.RESERVED, Standing.LIVE
+_BLOCKED, _READY, _RESERVED, _LIVE, _DONE = (
+    Standing.BLOCKED,
+    Standing.READY,
+    Standing.RESERVED,
+    Standing.LIVE,
+    Standing.DONE,
+)
 _BUSY = (_RESERVED, _LIVE)
 
 
@@ -37,15 +43,24 @@ def reconsider(engine: Engine, job: JobState, number: int) -> None:
     before = job.standing[number]
     if before >= FINAL:
         return
-    after = _standing(job, number)
-    if after != before:
-        move(engine, job, number, after)
-    elif number in job.work:
-        count_busy(engine, job, number)
-
-
-def _standing(job: JobState, number: int) -> int:
     work = job.work.get(number)
+    after = _standing(job, number, work)
+    if after == before:
+        if work is not None:
+            count_busy(engine, job, number)
+    elif work is None and after == _READY and before == _BLOCKED and not (job.finals or job.dead_feeders):
+        # What mostly happens, in short: `move` of what nothing ever happened to.
+        job.standing[number] = _READY
+        job.counts[_BLOCKED] -= 1
+        job.counts[_READY] += 1
+        if job.busy[number]:
+            count_busy(engine, job, number)
+        _enqueue(engine, job, number, None)
+    else:
+        move(engine, job, number, after)
+
+
+def _standing(job: JobState, number: int, work: PackageWork | None) -> int:
     if work is None:
         return _BLOCKED if job.waits[number] or number in job.acting else _READY
     if work.dropped:
@@ -110,7 +125,7 @@ def move(engine: Engine, job: JobState, number: int, after: int) -> None:
     if known or job.busy[number]:
         count_busy(engine, job, number)
     if after == _READY:
-        _enqueue(engine, job, number)
+        _enqueue(engine, job, number, job.work.get(number))
     if known:
         job.forget_idle(number)
 
@@ -143,8 +158,11 @@ def count_busy(engine: Engine, job: JobState, number: int) -> None:
     busy = standing in _BUSY
     if not busy and standing < FINAL and (work := job.work.get(number)) is not None and work.attempts:
         busy = any(not attempt.lost for attempt in work.attempts.values())
-    if busy == job.busy[number]:
-        return
+    if busy != job.busy[number]:
+        _set_busy(engine, job, number, busy)
+
+
+def _set_busy(engine: Engine, job: JobState, number: int, busy: int) -> None:
     job.busy[number] = busy
     sign = 1 if busy else -1
     if not busy:
@@ -154,8 +172,7 @@ def count_busy(engine: Engine, job: JobState, number: int) -> None:
         job.running_in[category] = job.running_in.get(category, 0) + sign
 
 
-def _enqueue(engine: Engine, job: JobState, number: int) -> None:
-    work = job.work.get(number)
+def _enqueue(engine: Engine, job: JobState, number: int, work: PackageWork | None) -> None:
     if work is not None:
         work.queue = class_for(engine, job, work)
     queue = queue_of(engine, job, number)
@@ -166,7 +183,8 @@ def _enqueue(engine: Engine, job: JobState, number: int) -> None:
     if queue.queue.size > 2 * queue.ready + _STALE_MAX:
         standing = job.standing
         queue.queue.keep(lambda other: standing[other] == Standing.READY and queue_of(engine, job, other) is queue)
-    look_at(engine, queue)
+    if not engine.stirred or queue not in engine.active:
+        look_at(engine, queue)
 
 
 def look_at(engine: Engine, queue: QueueClass) -> None:
@@ -195,7 +213,7 @@ def unreserve(engine: Engine, job: JobState, work: PackageWork) -> tuple[SiteSta
     """End a reservation; the site and the shape that it still takes room of."""
     site, number = work.bound, work.number
     assert site is not None
-    queue = queue_of(engine, job, number)
+    queue = work.queue or queue_of(engine, job, number)
     numbers = site.reserved[queue]
     if numbers[0] == number:
         numbers.popleft()
@@ -212,7 +230,9 @@ def unreserve(engine: Engine, job: JobState, work: PackageWork) -> tuple[SiteSta
 def reserve(engine: Engine, queue: QueueClass, number: int, site: SiteState, choice: ChoiceNote | None = None) -> None:
     """Bind a ready package of a class to a site; `choice` tells how the sites stood."""
     job = queue.job
-    work = job.work_of(number)
+    work = job.work.get(number)
+    if work is None:
+        work = job.work[number] = PackageWork(number)
     work.bound = site
     work.bound_at = engine.now
     work.choice = choice
@@ -223,12 +243,38 @@ def reserve(engine: Engine, queue: QueueClass, number: int, site: SiteState, cho
     if numbers is None:
         numbers = site.reserved[queue] = deque()
     numbers.append(number)
-    _dequeue(engine, queue, number)
+    if job.ready_since or queue.ready == 1:
+        _dequeue(engine, queue, number)
+    else:
+        queue.ready -= 1
     job.standing[number] = _RESERVED
     job.counts[_READY] -= 1
     job.counts[_RESERVED] += 1
     if not job.busy[number]:
-        count_busy(engine, job, number)
+        _set_busy(engine, job, number, 1)
+
+
+def begin(engine: Engine, job: JobState, number: int, work: PackageWork) -> None:
+    """An attempt of a package that was reserved has begun: what `reconsider` finds then, mostly without asking."""
+    unclear = work.dropped or work.refused or work.replicas or job.finals or job.dead_feeders
+    if job.standing[number] != _RESERVED or unclear:
+        reconsider(engine, job, number)
+        return
+    job.standing[number] = _LIVE
+    job.counts[_RESERVED] -= 1
+    job.counts[_LIVE] += 1
+
+
+def finish(engine: Engine, job: JobState, number: int) -> None:
+    """Move a package to where it is done."""
+    if job.standing[number] != _LIVE or job.finals or job.dead_feeders:
+        move(engine, job, number, _DONE)
+        return
+    job.standing[number] = _DONE
+    job.counts[_LIVE] -= 1
+    job.counts[_DONE] += 1
+    if job.busy[number]:
+        _set_busy(engine, job, number, 0)
 
 
 # --- what is waited for ---------------------------------------------------------------------------------------------
@@ -242,8 +288,8 @@ def satisfy(engine: Engine, job: JobState, number: int) -> None:
     job.dead_feeders.discard(number)
     waits = job.waits
     for other in job.awaiting(number):
-        waits[other] -= 1
-        if not waits[other]:
+        left = waits[other] = waits[other] - 1
+        if not left:
             if (work := job.work.get(other)) is not None and work.delayed_until and lacked_input(work):
                 work.delayed_until = 0.0  # what it lacked was made again
             reconsider(engine, job, other)

@@ -15,7 +15,6 @@ from pilotage.engine.provisioning import submit_pilot, withdraw
 from pilotage.engine.selection import Underway
 from pilotage.engine.selection.filters import described
 from pilotage.engine.selection.scores import Operation
-from pilotage.engine.slots import activity_of
 from pilotage.engine.standings import see_to_sites
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
@@ -145,7 +144,7 @@ def _recount(engine: Engine, site: SiteState) -> None:
         site.name,
         attempts=[
             Underway(
-                activity=activity_of(engine, each),
+                activity=each.activity,
                 created_at=each.created_at,
                 began_at=each.began_at if each.leased else None,
             )

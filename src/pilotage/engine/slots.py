@@ -58,7 +58,7 @@ def vacate(engine: Engine, attempt: AttemptState, cause: Cause, node: str = "") 
     engine.openings.free(site, attempt.shape)
     pilot = engine.pilots.get(attempt.pilot)
     plain = cause == "success" and attempt.leased and not attempt.key
-    activity = activity_of(engine, attempt)
+    activity = attempt.activity
     told = plain and engine.selection.went_well(site.place, attempt.began_at, engine.stamp, activity)
     if not told and not site.removed:
         engine.changes += engine.selection.ended_at(
@@ -95,7 +95,7 @@ def hold(engine: Engine, attempt: AttemptState) -> None:
     if attempt.key:
         attempt.site.bound[attempt.key] = attempt
     selection, place = engine.selection, attempt.site.place
-    activity = activity_of(engine, attempt)
+    activity = attempt.activity
     if attempt.leased and attempt.began_at == attempt.created_at:
         selection.started_at(place, attempt.began_at, activity)
     else:
@@ -106,11 +106,6 @@ def hold(engine: Engine, attempt: AttemptState) -> None:
     if pilot is not None:
         pilot.take(attempt)
         engine.told[attempt.pilot] = None
-
-
-def activity_of(engine: Engine, attempt: AttemptState) -> str:
-    """What it does, where that makes a difference to the choice of sites."""
-    return template_of(engine.jobs[attempt.ref.job], attempt.number).activity if engine.selection.samples else ""
 
 
 def owe(engine: Engine, pilot: str, owed: Mapping[AttemptRef, int]) -> None:

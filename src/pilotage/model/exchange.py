@@ -20,7 +20,7 @@ AttemptNumber = Annotated[int, Meta(ge=1, le=ATTEMPT_MAX)]
 Counter = Annotated[int, Meta(ge=0, le=COUNTER_MAX)]
 
 
-class AttemptRef(msgspec.Struct, frozen=True, order=True, gc=False):
+class AttemptRef(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
     """Which attempt: the id of the job, the dotted place of the package, and the number of the attempt."""
 
     job: str

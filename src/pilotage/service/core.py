@@ -17,7 +17,7 @@ from pilotage.book.rows import StreamRow
 from pilotage.book.streams import Heard
 from pilotage.engine.admission import admit, over_quota
 from pilotage.engine.engine import ENGINE_STREAM, Engine
-from pilotage.engine.exchanges import hear, may_say, unwanted
+from pilotage.engine.exchanges import hear, held_by, may_say, unwanted
 from pilotage.engine.jobs import JobState
 from pilotage.engine.leaving import is_over, let_go_of
 from pilotage.engine.operations import operate
@@ -72,6 +72,7 @@ _OF_AGENTS = frozenset(
     {payloads.PilotStarted, payloads.PilotEnded, payloads.NodeDescribed, payloads.Tagged, payloads.Noted}
 )
 """What else an agent may say, of itself and of what it sees."""
+_FINISHED = payloads.AttemptFinished
 
 
 class Core:
@@ -186,15 +187,18 @@ class Core:
 
         Left out, it would be a hole in the stream, and everything behind it would be sent again for ever.
         """
-        pilot, one = exchange.pilot, self._codec.check(event)
+        engine, pilot = self.engine, exchange.pilot
+        held = held_by(engine, pilot, event)
+        one = self._codec.check(event, 0, None if held is None else engine.jobs[held.ref.job].named(held.number)[1])
         if isinstance(one, Refusal):
             outbox.refused.append(one)
             one = self._note(event, pilot, f"refused: {one.message}")
         elif type(one.data) in _OF_ATTEMPTS:
-            number = may_say(self.engine, pilot, one, site=exchange.site)
+            ended = held is not None and type(one.data) is _FINISHED  # which is its own to say
+            number = held.number if ended and held is not None else may_say(engine, pilot, one, site=exchange.site)
             if number is not None:
                 outbox.events.append(one)
-                self.engine.apply_to(number, one)
+                engine.apply_to(number, one)
                 return
             said = f"{event.type} of {event.job} {event.package} {event.attempt}, epoch {event.epoch}"
             one = self._note(event, pilot, f"not heard: {said}")
@@ -202,7 +206,7 @@ class Core:
             one = self._note(event, pilot, f"not heard: {event.type}")
         if isinstance(one, Checked):
             outbox.events.append(one)
-            self.engine.apply(one)
+            engine.apply(one)
 
     def _note(self, event: Event, pilot: str, text: str) -> Checked | Refusal:
         data = msgspec.Raw(msgspec.json.encode(payloads.Noted(text=clipped(text, 1000))))

@@ -9,6 +9,8 @@ import math
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
+_STEP = 2.0**-53
+_HALF_STEP = 2.0**-32
 
 
 def mixed(number: int) -> int:
@@ -17,18 +19,6 @@ def mixed(number: int) -> int:
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _MASK
     return number ^ (number >> 31)
-
-
-def drawn(seed: int, decision: int) -> float:
-    """The first number of `Draws(seed, decision)`, for who needs no more of them and asks very often."""
-    # `mixed` twice, written out: it is most of what a choice costs.
-    decision &= _MASK
-    decision = ((decision ^ (decision >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    decision = ((decision ^ (decision >> 27)) * 0x94D049BB133111EB) & _MASK
-    number = ((seed ^ decision ^ (decision >> 31)) + _GOLDEN) & _MASK
-    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _MASK
-    return ((number ^ (number >> 31)) >> 11) * 2.0**-53
 
 
 class Draws:
@@ -49,7 +39,15 @@ class Draws:
 
     def uniform(self) -> float:
         """The next number from 0 up to, and without, 1."""
-        return (self.bits() >> 11) * 2.0**-53
+        number = self._state = (self._state + _GOLDEN) & _MASK
+        number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK  # `bits`, whose call would cost as much
+        number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _MASK
+        return ((number ^ (number >> 31)) >> 11) * _STEP
+
+    def halves(self) -> tuple[float, float]:
+        """Two numbers from 0 up to, and without, 1 out of the next 64 bits, for who needs no more than 32 of each."""
+        number = self.bits()
+        return (number >> 32) * _HALF_STEP, (number & 0xFFFFFFFF) * _HALF_STEP
 
     def normals(self, count: int) -> list[float]:
         """So many of the standard normal distribution, two for each two draws (Box and Muller)."""

@@ -12,10 +12,7 @@ from pilotage.engine.selection.pools import CANDIDATE, HIBERNATED, REFUSED, Pool
 from pilotage.engine.selection.settings import Policy
 from pilotage.engine.selection.sites import Sites
 from pilotage.engine.selection.status import Woken, wakes_at
-from pilotage.engine.selection.thompson import sample
-from pilotage.engine.selection.weights import Weights
-
-_DRAWS_MAX = 4  # who has nearly all of the weight is drawn again and again
+from pilotage.engine.selection.thompson import is_quicker, sample
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,27 +116,33 @@ def _drawn(
 def _sampled(
     sites: Sites, pool: Pool, draws: Draws, *, now: float, left_out: Collection[int], activity: str
 ) -> int | None:
-    if pool.counts[CANDIDATE] <= sites.settings.thompson_looked_at:
-        compared = [index for index in pool.candidates() if index not in left_out]
+    settings, places = sites.settings, sites.places
+    if pool.counts[CANDIDATE] <= settings.thompson_looked_at:
+        compared = pool.candidates()
+        if left_out:
+            compared = [index for index in compared if index not in left_out]
+        if len(compared) <= 1:
+            return compared[0] if compared else None
+        if len(compared) > 2:
+            arms = [place.arms.look(activity) for index in compared if (place := places[index]) is not None]
+            return compared[sample(arms, now, draws, settings)]
+        one, other = compared
+        draw = draws.uniform()
     else:
-        with pool.weights.without(left_out) as weights:
-            compared = _two_of(weights, draws)
-    if len(compared) <= 1:
-        return compared[0] if compared else None
-    arms = [place.arms.look(activity) for index in compared if (place := sites.places[index]) is not None]
-    return compared[sample(arms, now, draws, sites.settings)]
-
-
-def _two_of(weights: Weights, draws: Draws) -> list[int]:
-    """Two of many, drawn by weight: the better of two is good enough. One, or none, where there are no two."""
-    first = weights.pick(draws.uniform())
-    if first is None:
-        return []
-    for _ in range(_DRAWS_MAX):
-        second = weights.pick(draws.uniform())
-        if second is not None and second != first:
-            return [first, second]
-    return [first]
+        # Two of many, drawn by weight: the better of two is good enough.
+        first = draws.uniform()
+        second, draw = draws.halves()
+        if left_out:
+            with pool.weights.without(left_out) as weights:
+                one, other = weights.pick_two(first, second)
+        else:
+            one, other = pool.weights.pick_two(first, second)
+        if other < 0:
+            return one if one >= 0 else None
+    this, that = places[one], places[other]
+    assert this is not None
+    assert that is not None
+    return one if is_quicker(this.arms.look(activity), that.arms.look(activity), now, draw, settings) else other
 
 
 def _choice(sites: Sites, pool: Pool, index: int, *, preferred: bool = False) -> Choice:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from pilotage.engine.selection.draws import Draws, drawn
+from pilotage.engine.selection.draws import Draws
 from pilotage.engine.selection.explaining import ChoiceWhy, SiteWhy, explain_choice, explain_site
 from pilotage.engine.selection.filters import Asked, SiteDescription
 from pilotage.engine.selection.happenings import Happenings
@@ -130,8 +130,7 @@ class Selection(Happenings):
 
     def choose(
         self,
-        seed: int,
-        decision: int,
+        draws: Draws,
         pool: Pool,
         now: float,
         avoid: Collection[int] = (),
@@ -139,7 +138,7 @@ class Selection(Happenings):
         prefer: int = -1,
         activity: str = "",
     ) -> tuple[Place, Woken | None, bool] | None:
-        """As `pick` with the draws of a seed and a decision, for who knows sites by their indices and asks very often."""
+        """As `pick`, for who knows sites by their indices and asks very often."""
         sites = self._sites
         if sites.trials:
             sites.end_trials(now)
@@ -149,10 +148,9 @@ class Selection(Happenings):
             # What mostly happens, in short: the same as what follows.
             candidates = pool.counts[CANDIDATE]
             if candidates == 1 or (candidates and self._draws_once):
-                index = pool.status.index(CANDIDATE) if candidates == 1 else pool.weights.pick(drawn(seed, decision))
+                index = pool.status.index(CANDIDATE) if candidates == 1 else pool.weights.pick(draws.uniform())
                 if index is not None and (place := sites.places[index]) is not None:
                     return place, None, False
-        draws = Draws(seed, decision)
         return choose(sites, pool, draws, now=now, avoid=avoid, unfit=unfit, prefer=prefer, activity=activity)
 
     def choose_again_at(

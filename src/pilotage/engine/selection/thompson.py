@@ -20,6 +20,9 @@ from pilotage.engine.selection.draws import Draws
 from pilotage.engine.selection.settings import SelectionSettings
 from pilotage.engine.selection.windows import microseconds
 
+_FRESH = 1 / 1024
+"""For so much of a half-life evidence is as good as new: it loses less than a thousandth, and most powers are spared."""
+
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is known of an activity at a site, as of a time; times in seconds."""
@@ -60,7 +63,7 @@ class Arm:
     def began(self, at: float) -> None:
         """An attempt was handed over."""
         self._underway += 1
-        self._since += microseconds(at)
+        self._since += round(at * 1e6)
 
     def left(self, created_at: float) -> None:
         """It is over, or nobody waits for it."""
@@ -81,7 +84,7 @@ class Arm:
     def ended(self, now: float, seconds: float, *, succeeded: bool, half_life: float) -> None:
         """An attempt ended so long after it was handed over."""
         age = now - self._at
-        if age > 0.0:
+        if age > half_life * _FRESH:
             share = math.pow(0.5, age / half_life)
             self._successes *= share
             self._failures *= share
@@ -96,17 +99,28 @@ class Arm:
 
     def succeeded(self, created_at: float, now: float, half_life: float) -> None:
         """An attempt that was handed over then ended well: `left` and `ended` in one."""
-        self.left(created_at)
-        self.ended(now, now - created_at, succeeded=True, half_life=half_life)
+        if self._underway:
+            self._underway -= 1
+            self._since -= round(created_at * 1e6)
+        if now - self._at > half_life * _FRESH:
+            self.ended(now, now - created_at, succeeded=True, half_life=half_life)
+            return
+        self._successes += 1.0
+        if now > created_at:
+            self._seconds += now - created_at
 
     def figures(self, now: float, half_life: float) -> tuple[float, float, float]:
         """Successes, failures and seconds by now, with the age of what is under way."""
         age = now - self._at
-        share = math.pow(0.5, age / half_life) if age > 0.0 else 1.0
-        seconds = self._seconds * share
-        if self._underway and (censored := self._underway * microseconds(now) - self._since) > 0:
-            seconds += censored / 1e6
-        return self._successes * share, self._failures * share, seconds
+        seconds = self._seconds
+        if self._underway and (censored := self._underway * round(now * 1e6) - self._since) > 0:
+            aged = censored / 1e6
+        else:
+            aged = 0.0
+        if age <= half_life * _FRESH:
+            return self._successes, self._failures, seconds + aged
+        share = math.pow(0.5, age / half_life)
+        return self._successes * share, self._failures * share, seconds * share + aged
 
 
 def sample(arms: Sequence[Arm], now: float, draws: Draws, settings: SelectionSettings) -> int:
@@ -121,6 +135,23 @@ def sample(arms: Sequence[Arm], now: float, draws: Draws, settings: SelectionSet
         for (successes, failures, seconds), normal in zip(figures, normals, strict=True)
     ]
     return drawn.index(max(drawn))
+
+
+def is_quicker(one: Arm, other: Arm, now: float, draw: float, settings: SelectionSettings) -> bool:
+    """Whether the first of two is picked, as `sample` would: two normal numbers differ by one, which one draw says the sign of."""
+    half_life = settings.thompson_half_life_seconds
+    successes, failures, seconds = one.figures(now, half_life)
+    other_successes, other_failures, other_seconds = other.figures(now, half_life)
+    prior = (settings.thompson_prior_seconds + seconds + other_seconds) / (1.0 + successes + other_successes)
+    # As in `log_rate`, with the logarithms of both as one, and each term by what is 1 divided by.
+    good, both = 1.0 + successes, 2.0 + successes + failures
+    other_good, other_both = 1.0 + other_successes, 2.0 + other_successes + other_failures
+    ratio = good * good * other_both * (prior + other_seconds) / (other_good * other_good * both * (prior + seconds))
+    a, b, c, d = 1.0 / good, 1.0 / both, 1.0 / other_good, 1.0 / other_both
+    mean = math.log(ratio) - (a * (12.0 + 2.0 * a) - b * (6.0 + b) - c * (12.0 + 2.0 * c) + d * (6.0 + d)) / 12.0
+    variance = a * (12.0 + a * (6.0 + 2.0 * a)) - b * (6.0 + b * (3.0 + b))
+    variance += c * (12.0 + c * (6.0 + 2.0 * c)) - d * (6.0 + d * (3.0 + d))
+    return draw < 0.5 * math.erfc(-mean / math.sqrt(variance / 3.0))
 
 
 def log_rate(successes: float, failures: float, seconds: float, normal: float) -> float:
@@ -144,20 +175,26 @@ def _trigamma(shape: float) -> float:
 class Arms:
     """The activities of a site, those used latest."""
 
-    __slots__ = ("_arms", "_settings")
+    __slots__ = ("_arms", "_latest", "_latest_name", "_settings")
 
     def __init__(self, settings: SelectionSettings, known: Iterable[Evidence] = ()) -> None:
         """Begin with what is known, the least recently used first."""
         self._settings = settings
         self._arms = {each.activity: Arm(each) for each in known}
+        self._latest: Arm | None = None  # the one used latest, where that is known
+        self._latest_name = ""
 
     def of(self, activity: str) -> Arm:
         """The arm of an activity, which becomes the one used latest."""
+        arm = self._latest
+        if arm is not None and activity == self._latest_name:
+            return arm
         arm = self._arms.pop(activity, None)
         if arm is None:
             arm = Arm(Evidence(activity=activity))
             self._forget_one()
-        self._arms[activity] = arm
+        self._arms[activity] = self._latest = arm
+        self._latest_name = activity
         return arm
 
     def look(self, activity: str) -> Arm:
@@ -177,6 +214,7 @@ class Arms:
 
     def recount(self, underway: Iterable[tuple[str, float]]) -> None:
         """These attempts are under way: the activity of each and since when."""
+        self._latest = None
         times: dict[str, list[float]] = {name: [] for name in self._arms}
         for activity, created_at in underway:
             times.setdefault(activity, []).append(created_at)

@@ -100,6 +100,31 @@ class Weights:
                 at += 1
         return at
 
+    def pick_two(self, draw: float, other_draw: float) -> tuple[int, int]:
+        """As `pick`, and another one that the second number falls on among the rest; -1 for whom there is none."""
+        total = self.total
+        if not total:
+            return -1, -1
+        target = left = min(int(draw * total), total - 1)
+        here = first = second = 0
+        for sums in self._down:
+            first <<= _BITS
+            while left >= (here := sums[first]):
+                left -= here
+                first += 1
+        rest = total - here  # the last one that was looked at is its own weight
+        if not rest:
+            return first, -1
+        begins, left = target - left, min(int(other_draw * rest), rest - 1)
+        if left >= begins:
+            left += here  # beyond the first
+        for sums in self._down:
+            second <<= _BITS
+            while left >= (here := sums[second]):
+                left -= here
+                second += 1
+        return first, second
+
     def first(self) -> int | None:
         """The first index with a weight; None where all are 0."""
         if not self.total:
