@@ -57,6 +57,8 @@ def link_known(
             inode, size_bytes, modified_ns = status.st_ino, status.st_size, status.st_mtime_ns
             if checksums.get((status.st_dev, inode, size_bytes, modified_ns)) != sha256:
                 break
+            if each.get("size_bytes", size_bytes) != size_bytes:
+                break
             os.link(source, f"{scratch}/{name}")
         except (OSError, ValueError):
             break
