@@ -36,6 +36,19 @@ _ENGINE_FAILED = 125  # as podman and docker tell it
 _DEFER_LOOK_SECONDS = 0.2
 
 
+def limits_of(demand: Mapping[str, Any], work: Mapping[str, Any], folder: str) -> Limits:
+    """What an attempt may do that runs in a folder."""
+    if not demand and not work.get("stalled_after_seconds"):
+        return NO_LIMITS
+    return Limits(
+        wall_seconds=demand.get("wall_seconds", 0.0),
+        memory_bytes=demand.get("memory_bytes", 0),
+        stalled_after_seconds=work.get("stalled_after_seconds", 0.0),
+        watched=tuple(work.get("watched", ())),
+        folder=folder,
+    )
+
+
 class Application:
     """The commands of one attempt."""
 
@@ -72,17 +85,7 @@ class Application:
 
     def run(self, inputs: Sequence[str]) -> Failure | None:
         """Run the binaries in order up to the first that fails; what failed, also by what the logs say."""
-        work = self._work
-        limits = NO_LIMITS
-        if self._demand or work.get("stalled_after_seconds"):
-            limits = Limits(
-                wall_seconds=self._demand.get("wall_seconds", 0.0),
-                memory_bytes=self._demand.get("memory_bytes", 0),
-                stalled_after_seconds=work.get("stalled_after_seconds", 0.0),
-                watched=tuple(work.get("watched", ())),
-                folder=self._scratch,
-            )
-        self._watch.application_began(limits)
+        self._watch.application_began(limits_of(self._demand, self._work, self._scratch))
         try:
             failure = self._run_all(inputs)
         except Failure as stopped:
@@ -104,7 +107,7 @@ class Application:
         ended = self._run_script(self._work["pre"], "its pre script", [], {})
         if ended.exit_status is not None and ended.exit_status == self._work.get("pre_skip_exit_code"):
             return False
-        failure = self._failure_of(ended, "its pre script")
+        failure = self.failure_of(ended, "its pre script")
         if failure is not None:
             raise failure
         return True
@@ -119,7 +122,7 @@ class Application:
         reason = failure.reason if failure is not None else ""
         extra = [b"PILOTAGE_EXIT_STATUS=%d" % status, os.fsencode(f"PILOTAGE_REASON={reason}")]
         ended = self._run_script(self._work["post"], "its post script", extra, {"$RETURN": str(status)})
-        return self._failure_of(ended, "its post script")
+        return self.failure_of(ended, "its post script")
 
     def forget_kept(self) -> None:
         """What finished binaries made is not needed any more."""
@@ -197,7 +200,7 @@ class Application:
             )
         if container and ended.exit_status == _ENGINE_FAILED:
             return Failure("platform-failure", f"{argv[0]!r} could not run the container", exit_status=_ENGINE_FAILED)
-        return self._failure_of(ended, what, argv=binary["argv"], in_container=bool(container))
+        return self.failure_of(ended, what, argv=binary["argv"], in_container=bool(container))
 
     def _contain(
         self, container: Mapping[str, Any], argv: Sequence[str], environment: list[bytes], asked: Mapping[str, str]
@@ -286,7 +289,7 @@ class Application:
             time.sleep(min(_DEFER_LOOK_SECONDS, max(ends_at - time.monotonic(), 0)))
         self._commands.check()
 
-    def _failure_of(
+    def failure_of(
         self, ended: Ended, what: str, *, argv: Sequence[str] = (), in_container: bool = False
     ) -> Failure | None:
         """What the end of a command means."""

@@ -7,20 +7,23 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent import diagnosis
-from pilotage.agent.application import Application
+from pilotage.agent.application import Application, limits_of
 from pilotage.agent.commands import Commands
 from pilotage.agent.diagnosis import Failure
-from pilotage.agent.environment import Environments
+from pilotage.agent.environment import Environments, own_entries, threads_of
 from pilotage.agent.failure_patterns import LogScans
 from pilotage.agent.inputs import Inputs, changed_input
 from pilotage.agent.logs import LogFile
 from pilotage.agent.outputs import Outputs, find_outputs
+from pilotage.agent.plain import link_known, plain_binary, stage_small
 from pilotage.agent.scratch import Scratch
 from pilotage.agent.slot_token import SlotToken
+from pilotage.agent.spawning import Files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
+    from pilotage.agent.inputs import Placed
     from pilotage.agent.workplace import Fetch, Workplace
 
 _LAST_CHARACTERS = 1500
@@ -40,21 +43,28 @@ class _Phases:
         self._on_phase = on_phase
         self._began = time.monotonic()
         self._clock_began = time.time() - self._began
-        self.times: list[dict[str, Any]] = []
+        self._entered: list[tuple[str, float]] = []
 
     def enter(self, phase: str) -> None:
         """A phase begins."""
-        if self.times:
-            self.end()
-        started_at = self._clock_began + self._began
-        self.times.append({"phase": phase, "started_at": started_at, "seconds": 0.0})
-        self._on_phase(phase, started_at)
+        began = time.monotonic() if self._entered else self._began
+        self._entered.append((phase, began))
+        self._on_phase(phase, self._clock_began + began)
 
-    def end(self) -> None:
-        """The last one is over."""
-        now = time.monotonic()
-        self.times[-1]["seconds"] = now - self._began
-        self._began = now
+    @property
+    def now(self) -> str:
+        """The one that it is in."""
+        return self._entered[-1][0]
+
+    def ended(self) -> list[dict[str, Any]]:
+        """All of them, the last of which is over now."""
+        entered, clock_began = self._entered, self._clock_began
+        ends = [began for _, began in entered[1:]]
+        ends.append(time.monotonic())
+        return [
+            {"phase": phase, "started_at": clock_began + began, "seconds": ends[number] - began}
+            for number, (phase, began) in enumerate(entered)
+        ]
 
 
 class AttemptRunner:
@@ -95,7 +105,7 @@ class AttemptRunner:
         self._workplace.left_events.attempt_began(assignment["ref"], token)
         try:
             payload = self._carry_out(assignment, work, phases, fetch, token)
-            logs = [text for text in (log.text(final=True) for log in self._logs) if text is not None]
+            logs = [text for log in self._logs if (text := log.text(final=True)) is not None]
             if payload["exit_code"] != "SUCCESS":
                 # Whoever decides what follows reads of its time in the event, and so that it is over.
                 phases.enter("cleaning")
@@ -105,10 +115,10 @@ class AttemptRunner:
             left = self._clear()
             watch.attempt_ended()
             self._workplace.left_events.attempt_ended(assignment["ref"], token)
-        phases.end()
+        times = phases.ended()
         if left and payload["exit_code"] != "SUCCESS":
             payload["exit_message"] = f"{payload['exit_message']}\n{left}"
-        payload["phases"] = phases.times
+        payload["phases"] = times
         if self._workplace.node:
             payload["node"] = self._workplace.node
         payload.update(commands.measured(watch.peak_bytes))
@@ -138,6 +148,7 @@ class AttemptRunner:
     ) -> dict[str, Any]:
         """All phases; the payload, without what every attempt has."""
         application: Application | None = None
+        is_set_up = False
         try:
             phases.enter("setup")
             if work.get("refused"):
@@ -145,18 +156,26 @@ class AttemptRunner:
             if work.get("adopted") is not None:  # an earlier run made the same of the same, and it lies in its place
                 told = {"exit_code": "SUCCESS", "reason": "made-before", "exit_message": work.get("message", "")}
                 return {**told, "manifest": work["adopted"]}
-            application = self._set_up(assignment, work, token)
+            scans = self._set_up(work, token)
+            is_set_up = True
+            binary = plain_binary(assignment, work)
+            if binary is not None:
+                return self._run_plain(assignment, work, binary, phases, fetch)
+            application = self._application(assignment, work, scans)
             return {"exit_code": "SUCCESS", **self._run(assignment, work, application, phases, fetch)}
         except Failure as failure:
+            if application is None and is_set_up:
+                application = self._application(assignment, work)
             return self._failed(failure, application)
         except OSError as error:
-            doing = f"the phase {phases.times[-1]['phase']!r}"
+            doing = f"the phase {phases.now!r}"
             return self._failed(diagnosis.from_system(error, doing=doing), application)
         except (ValueError, LookupError) as error:
             message = f"the work cannot be understood: {type(error).__name__}: {error}"
             return self._failed(Failure("platform-failure", message), application)
 
-    def _set_up(self, assignment: Mapping[str, Any], work: Mapping[str, Any], token: str) -> Application:
+    def _set_up(self, work: Mapping[str, Any], token: str) -> LogScans | None:
+        """Have an empty folder, the token and empty logs; what looks for failures in these."""
         try:
             self._scratch.prepare()
             self._token.show(token)
@@ -169,6 +188,11 @@ class AttemptRunner:
                 log.begin(on_dropped=scan.feed if scan is not None else None)
         except OSError as error:
             raise diagnosis.from_system(error, doing="making the package's folder") from error
+        return scans
+
+    def _application(
+        self, assignment: Mapping[str, Any], work: Mapping[str, Any], scans: LogScans | None = None
+    ) -> Application:
         return Application(
             self._workplace,
             assignment,
@@ -182,6 +206,80 @@ class AttemptRunner:
             scans=scans,
         )
 
+    def _run_plain(
+        self,
+        assignment: Mapping[str, Any],
+        work: Mapping[str, Any],
+        binary: Mapping[str, Any],
+        phases: _Phases,
+        fetch: Fetch,
+    ) -> dict[str, Any]:
+        """The same as `_run` of an attempt that is one command with its files: the payload of its success."""
+        workplace, watch, commands, scratch = self._workplace, self._watch, self._commands, self._scratch.path
+        ref, sight = assignment["ref"], workplace.sight.of(work)
+        phases.enter("inputs")
+        placed: Collection[Placed] = ()
+        inputs = work.get("inputs")
+        if inputs:
+            linked: dict[str, Placed] = {}
+            if sight.folder and watch.stopped is None:
+                linked = link_known(inputs, folder=work["folder"], scratch=scratch, known=workplace.known)
+            placed = linked.values()
+            if len(linked) != len(inputs):
+                placed = self._inputs(assignment, work, fetch).place(inputs, commands.check, before=linked)
+        phases.enter("application")
+        demand = assignment.get("demand") or {}
+        ours = own_entries(assignment, work, scratch=scratch, spools=workplace.spools)
+        asked = binary.get("environment") or {}
+        environment = self._environments.make(ours, asked, threads=threads_of(demand) if demand else 1)
+        files = Files(workplace.null(), self._logs[0].descriptor, self._logs[1].descriptor)
+        marks = [workplace.mark, *ours[:3]]
+        argv = binary["argv"]
+        watch.application_began(limits_of(demand, work, scratch))
+        try:
+            ended = commands.run(argv, environment=environment, folder=scratch, files=files, marks=marks)
+        finally:
+            watch.application_ended()
+        if ended.exit_status != 0:
+            what = repr(argv[0]) if argv else "the command"
+            failure = self._application(assignment, work).failure_of(ended, what, argv=argv)
+            if failure is not None:
+                raise failure
+        changed = changed_input(placed)
+        if changed is not None:
+            raise _changed(changed)
+        phases.enter("outputs")
+        if watch.stopped is not None:
+            commands.check()
+        manifest: list[dict[str, Any]] | None = []
+        outputs = binary.get("outputs")
+        if outputs:
+            inodes = {each.inode for each in placed if each.source}
+            manifest = None
+            if sight.staged:
+                target = f"{work['staged']}/{ref['package']}-{ref['attempt']}-0"
+                manifest = stage_small(
+                    outputs, scratch=scratch, target=target, known=workplace.known, input_inodes=inodes
+                )
+            if manifest is None:
+                names = find_outputs(work, scratch, [each.name for each in placed])
+                manifest = self._outputs(assignment, work).stage(names, workplace.known, fetch, input_inodes=inodes)
+        return {"exit_code": "SUCCESS", "manifest": manifest, "exit_status": 0}
+
+    def _inputs(self, assignment: Mapping[str, Any], work: Mapping[str, Any], fetch: Fetch) -> Inputs:
+        workplace = self._workplace
+        return Inputs(
+            job=assignment["ref"]["job"],
+            work=work,
+            scratch=self._scratch.path,
+            known=workplace.known,
+            fetch=fetch,
+            sight=workplace.sight,
+        )
+
+    def _outputs(self, assignment: Mapping[str, Any], work: Mapping[str, Any]) -> Outputs:
+        return Outputs(ref=assignment["ref"], work=work, scratch=self._scratch.path, sight=self._workplace.sight)
+
     def _run(
         self,
         assignment: Mapping[str, Any],
@@ -192,23 +290,19 @@ class AttemptRunner:
     ) -> dict[str, Any]:
         """Everything after the setup; what a success has to tell."""
         check, scratch, known = self._commands.check, self._scratch.path, self._workplace.known
-        sight = self._workplace.sight
         check()
         if work.get("pre") and not application.run_pre():
             return {"manifest": [], "exit_message": "its pre script says that there is nothing to do"}
         phases.enter("inputs")
         placed = []
         if work.get("inputs"):
-            inputs = Inputs(
-                job=assignment["ref"]["job"], work=work, scratch=scratch, known=known, fetch=fetch, sight=sight
-            )
-            placed = inputs.place(work["inputs"], check)
+            placed = self._inputs(assignment, work, fetch).place(work["inputs"], check)
         phases.enter("application")
         names = [each.name for each in placed]
         failure = application.run(names)
         changed = changed_input(placed)
         if changed is not None and failure is None:
-            failure = Failure("application-error", f"it changed its input {changed.name!r}, which others read as well")
+            failure = _changed(changed)
         if work.get("post") and (failure is None or failure.reason != "cancelled"):
             failure = application.run_post(failure)
         if failure is not None:
@@ -219,9 +313,7 @@ class AttemptRunner:
         manifest: list[dict[str, Any]] = []
         if outputs:
             inodes = {each.inode for each in placed if each.source}
-            manifest = Outputs(ref=assignment["ref"], work=work, scratch=scratch, sight=sight).stage(
-                outputs, known, fetch, input_inodes=inodes
-            )
+            manifest = self._outputs(assignment, work).stage(outputs, known, fetch, input_inodes=inodes)
         application.forget_kept()
         return {"manifest": manifest, "exit_status": 0}
 
@@ -259,3 +351,7 @@ class AttemptRunner:
         for log in self._logs:
             log.close()
         self._logs.clear()
+
+
+def _changed(placed: Placed) -> Failure:
+    return Failure("application-error", f"it changed its input {placed.name!r}, which others read as well")

@@ -34,6 +34,9 @@ class Ended(NamedTuple):
     signal_number: int | None
 
 
+_SUCCEEDED = Ended(0, None)
+
+
 class Commands:
     """Runs the commands of one slot, and adds up what they used."""
 
@@ -98,6 +101,8 @@ class Commands:
             except OSError as error:
                 code = "EXECUTION_FAILED"
                 raise diagnosis.from_system(error, doing=f"starting {argv[0]!r}", code=code) from error
+            if not status:
+                return _SUCCEEDED
             if os.WIFSIGNALED(status):
                 return Ended(None, os.WTERMSIG(status))
             return Ended(os.WEXITSTATUS(status), None)
@@ -138,7 +143,7 @@ class Commands:
         patience_seconds = _CONTAINER_PATIENCE_SECONDS if is_container and not stopped else 0.0
         if not remains.clear(pid, marks, urgent=stopped, patience_seconds=patience_seconds):
             self.left_behind = True
-        if os.WIFEXITED(status):
+        if status and os.WIFEXITED(status):
             refused = self._spawner.failed_to_start(os.WEXITSTATUS(status))
             if refused is not None:
                 raise refused

@@ -30,12 +30,12 @@ class KnownFiles:
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._known: dict[tuple[int, int, int, int], str] = {}
+        self.checksums: dict[tuple[int, int, int, int], str] = {}  # by device, inode, size and time
 
     def sha256(self, path: str, status: os.stat_result) -> str:
         """The sha256 of a file, read only where it is not known; `status` is what the system says of it now."""
         key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        known = self._known.get(key)
+        known = self.checksums.get(key)
         if known is None:
             known = sha256_of(path, status.st_size)
             self._keep(key, known)
@@ -50,11 +50,19 @@ class KnownFiles:
         self.keep(status, sha256)
         return sha256
 
+    def read(self, status: os.stat_result, content: bytes) -> str:
+        """The sha256 of a file whose whole content was read just now."""
+        import hashlib
+
+        sha256 = hashlib.sha256(content).hexdigest()
+        self._keep((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), sha256)
+        return sha256
+
     def keep(self, status: os.stat_result, sha256: str) -> None:
         """Remember what is known of a file from elsewhere."""
         self._keep((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), sha256)
 
     def _keep(self, key: tuple[int, int, int, int], sha256: str) -> None:
-        if len(self._known) >= _KNOWN_MAX:
-            self._known.clear()  # what is used again is read once more
-        self._known[key] = sha256
+        if len(self.checksums) >= _KNOWN_MAX:
+            self.checksums.clear()  # what is used again is read once more
+        self.checksums[key] = sha256

@@ -17,7 +17,7 @@ from pilotage.agent.diagnosis import FULL, Failure, from_system
 from pilotage.agent.names import check_name, make_parents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pilotage.agent.hashing import KnownFiles
     from pilotage.agent.sight import Sight
@@ -57,9 +57,11 @@ class Inputs:
         self._known = known
         self._fetch = fetch
 
-    def place(self, inputs: Sequence[Mapping[str, Any]], check: Callable[[], None]) -> list[Placed]:
-        """Place all of them; `check` is called before each and may raise. Raises `Failure`."""
-        placed: dict[str, Placed] = {}
+    def place(
+        self, inputs: Sequence[Mapping[str, Any]], check: Callable[[], None], *, before: Mapping[str, Placed] = {}
+    ) -> list[Placed]:
+        """Place all of them but those placed `before`; `check` is called before each and may raise. Raises `Failure`."""
+        placed: dict[str, Placed] = dict(before)
         for each in inputs:
             check()
             name = each["name"]
@@ -163,7 +165,7 @@ class Inputs:
         return Placed(name, "", 0, 0, 0)
 
 
-def changed_input(placed: Sequence[Placed]) -> Placed | None:
+def changed_input(placed: Collection[Placed]) -> Placed | None:
     """The first input that is not what it was when it was placed."""
     for each in placed:
         if not each.source:

@@ -32,6 +32,8 @@ REWRITE_BYTES = 4 << 20
 EVENTS_MAX = 2000  # in one exchange
 LOGS_MAX_BYTES = 8 << 20
 
+_PHASE = '{"phase":"%s","started_at":%.6f,"seconds":%.6f}'  # so a number is written faster than any other way
+
 encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
@@ -46,10 +48,7 @@ def encode_end(payload: dict[str, Any]) -> bytes:
         if kind is str:
             text = _quoted(value)
         elif name == "phases":
-            phases = [
-                f'{{"phase":"{each["phase"]}","started_at":{each["started_at"]:.6f},"seconds":{each["seconds"]:.6f}}}'
-                for each in value
-            ]
+            phases = [_PHASE % (each["phase"], each["started_at"], each["seconds"]) for each in value]
             text = f"[{','.join(phases)}]"
         elif (
             name == "manifest" and "exit_status" in payload
@@ -62,7 +61,7 @@ def encode_end(payload: dict[str, Any]) -> bytes:
         elif kind is float:
             text = f"{value:.6f}"
         elif kind is int:
-            text = f"{value:d}"
+            text = str(value)
         else:
             text = encode(value) if value or kind is not list else "[]"
         parts.append(f'"{name}":{text}')

@@ -104,10 +104,14 @@ def _empty(path: str) -> int | None:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 found.append(entry.path)
-            elif _unlink(entry.path, folder):
-                removed += 1
-            else:
-                whole = False
+                continue
+            try:
+                os.unlink(entry.path)
+            except OSError:
+                if not _unlink(entry.path, folder):
+                    whole = False
+                    continue
+            removed += 1
     for folder in reversed(found[1:]):
         removed += 1
         whole = _remove_folder(folder) and whole

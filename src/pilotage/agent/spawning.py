@@ -35,6 +35,7 @@ _TAILS: dict[tuple[int, int], tuple[Any, ...]] = {
     (3, 14): (True, True, -1, None, None, None, -1, None),
 }
 _TAIL = _TAILS.get(sys.version_info[:2], ())
+_ENCODING = sys.getfilesystemencoding()
 _NOT_STARTED = 255  # what a child ends with that could not become the command
 
 
@@ -71,8 +72,8 @@ class Spawner:
         """
         if not argv or not argv[0]:
             raise NotStarted(errno.ENOENT)
-        words = [os.fsencode(word) for word in argv]
-        if any(b"\0" in word for word in words):
+        words = [word.encode(_ENCODING, "surrogateescape") for word in argv]
+        if b"\0" in b"".join(words):
             raise NotStarted(errno.EINVAL)
         if self._quick:
             return self._start_quickly(words, environment, folder, files)

@@ -57,6 +57,9 @@ class SqliteJournal(SqliteReader):
             self._writer = self._open(network=network_kind(folder, mounts=mounts), durable=durable)
             try:
                 self._prepare(indexed)
+                # Not before: an index over a large book is made on disk. Later a statement keeps some pages, in case it
+                # fails, and a file would be made and removed for them with every commit.
+                self._writer.execute("PRAGMA temp_store = MEMORY")
                 self._sealing = Sealing(self, self._transact)
                 self._sealing.resume()
             except BaseException:

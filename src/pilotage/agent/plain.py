@@ -1,0 +1,100 @@
+"""The short way for plain attempts: one command, with files that have names. Most attempts of most jobs are.
+
+One that lasts a millisecond feels every call between two calls of the system. What is done here is what `inputs` and
+`outputs` do, for the files that nothing is unusual about; anything else is left as it is, and they look into it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+from pilotage.agent.inputs import Placed
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from pilotage.agent.hashing import KnownFiles
+
+SMALL_BYTES = 16 * 1024
+"""An output of less is read at once."""
+
+_UNUSUAL = frozenset({
+    "adopted", "container", "failure_patterns", "kept", "post", "pre", "refused", "stalled_after_seconds", "startup",
+    "watched",
+})  # fmt: skip
+_STREAMS = frozenset({"stdin", "stdout", "stderr"})
+_OWN = ".pilotage"
+# Nobody waits at what is no regular file, and no link is followed.
+_LOOKING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def plain_binary(assignment: Mapping[str, Any], work: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The one command of a plain attempt; None where the attempt is anything else."""
+    binaries: Sequence[Mapping[str, Any]] = work.get("binaries", ())
+    if len(binaries) != 1 or not _UNUSUAL.isdisjoint(work) or not _STREAMS.isdisjoint(binaries[0]):
+        return None
+    demand = assignment.get("demand")
+    if demand and demand.get("nodes", 1) > 1:
+        return None
+    return binaries[0]
+
+
+def link_known(
+    inputs: Sequence[Mapping[str, Any]], *, folder: str, scratch: str, known: KnownFiles
+) -> dict[str, Placed]:
+    """Link the inputs that packages of the job made and whose content is known to be right, up to the first other one."""
+    placed: dict[str, Placed] = {}
+    checksums = known.checksums
+    for each in inputs:
+        name, sha256 = each["name"], each.get("sha256")
+        if not sha256 or "/" in name or "made" not in each or "executable" in each or "content" in each:
+            break
+        source = f"{folder}/{name}"
+        try:
+            status = os.lstat(source)
+            inode, size_bytes, modified_ns = status.st_ino, status.st_size, status.st_mtime_ns
+            if checksums.get((status.st_dev, inode, size_bytes, modified_ns)) != sha256:
+                break
+            if each.get("size_bytes", size_bytes) != size_bytes:
+                break
+            os.link(source, f"{scratch}/{name}")
+        except (OSError, ValueError):
+            break
+        placed[name] = Placed(name, source, inode, size_bytes, modified_ns)
+    return placed
+
+
+def stage_small(
+    outputs: Sequence[Mapping[str, Any]],
+    *,
+    scratch: str,
+    target: str,
+    known: KnownFiles,
+    input_inodes: Collection[int],
+) -> list[dict[str, Any]] | None:
+    """Stage the only output, where it is a small new file; the manifest. None where it is not: nothing was done then."""
+    if len(outputs) != 1 or "pattern" in outputs[0]:
+        return None
+    name = outputs[0].get("name", "")
+    if not name or "/" in name or name.startswith(_OWN) or not name.isascii():
+        return None
+    path = f"{scratch}/{name}"
+    try:
+        descriptor = os.open(path, _LOOKING)
+        try:
+            status = os.fstat(descriptor)
+            # What has another name somewhere could be changed by that one later.
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or status.st_ino in input_inodes:
+                return None
+            content = os.read(descriptor, SMALL_BYTES)
+        finally:
+            os.close(descriptor)
+        size_bytes = status.st_size
+        if len(content) != size_bytes or size_bytes >= SMALL_BYTES:
+            return None
+        os.rename(path, target)
+    except (OSError, ValueError):
+        return None
+    return [{"name": name, "size_bytes": size_bytes, "sha256": known.read(status, content)}]

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pilotage.agent.attempt as attempt_module
+from pilotage.agent.attempt import Outcome
+from pilotage.agent.inputs import Inputs
+from pilotage.agent.outputs import Outputs
+from pilotage.agent.plain import SMALL_BYTES, plain_binary
+from tests.agent_runs import Place, place_in
+
+_MEASURED = ("phases", "read_bytes", "written_bytes")
+_MADE = {"name": "in", "sha256": hashlib.sha256(b"data").hexdigest(), "size_bytes": 4, "made": True}
+_BOTH = [_MADE, {**_MADE, "name": "also"}]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with place_in(tmp_path) as place:
+        _fill(place)
+        yield place
+
+
+def _fill(place: Place) -> None:
+    for name in ("in", "also", "mine", "folder/in"):
+        file = place.folder / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"data")
+
+
+def _outputs(*names: str) -> dict[str, Any]:
+    return {"outputs": [{"name": name} for name in names]}
+
+
+# How it is run → what must come of it is what comes of it the long way, whatever that is.
+_WORKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "nothing": ("true", {}),
+    "one": ("cat in also > out", {"inputs": _BOTH, "binary": _outputs("out")}),
+    "twice": ("cat in > out", {"inputs": [_MADE, _MADE], "binary": _outputs("out")}),
+    "empty": (": > out", {"binary": _outputs("out")}),
+    "two": ("echo 1 > out; echo 2 > more", {"binary": _outputs("out", "more")}),
+    "below": ("mkdir sub; cat folder/in > sub/out", {"inputs": [{**_MADE, "name": "folder/in"}], "binary": _outputs("sub/out")}),
+    "large": (f"head -c {SMALL_BYTES} /dev/zero > out", {"binary": _outputs("out")}),
+    "larger": (f"head -c {10 * SMALL_BYTES} /dev/zero > out", {"binary": _outputs("out")}),
+    "missing output": ("true", {"binary": _outputs("out")}),
+    "link": ("echo x > a; ln -s a out", {"binary": _outputs("out")}),
+    "link to itself": ("ln -s out out", {"binary": _outputs("out")}),
+    "link out": ("ln -s /etc/hostname out", {"binary": _outputs("out")}),
+    "second name": ("echo x > a; ln a out", {"binary": _outputs("out")}),
+    "pipe": ("mkfifo out", {"binary": _outputs("out")}),
+    "folder": ("mkdir out", {"binary": _outputs("out")}),
+    "input passed on": ("true", {"inputs": [_MADE], "binary": _outputs("in")}),
+    "input renamed": ("mv in out", {"inputs": [_MADE], "binary": _outputs("out")}),
+    "unreadable": ("echo x > out; chmod 0 out", {"binary": _outputs("out")}),
+    "not ASCII": ("echo x > ö", {"binary": _outputs("ö")}),
+    "our own": ("mkdir .pilotage; echo x > .pilotage/x", {"binary": _outputs(".pilotage/x")}),
+    "our own name": ("echo x > .pilotage", {"binary": _outputs(".pilotage")}),
+    "pattern": ("echo x > out.1; echo y > out.2", {"binary": {"outputs": [{"name": "out.*", "pattern": True}]}}),
+    "expression": ("echo x > out.1", {"binary": {"outputs": [{"expression": "out.*"}]}}),
+    "a user's input": ("echo more >> mine; cat mine > out", {"inputs": [{"name": "mine"}], "binary": _outputs("out")}),
+    "executable": ("test -x in", {"inputs": [{**_MADE, "executable": True}]}),
+    "absent input": ("true", {"inputs": [_MADE, {**_MADE, "name": "gone"}]}),
+    "wrong checksum": ("true", {"inputs": [{**_MADE, "sha256": "0" * 64}]}),
+    "wrong size": ("true", {"inputs": [{**_MADE, "size_bytes": 5}]}),
+    "no name": ("true", {"inputs": [{**_MADE, "name": ".."}]}),
+    "changed input": ("echo more >> in; echo x > out", {"inputs": _BOTH, "binary": _outputs("out")}),
+    "changed and failed": ("echo more >> in; exit 3", {"inputs": _BOTH}),
+    "failed": ("echo why >&2; echo x > out; exit 3", {"inputs": _BOTH, "binary": _outputs("out")}),
+    "killed": ("echo why >&2; kill -9 $$", {}),
+    "too long": ("echo why >&2; sleep 60", {"demand": {"wall_seconds": 0.05}}),
+    "environment": ("echo $A $PILOTAGE_JOB $OMP_NUM_THREADS", {"binary": {"environment": {"A": "b"}}}),
+    "half a core": ("echo ${OMP_NUM_THREADS-none} $PILOTAGE_CORES", {"demand": {"cores_hundredths": 50}}),
+    "left behind": ("setsid sleep 60 & echo x > out", {"binary": _outputs("out")}),
+}  # fmt: skip
+
+
+def _told(place: Place, outcome: Outcome) -> dict[str, Any]:
+    """What is told of an attempt and of its files, without what is measured."""
+    payload = {
+        name: value
+        for name, value in outcome.payload.items()
+        if name not in _MEASURED and not name.startswith(("cpu_", "peak_"))
+    }
+    told = str([payload, outcome.logs]).replace(str(place.root), "")
+    staged = {name: (place.staged / name).read_bytes() for name in place.staged_names()}
+    phases = [each["phase"] for each in outcome.payload["phases"]]
+    inputs = {each.name: each.read_bytes() for each in place.folder.iterdir() if each.is_file()}
+    return {"told": told, "staged": staged, "phases": phases, "inputs": inputs, "empty": place.scratch_is_empty()}
+
+
+@pytest.mark.parametrize("case", _WORKS)
+def test_the_short_way_comes_to_what_the_long_way_comes_to(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, said = _WORKS[case]
+    found = []
+    for way in ("short", "long"):
+        if way == "long":
+            monkeypatch.setattr(attempt_module, "plain_binary", lambda *_: None)
+        (tmp_path / way).mkdir()
+        with place_in(tmp_path / way) as place:
+            _fill(place)
+            place.shell("cat in also", inputs=_BOTH)  # from now on their checksums are known
+            found.append(_told(place, place.shell(script, **said)))
+    assert found[0] == found[1]
+
+
+def test_a_usual_attempt_goes_the_short_way(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.shell("true", inputs=_BOTH)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("the long way")
+
+    monkeypatch.setattr(Inputs, "place", refuse)
+    monkeypatch.setattr(Outputs, "stage", refuse)
+    outcome = place.shell("cat in also > out; echo y > scrap", inputs=_BOTH, binary=_outputs("out"))
+    assert place.outputs(outcome) == {"out": b"datadata"}
+    assert place.scratch_is_empty()
+
+
+def test_what_an_attempt_made_is_known_when_the_next_one_reads_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [made] = place.shell("echo x > out", binary=_outputs("out")).payload["manifest"]
+    (place.staged / "1.1.1-1-0").rename(place.folder / "out")
+    monkeypatch.setattr(Inputs, "place", None)
+    assert place.shell("grep x out", inputs=[{**made, "made": True}]).payload["exit_code"] == "SUCCESS"
+
+
+def test_an_input_that_another_file_has_taken_the_place_of_is_not_believed(place: Place) -> None:
+    assert place.shell("true", inputs=_BOTH).payload["exit_code"] == "SUCCESS"
+    (place.folder / "new").write_bytes(b"dada")
+    (place.folder / "new").rename(place.folder / "also")
+    payload = place.shell("true", inputs=_BOTH).payload
+    assert (payload["reason"], "'also'" in payload["exit_message"]) == ("input-checksum", True)
+    assert place.scratch_is_empty()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"binaries": []},
+        {"binaries": [{"argv": ["a"]}, {"argv": ["b"]}]},
+        {"binaries": [{"argv": ["a"], "stdout": "log"}]},
+        {"binaries": [{"argv": ["a"]}], "pre": {"argv": ["a"]}},
+        {"binaries": [{"argv": ["a"]}], "post": {"argv": ["a"]}},
+        {"binaries": [{"argv": ["a"]}], "startup": ["a"]},
+        {"binaries": [{"argv": ["a"]}], "container": {"image": "a"}},
+        {"binaries": [{"argv": ["a"]}], "failure_patterns": [{"pattern": "a"}]},
+        {"binaries": [{"argv": ["a"]}], "stalled_after_seconds": 1.0},
+    ],
+)
+def test_what_is_more_than_a_command_goes_the_long_way(said: dict[str, Any]) -> None:
+    assert plain_binary({}, said) is None
+
+
+def test_what_spans_nodes_goes_the_long_way() -> None:
+    work = {"binaries": [{"argv": ["a"]}]}
+    assert plain_binary({"demand": {"nodes": 2}}, work) is None
+    assert plain_binary({"demand": {"nodes": 1}}, work) is not None
