@@ -16,6 +16,9 @@ SEEDS ?= 500
 SOAK_SEEDS ?= 10000
 SOAK_FUZZES ?= 20
 
+# Where the environment has Python keep no compiled modules, every program that a test starts would compile them anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Recipes name programs as a reader would type them; the environment's own come first.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
