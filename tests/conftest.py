@@ -1,4 +1,4 @@
-"""What every test shares: hypothesis profiles, the reference data, and honest skips.
+"""What every test shares: hypothesis profiles, the reference data, the order among workers, and honest skips.
 
 In continuous integration (`PILOTAGE_CI` is set) a skipped test fails, unless it skipped because the reference data is
 absent or the system grants no privilege to mount: everything else that a test may miss can be installed.
@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
+
+from tests.dealing import dealt
 
 pytest_plugins = ["tests.engines.fixtures"]
 
@@ -43,6 +45,14 @@ def reference_data() -> Path:
     if not folder.is_dir():
         pytest.fail(f"{REFERENCE_DATA_VARIABLE} names {named}, which is not a folder")
     return folder
+
+
+@pytest.hookimpl(trylast=True)  # when it is settled which tests are run
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several workers run the tests, begin with those that take long."""
+    worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if worker is not None:
+        items[:] = [items[place] for place in dealt([item.nodeid for item in items], workers=worker["workercount"])]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -116,7 +116,7 @@ def whoever_serves_a_bound_attempt_gets_it(patch: Patch) -> None:
     graft(patch, exchanges._lease, lease)
 
 
-@mutant(first_seed=110, by="grants")
+@mutant(first_seed=121, by="grants")
 def a_success_of_an_old_epoch_is_granted(patch: Patch) -> None:
     """The epoch ignored: whatever succeeds is a candidate, also what a kill and a restart left behind."""
     folded = on_attempts.on_attempt_finished
@@ -133,7 +133,7 @@ def a_success_of_an_old_epoch_is_granted(patch: Patch) -> None:
     graft(patch, folded, on_attempt_finished)
 
 
-@mutant(first_seed=18, by="grants")
+@mutant(first_seed=24, by="grants")
 def two_attempts_of_one_epoch_are_granted(patch: Patch) -> None:
     """What succeeds after another attempt was granted is granted as well."""
     folded, granted = on_attempts.on_attempt_finished, settling.grant_what_succeeded
@@ -153,7 +153,7 @@ def two_attempts_of_one_epoch_are_granted(patch: Patch) -> None:
     graft(patch, granted, grant)
 
 
-@mutant(first_seed=4, by="restoring aborts")
+@mutant(first_seed=5, by="restoring aborts")
 def a_duplicate_counts_twice(patch: Patch) -> None:
     """An end that is told again is one more failure."""
     folded = on_attempts.on_attempt_finished
@@ -177,7 +177,7 @@ def a_duplicate_counts_twice(patch: Patch) -> None:
     graft(patch, folded, on_attempt_finished)
 
 
-@mutant(first_seed=21, by="restoring successes")
+@mutant(first_seed=23, by="restoring successes")
 def a_late_success_is_forgotten(patch: Patch) -> None:
     """What was suspected or lost and succeeds all the same counts as nothing."""
     folded = on_attempts._succeed
@@ -189,7 +189,7 @@ def a_late_success_is_forgotten(patch: Patch) -> None:
     graft(patch, folded, succeed)
 
 
-@mutant(first_seed=17, by="rooms")
+@mutant(first_seed=30, by="rooms")
 def what_is_cancelled_runs_on(patch: Patch) -> None:
     """Nobody tells a pilot that it holds what it should not."""
     graft(patch, exchanges.unwanted, lambda pilot, exchange: [])
@@ -291,7 +291,7 @@ def what_follows_a_suspect_has_its_number(patch: Patch) -> None:
     graft(patch, created, create)
 
 
-@mutant(first_seed=19, by="leases")
+@mutant(first_seed=23, by="leases")
 def side_effects_happen_twice(patch: Patch) -> None:
     """What acts on the outside is tried again as soon as it is suspected, as everything else."""
     graft(patch, readiness.may_act, lambda job, work: False)
@@ -304,7 +304,7 @@ def retries_have_no_cap(patch: Patch) -> None:
     patch.setattr(restart._History, "_over_budget", lambda *_: None)
 
 
-@mutant(first_seed=2, by="creations")
+@mutant(first_seed=3, by="creations")
 def a_held_job_is_worked_on(patch: Patch) -> None:
     """A hold is written down and has no effect."""
     patch.setattr(JobState, "open", property(lambda self: self.accepted and not (self.cancelled or self.aborted)))
@@ -316,7 +316,7 @@ def a_cancelled_job_is_worked_on(patch: Patch) -> None:
     patch.setattr(JobState, "open", property(lambda self: self.accepted and not (self.held or self.aborted)))
 
 
-@mutant(first_seed=45, by="grants")
+@mutant(first_seed=51, by="grants")
 def a_cancel_and_a_grant_both_stand(patch: Patch) -> None:
     """A kill of a job stops what is not started yet, and what succeeds afterwards is granted."""
     killed, granted = operations._kill, settling.grant_what_succeeded
@@ -342,7 +342,7 @@ def a_cancel_and_a_grant_both_stand(patch: Patch) -> None:
 # --- inputs -----------------------------------------------------------------------------------------------------------
 
 
-@mutant(first_seed=17, by="sanity reads")
+@mutant(first_seed=19, by="sanity reads")
 def a_success_is_enough_for_consumers(patch: Patch) -> None:
     """Readiness by the end of an attempt, whichever it was, instead of by the grant."""
     folded = on_attempts.on_attempt_finished
@@ -355,7 +355,7 @@ def a_success_is_enough_for_consumers(patch: Patch) -> None:
     graft(patch, folded, on_attempt_finished)
 
 
-@mutant(first_seed=1, by="sanity")
+@mutant(first_seed=2, by="sanity")
 def what_is_dropped_is_waited_for(patch: Patch) -> None:
     """A line is left out, and its consumers never start."""
 
@@ -367,7 +367,7 @@ def what_is_dropped_is_waited_for(patch: Patch) -> None:
     graft(patch, on_jobs.on_dropped, on_dropped)
 
 
-@mutant(first_seed=6, by="reads")
+@mutant(first_seed=21, by="reads")
 def what_is_dropped_is_read(patch: Patch) -> None:
     """An assignment lists the files of a line that was left out when its attempt was created."""
     assigned = Core._assignment
@@ -381,7 +381,7 @@ def what_is_dropped_is_read(patch: Patch) -> None:
     patch.setattr(Core, "_assignment", assignment)
 
 
-@mutant(first_seed=1, by="reads")
+@mutant(first_seed=2, by="reads")
 def an_attempt_pins_no_drop_revision(patch: Patch) -> None:
     """What was dropped when an attempt was created depends on when somebody asks."""
     writes = Engine.write

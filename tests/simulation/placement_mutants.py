@@ -32,7 +32,7 @@ def a_pilot_is_given_what_it_has_no_time_for(patch: Patch) -> None:
     graft(patch, fits.suffices, lambda seconds, pilot, queue: True)
 
 
-@mutant(first_seed=2, by="waiting")
+@mutant(first_seed=6, by="waiting")
 def a_reservation_is_never_given_back(patch: Patch) -> None:
     """What was reserved where no pilot can run it waits there for one that can."""
     graft(patch, dispatch.release_unfit, lambda engine, site: None)
@@ -53,7 +53,7 @@ def a_pilot_is_given_one_too_many(patch: Patch) -> None:
     graft(patch, taken, takes)
 
 
-@mutant(first_seed=2, by="rooms")
+@mutant(first_seed=4, by="rooms")
 def memory_is_not_looked_at(patch: Patch) -> None:
     """A pilot with a free core takes whatever its memory is."""
     patch.setattr(PilotState, "fits", lambda self, demand: demand.cores_hundredths <= self.free[0])
@@ -71,7 +71,7 @@ def an_executor_is_a_wish(patch: Patch) -> None:
     patch.setitem(filters.FILTERS, "executor", lambda site, asked: "")
 
 
-@mutant(first_seed=1, by="sites sanity")
+@mutant(first_seed=2, by="sites sanity")
 def a_site_that_sleeps_keeps_what_is_reserved_there(patch: Patch) -> None:
     """What waits at a site that was put to sleep goes on waiting there."""
     graft(patch, dispatch.release_site, lambda engine, site: None)

@@ -18,7 +18,7 @@ def what_is_read_may_be_voided(patch: Patch) -> None:
     graft(patch, operations._unread, lambda job, number, dotted: None)
 
 
-@mutant(first_seed=80, by="aborts")
+@mutant(first_seed=87, by="aborts")
 def what_begins_anew_leaves_its_consumers_given_up(patch: Patch) -> None:
     """Packages that were given up because of a producer stay so when it begins anew."""
     graft(patch, settling.revive_consumers, lambda engine: engine.revived.clear())

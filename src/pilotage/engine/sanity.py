@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from pilotage.engine.classes import queue_of
 from pilotage.engine.growth import ends
 from pilotage.engine.jobs import JobState
 from pilotage.engine.leaving import closes
-from pilotage.engine.parts import FINAL, STANDINGS, Standing
+from pilotage.engine.parts import FINAL, STANDINGS, AttemptState, Standing
 from pilotage.engine.places import SiteState
 from pilotage.engine.provisioning import spare
 from pilotage.engine.readiness import is_under_way
+from pilotage.model.graph import EdgeKind, Graph
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
@@ -36,8 +41,13 @@ def sanity_check(engine: Engine) -> None:
     ready: Counter[int] = Counter()
     for job in engine.jobs.values():
         _check_job(engine, job, used, owners, ready)
+    own: dict[int, list[AttemptState]] = {}
+    for job in engine.jobs.values():
+        for _, attempt in job.attempts():
+            if attempt.counted:
+                own.setdefault(id(attempt.site), []).append(attempt)
     for site in engine.sites.values():
-        _check_site(engine, site, used)
+        _check_site(engine, site, used, own)
     for owner, count in engine.owners.items():
         _must(owners[owner] == count, "packages of an owner under way", owner, owners[owner], count)
     for job in engine.jobs.values():
@@ -73,28 +83,15 @@ def _check_job(
     _must(job.finals_left == left, "what runs last and is not over", job.id, job.finals_left)
     made = sum(job.standing[number] in (Standing.DONE, Standing.ABORTED) for number in finals)
     _must(job.finals_made == made, "what runs last and has run", job.id, job.finals_made)
-    for number in range(job.count):
-        standing = job.standing[number]
-        work = job.work.get(number)
-        dropped = work is not None and work.dropped
-        _must(job.satisfied[number] == bool(dropped or job.granted[number]), "satisfied", job.id, number)
-        _must((standing == Standing.DONE) == bool(job.granted[number]), "done is granted", job.id, number)
-        if job.accepted:
-            waits = sum(not job.satisfied[other] for other in job.awaited(number))
-            waits += len(job.plan.late_waits.get(int(job.plan.template_of[number]), ()))
-            waits += number in finals and not job.ending
-            _must(waits == job.waits[number], "what a package waits for", job.id, number, waits, job.waits[number])
+    _check_packages(job, finals)
+    for number, standing in enumerate(job.standing):
         if standing == Standing.READY:
             queue = queue_of(engine, job, number)
             ready[id(queue)] += 1
             if id(queue) not in queued:
                 queued[id(queue)] = set(queue.queue)
             _must(number in queued[id(queue)], "a ready package is in its queue", job.id, number)
-        owners[job.owner] += job.busy[number]
-        if standing in (Standing.READY, Standing.RESERVED, Standing.DELAYED):
-            _must(not job.waits[number], "ready with something missing", job.id, number)
-        if standing == Standing.RESERVED:
-            _must(job.open, "reserved in a job that is not open", job.id, number)
+    owners[job.owner] += sum(job.busy)
     for number, work in job.work.items():
         standing = job.standing[number]
         _must(not work.idle, "work with nothing to remember", job.id, number)
@@ -118,7 +115,47 @@ def _check_job(
                 _must(pilot.assigned.get(attempt.ref) is attempt, "an attempt is with its pilot", attempt.ref)
 
 
-def _check_site(engine: Engine, site: SiteState, used: Counter[tuple[str, int]]) -> None:
+def _check_packages(job: JobState, finals: set[int]) -> None:
+    """What holds for each package by itself, for all of them at once: a world looks at this thousands of times."""
+    # Copies: as long as somebody looks at an array itself, no package can be added to it.
+    standing = np.frombuffer(bytes(job.standing), np.uint8)
+    satisfied = np.frombuffer(bytes(job.satisfied), np.uint8)
+    granted = np.frombuffer(job.granted.tobytes(), np.intc) != 0
+    waits = np.frombuffer(job.waits.tobytes(), np.intc)
+    dropped = np.zeros(job.count, np.bool_)
+    dropped[[number for number, work in job.work.items() if work.dropped]] = True
+    _must_all(satisfied == (dropped | granted), "satisfied", job)
+    _must_all((standing == Standing.DONE) == granted, "done is granted", job)
+    if job.accepted:
+        consumers, producers = _awaited_edges(job.plan.graph)
+        missing = np.bincount(consumers[satisfied[producers] == 0], minlength=job.count)
+        for template, stages in job.plan.late_waits.items():
+            missing[job.plan.template_of == template] += len(stages)
+        if not job.ending:
+            missing[list(finals)] += 1
+        _must_all(waits == missing, "what a package waits for", job, missing, waits)
+    free = (standing == Standing.READY) | (standing == Standing.RESERVED) | (standing == Standing.DELAYED)
+    _must_all(~free | (waits == 0), "ready with something missing", job)
+    _must(job.open or not job.counts[Standing.RESERVED], "reserved in a job that is not open", job.id)
+
+
+@functools.lru_cache(maxsize=64)
+def _awaited_edges(graph: Graph) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Who waits and for whom, over all edges that must be waited for; a graph never changes."""
+    edges = [(consumer, producer) for producer, consumer, kind in graph.edges() if EdgeKind.AWAITED in kind]
+    consumers, producers = np.array(edges, np.int32).reshape(-1, 2).T
+    return consumers, producers
+
+
+def _must_all(holds: NDArray[np.bool_], what: str, job: JobState, *about: NDArray[Any]) -> None:
+    if not holds.all():
+        number = int(np.flatnonzero(~holds)[0])
+        raise Insane(f"{what}: {(job.id, number, *(int(each[number]) for each in about))}")
+
+
+def _check_site(
+    engine: Engine, site: SiteState, used: Counter[tuple[str, int]], own: Mapping[int, Sequence[AttemptState]]
+) -> None:
     if not engine.changes and not site.removed:
         _must((site.status == "hibernated") == site.asleep, "how a site stands is written down", site.name, site.status)
     _must(not ((site.asleep or site.removed) and site.reserved), "something is reserved where nothing goes", site.name)
@@ -129,9 +166,9 @@ def _check_site(engine: Engine, site: SiteState, used: Counter[tuple[str, int]])
     for shape, count in site.used.items():
         _must(count == used[site.name, shape], "what is used of a site", site.name, shape, count)
     if not site.removed:
-        own = [each for job in engine.jobs.values() for _, each in job.attempts() if each.counted and each.site is site]
-        _must(site.place.live == len(own), "attempts that the choice of sites knows", site.name, site.place.live)
-        _must(site.place.ends.running == sum(each.leased for each in own), "those of them that run", site.name)
+        counted = own.get(id(site), ())
+        _must(site.place.live == len(counted), "attempts that the choice of sites knows", site.name, site.place.live)
+        _must(site.place.ends.running == sum(each.leased for each in counted), "those of them that run", site.name)
     _must(not site.full or spare(site) <= 0, "a site that is full of pilots", site.name)
     _must(site.expected == sum(not each.spoke for each in site.requests.values()), "pilots expected", site.name)
     for queue, numbers in site.reserved.items():
