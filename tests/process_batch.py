@@ -145,6 +145,14 @@ def pack_agent(file: Path) -> Path:
     return file
 
 
+def give_dialect(home: Path) -> None:
+    """Have a service know the batch system of the tests, as it knows any that somebody added."""
+    dialects = home / ".pilotage" / "dialects"
+    dialects.mkdir(mode=0o700, parents=True)
+    dialects.parent.chmod(0o700)
+    (dialects / "procbatch.py").write_text(DIALECT)
+
+
 # --- the command -----------------------------------------------------------------------------------------------------
 
 

@@ -28,7 +28,7 @@ from tests.engines.capsule import CannotIsolate, Capsule
 from tests.engines.slurm import SlurmCluster
 from tests.engines.sshd import SshServer
 from tests.pilots import wait_until
-from tests.process_batch import DIALECT, ProcessBatch, pack_agent
+from tests.process_batch import ProcessBatch, give_dialect, pack_agent
 from tests.site_service import AgentProcess, SiteService, service_in
 
 SITE = "lyon"
@@ -81,14 +81,6 @@ class Far:
     def doubled(self) -> list[str]:
         """The keys under which more than one was ever submitted."""
         return [name for name, count in Counter(self.batch.keys()).items() if count > 1]
-
-
-def give_dialect(home: Path) -> None:
-    """Have a service know the batch system of the tests, as it knows any that somebody added."""
-    dialects = home / ".pilotage" / "dialects"
-    dialects.mkdir(mode=0o700, parents=True)
-    dialects.parent.chmod(0o700)
-    (dialects / "procbatch.py").write_text(DIALECT)
 
 
 @contextmanager

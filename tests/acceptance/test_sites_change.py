@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from pilotage.service.announcement import find_service
+from tests.process_batch import ProcessBatch, give_dialect
 from tests.real_runs import Place, place_in, wait_until
 
 ANNEX = "  - {name: annex, kind: local, slots: 2, idle: 60}\n"
@@ -141,3 +143,21 @@ def test_a_site_that_cannot_be_is_told_and_those_beside_it_stay(place: Place) ->
     write(place, ANNEX, CELLAR)
     place.run("serve", "--slots", "0", "--port", "0", "--background")
     assert [*sites(place)] == ["annex", "cellar"]
+
+
+def test_a_site_that_was_silent_is_used_when_its_entry_is_mended(tmp_path: Path) -> None:
+    batch, work = ProcessBatch(tmp_path / "batch"), tmp_path / "work"
+    work.mkdir()
+    give_dialect(work)
+    lyon = f"  - {{name: lyon, kind: procbatch, folder: {tmp_path / 'shared'}, python: {sys.executable}, idle: 2"
+    with place_in(work, environment=batch.environment()) as place:
+        write(place, f"{lyon}, address: 'ssh://nobody@127.0.0.1:9'}}\n")
+        place.run("serve", "--slots", "0", "--port", "0", "--background")
+        wait_until(lambda: sites(place)["lyon"]["status"] == "silent", "nobody answers there")
+        assert "refused" in sites(place)["lyon"]["says"]
+        write(place, f"{lyon}}}\n")
+        wait_until(lambda: sites(place)["lyon"]["status"] == "candidate", "it answers")
+        assert sites(place)["lyon"]["says"] == ""
+        job_at(place, "lyon")
+        made(place, "lyon")
+    batch.end()

@@ -17,7 +17,7 @@ from pilotage.model.operations import Kill
 from pilotage.model.reports import AnyReport, Gone, SiteSeen, Submitted
 from pilotage.model.site_entry import SiteEntry
 from pilotage.model.site_exchange import SiteSays
-from pilotage.ports import SeenAtSite, SiteUnreachable
+from pilotage.ports import SeenAtSite, SiteBusy, SiteUnreachable
 from pilotage.service.running import site_worker
 from pilotage.service.running.agent_site import AgentSettings, UnknownSite
 from pilotage.service.running.strays import unknown_at
@@ -36,10 +36,13 @@ class Batch:
     def __init__(self, *, silent: bool = False) -> None:
         self.closed = False
         self.silent = silent
+        self.room = True
         self.cancelled: queue.Queue[str] = queue.Queue()
 
     def submit_pilots(self, key: str, *, count: int = 1) -> list[str]:
         assert not self.closed
+        if not self.room:
+            raise SiteBusy("the queue is full")
         return [f"{key}+{offset}" for offset in range(count)]
 
     def submit_attempt(self, key: str, *, ref: AttemptRef, demand: Demand) -> str:
@@ -68,6 +71,17 @@ def working(**ways: Way) -> Iterator[tuple[SiteWorkers, queue.Queue[AnyReport]]]
         yield workers, heard
     finally:
         workers.stop()
+
+
+def news(heard: queue.Queue[AnyReport]) -> AnyReport:
+    """What is reported next."""
+    return heard.get(timeout=WAIT_SECONDS)
+
+
+def seen_of(heard: queue.Queue[AnyReport]) -> SiteSeen:
+    told = news(heard)
+    assert isinstance(told, SiteSeen)
+    return told
 
 
 def test_what_is_wanted_is_done_at_its_site_and_nowhere_else() -> None:
@@ -104,7 +118,8 @@ def test_what_was_wanted_of_a_way_and_is_not_done_is_wanted_of_the_next() -> Non
         reached = Batch()
         workers.put("lyon", reached)
         assert reached.cancelled.get(timeout=WAIT_SECONDS) == "lyon-1"
-        told = [heard.get(timeout=WAIT_SECONDS) for _ in range(2)]
+        told = [heard.get(timeout=WAIT_SECONDS) for _ in range(3)]
+        assert SiteSeen(site="lyon", answers=True) in told
         assert {(type(each), each.key) for each in told if not isinstance(each, SiteSeen)} == {
             (Submitted, "lyon-2"),
             (Gone, "lyon-1"),
@@ -122,6 +137,45 @@ def test_what_a_site_said_last_is_kept_until_all_is_well() -> None:
         assert (seen.answers, "no route to host" in workers.said("lyon"), workers.said("oslo")) == (False, True, "")
         batch.silent = False
         assert heard.get(timeout=WAIT_SECONDS) == SiteSeen(site="lyon", answers=True)
+        assert workers.said("lyon") == ""
+
+
+def test_a_site_that_was_silent_answers_when_another_way_to_it_does_and_what_it_said_is_forgotten() -> None:
+    with working(lyon=Batch(silent=True)) as (workers, heard):
+        assert not seen_of(heard).answers
+        workers.put("lyon", Batch())
+        assert seen_of(heard) == SiteSeen(site="lyon", answers=True)
+        assert workers.said("lyon") == ""
+        workers.put("lyon", Batch())
+        workers.want("lyon", [SubmitPilot(site="lyon", key="lyon-1")])
+        assert isinstance(news(heard), Submitted)  # nothing is said anew of one that answered before
+
+
+def test_a_site_whose_agent_was_not_heard_answers_when_the_service_reaches_it_and_the_other_way_round() -> None:
+    silent = AgentSettings(entry=SiteEntry(name="lyon", kind="slurm", started_by="agent"), silent_seconds=0.05)
+    with working(lyon=silent) as (workers, heard):
+        assert "not heard" in seen_of(heard).message
+        workers.put("lyon", Batch())
+        assert seen_of(heard) == SiteSeen(site="lyon", answers=True)
+        workers.put("lyon", Batch(silent=True))
+        assert not seen_of(heard).answers
+        workers.put("lyon", AgentSettings(entry=silent.entry, interval_seconds=0.01))
+        says = SiteSays(site="lyon", agent="a", sequence=1, reports=(SiteSeen(site="lyon", answers=True),))
+        workers.exchange(says).result(WAIT_SECONDS)
+        assert seen_of(heard) == SiteSeen(site="lyon", answers=True)
+        assert workers.said("lyon") == ""
+
+
+def test_a_site_that_was_full_is_not_called_so_by_another_way_before_that_says_so() -> None:
+    full = Batch()
+    full.room = False
+    with working(lyon=full) as (workers, heard):
+        workers.want("lyon", [SubmitPilot(site="lyon", key="lyon-1")])
+        assert seen_of(heard) == SiteSeen(site="lyon", answers=True, message="the queue is full")
+        workers.want("lyon", [CancelSubmitted(site="lyon", key="lyon-1")])
+        assert isinstance(news(heard), Gone)
+        workers.put("lyon", Batch())
+        assert seen_of(heard) == SiteSeen(site="lyon", answers=True)
         assert workers.said("lyon") == ""
 
 

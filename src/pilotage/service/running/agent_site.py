@@ -82,9 +82,18 @@ class AgentSite:
     """The service's side of a site agent; any thread may call it."""
 
     def __init__(
-        self, settings: AgentSettings, *, report: Report, expected: Expected, unknown: Unknown = none_unknown
+        self,
+        settings: AgentSettings,
+        *,
+        report: Report,
+        expected: Expected,
+        unknown: Unknown = none_unknown,
+        told: SiteSeen | None = None,
     ) -> None:
-        """Take who is told of what the agent reports, and who knows what should be there; nothing runs before `start`."""
+        """Take who is told of what the agent reports, and who knows what should be there; nothing runs before `start`.
+
+        `told` is what was last reported of the site by who acted there before.
+        """
         self._settings = settings
         self._site = settings.entry.name
         self._report = report
@@ -98,8 +107,8 @@ class AgentSite:
         self._waiting: _Waiting | None = None
         self._heard_at = settings.clock()
         self._last_at = float("-inf")  # when it last spoke
-        self._answers: bool | None = None
-        self._message = ""  # what the agent said last of why things wait
+        self._answers = told.answers if told is not None else None
+        self._message = told.message if told is not None else ""  # what was said last of why things wait
         self._told = True  # whether the batch system answers, by the agent's last word
         self._missed = False  # there was no word from it for too long
         self._token, self._token_until, self._token_made_at = "", 0.0, 0.0

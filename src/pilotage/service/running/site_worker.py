@@ -51,12 +51,15 @@ class SiteWorker:
         expected: Expected,
         unknown: Unknown = none_unknown,
         turns: threading.Semaphore | None = None,
+        told: SiteSeen | None = None,
         busy_seconds: float = BUSY_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take who is told of what is seen, and who knows what should be; nothing runs before `start`.
 
-        Who looks around takes one of the `turns`, where they are counted. The `clock` tells how long submissions take, and since when what is there is `unknown`.
+        Who looks around takes one of the `turns`, where they are counted. The `clock` tells how long submissions take, and
+        since when what is there is `unknown`. `told` is what was last reported of the site by who acted there before: where
+        that was bad, the first look that succeeds takes it back.
         """
         self._clock = clock
         self._site = site
@@ -73,6 +76,7 @@ class SiteWorker:
         self._stopping = False
         self._answers: bool | None = None  # whether the site did, when it was last asked
         self._full = False  # whether that was told
+        self._is_stale = told is not None and (not told.answers or bool(told.message))
         self._look_at = 0.0
         self._pause_seconds = access.look_seconds
         self._cancelled: set[str] = set()
@@ -115,6 +119,7 @@ class SiteWorker:
             try:
                 if time.monotonic() >= self._look_at:
                     self._look_in_turn()
+                    self._take_back()
                     self._look_at = time.monotonic() + self._access.look_seconds
                 self._work()
                 self._seen(answers=True)
@@ -277,6 +282,12 @@ class SiteWorker:
         if strays:
             log.warning("site %s: nobody waits for %s: it is ended", self._site, ", ".join(sorted(strays)[:10]))
             self.want(*(CancelSubmitted(site=self._site, key=key) for key in strays))
+
+    def _take_back(self) -> None:
+        """The site answers in this way, whatever was said of it in another."""
+        if self._is_stale:
+            self._is_stale, self._answers = False, True
+            self._report(SiteSeen(site=self._site, answers=True))
 
     def _seen(self, *, answers: bool, message: str = "") -> None:
         if answers != self._answers:

@@ -46,7 +46,7 @@ class SiteWorkers:
         `unknown` tells which of some keys nobody knows: what has these is ended.
         """
         self._tell = report
-        self._said: dict[str, str] = {}  # what sites said last that kept things from being done there
+        self._seen: dict[str, SiteSeen] = {}  # what was last told of each, whoever acted there
         self._expected = expected
         self._unknown = unknown
         self._guard = threading.Lock()
@@ -96,11 +96,11 @@ class SiteWorkers:
 
     def put(self, name: str, way: Way) -> None:
         """Go to a site in this way from now on; what was wanted and is not done is wanted of it."""
-        worker = self._made(name, way)
         with self._guard:
             before = self._workers.get(name)
         if before is not None:
             before.stop()  # before the other begins: two at one site would both submit
+        worker = self._made(name, way)
         with self._guard:
             if before is not None:
                 worker.want(*before.left())
@@ -135,11 +135,12 @@ class SiteWorkers:
 
     def said(self, name: str) -> str:
         """What a site said last that kept things from being done there; nothing where all is well."""
-        return self._said.get(name, "")
+        seen = self._seen.get(name)
+        return seen.message if seen is not None else ""
 
     def _report(self, report: AnyReport) -> None:
         if isinstance(report, SiteSeen):
-            self._said[report.site] = report.message
+            self._seen[report.site] = report
         self._tell(report)
 
     def want(self, site: str, effects: Sequence[AtSite]) -> None:
@@ -150,10 +151,12 @@ class SiteWorkers:
                 worker.want(*effects)
 
     def _made(self, name: str, way: Way) -> SiteWorker | AgentSite:
-        expected, unknown = partial(self._expected, name), partial(self._unknown, name)
+        expected, unknown, told = partial(self._expected, name), partial(self._unknown, name), self._seen.get(name)
         if isinstance(way, AgentSettings):
-            return AgentSite(way, report=self._report, expected=expected, unknown=unknown)
-        return SiteWorker(name, way, report=self._report, expected=expected, unknown=unknown, turns=self._turns)
+            return AgentSite(way, report=self._report, expected=expected, unknown=unknown, told=told)
+        return SiteWorker(
+            name, way, report=self._report, expected=expected, unknown=unknown, turns=self._turns, told=told
+        )
 
 
 def ways_of(ways: Mapping[str, Way]) -> tuple[dict[str, SiteAccess], dict[str, AgentSettings]]:
