@@ -8,22 +8,34 @@ import numpy as np
 
 from pilotage.book.bins import BINS, ENTRY, FINE_SECONDS, NEVER, OFFSET, PER_LOG, SMALLEST, STATES
 
-_WIDTH = 256 * BINS  # one more than the largest code
+_PAIRS = 256
+_WIDTH = _PAIRS * BINS  # one more than the largest code
 
 
 def count_together(
     groups: Sequence[int], times: Sequence[float], *, known_at: Sequence[int], known: Sequence[float]
-) -> Iterator[tuple[int, int, int, int, float]]:
-    """What `Observations._count` does one by one: slices, groups, codes, how many there are of each, and their seconds.
+) -> Iterator[tuple[int, int, dict[int, int], dict[int, float]]]:
+    """What `Observations._count` does one by one: for each slice and group its counts by code and sums by pair of states.
 
     `times` has the milestones of each attempt, one after another; of those that `known_at` numbers, `known` has what was
     counted before.
     """
     at = np.array(times, dtype=np.float64).reshape(-1, STATES)
+    owners = np.array(groups, dtype=np.int64)
     seen = at != NEVER
-    new = seen.copy()
+    new, by = seen.copy(), None
     if known_at:
-        new[known_at] &= np.array(known, dtype=np.float64).reshape(-1, STATES) == NEVER
+        before, places = np.array(known, dtype=np.float64).reshape(-1, STATES), np.array(known_at)
+        corrected = ((before != NEVER) & (before != at[places])).any(axis=1)
+        if corrected.any():
+            # A time was corrected: what was counted with it is taken back, and everything is counted anew.
+            wrong = before[corrected]
+            before[corrected] = NEVER
+            by = np.repeat((1, -1), (len(at), len(wrong)))[:, np.newaxis]
+            at, owners = np.concatenate((at, wrong)), np.concatenate((owners, owners[places[corrected]]))
+            seen = at != NEVER
+            new = seen.copy()
+        new[places] &= before == NEVER
     reached = np.flatnonzero(seen.any(axis=0)).tolist()
     pairs = [(earlier, later) for later in reached if later >= 2 for earlier in reached if earlier < later]
     states = [state for state in reached if state >= 2]
@@ -39,8 +51,8 @@ def count_together(
     seconds[tiny] = 0.0
     entries = np.array([(ENTRY * 16 + state) * BINS for state in states], dtype=np.int64)
     times_between = np.array([(one * 16 + other) * BINS for one, other in pairs], dtype=np.int64)
-    group = np.array(groups, dtype=np.int64)[:, np.newaxis]
-    count = int(group.max()) + 1
+    group = owners[:, np.newaxis]
+    count = int(owners.max()) + 1
     keys = np.concatenate((
         _keys(at[:, states], group, entries, count=count)[entered],
         _keys(until, group, times_between, count=count)[both] + bins,
@@ -49,12 +61,47 @@ def count_together(
         return
     order = np.argsort(keys)
     keys = keys[order]
-    first = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
-    totals = np.add.reduceat(np.concatenate((np.zeros(len(keys) - len(seconds)), seconds))[order], first)
-    numbers = np.diff(first, append=len(keys))
-    places, codes = np.divmod(keys[first], _WIDTH)
-    slices, owners = np.divmod(places, count)
-    yield from zip(slices.tolist(), owners.tolist(), codes.tolist(), numbers.tolist(), totals.tolist(), strict=True)
+    seconds = np.concatenate((np.zeros(len(keys) - len(seconds)), seconds))[order]
+    first = _firsts(keys)
+    if by is None:
+        counts = np.diff(first, append=len(keys))
+    else:
+        signs = np.concatenate((np.broadcast_to(by, entered.shape)[entered], np.broadcast_to(by, both.shape)[both]))[
+            order
+        ]
+        counts = np.add.reduceat(signs, first)
+        seconds = seconds * signs
+    first_of_pairs = _firsts(keys // BINS)
+    sums = np.add.reduceat(seconds, first_of_pairs)
+    yield from _cut(keys[first], counts, keys[first_of_pairs] // BINS, sums, groups=count)
+
+
+def _cut(
+    keys: np.ndarray, counts: np.ndarray, pairs: np.ndarray, sums: np.ndarray, *, groups: int
+) -> Iterator[tuple[int, int, dict[int, int], dict[int, float]]]:
+    """Counts by key and sums by key without its bin, both in order, for each slice and group by themselves."""
+    timed = sums != 0.0
+    pairs, sums = pairs[timed], sums[timed]
+    places, codes = np.divmod(keys, _WIDTH)
+    first = _firsts(places)
+    found = places[first]
+    at, numbers = codes.tolist(), counts.tolist()
+    of_pairs, pair_codes, seconds = pairs // _PAIRS, (pairs % _PAIRS).tolist(), sums.tolist()
+    ends = np.append(first[1:], len(keys)).tolist()
+    pair_starts, pair_ends = (
+        np.searchsorted(of_pairs, found).tolist(),
+        np.searchsorted(of_pairs, found, "right").tolist(),
+    )
+    for place, start, end, low, high in zip(found.tolist(), first.tolist(), ends, pair_starts, pair_ends, strict=True):
+        number, group = divmod(place, groups)
+        counted = dict(zip(at[start:end], numbers[start:end], strict=True))
+        yield number, group, counted, dict(zip(pair_codes[low:high], seconds[low:high], strict=True))
+
+
+def _firsts(keys: np.ndarray) -> np.ndarray:
+    """Where each value of an ordered array stands first."""
+    firsts: np.ndarray = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
+    return firsts
 
 
 def _keys(at: np.ndarray, group: np.ndarray, codes: np.ndarray, *, count: int) -> np.ndarray:

@@ -148,24 +148,17 @@ class Observations:
     def observe(self, *, before: Observed | None, after: Observed) -> None:
         """One attempt moved: milestones, site and activity as they were counted before, and as they are now."""
         times, site, activity = after
-        if before is None:
-            counted = _NOTHING
-        elif before[1] != site or before[2] != activity:
-            # It was counted elsewhere: there it is taken back whole.
-            self._count(_NOTHING, before, -1)
-            counted = _NOTHING
-        else:
-            counted = before[0]
-            for old, new in zip(counted, times, strict=True):
-                if old != new and old != NEVER:
-                    # A time was corrected: what was counted with it is taken back, and everything is counted anew.
-                    self._count(_NOTHING, before, -1)
-                    counted = _NOTHING
-                    break
-        self.add(times, site, activity, known=None if counted is _NOTHING else counted)
+        known = None
+        if before is not None:
+            if before[1] == site and before[2] == activity:
+                known = before[0]
+            else:
+                # It was counted elsewhere: there it is taken back whole.
+                self._count(_NOTHING, before, -1)
+        self.add(times, site, activity, known=known)
 
     def add(self, times: Milestones, site: str, activity: str, *, known: Milestones | None) -> None:
-        """Count the milestones of an attempt; those that are `known` were counted before, and are among them."""
+        """Count the milestones of an attempt; `known` are those that were counted before."""
         group = self._groups.get((site, activity))
         if group is None:
             group = self._groups[site, activity] = len(self._groups)
@@ -181,16 +174,18 @@ class Observations:
             from pilotage.book.counting import count_together  # only a busy book needs it
 
             found = count_together(self._pending, self._times, known_at=self._known_at, known=self._known)
-            for number, group, code, count, seconds in found:
-                sketch = self._sketch(number, *names[group])
-                sketch.counts[code] = sketch.counts.get(code, 0) + count
-                if seconds:
-                    sketch.sums[code // BINS] = sketch.sums.get(code // BINS, 0.0) + seconds
+            for number, group, counted, sums in found:
+                _add(self._sketch(number, *names[group]), counted, sums)
             return
         known = {at: tuple(self._known[each * 9 : each * 9 + 9]) for each, at in enumerate(self._known_at)}
         for at, group in enumerate(self._pending):
             times = tuple(self._times[at * 9 : at * 9 + 9])
-            self._count(known.get(at, _NOTHING), (times, *names[group]), 1)
+            counted = known.get(at, _NOTHING)
+            if any(old not in (new, NEVER) for old, new in zip(counted, times, strict=True)):
+                # A time was corrected: what was counted with it is taken back, and everything is counted anew.
+                self._count(_NOTHING, (counted, *names[group]), -1)
+                counted = _NOTHING
+            self._count(counted, (times, *names[group]), 1)
 
     def _count(self, counted: Milestones, what: Observed, by: int) -> None:
         """Count every pair of known times of which at least one was not counted before."""
@@ -309,13 +304,22 @@ def _added(total: Sketch | None, sketches: Iterable[Sketch]) -> Sketch:
     """Sketches added to one that is nobody else's, and that is changed."""
     if total is None:
         total = Sketch({}, {})
-    counts, sums = total.counts, total.sums
     for sketch in sketches:
-        for code, count in sketch.counts.items():
-            counts[code] = counts.get(code, 0) + count
-        for pair, seconds in sketch.sums.items():
-            sums[pair] = sums.get(pair, 0.0) + seconds
+        _add(total, sketch.counts, sketch.sums)
     return total
+
+
+def _add(total: Sketch, counted: dict[int, int], seconds: dict[int, float]) -> None:
+    """Counts and sums of seconds added to a sketch."""
+    counts, sums = total.counts, total.sums
+    if not counts and not sums:
+        counts.update(counted)
+        sums.update(seconds)
+        return
+    for code, count in counted.items():
+        counts[code] = counts.get(code, 0) + count
+    for pair, more in seconds.items():
+        sums[pair] = sums.get(pair, 0.0) + more
 
 
 def slices_of(window: str, *, now: float) -> tuple[int, range]:

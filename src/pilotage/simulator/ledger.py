@@ -1,8 +1,8 @@
 """A ledger of plain dictionaries: the simplest store that the join of the book can work on.
 
 Every row is found by its key, never by looking through a table. Rows are copied on the way out, as a database would, so
-that what was read and never written leaves no trace. A package that is over is kept as the text a database would keep:
-it takes a fraction of the room, and is seldom wanted again.
+that what was read and never written leaves no trace. A package that is over is kept as the text a database would keep,
+pressed together with others: it takes a fraction of the room, and is seldom wanted again.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from copy import copy as _copy
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
+from msgspec.structs import replace as _replace
+
 from pilotage.book import rows, statistics
-from pilotage.book.finals import SURELY_OVER, FinalPackage, is_over, read_finals
+from pilotage.book.finals import FINAL_ORDER, SURELY_OVER, FinalPackage, is_over, read_finals
 from pilotage.book.ledger import Changes, PackageKey, Sought
 from pilotage.book.rows import (
-    AttemptFacts,
     EventRow,
     JobRow,
     NodeRow,
@@ -32,12 +33,19 @@ from pilotage.book.rows import (
 )
 from pilotage.book.short_rows import ShortRow
 from pilotage.book.tables import TABLE_BY_ROW, TABLES
-from pilotage.model.states import FINAL_NAMES
+from pilotage.simulator.pressed import PressedTexts
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
 Key = tuple[Any, ...]
-Kept = PackageRow | tuple[str, str]
-"""A package as it is kept: its row, or its state and the text of its facts."""
+Place = int
+"""A line and a number within it; they have nine digits at most."""
+Kept = PackageRow | int
+"""A package as it is kept: its row; or, once it is over, its state and the number of the text of its facts, as one number."""
+
+_NUMBER_BITS = 30
+_NUMBER_MASK = (1 << _NUMBER_BITS) - 1
+_STATES = len(FINAL_ORDER)
+_STATE_NUMBERS = {state: number for number, state in enumerate(FINAL_ORDER)}
 
 
 def _key_reader(columns: tuple[str, ...]) -> Callable[[rows.Row], Key]:
@@ -54,7 +62,8 @@ class MemoryLedger:
     def __init__(self) -> None:
         """Begin with an empty book."""
         self.tables: dict[str, dict[Key, Any]] = {table.name: {} for table in TABLES}
-        self._stages: dict[int, dict[int, dict[PackageKey, Kept]]] = {}  # job_id → stage → packages
+        self._stages: dict[int, dict[int, dict[Place, Kept]]] = {}  # job_id → stage → packages
+        self._over = PressedTexts()
         self._stream_ids: dict[tuple[str, str], int] = {}
         self._job_ids: dict[str, int] = {}
         self._positions: dict[tuple[int, int], int] = {}  # of the event that a stream has under a number
@@ -85,11 +94,13 @@ class MemoryLedger:
 
     def packages(self, keys: Collection[PackageKey]) -> Iterable[PackageRow]:
         """The packages that have a row among some."""
-        found = []
+        found, stages = [], self._stages
         for key in keys:
-            kept = self._stages.get(key[0], {}).get(key[1], {}).get(key)
-            if kept is not None:
-                found.append(_package(key, kept))
+            job_id, stage, line, number = key
+            if job_id in stages and stage in stages[job_id]:
+                kept = stages[job_id][stage].get(line << _NUMBER_BITS | number)
+                if kept is not None:
+                    found.append(self._package(key, kept))
         return found
 
     def short_packages(self, keys: Collection[PackageKey]) -> Iterable[ShortRow]:
@@ -98,45 +109,60 @@ class MemoryLedger:
 
     def packages_of(self, job_id: int, *, stage: int) -> list[PackageRow]:
         """Every package of a stage that has a row."""
-        return [_package(key, kept) for key, kept in self._stages.get(job_id, {}).get(stage, {}).items()]
+        found = self._stages.get(job_id, {}).get(stage, {})
+        return [self._package(_key(job_id, stage, place), kept) for place, kept in found.items()]
 
     def idle_packages(self, job_id: int) -> list[PackageRow]:
         """The packages of a job that have a row, no final fact, and no attempt in a queue or running."""
         found = []
-        for stage in self._stages.get(job_id, {}).values():
-            for key, kept in stage.items():
-                if (kept[0] if isinstance(kept, tuple) else kept.facts.state) in _MOVED_BY_THEMSELVES:
+        for stage, packages in self._stages.get(job_id, {}).items():
+            for place, kept in packages.items():
+                if _state(kept) in _MOVED_BY_THEMSELVES:
                     continue
-                row = _package(key, kept)
+                row = self._package(_key(job_id, stage, place), kept)
                 if row.facts.cancelled_at is None and row.facts.aborted_at is None:
                     found.append(row)
         return found
 
     def finals(self, job_id: int) -> Iterator[FinalPackage]:
         """The packages of a job that are over by facts of their own, in the order of place."""
-        kept = self._in_place(job_id)
-        return read_finals((*key[1:], one[0], one[1]) for key, one in kept if isinstance(one, tuple))
+        kept, text = self._in_place(job_id), self._over.text
+        return read_finals((*key[1:], _state(one), text(one // _STATES)) for key, one in kept if isinstance(one, int))
 
     def unfinished(self, job_id: int) -> Iterator[PackageRow]:
         """The other packages of a job that have a row, in the order of place."""
         for key, one in self._in_place(job_id):
-            if isinstance(one, tuple) and one[0] in SURELY_OVER:
+            if isinstance(one, int) and _state(one) in SURELY_OVER:
                 continue
-            row = _package(key, one)
+            row = self._package(key, one)
             if not is_over(row.facts):
                 yield PackageRow(*key, row.facts)
 
     def states(self, job_id: int) -> Iterator[tuple[PackageKey, str]]:
         """The state of every package of a job that has a row, in the order of place."""
         for key, one in self._in_place(job_id):
-            yield key, one[0] if isinstance(one, tuple) else one.facts.state
+            yield key, _state(one)
 
     def _in_place(self, job_id: int) -> Iterator[tuple[PackageKey, Kept]]:
         stages = self._stages.get(job_id, {})
         for number in sorted(stages):
             stage = stages[number]
-            for key in sorted(stage):
-                yield key, stage[key]
+            for place in sorted(stage):
+                yield _key(job_id, number, place), stage[place]
+
+    def _package(self, key: PackageKey, kept: Kept) -> PackageRow:
+        """A row of its own for whoever asked: what may be changed in place is copied, and nothing else."""
+        if isinstance(kept, int):
+            return PackageRow(*key, read_facts(self._over.text(kept // _STATES)))
+        facts = kept.facts
+        own = _replace(
+            facts,
+            attempts={number: _replace(one, keys=one.keys.copy()) for number, one in facts.attempts.items()},
+            positions=facts.positions.copy(),
+            tags=facts.tags.copy(),
+            keys=facts.keys.copy(),
+        )
+        return PackageRow(*key, own, kept.counted, kept.observed)
 
     def pilots(self, names: Collection[str]) -> Iterable[PilotRow]:
         """The pilots that are known among some."""
@@ -192,11 +218,13 @@ class MemoryLedger:
         """Put all rows in place of those with the same keys."""
         self._write_events(changes)
         for package in (*changes.packages, *(row.whole() for row in changes.short_packages)):
-            key = (package.job_id, package.stage, package.line, package.number)
-            over = package.facts.state in FINAL_NAMES
-            stage = self._stages.setdefault(key[0], {}).setdefault(key[1], {})
+            state = package.facts.state
+            stage = self._stages.setdefault(package.job_id, {}).setdefault(package.stage, {})
             # Whoever joined a row is done with it: it need not be copied on the way in.
-            stage[key] = (package.facts.state, written_facts(package.facts)) if over else package
+            kept: Kept = package
+            if state in _STATE_NUMBERS:
+                kept = self._over.put(written_facts(package.facts)) * _STATES + _STATE_NUMBERS[state]
+            stage[package.line << _NUMBER_BITS | package.number] = kept
         for stream in changes.streams:
             self._stream_ids[stream.source, stream.stream] = stream.stream_id
         for job in changes.jobs:
@@ -304,19 +332,9 @@ def _has(row: rows.Row, having: Mapping[str, str | int]) -> bool:
     return all(getattr(row, column) == value for column, value in having.items())
 
 
-def _package(key: PackageKey, kept: Kept) -> PackageRow:
-    """A row of its own for whoever asked: what may be changed in place is copied, and nothing else."""
-    if isinstance(kept, tuple):
-        return PackageRow(*key, read_facts(kept[1]))
-    facts = _copy(kept.facts)
-    facts.attempts = {number: _attempt(one) for number, one in facts.attempts.items()}
-    facts.positions = facts.positions.copy()
-    facts.tags = facts.tags.copy()
-    facts.keys = facts.keys.copy()
-    return PackageRow(*key, facts, kept.counted, kept.observed)
+def _key(job_id: int, stage: int, place: Place) -> PackageKey:
+    return job_id, stage, place >> _NUMBER_BITS, place & _NUMBER_MASK
 
 
-def _attempt(one: AttemptFacts) -> AttemptFacts:
-    copied = _copy(one)
-    copied.keys = one.keys.copy()
-    return copied
+def _state(kept: Kept) -> str:
+    return FINAL_ORDER[kept % _STATES] if isinstance(kept, int) else kept.facts.state
