@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from pilotage.engine.selection import SelectionSettings
+from pilotage.engine.settings import EngineSettings
 from pilotage.model.reasons import Reason
 from pilotage.model.selection_settings import Policy
 from pilotage.model.site import SiteMode
@@ -35,7 +36,7 @@ def entry(name: str, mode: SiteMode) -> SiteEntry:
 def run(mode: SiteMode, policy: Policy, *sites: SiteWorld, packages: int, seed: int) -> RunFigures:
     world = WorldFile(sites=sites)
     of = subject(*(entry(each.name, mode) for each in sites), packages=packages, run_time="60 s", world=world)
-    settings = usual_settings(world, SelectionSettings(policy=policy))
+    settings = usual_settings(world, EngineSettings(selection=SelectionSettings(policy=policy)))
     return Forecast(of, seed=seed, settings=settings).run()
 
 

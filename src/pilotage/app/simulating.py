@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pilotage.app.book import settings_here
+from pilotage.app.book import local_user, settings_here
 from pilotage.app.documents import examine
+from pilotage.app.serving import engine_settings
 from pilotage.app.site_entries import file_here, known_sites
 from pilotage.client import Server
 from pilotage.client.server import path_of
+from pilotage.engine.settings import EngineSettings
 from pilotage.model.errors import DocumentError, PilotageError
 from pilotage.model.observed import Observed, SiteObserved
 from pilotage.model.payloads import JobRegistered
 from pilotage.model.plan import JobPlan
-from pilotage.model.selection_settings import SelectionSettings
 from pilotage.model.site_entry import SiteEntry
 from pilotage.model.site_world import WorldFile
 
@@ -42,7 +43,7 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     plan: JobPlan
     registered: JobRegistered
     sites: tuple[SiteEntry, ...]
-    selection: SelectionSettings = SelectionSettings()  # as a service in this folder would choose
+    settings: EngineSettings = EngineSettings()  # as a service in this folder would decide
     notes: tuple[str, ...] = ()
 
 
@@ -62,16 +63,18 @@ def job_to_simulate(file: str, *, sites: str = "") -> Simulated:
     if not plan.count:
         raise PilotageError("has no package that is known yet: there is nothing to simulate", subject=file)
     shapes = shapes_of(loaded.expansion)
-    registered = JobRegistered(owner="somebody", name=loaded.definition.job, stages=shapes)
+    registered = JobRegistered(owner=local_user(), name=loaded.definition.job, stages=shapes)
     entries, written = sites_to_simulate(named=sites)
     if not written:
         notes.append("no sites are known: this computer alone is simulated; name others with --sites FILE")
+    elif not any(entry.name == LOCAL for entry in entries):
+        notes.append("this computer, where a service runs packages too, is left out: list it as `local` to have it")
     return Simulated(
         name=loaded.definition.job,
         plan=plan,
         registered=registered,
         sites=entries,
-        selection=settings_here().selection,
+        settings=engine_settings(settings_here()),
         notes=tuple(notes),
     )
 

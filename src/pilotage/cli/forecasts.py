@@ -55,7 +55,7 @@ def forecast(asked: Asked, *, as_json: bool) -> int:
     if asked.save_world is not None:
         write_files({asked.save_world: [simulating.world_text(world)]})
     subject = Subject(plan=job.plan, registered=job.registered, sites=job.sites, world=world)
-    variants = variants_of(asked.comparisons, usual_settings(world, job.selection))
+    variants = variants_of(asked.comparisons, usual_settings(world, job.settings))
     for note in notes:
         say_to_reader(f"note: {note}")
     with _progress(asked.runs * len(variants)) as each:

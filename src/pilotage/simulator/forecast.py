@@ -24,7 +24,6 @@ from pilotage.model.exchange import AttemptRef, ExchangeReply
 from pilotage.model.operations import Refused, Release
 from pilotage.model.payloads import JobRegistered
 from pilotage.model.plan import JobPlan
-from pilotage.model.selection_settings import SelectionSettings
 from pilotage.model.site_entry import SiteEntry, site_of
 from pilotage.model.site_world import SiteWorld, WorldFile
 from pilotage.service.core import Core
@@ -70,9 +69,9 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     horizon_seconds: float = 30 * 86400.0
 
 
-def usual_settings(world: WorldFile, selection: SelectionSettings | None = None) -> EngineSettings:
-    """The settings of the engine, with fewer exchanges; where pilots die, leases are as long as in a service."""
-    usual = EngineSettings(selection=selection or SelectionSettings())
+def usual_settings(world: WorldFile, settings: EngineSettings | None = None) -> EngineSettings:
+    """The settings of an engine, with fewer exchanges; where pilots die, leases are as long as in a service."""
+    usual = settings or EngineSettings()
     deadly = any(each.node_failures_per_hour or each.outages or each.outage_every is not None for each in world.sites)
     interval_seconds = INTERVAL_SECONDS if deadly else CALM_INTERVAL_SECONDS
     intervals = max(2, round(usual.lease_seconds / interval_seconds))
