@@ -118,6 +118,9 @@ def test_sites_are_listed_from_their_file_where_no_service_runs(tmp_path: Path) 
     assert run("site", "list").stdout.split("\n")[1].split()[:4] == ["lyon", "slurm", "not", "served"]
     told = json.loads(run("site", "list", "--json").stdout)
     assert [(each["site"], each["status"]) for each in told["sites"]] == [("lyon", "not served")]
+    shown = json.loads(run("site", "show", "lyon", "--json").stdout)
+    assert (shown["site"]["status"], shown["entry"]) == ("not served", {"name": "lyon", "kind": "slurm"})
+    assert "no server is known" in refused("site", "show", "lille")
     (tmp_path / "sites.yaml").write_text("pilotage: 1\nsites:\n  - {name: lyon, kidn: slurm}\n")
     assert "did you mean 'kind'" in refused("site", "list")
 

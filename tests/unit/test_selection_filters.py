@@ -19,7 +19,7 @@ SITE = SiteDescription(
         wall_seconds=3600.0,
     ),
     platform="linux-x86_64",
-    job_types=("mpi",),
+    job_types=("normal", "mpi"),
     node_names=("node[0-9][0-9]", "big"),
     scratch_bytes=10 * GIB,
     data_handling=("dcache",),

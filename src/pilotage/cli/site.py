@@ -69,8 +69,7 @@ def list_sites(
 @server_option
 def show(name: str, server: str | None, token_file: str | None, *, as_json: bool) -> None:
     """Show one site: how it stands, what is written of it, and its latest pilots."""
-    with look(server, token_file) as connection:
-        found = _one(connection, name)
+    found = _shown(server, token_file, name)
     if as_json:
         _emit_json(found)
         return
@@ -228,6 +227,27 @@ def _sites(connection: Server) -> dict[str, Any]:
 
     found: dict[str, Any] = connection.get(path_of("sites"))
     return found
+
+
+def _shown(server: str | None, token_file: str | None, name: str) -> dict[str, Any]:
+    """What the server tells of a site; where no service ever ran for it, what is written down."""
+    from pilotage.app.sites_shown import written_site
+    from pilotage.client import ServerRefused
+    from pilotage.client.errors import NoServer
+
+    try:
+        with look(server, token_file) as connection:
+            try:
+                return _one(connection, name)
+            except ServerRefused as error:
+                written = written_site(name) if connection.resting and error.code == "unknown_site" else None
+                if written is None:
+                    raise
+                return written
+    except NoServer:
+        if (written := written_site(name)) is None:
+            raise
+        return written
 
 
 def _one(connection: Server, name: str) -> dict[str, Any]:
