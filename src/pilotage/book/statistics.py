@@ -162,9 +162,9 @@ class Observations:
                     self._count(_NOTHING, before, -1)
                     counted = _NOTHING
                     break
-        self.add(times, site, activity, known=None if counted is _NOTHING else counted)
+        self.add(times, site, activity, None if counted is _NOTHING else counted)
 
-    def add(self, times: Milestones, site: str, activity: str, *, known: Milestones | None) -> None:
+    def add(self, times: Milestones, site: str, activity: str, known: Milestones | None) -> None:
         """Count the milestones of an attempt; those that are `known` were counted before, and are among them."""
         group = self._groups.get((site, activity))
         if group is None:

@@ -58,14 +58,14 @@ class Working:
         self.load_stages({(key[0], key[1]) for key in told})
         for begun in self._ledger.short_packages(told.keys()):
             key = (begun.job_id, begun.stage, begun.line, begun.number)
-            if not short.end(begun, told[key], job=jobs[key[0]], stage=stages[key[0], key[1]]):
+            if not short.end(begun, told[key], jobs[key[0]], stages[key[0], key[1]]):
                 packages[key] = WorkedPackage(begun.whole(), jobs[key[0]], new=False)
         ended = short.rows
         wanted = [key for key in told if key not in ended and key not in packages]
         self._add(self._ledger.packages(wanted))
         for key in wanted:
             job_id, stage, line, number = key
-            if key not in packages and not short.begin(key, told[key], job=jobs[job_id], stage=stages[job_id, stage]):
+            if key not in packages and not short.begin(key, told[key], jobs[job_id], stages[job_id, stage]):
                 row = PackageRow(job_id, stage, line, number, PackageFacts())
                 packages[key] = WorkedPackage(row, jobs[job_id], new=True)
 

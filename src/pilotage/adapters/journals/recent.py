@@ -55,7 +55,7 @@ class Recent:
 
     def written(self, changed: Iterable[PackageRow], lengths: Iterable[int]) -> None:
         """Remember rows that were written, with the length of their facts; those that are final or large are let go."""
-        rows, short = self._rows, self._short
+        rows, short, last = self._rows, self._short, self._last
         for row, length in zip(changed, lengths, strict=True):
             key = (row.job_id, row.stage, row.line, row.number)
             if length > TEXT_MAX or row.facts.state in FINAL_NAMES:
@@ -63,27 +63,22 @@ class Recent:
             else:
                 rows[key] = row
             short.pop(key, None)
-            self._reach(key)
+            if (end := last.get(key[:2])) is not None and key[2:] > end:
+                last[key[:2]] = key[2:]
         self._let_go(rows)
 
     def written_short(self, changed: Iterable[ShortRow]) -> None:
         """The same of short lives, which are never large."""
-        short = self._short
+        short, last = self._short, self._last
         for row in changed:
-            key = (row.job_id, row.stage, row.line, row.number)
+            job_id, stage, line, number = key = (row.job_id, row.stage, row.line, row.number)
             if row.facts.done_at is None:
                 short[key] = row
-            elif row.stored:
-                short.pop(key, None)
-            self._reach(key)
+            if row.stored:
+                short.pop(key, None)  # it ended, and was there before: it is not the last of its stage either
+            elif (end := last.get((job_id, stage))) is not None and (line, number) > end:
+                last[job_id, stage] = (line, number)
         self._let_go(short)
-
-    def _reach(self, key: PackageKey) -> None:
-        """A row was written: the last of its stage may be this one now."""
-        job_id, stage, line, number = key
-        end = self._last.get((job_id, stage))
-        if end is not None and (line, number) > end:
-            self._last[job_id, stage] = (line, number)
 
     def _let_go(self, rows: dict[PackageKey, PackageRow] | dict[PackageKey, ShortRow]) -> None:
         if len(rows) > self._rows_max:

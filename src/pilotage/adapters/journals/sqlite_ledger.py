@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import chain
+from functools import lru_cache, reduce
+from operator import iadd
 from typing import Any, TypeVar
 
 import msgspec
@@ -170,7 +170,7 @@ class SqliteLedger:
     def _put(self, records: Sequence[tuple[Any, ...]], *, one: str, many: str) -> None:
         whole = len(records) - len(records) % _AT_ONCE
         groups = (records[start : start + _AT_ONCE] for start in range(0, whole, _AT_ONCE))
-        self._connection.executemany(many, (tuple(chain.from_iterable(group)) for group in groups))
+        self._connection.executemany(many, (reduce(iadd, group, []) for group in groups))
         self._connection.executemany(one, records[whole:])
 
     def _put_packages(self, packages: Sequence[PackageRow], short: Sequence[ShortRow]) -> None:
