@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from pilotage.book.bins import NEVER
 from pilotage.book.codec import Checked
 from pilotage.book.intake import Fresh
@@ -25,6 +27,7 @@ from pilotage.model.events import SOURCE_RANKS
 from pilotage.model.outcomes import ExitCodeGasw
 from pilotage.model.payloads import AttemptCreated, AttemptFinished, CommitGranted
 
+_encode_into = msgspec.json.Encoder().encode_into
 _SUCCESS = ExitCodeGasw.SUCCESS
 _SUCCESS_NAME = _SUCCESS.value
 # These run for most packages there are: names that need not be looked up, and as few steps as possible.
@@ -35,14 +38,17 @@ _STAGED, _NODE, _GRANTED = Register.STAGED, Register.NODE, Register.GRANTED
 class ShortLives:
     """The packages of one batch whose life is short, as far as it has come."""
 
-    __slots__ = ("_fresh", "_observations", "_position", "rows")
+    __slots__ = ("_buffer", "_fresh", "_observations", "_position", "begun", "ended", "rows")
 
     def __init__(self, fresh: Sequence[Fresh], *, position: int, observations: Observations) -> None:
         """Look at fresh events, which are stored from behind a position on; without any, no life is taken for short."""
         self._fresh = fresh
         self._position = position + 1
         self._observations = observations
-        self.rows: dict[PackageKey, ShortRow] = {}
+        self._buffer = bytearray(4096)
+        self.rows: dict[PackageKey, ShortRow] = {}  # of packages that had none,
+        self.ended: dict[PackageKey, ShortRow] = {}  # and of those that had one, since they were begun
+        self.begun: dict[PackageKey, ShortFacts] = {}  # those of the first that have not ended yet
 
     def begin(self, key: PackageKey, told: Sequence[int], job: JobRow, stage: StageWork) -> bool:
         """Whether the events that `told` numbers are a short life, or its beginning, of a package without a row.
@@ -66,6 +72,7 @@ class ShortLives:
                 known, {number: attempt}, [position + told[0]],
             )  # fmt: skip
             milestones = (known[0], known[1], created, NEVER, created, NEVER, NEVER, NEVER, NEVER)
+            self.begun[key] = facts
         else:
             _, second, third = told
             ended = self._ended(attempt, number, second, third)
@@ -81,13 +88,12 @@ class ShortLives:
             job.updated_at = facts.updated_at
         if job.started_at is None or created < job.started_at:
             job.started_at = created
-        self.rows[key] = ShortRow(key[0], key[1], key[2], key[3], facts)
+        self.rows[key] = (*key, facts.state, attempt.site, self._written(facts))
         self._observations.add(milestones, attempt.site, activity, None)
         return True
 
-    def end(self, row: ShortRow, told: Sequence[int], job: JobRow, stage: StageWork) -> bool:
+    def end(self, key: PackageKey, before: ShortFacts, told: Sequence[int], job: JobRow, stage: StageWork) -> bool:
         """The same of the two events that end a short life, which has a row from its beginning."""
-        before = row.facts
         known = before.counted_with
         if (
             not self._fresh
@@ -110,8 +116,7 @@ class ShortLives:
         if facts.updated_at > job.updated_at:
             job.updated_at = facts.updated_at
         _tell_of_end(job, ended)
-        job_id, in_stage, line, place = row.job_id, row.stage, row.line, row.number
-        self.rows[job_id, in_stage, line, place] = ShortRow(job_id, in_stage, line, place, facts, True)
+        self.ended[key] = (*key, DONE, ended.site, self._written(facts))
         submitted, accepted = known
         self._observations.add(
             (submitted, accepted, created, NEVER, created, facts.entered_at, NEVER, NEVER, NEVER),
@@ -120,6 +125,11 @@ class ShortLives:
             (submitted, accepted, created, NEVER, created, NEVER, NEVER, NEVER, NEVER),
         )
         return True
+
+    def _written(self, facts: ShortFacts) -> str:
+        """Facts as they are stored: written while they are at hand, and not looked at again."""
+        _encode_into(facts, self._buffer)
+        return self._buffer.decode()
 
     def _ended(self, begun: ShortAttempt, number: int, last: int, granted: int) -> ShortAttempt | None:
         """An attempt with its end and its grant; None where the two events are something else."""

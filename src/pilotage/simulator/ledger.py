@@ -30,7 +30,7 @@ from pilotage.book.rows import (
     read_facts,
     written_facts,
 )
-from pilotage.book.short_rows import ShortRow
+from pilotage.book.short_rows import ShortFacts, whole_row
 from pilotage.book.tables import TABLE_BY_ROW, TABLES
 from pilotage.model.states import FINAL_NAMES
 
@@ -92,7 +92,7 @@ class MemoryLedger:
                 found.append(_package(key, kept))
         return found
 
-    def short_packages(self, keys: Collection[PackageKey]) -> Iterable[ShortRow]:
+    def begun_packages(self, keys: Collection[PackageKey]) -> Iterable[tuple[PackageKey, ShortFacts]]:
         """None: they are kept as all others."""
         return ()
 
@@ -191,7 +191,7 @@ class MemoryLedger:
     def write(self, changes: Changes) -> None:
         """Put all rows in place of those with the same keys."""
         self._write_events(changes)
-        for package in (*changes.packages, *(row.whole() for row in changes.short_packages)):
+        for package in (*changes.packages, *map(whole_row, changes.short_packages + changes.ended_packages)):
             key = (package.job_id, package.stage, package.line, package.number)
             over = package.facts.state in FINAL_NAMES
             stage = self._stages.setdefault(key[0], {}).setdefault(key[1], {})

@@ -5,11 +5,11 @@ Only packages that are not final are kept, and a bounded number of them: memory 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from pilotage.book.ledger import PackageKey
 from pilotage.book.rows import PackageRow
-from pilotage.book.short_rows import ShortRow
+from pilotage.book.short_rows import ShortFacts, ShortRow
 from pilotage.model.states import FINAL_NAMES
 
 ROWS_MAX = 8192
@@ -24,7 +24,7 @@ class Recent:
         """Begin with nothing."""
         self._rows_max = rows_max
         self._rows: dict[PackageKey, PackageRow] = {}
-        self._short: dict[PackageKey, ShortRow] = {}
+        self._short: dict[PackageKey, ShortFacts] = {}
         self._last: dict[tuple[int, int], tuple[int, int]] = {}
 
     def split(
@@ -48,10 +48,10 @@ class Recent:
                 wanted.append(key)
         return here, wanted
 
-    def short(self, keys: Iterable[PackageKey]) -> list[ShortRow]:
-        """The short lives that are here and have not ended."""
-        rows = self._short
-        return [rows[key] for key in keys if key in rows] if rows else []
+    def begun(self, keys: Iterable[PackageKey]) -> list[tuple[PackageKey, ShortFacts]]:
+        """The short lives that are here: they have not ended."""
+        short = self._short
+        return [(key, short[key]) for key in keys if key in short] if short else []
 
     def written(self, changed: Iterable[PackageRow], lengths: Iterable[int]) -> None:
         """Remember rows that were written, with the length of their facts; those that are final or large are let go."""
@@ -67,20 +67,21 @@ class Recent:
                 last[key[:2]] = key[2:]
         self._let_go(rows)
 
-    def written_short(self, changed: Iterable[ShortRow]) -> None:
-        """The same of short lives, which are never large."""
+    def written_short(
+        self, rows: Iterable[ShortRow], begun: Mapping[PackageKey, ShortFacts], ended: Iterable[ShortRow]
+    ) -> None:
+        """The same of short lives: rows that are new, those of them that have only begun, and rows that ended."""
         short, last = self._short, self._last
-        for row in changed:
-            job_id, stage, line, number = key = (row.job_id, row.stage, row.line, row.number)
-            if row.facts.done_at is None:
-                short[key] = row
-            if row.stored:
-                short.pop(key, None)  # it ended, and was there before: it is not the last of its stage either
-            elif (end := last.get((job_id, stage))) is not None and (line, number) > end:
+        for job_id, stage, line, number, *_ in rows:
+            end = last.get((job_id, stage))
+            if end is not None and (line, number) > end:
                 last[job_id, stage] = (line, number)
+        for row in ended:
+            short.pop(row[:4], None)
+        short |= begun
         self._let_go(short)
 
-    def _let_go(self, rows: dict[PackageKey, PackageRow] | dict[PackageKey, ShortRow]) -> None:
+    def _let_go(self, rows: dict[PackageKey, PackageRow] | dict[PackageKey, ShortFacts]) -> None:
         if len(rows) > self._rows_max:
             for key in list(rows)[: len(rows) - self._rows_max]:
                 del rows[key]
