@@ -177,7 +177,7 @@ class Join:
                     position, stream_id, event.n, event.type, event.version, time, received, skewed, epoch, event.seen,
                     job_id, stage, line, number, attempt, None, None, str(event.data, "utf-8"),
                 ))  # fmt: skip
-            work = packages.get(package)
+            work = packages.get(package) if packages else None
             if work is not None:  # or else its life is short, and nothing is left to be joined
                 self._join_package(one, package, work, position)
         self._position = position

@@ -64,7 +64,8 @@ class Working:
                 packages[key] = WorkedPackage(row, jobs[job_id], new=False)
         ended = short.ended
         wanted = [key for key in told if key not in ended and key not in packages]
-        self._add(self._ledger.packages(wanted))
+        if wanted:
+            self._add(self._ledger.packages(wanted))
         for key in wanted:
             job_id, stage, line, number = key
             if key not in packages and not short.begin(key, told[key], jobs[job_id], stages[job_id, stage]):
