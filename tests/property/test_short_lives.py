@@ -210,7 +210,7 @@ def test_a_short_life_comes_to_the_same_as_the_longer_way(seed: int, packages: i
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr("pilotage.book.join.ShortLives", LongLives)
                 other = long.take(batch, received=START)
-            assert other.changes.short_packages == []
+            assert short_ones(other) == []
             assert one.receipt == other.receipt
             assert [change_of(each) for each in one.moved()] == [change_of(each) for each in other.moved()]
             assert kept(short) == kept(long)
@@ -228,7 +228,10 @@ def lives(count: int, *, calm: float = 0.0) -> list[WireEvent]:
 
 
 def short_ones(joined: Joined) -> list[tuple[int, str, bool]]:
-    return [(row.line, row.facts.state, row.stored) for row in joined.changes.short_packages]
+    """Lines and states of short lives, and whether they had a row before."""
+    changes = joined.changes
+    new = [(row[2], row[4], False) for row in changes.short_packages]
+    return new + [(row[2], row[4], True) for row in changes.ended_packages]
 
 
 def test_a_life_within_one_batch_is_short_and_so_are_its_two_halves() -> None:
@@ -246,7 +249,7 @@ def test_a_life_within_one_batch_is_short_and_so_are_its_two_halves() -> None:
 def test_beside_a_word_about_its_job_no_life_is_taken_for_short() -> None:
     book = SqliteBook()
     joined = book.take(lives(5))
-    assert (len(joined.changes.packages), joined.changes.short_packages) == (5, [])
+    assert (len(joined.changes.packages), short_ones(joined)) == (5, [])
     book.close()
 
 
@@ -260,3 +263,56 @@ def test_a_life_whose_beginning_is_forgotten_goes_the_longer_way() -> None:
     assert short_ones(book.take(ends)) == []
     assert [facts.state for facts in book.packages().values()] == ["DONE"]
     book.close()
+
+
+def both(batches: Sequence[list[WireEvent]]) -> tuple[SqliteBook, SqliteBook, list[Joined]]:
+    """What a book says that knows short lives, what one says that does not, and how the first joined each batch."""
+    short, long = SqliteBook(), SqliteBook()
+    joined = [short.take(batch, received=START) for batch in batches]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pilotage.book.join.ShortLives", LongLives)
+        for batch in batches:
+            long.take(batch, received=START)
+    return short, long, joined
+
+
+NEARLY: dict[str, tuple[int, dict[str, Any]]] = {
+    "the end is another attempt's": (1, {"attempt": 2}),
+    "the grant is another attempt's": (2, {"attempt": 2}),
+    "the end is of another epoch": (1, {"epoch": 2}),
+    "the grant is of another epoch": (2, {"epoch": 2}),
+    "all of it is of another epoch": (0, {"epoch": 2}),
+    "it began when nobody knows": (0, {"time": 0.0}),
+    "it was granted when nobody knows": (2, {"time": 0.0}),
+    "it failed": (1, {"data": {"exit_code": "EXECUTION_FAILED"}}),
+    "it began without a lease": (0, {"data": {"site": "lyon"}}),
+}
+
+
+@pytest.mark.parametrize("cut", [1, 3])
+@pytest.mark.parametrize("nearly", NEARLY)
+def test_what_is_nearly_a_short_life_goes_the_longer_way(nearly: str, cut: int) -> None:
+    events = lives(1)
+    at, changed = NEARLY[nearly]
+    life = [event for event in events if "package" in event]
+    life[at] |= changed
+    if at == 0 and "epoch" in changed:
+        life = [event | changed for event in life]
+    job = [event for event in events if "package" not in event]
+    short, long, joined = both([job, life[:cut], *([life[cut:]] if cut < 3 else [])])
+    assert short_ones(joined[-1]) == []
+    assert (kept(short), counted(short)) == (kept(long), counted(long))
+    short.close()
+    long.close()
+
+
+def test_a_life_whose_job_was_accepted_meanwhile_counts_with_that() -> None:
+    events = lives(1)
+    begun, *ends = [event for event in events if "package" in event]
+    registered = next(event for event in events if event["type"] == "JobRegistered")
+    accepted = registered | {"n": 900, "seen": 900, "type": "JobAccepted", "time": START - 5.0, "data": {}}
+    short, long, joined = both([[registered], [begun], [accepted], ends])
+    assert [short_ones(one) for one in joined] == [[], [(1, "RUNNING", False)], [], []]
+    assert (kept(short), counted(short)) == (kept(long), counted(long))
+    short.close()
+    long.close()

@@ -182,8 +182,18 @@ def bins(rows: Iterable[StatisticRow]) -> dict[tuple[object, ...], dict[int, int
     return found
 
 
-@given(st.lists(observed, min_size=1, max_size=80))
-@settings(max_examples=50)
+def leased(one: tuple[Times, str, str]) -> tuple[Times, str, str]:
+    """An attempt that ran as soon as it was there."""
+    times, site, activity = one
+    running = STATES.index("RUNNING")
+    return (*times[:running], times[STATES.index("READY")], *times[running + 1 :]), site, activity
+
+
+many = st.lists(observed, min_size=1, max_size=80)
+
+
+@given(many | many.map(lambda several: [leased(one) for one in several]))
+@settings(max_examples=80)
 def test_many_packages_at_once_count_as_they_do_one_by_one(packages: list[tuple[Times, str, str]]) -> None:
     together = Observations()
     for each in packages:
@@ -197,8 +207,11 @@ def test_many_packages_at_once_count_as_they_do_one_by_one(packages: list[tuple[
     assert bins(together.rows(MemoryLedger(), now=EARLY)) == bins(ledger.tables["statistics"].values())
 
 
-@given(st.lists(st.tuples(observed, observed), min_size=1, max_size=80))
-@settings(max_examples=50)
+pairs = st.lists(st.tuples(observed, observed), min_size=1, max_size=80)
+
+
+@given(pairs | pairs.map(lambda several: [(leased(one), leased(other)) for one, other in several]))
+@settings(max_examples=80)
 def test_what_is_corrected_is_taken_back_whole(
     packages: list[tuple[tuple[Times, str, str], tuple[Times, str, str]]],
 ) -> None:

@@ -114,6 +114,9 @@ class Codec:
         self._names: set[str] = set()
         self._places: dict[str, Place] = {}
         self._readers: dict[tuple[str, str, str, int], msgspec.json.Decoder[Payload]] = {}
+        self._plain_readers: dict[
+            tuple[str, str, str, int], msgspec.json.Decoder[Payload]
+        ] = {}  # of what has no limits
 
     def read_batch(self, body: bytes | bytearray | memoryview) -> tuple[list[Checked], list[Refusal], int]:
         """The well-formed events of `{"events": […]}`, why others were refused, and how many there were in all."""
@@ -205,7 +208,8 @@ class Codec:
         """As `check`, for events whose numbers the decoder has seen to: an event like those before it in one go."""
         checked: list[Checked] = []
         refused: list[Refusal] = []
-        jobs, streams, places, readers = self._jobs, self._streams, self._places, self._readers
+        jobs, streams, places, readers = self._jobs, self._streams, self._places, self._plain_readers
+        keep = checked.append
         for index, event in enumerate(events):
             package = event.package
             if (
@@ -217,9 +221,9 @@ class Codec:
                 place = places.get(package) or self._place_of(package)
                 kind: SubjectKind = "package" if event.attempt is None else "attempt"
                 reader = readers.get((event.type, kind, event.source, event.version))
-                if place is not None and reader is not None and event.type != "Tagged":
+                if place is not None and reader is not None:
                     try:
-                        checked.append(Checked(index, event, kind, place, reader.decode(event.data)))
+                        keep(Checked(index, event, kind, place, reader.decode(event.data)))
                     except _UNREADABLE:
                         pass  # said below, with what is wrong
                     else:
@@ -293,7 +297,10 @@ class Codec:
         if event.version != known.version:
             data = self._payloads[event.type].decode(self._upcast(event, known))
         else:
-            reader = self._readers[event.type, kind, event.source, event.version] = self._payloads[event.type]
+            gist = (event.type, kind, event.source, event.version)
+            reader = self._readers[gist] = self._payloads[event.type]
+            if event.type != "Tagged":
+                self._plain_readers[gist] = reader
             data = reader.decode(event.data)
         self._check_size(data)
         return data

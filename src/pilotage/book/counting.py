@@ -7,14 +7,19 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from pilotage.book.bins import BINS, ENTRY, FINE_SECONDS, NEVER, OFFSET, PER_LOG, SMALLEST, STATES
+from pilotage.model.states import State
 
 _PAIRS = 256
 _WIDTH = _PAIRS * BINS  # one more than the largest code
+_READY, _SCHEDULED, _RUNNING = (list(State).index(state) for state in (State.READY, State.SCHEDULED, State.RUNNING))
+
+Counted = tuple[int, int, dict[int, int], dict[int, float]]
+"""A slice, a group, how many there are of each code, and their seconds by pair of states."""
 
 
 def count_together(
     groups: Sequence[int], times: Sequence[float], *, known_at: Sequence[int], known: Sequence[float]
-) -> Iterator[tuple[int, int, dict[int, int], dict[int, float]]]:
+) -> Iterator[Counted]:
     """What `Observations._count` does one by one: for each slice and group its counts by code and sums by pair of states.
 
     `times` has the milestones of each attempt, one after another; of those that `known_at` numbers, `known` has what was
@@ -37,6 +42,11 @@ def count_together(
             new = seen.copy()
         new[places] &= before == NEVER
     reached = np.flatnonzero(seen.any(axis=0)).tolist()
+    # Attempts that begin with a lease run from then on, which most do: then RUNNING need not be counted by itself.
+    leased = _RUNNING in reached and np.array_equal(at[:, _READY], at[:, _RUNNING])
+    leased = leased and _SCHEDULED not in reached and np.array_equal(new[:, _READY], new[:, _RUNNING])
+    if leased:
+        reached.remove(_RUNNING)
     pairs = [(earlier, later) for later in reached if later >= 2 for earlier in reached if earlier < later]
     states = [state for state in reached if state >= 2]
     earlier, later = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -73,12 +83,35 @@ def count_together(
         seconds = seconds * signs
     first_of_pairs = _firsts(keys // BINS)
     sums = np.add.reduceat(seconds, first_of_pairs)
-    yield from _cut(keys[first], counts, keys[first_of_pairs] // BINS, sums, groups=count)
+    for found in _cut(keys[first], counts, keys[first_of_pairs] // BINS, sums, groups=count):
+        if leased:
+            _count_running(found)
+        yield found
+
+
+def _count_running(found: Counted) -> None:
+    """Add to what was counted without RUNNING the same of RUNNING, which all entered when they entered READY."""
+    _, _, counts, sums = found
+    for code, count in list(counts.items()):
+        pair, bin_number = divmod(code, BINS)
+        earlier, later = divmod(pair, 16)
+        if later == _READY:
+            counts[(earlier * 16 + _RUNNING) * BINS + bin_number] = count
+            if earlier == ENTRY:
+                counts[(_READY * 16 + _RUNNING) * BINS] = count
+        elif earlier == _READY:
+            counts[(_RUNNING * 16 + later) * BINS + bin_number] = count
+    for pair, seconds in list(sums.items()):
+        earlier, later = divmod(pair, 16)
+        if later == _READY:
+            sums[earlier * 16 + _RUNNING] = seconds
+        elif earlier == _READY:
+            sums[_RUNNING * 16 + later] = seconds
 
 
 def _cut(
     keys: np.ndarray, counts: np.ndarray, pairs: np.ndarray, sums: np.ndarray, *, groups: int
-) -> Iterator[tuple[int, int, dict[int, int], dict[int, float]]]:
+) -> Iterator[Counted]:
     """Counts by key and sums by key without its bin, both in order, for each slice and group by themselves."""
     timed = sums != 0.0
     pairs, sums = pairs[timed], sums[timed]

@@ -35,6 +35,7 @@ from pilotage.book.rows import (
 )
 from pilotage.book.settle import RUNNING, settle, settle_job
 from pilotage.book.short import ShortLives
+from pilotage.book.short_rows import whole_row
 from pilotage.book.statistics import Observations, observe_job, observe_now
 from pilotage.book.working import WorkedPackage, Working
 from pilotage.model import payloads
@@ -140,6 +141,8 @@ class Join:
         changes.parked = intake.parked
         changes.unparked = intake.unparked
         changes.short_packages = list(self._short.rows.values())
+        changes.ended_packages = list(self._short.ended.values())
+        changes.begun_packages = self._short.begun
         changes.tags = list(self._tags.values())
         self._elsewhere.tell(changes)
         receipt = Receipt(
@@ -174,7 +177,7 @@ class Join:
                     position, stream_id, event.n, event.type, event.version, time, received, skewed, epoch, event.seen,
                     job_id, stage, line, number, attempt, None, None, str(event.data, "utf-8"),
                 ))  # fmt: skip
-            work = packages.get(package)
+            work = packages.get(package) if packages else None
             if work is not None:  # or else its life is short, and nothing is left to be joined
                 self._join_package(one, package, work, position)
         self._position = position
@@ -313,13 +316,14 @@ class Join:
 
     def _moved_ones(self) -> Iterator[Change]:
         """What moved, made only as far as somebody asks: what events are about in their order, then what follows from it."""
-        packages, short, told = self._working.packages, self._short.rows, self._intake.touched
+        packages, short, told = self._working.packages, self._short, self._intake.touched
         for key in told:
-            if (row := short.get(key)) is not None:
-                before = RUNNING if row.stored else None
-                yield Change(job=self._working.jobs[row.job_id], package=row.whole(), state_before=before)
-            else:
-                yield _change(packages[key])
+            if (work := packages.get(key)) is not None:
+                yield _change(work)
+                continue
+            ended = short.ended.get(key)
+            row = whole_row(ended or short.rows[key])
+            yield Change(job=self._working.jobs[key[0]], package=row, state_before=RUNNING if ended else None)
         for key, work in packages.items():
             if key not in told and (work.before is None or work.before[0] != work.facts.state):
                 yield _change(work)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from pilotage.book import rows
-from pilotage.book.short_rows import ShortRow
+from pilotage.book.short_rows import ShortFacts, ShortRow
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
 
@@ -51,7 +51,9 @@ class Changes(msgspec.Struct, kw_only=True):
     jobs: list[rows.JobRow] = []
     stages: list[rows.StageRow] = []
     packages: list[rows.PackageRow] = []
-    short_packages: list[ShortRow] = []  # those of them whose life is short
+    short_packages: list[ShortRow] = []  # of those whose life is short, and which have no row yet,
+    ended_packages: list[ShortRow] = []  # or have one, in which only their end is missing
+    begun_packages: dict[PackageKey, ShortFacts] = {}  # those of the former that have no end, to be remembered
     pilots: list[rows.PilotRow] = []
     nodes: list[rows.NodeRow] = []
     sites: list[rows.SiteRow] = []
@@ -94,8 +96,8 @@ class Ledger(Protocol):
         """The packages that have a row among some."""
         ...
 
-    def short_packages(self, keys: Collection[PackageKey]) -> Iterable[ShortRow]:
-        """Those of them whose short life was written lately and has not ended, as far as they are at hand."""
+    def begun_packages(self, keys: Collection[PackageKey]) -> Iterable[tuple[PackageKey, ShortFacts]]:
+        """Those of them whose short life has begun and not ended, as far as they are remembered."""
         ...
 
     def packages_of(self, job_id: int, *, stage: int) -> list[rows.PackageRow]:

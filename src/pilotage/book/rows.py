@@ -227,7 +227,7 @@ def read_facts(text: str | bytes) -> PackageFacts:
     return _facts_decoder.decode(text)
 
 
-def written_facts(facts: msgspec.Struct, buffer: bytearray | None = None) -> str:
+def written_facts(facts: PackageFacts, buffer: bytearray | None = None) -> str:
     """Facts as they are stored; who writes many brings a buffer that is used for each in turn."""
     if buffer is None:
         return _facts_encoder.encode(facts).decode()

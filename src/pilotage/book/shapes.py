@@ -19,7 +19,7 @@ _decoder = msgspec.json.Decoder(StageShape)
 class Shape:
     """The packages of one stage."""
 
-    __slots__ = ("_layout", "_line_ends", "_line_period", "count", "late", "shape")
+    __slots__ = ("_activities", "_layout", "_line_ends", "_line_period", "_lines", "count", "late", "shape")
 
     def __init__(self, shape: StageShape, *, stage: int) -> None:
         """Lay the stage out; nothing is kept per package."""
@@ -30,9 +30,15 @@ class Shape:
         self._line_period = self._layout.line_period
         self._line_ends = list(accumulate(each.lines for each in shape.templates))
         self.count = 0 if shape.late else self._layout.count
+        self._lines = shape.lines
+        # Most stages have one template: then the line says nothing of the activity.
+        self._activities = shape.templates[0].activities if len(shape.templates) == 1 and not shape.late else None
 
     def activity(self, line: int, number: int) -> str | None:
         """The activity of a package by its line and number, or None where the stage has no such package."""
+        only = self._activities
+        if only is not None:
+            return only[number - 1] if 1 <= number <= len(only) and 1 <= line <= self._lines else None
         if self.late or not self._line_period:
             return None
         item, rest = divmod(line - 1, self._line_period)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from pilotage.book.bins import NEVER
 from pilotage.book.codec import Checked
 from pilotage.book.intake import Fresh
@@ -25,6 +27,7 @@ from pilotage.model.events import SOURCE_RANKS
 from pilotage.model.outcomes import ExitCodeGasw
 from pilotage.model.payloads import AttemptCreated, AttemptFinished, CommitGranted
 
+_encode_into = msgspec.json.Encoder().encode_into
 _SUCCESS = ExitCodeGasw.SUCCESS
 _SUCCESS_NAME = _SUCCESS.value
 # These run for most packages there are: names that need not be looked up, and as few steps as possible.
@@ -35,48 +38,62 @@ _STAGED, _NODE, _GRANTED = Register.STAGED, Register.NODE, Register.GRANTED
 class ShortLives:
     """The packages of one batch whose life is short, as far as it has come."""
 
-    __slots__ = ("_fresh", "_observations", "_position", "rows")
+    __slots__ = ("_buffer", "_fresh", "_observations", "_position", "begun", "ended", "rows")
 
     def __init__(self, fresh: Sequence[Fresh], *, position: int, observations: Observations) -> None:
         """Look at fresh events, which are stored from behind a position on; without any, no life is taken for short."""
         self._fresh = fresh
         self._position = position + 1
         self._observations = observations
-        self.rows: dict[PackageKey, ShortRow] = {}
+        self._buffer = bytearray(4096)
+        self.rows: dict[PackageKey, ShortRow] = {}  # of packages that had none,
+        self.ended: dict[PackageKey, ShortRow] = {}  # and of those that had one, since they were begun
+        self.begun: dict[PackageKey, ShortFacts] = {}  # those of the first that have not ended yet
 
-    def begin(self, key: PackageKey, told: Sequence[int], *, job: JobRow, stage: StageWork) -> bool:
+    def begin(self, key: PackageKey, told: Sequence[int], job: JobRow, stage: StageWork) -> bool:
         """Whether the events that `told` numbers are a short life, or its beginning, of a package without a row.
 
         If they are, it has a row now, and counts.
         """
-        whole = len(told) == 3
-        if not self._fresh or not (whole or len(told) == 1):
+        count = len(told)
+        if not self._fresh or (count != 1 and count != 3):
             return False
         first = self._fresh[told[0]][0]
-        attempt, number, updated_at = _begun(first), first.event.attempt, first.event.time
-        if attempt is None or number is None:
-            return False
-        if whole:
-            found = self._ended(attempt, number, told[1], told[2])
-            if found is None:
-                return False
-            attempt, ended_at = found
-            updated_at = max(updated_at, ended_at)
-        activity = stage.shape.activity(key[2], key[3])
-        if activity is None:
+        attempt = _begun(first)
+        activity = stage.shape.activity(key[2], key[3]) if attempt is not None else None
+        number, created = first.event.attempt, first.event.time
+        if attempt is None or activity is None or number is None:
             return False
         known = (job.submitted_at or NEVER, job.accepted_at or NEVER)
-        positions = [self._position + at for at in told]
-        self.rows[key] = ShortRow(*key, _facts(attempt, number, activity, known, updated_at, positions))
-        stage.lived += whole
+        position = self._position
+        if count == 1:
+            facts = ShortFacts(
+                RUNNING, activity, attempt.site, None, number, None, 1, 1, created, created, None, created, created,
+                known, {number: attempt}, [position + told[0]],
+            )  # fmt: skip
+            milestones = (known[0], known[1], created, NEVER, created, NEVER, NEVER, NEVER, NEVER)
+            self.begun[key] = facts
+        else:
+            _, second, third = told
+            ended = self._ended(attempt, number, second, third)
+            if ended is None:
+                return False
+            positions = [position + told[0], position + second, position + third]
+            facts = _done(ended, number, activity, known, created, positions)
+            stage.lived += 1
+            milestones = (known[0], known[1], created, NEVER, created, facts.entered_at, NEVER, NEVER, NEVER)
+            _tell_of_end(job, ended)
         stage.begun += 1
-        _tell_job(job, attempt, updated_at)
-        self._observations.add(_milestones(known, attempt), attempt.site, activity, known=None)
+        if facts.updated_at > job.updated_at:
+            job.updated_at = facts.updated_at
+        if job.started_at is None or created < job.started_at:
+            job.started_at = created
+        self.rows[key] = (*key, facts.state, attempt.site, self._written(facts))
+        self._observations.add(milestones, attempt.site, activity, None)
         return True
 
-    def end(self, row: ShortRow, told: Sequence[int], *, job: JobRow, stage: StageWork) -> bool:
+    def end(self, key: PackageKey, before: ShortFacts, told: Sequence[int], job: JobRow, stage: StageWork) -> bool:
         """The same of the two events that end a short life, which has a row from its beginning."""
-        before = row.facts
         known = before.counted_with
         if (
             not self._fresh
@@ -87,24 +104,35 @@ class ShortLives:
             or known[1] != (job.accepted_at or NEVER)
         ):
             return False
-        [(number, begun)] = before.attempts.items()
-        found = self._ended(begun, number, told[0], told[1])
-        if found is None:
+        number, activity, created = before.attempt, before.activity, before.ready_at
+        first, second = told
+        ended = self._ended(before.attempts[number], number, first, second)
+        if ended is None:
             return False
-        attempt, ended_at = found
-        updated_at = max(before.updated_at, ended_at)
-        positions = [*before.positions, self._position + told[0], self._position + told[1]]
-        key = (row.job_id, row.stage, row.line, row.number)
-        facts = _facts(attempt, number, before.activity, known, updated_at, positions)
-        self.rows[key] = ShortRow(*key, facts, stored=True)
+        position = self._position
+        positions = [*before.positions, position + first, position + second]
+        facts = _done(ended, number, activity, known, before.updated_at, positions)
         stage.ended += 1
-        _tell_job(job, attempt, updated_at)
-        times, counted = _milestones(known, attempt), _milestones(known, begun)
-        self._observations.add(times, attempt.site, before.activity, known=counted)
+        if facts.updated_at > job.updated_at:
+            job.updated_at = facts.updated_at
+        _tell_of_end(job, ended)
+        self.ended[key] = (*key, DONE, ended.site, self._written(facts))
+        submitted, accepted = known
+        self._observations.add(
+            (submitted, accepted, created, NEVER, created, facts.entered_at, NEVER, NEVER, NEVER),
+            ended.site,
+            activity,
+            (submitted, accepted, created, NEVER, created, NEVER, NEVER, NEVER, NEVER),
+        )
         return True
 
-    def _ended(self, begun: ShortAttempt, number: int, last: int, granted: int) -> tuple[ShortAttempt, float] | None:
-        """An attempt with its end and its grant, and when the later of these was; None where they are something else."""
+    def _written(self, facts: ShortFacts) -> str:
+        """Facts as they are stored: written while they are at hand, and not looked at again."""
+        _encode_into(facts, self._buffer)
+        return self._buffer.decode()
+
+    def _ended(self, begun: ShortAttempt, number: int, last: int, granted: int) -> ShortAttempt | None:
+        """An attempt with its end and its grant; None where the two events are something else."""
         finished, grant = self._fresh[last][0], self._fresh[granted][0]
         data, event, grant_event = finished.data, finished.event, grant.event
         if (
@@ -121,22 +149,21 @@ class ShortLives:
             or not grant_event.time
         ):
             return None
-        position, time, granted_at = self._position + last, event.time, grant_event.time
+        position, time, node = self._position + last, event.time, data.node
         keys = begun.keys.copy()
         keys[_FINISHED] = (1, event.seen, SOURCE_RANKS[event.source], event.n, event.stream)
         staged_at = staged_position = None
         if data.manifest is not None:
             keys[_STAGED], staged_at, staged_position = _FINISHED, time, position
-        if data.node is not None:
+        if node is not None:
             keys[_NODE] = _FINISHED
         keys[_GRANTED] = (1, grant_event.seen, SOURCE_RANKS[grant_event.source], grant_event.n, grant_event.stream)
-        attempt = ShortAttempt(
-            begun.site, begun.pilot, data.node, begun.lease_seconds, begun.remaining_seconds, begun.created_at, staged_at,
-            staged_position, time, position, granted_at, _SUCCESS_NAME, data.exit_status, data.peak_memory_bytes,
+        return ShortAttempt(
+            begun.site, begun.pilot, node, begun.lease_seconds, begun.remaining_seconds, begun.created_at, staged_at,
+            staged_position, time, position, grant_event.time, _SUCCESS_NAME, data.exit_status, data.peak_memory_bytes,
             data.peak_memory_below_bytes, data.cpu_seconds, data.cpu_user_seconds, data.cpu_system_seconds,
             data.read_bytes, data.written_bytes, keys,
         )  # fmt: skip
-        return attempt, max(time, granted_at)
 
 
 def _begun(one: Checked) -> ShortAttempt | None:
@@ -162,7 +189,7 @@ def _begun(one: Checked) -> ShortAttempt | None:
     )  # fmt: skip
 
 
-def _facts(
+def _done(
     attempt: ShortAttempt,
     number: int,
     activity: str,
@@ -170,31 +197,26 @@ def _facts(
     updated_at: float,
     positions: list[int],
 ) -> ShortFacts:
-    created, granted = attempt.created_at, attempt.granted_at
-    state, entered = (RUNNING, created) if granted is None else (DONE, granted)
+    """The package of an attempt that ended; `updated_at` says when it was last heard of before that."""
+    created, finished, granted = attempt.created_at, attempt.finished_at, attempt.granted_at
+    assert finished is not None
+    assert granted is not None
+    if finished > updated_at:
+        updated_at = finished
+    if granted > updated_at:
+        updated_at = granted
     return ShortFacts(
-        state, activity, attempt.site, attempt.node, number, attempt.exit_code, 1, 1, created, created, granted, entered,
+        DONE, activity, attempt.site, attempt.node, number, _SUCCESS_NAME, 1, 1, created, created, granted, granted,
         updated_at, known, {number: attempt}, positions,
     )  # fmt: skip
 
 
-def _milestones(known: tuple[float, float], attempt: ShortAttempt) -> tuple[float, ...]:
-    """As `statistics.observed` has them."""
-    created, granted = attempt.created_at, attempt.granted_at
-    done = NEVER if granted is None else granted
-    return (known[0], known[1], created, NEVER, created, done, NEVER, NEVER, NEVER)
-
-
-def _tell_job(job: JobRow, attempt: ShortAttempt, updated_at: float) -> None:
-    """When the job first ran, last ended something, and was last heard of."""
-    created, finished, granted = attempt.created_at, attempt.finished_at, attempt.granted_at
-    if updated_at > job.updated_at:
-        job.updated_at = updated_at
-    started = job.started_at
-    if started is None or created < started:
-        job.started_at = started = created
-    if finished is not None and granted is not None:
-        if finished < started or granted < started:
-            job.started_at = min(finished, granted)
-        if job.finished_at is None or granted > job.finished_at:
-            job.finished_at = granted
+def _tell_of_end(job: JobRow, attempt: ShortAttempt) -> None:
+    """When the job first ran, if that was by a clock that was behind, and when it last ended something."""
+    finished, granted, started = attempt.finished_at, attempt.granted_at, job.started_at
+    assert finished is not None
+    assert granted is not None
+    if started is None or finished < started or granted < started:
+        job.started_at = min(finished, granted)
+    if job.finished_at is None or granted > job.finished_at:
+        job.finished_at = granted

@@ -1,14 +1,14 @@
-"""The row of a package with a short life: begun once with a lease, then ended well; or not ended yet.
+"""What is known of a package with a short life: begun once with a lease, then ended well; or not ended yet.
 
-It has only the fields that can say something of such a package, in the order in which `PackageFacts` has them: the text
-that is stored is the same.
+These have only the fields that can say something of such a package, in the order in which `PackageFacts` has them: the
+text that is stored is the same.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from pilotage.book.rows import AttemptKeys, PackageRow, read_facts
+from pilotage.book.rows import AttemptKeys, PackageFacts, PackageRow, read_facts
 
 _encode = msgspec.json.Encoder().encode
 
@@ -60,17 +60,16 @@ class ShortFacts(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     positions: list[int] = []
 
 
-class ShortRow(msgspec.Struct, frozen=True, gc=False):
-    """A package with a short life; `stored` says that there is a row of it already, in which only its end is missing."""
+ShortRow = tuple[int, int, int, int, str, str, str]
+"""A package as it is stored: its job_id, stage, line and number, its state and site, and the text of its facts."""
 
-    job_id: int
-    stage: int
-    line: int
-    number: int
-    facts: ShortFacts
-    stored: bool = False
 
-    def whole(self) -> PackageRow:
-        """The same as any other package, for whoever wants to look at it or to add what a short life does not have."""
-        facts = read_facts(_encode(self.facts))
-        return PackageRow(self.job_id, self.stage, self.line, self.number, facts, stored=(facts.state, facts.site))
+def whole_row(row: ShortRow) -> PackageRow:
+    """The row of any other package, for whoever wants to look at it."""
+    job_id, stage, line, number, state, site, text = row
+    return PackageRow(job_id, stage, line, number, read_facts(text), stored=(state, site))
+
+
+def whole_facts(facts: ShortFacts) -> PackageFacts:
+    """The facts of any other package, to which more can be added."""
+    return read_facts(_encode(facts))

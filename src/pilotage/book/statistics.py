@@ -155,9 +155,9 @@ class Observations:
             else:
                 # It was counted elsewhere: there it is taken back whole.
                 self._count(_NOTHING, before, -1)
-        self.add(times, site, activity, known=known)
+        self.add(times, site, activity, known)
 
-    def add(self, times: Milestones, site: str, activity: str, *, known: Milestones | None) -> None:
+    def add(self, times: Milestones, site: str, activity: str, known: Milestones | None) -> None:
         """Count the milestones of an attempt; `known` are those that were counted before."""
         group = self._groups.get((site, activity))
         if group is None:

@@ -10,6 +10,7 @@ from pilotage.book import statistics, tally
 from pilotage.book.ledger import Ledger, PackageKey
 from pilotage.book.rows import JobRow, PackageFacts, PackageRow, StageRow
 from pilotage.book.short import ShortLives
+from pilotage.book.short_rows import whole_facts
 from pilotage.book.stage_work import StageWork
 
 UNKNOWN_SHAPE = '{"items":0}'
@@ -56,16 +57,18 @@ class Working:
         """
         packages, jobs, stages, short = self.packages, self.jobs, self.stages, self.short
         self.load_stages({(key[0], key[1]) for key in told})
-        for begun in self._ledger.short_packages(told.keys()):
-            key = (begun.job_id, begun.stage, begun.line, begun.number)
-            if not short.end(begun, told[key], job=jobs[key[0]], stage=stages[key[0], key[1]]):
-                packages[key] = WorkedPackage(begun.whole(), jobs[key[0]], new=False)
-        ended = short.rows
+        for key, begun in self._ledger.begun_packages(told.keys()):
+            job_id, stage, line, number = key
+            if not short.end(key, begun, told[key], jobs[job_id], stages[job_id, stage]):
+                row = PackageRow(job_id, stage, line, number, whole_facts(begun), stored=(begun.state, begun.site))
+                packages[key] = WorkedPackage(row, jobs[job_id], new=False)
+        ended = short.ended
         wanted = [key for key in told if key not in ended and key not in packages]
-        self._add(self._ledger.packages(wanted))
+        if wanted:
+            self._add(self._ledger.packages(wanted))
         for key in wanted:
             job_id, stage, line, number = key
-            if key not in packages and not short.begin(key, told[key], job=jobs[job_id], stage=stages[job_id, stage]):
+            if key not in packages and not short.begin(key, told[key], jobs[job_id], stages[job_id, stage]):
                 row = PackageRow(job_id, stage, line, number, PackageFacts())
                 packages[key] = WorkedPackage(row, jobs[job_id], new=True)
 

@@ -31,7 +31,7 @@ from pilotage.book.rows import (
     read_facts,
     written_facts,
 )
-from pilotage.book.short_rows import ShortRow
+from pilotage.book.short_rows import ShortFacts, whole_row
 from pilotage.book.tables import TABLE_BY_ROW, TABLES
 from pilotage.simulator.pressed import PressedTexts
 
@@ -103,7 +103,7 @@ class MemoryLedger:
                     found.append(self._package(key, kept))
         return found
 
-    def short_packages(self, keys: Collection[PackageKey]) -> Iterable[ShortRow]:
+    def begun_packages(self, keys: Collection[PackageKey]) -> Iterable[tuple[PackageKey, ShortFacts]]:
         """None: they are kept as all others."""
         return ()
 
@@ -217,7 +217,7 @@ class MemoryLedger:
     def write(self, changes: Changes) -> None:
         """Put all rows in place of those with the same keys."""
         self._write_events(changes)
-        for package in (*changes.packages, *(row.whole() for row in changes.short_packages)):
+        for package in (*changes.packages, *map(whole_row, changes.short_packages + changes.ended_packages)):
             state = package.facts.state
             stage = self._stages.setdefault(package.job_id, {}).setdefault(package.stage, {})
             # Whoever joined a row is done with it: it need not be copied on the way in.

@@ -16,11 +16,12 @@ from pilotage.adapters.journals.postgres_rows import (
     select,
     told_row,
 )
+from pilotage.adapters.journals.postgres_schema import PackageRecord
 from pilotage.adapters.journals.postgres_text import stored_text
 from pilotage.adapters.journals.row_statements import find_statement, remove_statement
 from pilotage.book import rows, statistics
 from pilotage.book.ledger import Changes, PackageKey, Sought
-from pilotage.book.short_rows import ShortRow
+from pilotage.book.short_rows import ShortFacts
 from pilotage.book.tables import PACKAGE_KEY
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
@@ -57,7 +58,7 @@ class PostgresLedger:
         """The packages that have a row among some."""
         return map(package_of, by_keys(self._connection, "package_facts", PACKAGE_COLUMNS, PACKAGE_KEY, keys))
 
-    def short_packages(self, keys: Collection[PackageKey]) -> Iterable[ShortRow]:
+    def begun_packages(self, keys: Collection[PackageKey]) -> Iterable[tuple[PackageKey, ShortFacts]]:
         """None: nothing is remembered between transactions."""
         return ()
 
@@ -132,7 +133,8 @@ class PostgresLedger:
             copy_events(self._connection, changes.all_events())
             self._set("position", position)
         records = [record_of(row) for row in changes.packages]
-        insert(self._connection, records + [record_of(row) for row in changes.short_packages])
+        records += [PackageRecord(*row) for row in (*changes.short_packages, *changes.ended_packages)]
+        insert(self._connection, records)
         if changes.unparked:
             self._connection.execute("DELETE FROM parked WHERE job = ANY(%s)", (changes.unparked,))
         for group in (

@@ -12,7 +12,6 @@ from pilotage.adapters.journals.postgres_connection import Connection
 from pilotage.adapters.journals.postgres_schema import JSON_COLUMNS, PackageRecord, column_types, table_of
 from pilotage.adapters.journals.postgres_text import stored_json, stored_text, told_json, told_text
 from pilotage.book.rows import EventRow, PackageRow, ParkedRow, Row, read_facts, written_facts
-from pilotage.book.short_rows import ShortRow
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
@@ -21,7 +20,7 @@ PACKAGE_COLUMNS = ("job_id", "stage", "line", "number", "facts")
 _encode = msgspec.json.Encoder().encode
 
 
-def record_of(row: PackageRow | ShortRow) -> PackageRecord:
+def record_of(row: PackageRow) -> PackageRecord:
     """A package as a row of its table."""
     facts = row.facts
     return PackageRecord(row.job_id, row.stage, row.line, row.number, facts.state, facts.site, written_facts(facts))

@@ -5,11 +5,11 @@ Only packages that are not final are kept, and a bounded number of them: memory 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from pilotage.book.ledger import PackageKey
 from pilotage.book.rows import PackageRow
-from pilotage.book.short_rows import ShortRow
+from pilotage.book.short_rows import ShortFacts, ShortRow
 from pilotage.model.states import FINAL_NAMES
 
 ROWS_MAX = 8192
@@ -24,7 +24,7 @@ class Recent:
         """Begin with nothing."""
         self._rows_max = rows_max
         self._rows: dict[PackageKey, PackageRow] = {}
-        self._short: dict[PackageKey, ShortRow] = {}
+        self._short: dict[PackageKey, ShortFacts] = {}
         self._last: dict[tuple[int, int], tuple[int, int]] = {}
 
     def split(
@@ -48,14 +48,14 @@ class Recent:
                 wanted.append(key)
         return here, wanted
 
-    def short(self, keys: Iterable[PackageKey]) -> list[ShortRow]:
-        """The short lives that are here and have not ended."""
-        rows = self._short
-        return [rows[key] for key in keys if key in rows] if rows else []
+    def begun(self, keys: Iterable[PackageKey]) -> list[tuple[PackageKey, ShortFacts]]:
+        """The short lives that are here: they have not ended."""
+        short = self._short
+        return [(key, short[key]) for key in keys if key in short] if short else []
 
     def written(self, changed: Iterable[PackageRow], lengths: Iterable[int]) -> None:
         """Remember rows that were written, with the length of their facts; those that are final or large are let go."""
-        rows, short = self._rows, self._short
+        rows, short, last = self._rows, self._short, self._last
         for row, length in zip(changed, lengths, strict=True):
             key = (row.job_id, row.stage, row.line, row.number)
             if length > TEXT_MAX or row.facts.state in FINAL_NAMES:
@@ -63,29 +63,25 @@ class Recent:
             else:
                 rows[key] = row
             short.pop(key, None)
-            self._reach(key)
+            if (end := last.get(key[:2])) is not None and key[2:] > end:
+                last[key[:2]] = key[2:]
         self._let_go(rows)
 
-    def written_short(self, changed: Iterable[ShortRow]) -> None:
-        """The same of short lives, which are never large."""
-        short = self._short
-        for row in changed:
-            key = (row.job_id, row.stage, row.line, row.number)
-            if row.facts.done_at is None:
-                short[key] = row
-            elif row.stored:
-                short.pop(key, None)
-            self._reach(key)
+    def written_short(
+        self, rows: Iterable[ShortRow], begun: Mapping[PackageKey, ShortFacts], ended: Iterable[ShortRow]
+    ) -> None:
+        """The same of short lives: rows that are new, those of them that have only begun, and rows that ended."""
+        short, last = self._short, self._last
+        for job_id, stage, line, number, *_ in rows:
+            end = last.get((job_id, stage))
+            if end is not None and (line, number) > end:
+                last[job_id, stage] = (line, number)
+        for row in ended:
+            short.pop(row[:4], None)
+        short |= begun
         self._let_go(short)
 
-    def _reach(self, key: PackageKey) -> None:
-        """A row was written: the last of its stage may be this one now."""
-        job_id, stage, line, number = key
-        end = self._last.get((job_id, stage))
-        if end is not None and (line, number) > end:
-            self._last[job_id, stage] = (line, number)
-
-    def _let_go(self, rows: dict[PackageKey, PackageRow] | dict[PackageKey, ShortRow]) -> None:
+    def _let_go(self, rows: dict[PackageKey, PackageRow] | dict[PackageKey, ShortFacts]) -> None:
         if len(rows) > self._rows_max:
             for key in list(rows)[: len(rows) - self._rows_max]:
                 del rows[key]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import chain
+from functools import lru_cache, reduce
+from operator import iadd
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,7 +15,7 @@ from pilotage.adapters.journals.row_statements import find_statement, remove_sta
 from pilotage.book import rows, statistics
 from pilotage.book.ledger import PLAIN_COLUMNS, USUAL, Changes, PackageKey, Sought
 from pilotage.book.rows import PackageRow, read_facts, written_facts
-from pilotage.book.short_rows import ShortRow
+from pilotage.book.short_rows import ShortFacts
 from pilotage.book.tables import TABLE_BY_ROW
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
@@ -30,6 +30,8 @@ _PUT_PACKAGES = f"INSERT INTO package_facts VALUES {', '.join([_PACKAGE] * _AT_O
 _WHICH = "WHERE job_id = ? AND stage = ? AND line = ? AND number = ?"
 _MOVE_PACKAGE = f"UPDATE package_facts SET state = ?, facts = ? {_WHICH}"
 _KEEP_PACKAGE = f"UPDATE package_facts SET facts = ? {_WHICH}"
+_END_PACKAGE = """UPDATE package_facts SET state = ?5, facts = ?7
+    WHERE job_id = ?1 AND stage = ?2 AND line = ?3 AND number = ?4"""  # the site, which is ?6, stays
 
 # What is usual is written into the statement: each value that is bound costs time, and a None most of all, since Python
 # asks first whether anybody adapts it.
@@ -65,9 +67,9 @@ class SqliteLedger:
         """Every stage of a job."""
         return list(self._select(rows.StageRow, ("job_id",), [(job_id,)]))
 
-    def short_packages(self, keys: Collection[PackageKey]) -> Iterable[ShortRow]:
-        """Those of them whose short life was written lately and has not ended, as far as they are at hand."""
-        return self._recent.short(keys)
+    def begun_packages(self, keys: Collection[PackageKey]) -> Iterable[tuple[PackageKey, ShortFacts]]:
+        """Those of them whose short life has begun and not ended, as far as they are remembered."""
+        return self._recent.begun(keys)
 
     def packages(self, keys: Collection[PackageKey]) -> Iterable[PackageRow]:
         """The packages that have a row among some."""
@@ -157,7 +159,11 @@ class SqliteLedger:
             self._put(changes.plain_events, one=_PUT_PLAIN, many=_PUT_PLAINS)
             self._connection.executemany(_insert_statement(rows.EventRow), changes.events)
             self._connection.execute("UPDATE counters SET value = ? WHERE name = 'position'", (position,))
-        self._put_packages(changes.packages, changes.short_packages)
+        self._put_packages(changes.packages)
+        if changes.short_packages or changes.ended_packages:
+            self._put(changes.short_packages, one=_PUT_PACKAGE, many=_PUT_PACKAGES)
+            self._connection.executemany(_END_PACKAGE, changes.ended_packages)
+            self._recent.written_short(changes.short_packages, changes.begun_packages, changes.ended_packages)
         self._connection.executemany("DELETE FROM parked WHERE job = ?", [(job,) for job in changes.unparked])
         for group in (
             changes.streams, changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags,
@@ -170,10 +176,10 @@ class SqliteLedger:
     def _put(self, records: Sequence[tuple[Any, ...]], *, one: str, many: str) -> None:
         whole = len(records) - len(records) % _AT_ONCE
         groups = (records[start : start + _AT_ONCE] for start in range(0, whole, _AT_ONCE))
-        self._connection.executemany(many, (tuple(chain.from_iterable(group)) for group in groups))
+        self._connection.executemany(many, (reduce(iadd, group, []) for group in groups))
         self._connection.executemany(one, records[whole:])
 
-    def _put_packages(self, packages: Sequence[PackageRow], short: Sequence[ShortRow]) -> None:
+    def _put_packages(self, packages: Sequence[PackageRow]) -> None:
         put: list[tuple[object, ...]] = []
         moved: list[tuple[object, ...]] = []
         kept: list[tuple[object, ...]] = []
@@ -190,18 +196,10 @@ class SqliteLedger:
             else:
                 kept.append((text, row.job_id, row.stage, row.line, row.number))
             row.stored = (state, site)
-        for one in short:
-            known = one.facts
-            text = written_facts(known, buffer)
-            if one.stored:
-                moved.append((known.state, text, one.job_id, one.stage, one.line, one.number))
-            else:
-                put.append((one.job_id, one.stage, one.line, one.number, known.state, known.site, text))
         self._put(put, one=_PUT_PACKAGE, many=_PUT_PACKAGES)
         self._connection.executemany(_MOVE_PACKAGE, moved)
         self._connection.executemany(_KEEP_PACKAGE, kept)
         self._recent.written(packages, lengths)
-        self._recent.written_short(short)
 
     def find_rows(
         self,
