@@ -92,7 +92,7 @@ class Schedule:
                     act(argument)
                 return True
             time, _, action, arguments = _pop(heap)
-            if type(action) is Handle:
+            if isinstance(action, Handle):
                 planned, action.action = action.action, None
                 if planned is None:
                     self._called_off -= 1
