@@ -10,7 +10,7 @@ import pytest
 from pilotage.model import payloads
 from pilotage.model.demand import Capacity, Demand
 from pilotage.model.effects import SubmitAttempt, SubmitPilot
-from pilotage.model.operations import Hold, Release
+from pilotage.model.operations import Hold, Kill, Release
 from pilotage.model.reports import SiteSeen
 from tests.small_engine import JOB, Small
 from tests.small_plans import bag, kind, plan, site, stage
@@ -54,6 +54,26 @@ def test_within_a_job_the_higher_priority_then_the_longest_then_the_first_goes_f
             order += pilot.packages
             pilot.succeed(*pilot.packages)
         assert order == ["4.1.1", "3.1.1", "1.1.1", "2.1.1", "5.1.1"]
+
+
+def test_where_more_is_ready_than_sites_have_room_for_each_is_filled_and_nothing_is_drawn() -> None:
+    with Small(site("a"), site("b")) as small:
+        chosen: list[object] = []
+        choose = small.engine.selection.choose
+
+        def noted(*asked: Any) -> Any:
+            chosen.append(asked)
+            return choose(*asked)
+
+        small.engine.selection.choose = noted  # type: ignore[method-assign]
+        small.submit(bag(20))
+        rooms = {name: small.engine.selection.room(name).limit for name in ("a", "b")}
+        assert {each.name: sum(map(len, each.reserved.values())) for each in small.engine.sites.values()} == rooms
+        assert not chosen
+        small.ask(Kill(job=JOB))
+        small.submit(bag(1), job="another")
+        assert len(chosen) == 1  # for one of them there is a choice
+        small.effects.clear()
 
 
 def test_a_restart_goes_before_what_was_not_tried_yet() -> None:

@@ -55,6 +55,8 @@ def bind(engine: Engine) -> None:
     first = engine.openings.first
     for queue in queues:
         limited = is_limited(engine, queue)
+        if not limited:
+            _fill(engine, queue)
         while queue.ready and (not limited or may_start(engine, queue)):
             site = first(queue) or displace(engine, queue)
             if site is None:
@@ -64,6 +66,19 @@ def bind(engine: Engine) -> None:
             number = _take(engine, queue)
             if number is None:
                 break
+            _bind(engine, queue, number, site)
+
+
+def _fill(engine: Engine, queue: QueueClass) -> None:
+    """Where more is ready than all candidates have room for, each is given what it has room for: there is nothing to choose."""
+    for site, free in engine.openings.all_of(queue, queue.ready):
+        place, shape = site.place, queue.shape
+        for _ in range(free):
+            if not place.has_room(shape):
+                break  # what was bound there has left less of it
+            number = _take(engine, queue)
+            if number is None:
+                return
             _bind(engine, queue, number, site)
 
 

@@ -287,13 +287,15 @@ class JobState:
                 if segment.kind_numbers[at] & _AWAITED:
                     yield segment.predecessors.numbers[at]
 
-    def producers(self, number: int) -> Iterator[int]:
+    def producers(self, number: int) -> list[int]:
         """The packages whose files one takes."""
+        found: list[int] = []
         for segment in self.plan.graph.segments:
             start, end = segment.predecessors.span(number)
             for at in range(start, end):
                 if segment.kind_numbers[at] & _BRINGS_FILES:
-                    yield segment.predecessors.numbers[at]
+                    found.append(segment.predecessors.numbers[at])  # noqa: PERF401 # mostly there is one, or none
+        return found
 
     def attempts(self) -> Iterator[tuple[int, AttemptState]]:
         """Every attempt that is not over, with its package."""

@@ -174,6 +174,27 @@ class Openings:
                 return None
         return self._chosen(queue, pool)
 
+    def all_of(self, queue: QueueClass, count: int) -> list[tuple[SiteState, int]]:
+        """The sites that have room for a class, each with how much, if so many fill all of it; none where they do not.
+
+        None either where something else than room says where the class goes.
+        """
+        if self._sites.trials or queue.unfit or queue.avoid or queue.prefer:
+            return []
+        pool = self.pool(queue)
+        candidates = pool.counts[CANDIDATE]
+        if not 1 < candidates <= count:
+            return []
+        found, shape, left = [], queue.shape, count
+        for index in pool.candidates():
+            site = self._by_index[index]
+            free = site.place.left(shape)
+            left -= free
+            if left < 0:
+                return []
+            found.append((site, free))
+        return found
+
     def _chosen(self, queue: QueueClass, pool: Pool) -> SiteState | None:
         engine = self._engine
         avoid, prefer = self._indices(queue) if queue.avoid else (), -1

@@ -58,8 +58,7 @@ def vacate(engine: Engine, attempt: AttemptState, cause: Cause, node: str = "") 
     engine.openings.free(site, attempt.shape)
     pilot = engine.pilots.get(attempt.pilot)
     plain = cause == "success" and attempt.leased and not attempt.key
-    activity = attempt.activity
-    told = plain and engine.selection.went_well(site.place, attempt.began_at, engine.stamp, activity)
+    told = plain and engine.selection.went_well(site.place, attempt.began_at, engine.stamp, attempt.activity)
     if not told and not site.removed:
         engine.changes += engine.selection.ended_at(
             site.place,
@@ -68,7 +67,7 @@ def vacate(engine: Engine, attempt: AttemptState, cause: Cause, node: str = "") 
             attempt.created_at,
             attempt.began_at if attempt.leased else None,
             attempt.began_at - attempt.created_at if attempt.key and attempt.leased else None,
-            activity,
+            attempt.activity,
             attempt.pilot,
             node or (pilot.node if pilot is not None else ""),
         )

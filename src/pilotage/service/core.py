@@ -283,10 +283,10 @@ class Core:
         job = self.engine.jobs[attempt.ref.job]
         inputs = []
         for producer in job.producers(attempt.number):
-            work = job.work.get(producer)
+            granted, work = job.granted[producer], job.work.get(producer)
             dropped = work is not None and 0 < work.dropped <= attempt.drop_revision
-            if job.granted[producer] and not dropped:
-                inputs.append(InputSource(job.dotted(producer), job.granted[producer]))
+            if granted and not dropped:
+                inputs.append(InputSource(job.named(producer)[0], granted))
         return Assignment(
             ref=attempt.ref,
             epoch=attempt.epoch,

@@ -172,6 +172,9 @@ class Run:
     def _phases(self, now: float, skew_seconds: float) -> tuple[PhaseTimes, ...]:
         """The phases that took any time."""
         begins_at = self.started_at
+        if begins_at == self.application_at < self.outputs_at == now:  # as mostly where nothing strikes
+            told_at = max(0.0, begins_at + skew_seconds) if skew_seconds else begins_at
+            return (PhaseTimes(phase="application", started_at=told_at, seconds=now - begins_at),)
         phases: tuple[PhaseTimes, ...] = ()
         phase: Phase
         for phase, until in (("inputs", self.application_at), ("application", self.outputs_at), ("outputs", now)):

@@ -152,6 +152,16 @@ class Place:
             room = self.rooms[shape] = self.room(shape).limit
         return used < room
 
+    def left(self, shape: int) -> int:
+        """How many more of a shape may be reserved at a site that has room, if each leaves as much as it takes."""
+        used = self.used.get(shape, 0)
+        if self.canary:
+            return 1
+        room = self.rooms.get(shape)
+        if room is None:
+            room = self.rooms[shape] = self.room(shape).limit
+        return max(1, room - used)
+
     @property
     def is_well(self) -> bool:
         """Whether it neither sleeps nor is on trial, and nothing is held against it."""
