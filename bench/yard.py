@@ -37,7 +37,7 @@ from pilotage.simulator.surroundings import AgentSettings, Surroundings
 
 JOB = "J1"
 START = 1_000_000.0
-GATHERED_MAX = 5_000
+GATHERED_MAX = 2_500
 """So many events at a time are joined with the book."""
 
 

@@ -11,6 +11,8 @@ from pilotage.book.rows import StreamRow
 RANGES_MAX = 10_000
 """Of a stream with more holes than this the oldest one is given up; what comes for it after all is a conflict."""
 
+NO_RANGES = "[]"  # most streams count on, and leave none
+
 _ranges = msgspec.json.Decoder(list[tuple[int, int]])
 
 
@@ -25,9 +27,11 @@ class Heard:
         self.stream_id = row.stream_id
         self.changed = False
         self.watermark = row.watermark
-        ranges = _ranges.decode(row.ahead)
-        self.firsts = [first for first, _ in ranges]
-        self._lasts = [last for _, last in ranges]
+        self.firsts: list[int] = []
+        self._lasts: list[int] = []
+        if row.ahead != NO_RANGES:
+            ranges = _ranges.decode(row.ahead)
+            self.firsts, self._lasts = [first for first, _ in ranges], [last for _, last in ranges]
 
     def add(self, n: int) -> bool:
         """Whether `n` is new; from now on it is not."""
@@ -68,5 +72,6 @@ class Heard:
     def packed(self) -> StreamRow:
         """The row again."""
         self.row.watermark = self.watermark
-        self.row.ahead = msgspec.json.encode(list(zip(self.firsts, self._lasts, strict=True))).decode()
+        ranges = list(zip(self.firsts, self._lasts, strict=True))
+        self.row.ahead = msgspec.json.encode(ranges).decode() if ranges else NO_RANGES
         return self.row

@@ -8,11 +8,10 @@ pressed together with others: it takes a fraction of the room, and is seldom wan
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from copy import copy as _copy
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
-from msgspec.structs import replace as _replace
+from msgspec.structs import replace
 
 from pilotage.book import rows, statistics
 from pilotage.book.finals import FINAL_ORDER, SURELY_OVER, FinalPackage, is_over, read_finals
@@ -75,12 +74,12 @@ class MemoryLedger:
     def streams(self, names: Collection[tuple[str, str]]) -> Iterable[StreamRow]:
         """The streams that are known among some (source, stream)."""
         ids, table = self._stream_ids, self.tables["streams"]
-        return [_copy(table[ids[name],]) for name in names if name in ids]
+        return [replace(table[ids[name],]) for name in names if name in ids]
 
     def jobs(self, jobs: Collection[str]) -> Iterable[JobRow]:
         """The jobs that are known among some ids."""
         ids, table = self._job_ids, self.tables["jobs"]
-        return [_copy(table[ids[job],]) for job in jobs if job in ids]
+        return [replace(table[ids[job],]) for job in jobs if job in ids]
 
     def stages(self, keys: Collection[tuple[int, int]]) -> Iterable[StageRow]:
         """The stages that are known among some (job_id, stage)."""
@@ -155,9 +154,9 @@ class MemoryLedger:
         if isinstance(kept, int):
             return PackageRow(*key, read_facts(self._over.text(kept // _STATES)))
         facts = kept.facts
-        own = _replace(
+        own = replace(
             facts,
-            attempts={number: _replace(one, keys=one.keys.copy()) for number, one in facts.attempts.items()},
+            attempts={number: replace(one, keys=one.keys.copy()) for number, one in facts.attempts.items()},
             positions=facts.positions.copy(),
             tags=facts.tags.copy(),
             keys=facts.keys.copy(),
@@ -181,7 +180,7 @@ class MemoryLedger:
         for one in wanted:
             identity = (one.stream_id, one.n)
             if (parked := self.tables["parked"].get(identity)) is not None:
-                yield _copy(parked)
+                yield replace(parked)
             position = self._positions.get(identity)
             if position is None:
                 continue
@@ -192,7 +191,7 @@ class MemoryLedger:
 
     def parked(self, job: str) -> list[ParkedRow]:
         """The events that wait for a job to be registered."""
-        return [_copy(row) for row in self._parked.get(job, {}).values()]
+        return [replace(row) for row in self._parked.get(job, {}).values()]
 
     def statistics(self, keys: Collection[tuple[int, int, str, str]]) -> Iterable[StatisticRow]:
         """The slices of statistics that exist among some (width_seconds, slice, site, activity)."""
@@ -217,14 +216,7 @@ class MemoryLedger:
     def write(self, changes: Changes) -> None:
         """Put all rows in place of those with the same keys."""
         self._write_events(changes)
-        for package in (*changes.packages, *map(whole_row, changes.short_packages + changes.ended_packages)):
-            state = package.facts.state
-            stage = self._stages.setdefault(package.job_id, {}).setdefault(package.stage, {})
-            # Whoever joined a row is done with it: it need not be copied on the way in.
-            kept: Kept = package
-            if state in _STATE_NUMBERS:
-                kept = self._over.put(written_facts(package.facts)) * _STATES + _STATE_NUMBERS[state]
-            stage[package.line << _NUMBER_BITS | package.number] = kept
+        self._write_packages((*changes.packages, *map(whole_row, changes.short_packages + changes.ended_packages)))
         for stream in changes.streams:
             self._stream_ids[stream.source, stream.stream] = stream.stream_id
         for job in changes.jobs:
@@ -240,9 +232,20 @@ class MemoryLedger:
         for parked in changes.parked:
             identity = (parked.stream_id, parked.n)
             assert identity not in self.tables["parked"], "an event is parked once"
-            self.tables["parked"][identity] = self._parked.setdefault(parked.job, {})[identity] = _copy(parked)
+            self.tables["parked"][identity] = self._parked.setdefault(parked.job, {})[identity] = replace(parked)
         if changes.statistics:
             self._forget_statistics(changes.statistics, now=changes.received)
+
+    def _write_packages(self, changed: Sequence[PackageRow]) -> None:
+        put, buffer, numbers = self._over.put, bytearray(), _STATE_NUMBERS
+        for package in changed:
+            facts = package.facts
+            stage = self._stages.setdefault(package.job_id, {}).setdefault(package.stage, {})
+            # Whoever joined a row is done with it: it need not be copied on the way in.
+            kept: Kept = package
+            if (state := numbers.get(facts.state)) is not None:
+                kept = put(written_facts(facts, buffer)) * _STATES + state
+            stage[package.line << _NUMBER_BITS | package.number] = kept
 
     def _write_events(self, changes: Changes) -> None:
         table = self.tables["events"]
@@ -264,7 +267,7 @@ class MemoryLedger:
         """Rows with these values, in the order of the table's key; behind a whole key, where one is given."""
         table = self._table(row)
         found = [table[key] for key in sorted(table) if key > after and _has(table[key], having)]
-        return [_copy(one) for one in found[:limit]]
+        return [replace(one) for one in found[:limit]]
 
     def rows_by_keys(
         self, row: type[AnyRow], *, by: tuple[str, ...], keys: Collection[tuple[Any, ...]]
@@ -273,11 +276,11 @@ class MemoryLedger:
         if by == TABLE_BY_ROW[row].key:
             return self._some(row, keys)
         read = _key_reader(by)
-        return [_copy(one) for one in self._table(row).values() if read(one) in keys]
+        return [replace(one) for one in self._table(row).values() if read(one) in keys]
 
     def put_rows(self, changed: Sequence[rows.Row]) -> None:
         """Put rows of one table in place of those with the same keys."""
-        self._keep([_copy(one) for one in changed])
+        self._keep([replace(one) for one in changed])
 
     def _keep(self, changed: Sequence[rows.Row]) -> None:
         """As `put_rows`, for rows that nobody will change any more."""
@@ -313,7 +316,7 @@ class MemoryLedger:
         table = self.tables[TABLE_BY_ROW[kind].name]
         if kind is EventRow:
             return [cast("AnyRow", _event(table[key])) for key in keys if key in table]
-        return [_copy(table[key]) for key in keys if key in table]
+        return [replace(table[key]) for key in keys if key in table]
 
     def _next(self, counter: str) -> int:
         self._last[counter] += 1
