@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +53,37 @@ def test_whatever_was_left_is_gone_for_the_next_and_for_the_one_after_it(scratch
         leave(Path(scratch.path))
         scratch.empty()
         assert list(Path(scratch.path).iterdir()) == []
+
+
+@pytest.mark.parametrize("flags, told", [(0x80000, [0xA0000]), (0xA0000, [])])
+def test_the_folders_of_slots_are_asked_to_lie_apart_and_nothing_else_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: int, told: list[int]
+) -> None:
+    heard = []
+
+    def ioctl(_: int, request: int, data: bytes) -> bytes:
+        assert len(data) == 8
+        if request == 0x80086601:
+            return struct.pack("I4x", flags)
+        assert request == 0x40086602
+        heard.append(struct.unpack("I4x", data)[0])
+        return data
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    Scratch(str(tmp_path / "scratch"), 1).prepare()
+    assert heard == told
+
+
+def test_a_file_system_that_knows_nothing_of_such_folders_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOTTY, "no such thing here")
+
+    monkeypatch.setattr(fcntl, "ioctl", refuse)
+    scratch = Scratch(str(tmp_path / "scratch"), 1)
+    scratch.prepare()
+    assert Path(scratch.path).is_dir()
 
 
 def test_a_folder_that_nobody_touched_is_not_looked_into(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
