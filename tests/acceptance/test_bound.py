@@ -227,3 +227,30 @@ def test_the_agent_of_a_site_submits_a_batch_job_for_each_package(cluster: Slurm
         assert lines(tmp_path / "begun") == ["1", "2", "3", "4"]
         assert len({each["data"]["native_id"] for each in run.events("AttemptQueued")}) == 4
         wait_until(lambda: not run.queued(), "no batch job is left")
+
+
+NAMED = """\
+pilotage: 1
+job: named
+stages:
+  - each: {{number: [1, 2, 3, 4, 5, 6]}}
+    node_restriction: ["{node}", elsewhere]
+    outputs: ["on-{{number}}.txt"]
+    shell: uname -n > on-{{number}}.txt
+  - each: {{number: [1, 2]}}
+    outputs: ["any-{{number}}.txt"]
+    shell: uname -n > any-{{number}}.txt
+"""
+
+
+@pytest.mark.parametrize("mode", ["bound", "pilots"])
+def test_packages_run_on_the_node_that_they_name(cluster: SlurmCluster, tmp_path: Path, mode: str) -> None:
+    # Slurm fills the first node first: what names the last one gets there because it says so.
+    node = cluster.nodes[-1]
+    entry = {"mode": mode, "slots": 1, "node_names": f"['{node[:-1]}*']", "job_throttle": 4, "idle_seconds": 1}
+    with cluster_run(tmp_path, cluster, entry) as run:
+        run.place.document(NAMED.format(node=node))
+        run.place.run("run")
+        told = {(run.place.folder / f"on-{number}.txt").read_text().strip() for number in range(1, 7)}
+        assert told == {node}
+        wait_until(lambda: not run.queued(), "no batch job is left")

@@ -28,6 +28,8 @@ def test_a_good_name_of_a_job_is_fine(name: str) -> None:
         ("{packages: [{subjob: a.dag, run: x}]}", "two-commands"),
         ("{run: x, startup_parameters: [a]}", "no-startup-script"),
         ("{run: x, scripts: {skip_exit_code: 1}}", "no-pre-script"),
+        ("{run: x, node_restriction: [n1, 'n 2']}", "bad-name"),
+        ("{run: x, node_restriction: ['$(n1)']}", "bad-name"),
         ("{run: x, outputs: [{name: a, expression: b}]}", "bad-output"),
         ("{run: x, outputs: [{size: 3}]}", "bad-output"),
         ("{run: x, outputs: [{name: a, folder: b}]}", "bad-output"),
