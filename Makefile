@@ -97,7 +97,7 @@ docs: $(DEVELOPMENT)  ## write the generated parts of the reference pages
 .PHONY: clean
 clean:  ## remove the environment and everything made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests bench docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The interpreter is asked for its version because a name on the PATH may be a shim for one that is not installed.
 # Debian parts ensurepip from Python (python3-venv): root gets it installed, anyone else is told.

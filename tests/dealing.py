@@ -16,7 +16,7 @@ COMPUTING = ("tests/docs/", "tests/property/", "tests/simulation/")
 def dealt(nodes: Sequence[str], *, workers: int) -> list[int]:
     """The places of tests, named by their node ids, in the order in which they are handed out; a file stays together."""
     files: dict[str, list[int]] = {}
-    quick = []
+    quick: list[int] = []
     for place, node in enumerate(nodes):
         file = node.partition("::")[0]
         if file.startswith((*WAITING, *COMPUTING)):
@@ -24,7 +24,7 @@ def dealt(nodes: Sequence[str], *, workers: int) -> list[int]:
         else:
             quick.append(place)
     waiting, computing = ([file for file in files if file.startswith(kind)] for kind in (WAITING, COMPUTING))
-    order = []
+    order: list[int] = []
     for worker in range(workers):
         cards = _mixed(waiting[worker::workers], computing[worker::workers])
         stretch = [place for file in cards for place in files[file]]

@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,14 +15,13 @@ import pytest
 
 from pilotage.app.local_agents import end_agents
 from pilotage.service.announcement import find_service
+from tests import waiting
 
 PROGRAM = Path(sys.executable).with_name("pilotage")
 SECONDS_MAX = 90
-LOOK_SECONDS = 0.02
 
 _AS_ROOT_THERE = [] if os.geteuid() == 0 else ["--map-root-user"]
 _INTO = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
-_PAUSE = threading.Event()  # never set
 _IN_FOLDER = 'cd "$1" && umask "$2" && shift 2 && exec "$@"'
 
 
@@ -177,10 +174,7 @@ def place_in(
 
 def wait_until(holds: Callable[[], object], what: str, *, seconds: float = SECONDS_MAX) -> None:
     """Wait for something to become true; the test fails with `what` where it does not."""
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until, f"waited {seconds:g} s for: {what}"
-        _PAUSE.wait(LOOK_SECONDS)
+    waiting.wait_until(holds, lambda: f"waited {seconds:g} s for: {what}", seconds=seconds)
 
 
 def processes_with(word: str) -> list[int]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pilotage.agent.batch import Answer, Call, Unknown
 from pilotage.app.site_adding import PYTHONS, CannotLook, Chosen, entry_from, look_around
+from pilotage.app.sites_shown import written_sites
+from pilotage.service.http.sites import SiteView
 from tests.command_line import in_an_empty_folder, refused, run
 
 SINFO = "up|infinite|64|256000|10|main*\nup|5:00|8|16000|2|short\n"
@@ -123,6 +127,30 @@ def test_sites_are_listed_from_their_file_where_no_service_runs(tmp_path: Path) 
     assert "no server is known" in refused("site", "show", "lille")
     (tmp_path / "sites.yaml").write_text("pilotage: 1\nsites:\n  - {name: lyon, kidn: slurm}\n")
     assert "did you mean 'kind'" in refused("site", "list")
+
+
+def test_pilots_are_shown_as_queued_and_live_and_told_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "sites.yaml").write_text("pilotage: 1\nsites:\n  - {name: lyon, kind: slurm}\n")
+    told = written_sites(None)
+    told["sites"][0] |= {"status": "candidate", "pilots_queued": 2, "pilots_live": 3, "slots": 12, "used": 7}
+    monkeypatch.setattr("pilotage.cli.site._all_sites", lambda *_: told)
+    head, line = run("site", "list").stdout.splitlines()
+    shown = dict(zip(head.split(), line.split(), strict=True))
+    assert (shown["PILOTS"], shown["SLOTS"], shown["USED"]) == ("2/3", "12", "7")
+    (site,) = json.loads(run("site", "list", "--json").stdout)["sites"]
+    assert (site["pilots_queued"], site["pilots_live"]) == (2, 3)
+
+
+def test_every_field_of_a_listed_site_is_told_by_the_service_and_from_the_file_and_documented(
+    root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "sites.yaml").write_text("pilotage: 1\nsites:\n  - {name: lyon, kind: slurm}\n")
+    told = json.loads(run("site", "list", "--json").stdout)
+    fields = [field.name for field in msgspec.structs.fields(SiteView)]
+    assert sorted(told["sites"][0]) == sorted(fields)
+    _, page = (root / "docs/reference/cli.md").read_text("utf-8").split("With `--json` it\nprints `file`", 1)
+    rows = [line.split("|")[1] for line in page.split("\n\n")[1].splitlines()[2:]]
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(fields)
 
 
 def test_a_site_is_removed_and_one_that_is_not_there_is_refused(tmp_path: Path) -> None:

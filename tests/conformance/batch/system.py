@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pilotage.agent.batch import Answer, Call, Dialect, Seen, Wanted, output_of
+from tests import waiting
 
 CALL_SECONDS_MAX = 60
 WAIT_SECONDS = 60.0
-_LOOK_SECONDS = 0.1
-_PAUSE = threading.Event()  # never set
 
 
 class System(ABC):
@@ -109,10 +106,7 @@ class System(ABC):
 
 def wait_until(what: Callable[[], object], why: Callable[[], str]) -> None:
     """Wait until something is so that tells nobody."""
-    until = time.monotonic() + WAIT_SECONDS
-    while not what():
-        assert time.monotonic() < until, why()
-        _PAUSE.wait(_LOOK_SECONDS)
+    waiting.wait_until(what, why, seconds=WAIT_SECONDS)
 
 
 def run_here(call: Call, *, within: list[str], environment: dict[str, str]) -> Answer:
