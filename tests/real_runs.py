@@ -175,12 +175,14 @@ def place_in(
         place.close()
 
 
-def wait_until(holds: Callable[[], object], what: str, *, seconds: float = SECONDS_MAX) -> None:
+def wait_until(
+    holds: Callable[[], object], what: str, *, seconds: float = SECONDS_MAX, every_seconds: float = LOOK_SECONDS
+) -> None:
     """Wait for something to become true; the test fails with `what` where it does not."""
     until = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until, f"waited {seconds:g} s for: {what}"
-        _PAUSE.wait(LOOK_SECONDS)
+        _PAUSE.wait(every_seconds)
 
 
 def processes_with(word: str) -> list[int]:

@@ -9,13 +9,14 @@ from pilotage.engine.behaviour import is_probe, not_reached, probed, submitted
 from pilotage.engine.dispatch import release_site
 from pilotage.engine.exchanges import find_attempt
 from pilotage.engine.histories import PILOT_KILLED
+from pilotage.engine.noticing import notice
 from pilotage.engine.on_pilots import LOSSES, lose
 from pilotage.engine.parts import AttemptState
 from pilotage.engine.places import SiteState
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
 from pilotage.model.exchange import AttemptRef
-from pilotage.model.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
+from pilotage.model.reports import AnyReport, Gone, SiteNoticed, SiteSeen, SubmissionFailed, Submitted
 from pilotage.model.texts import NAME_MAX, REASON_MAX, clipped, named
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def on_report(engine: Engine, report: AnyReport) -> None:
             _never_came(engine, site, report.key, reason=_reason(report.reason), message=message, what=REFUSED)
         case Gone():
             _gone(engine, site, report)
+        case SiteNoticed():
+            notice(site, report)
 
 
 def _seen(engine: Engine, site: SiteState, report: SiteSeen) -> None:

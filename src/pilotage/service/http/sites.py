@@ -14,6 +14,7 @@ from pilotage.book.rows import PilotRow, SiteRow
 from pilotage.engine.engine import Engine
 from pilotage.model.definition import plain
 from pilotage.model.operations import Accepted
+from pilotage.model.reports import Noticed
 from pilotage.service.access import SITES, require_scope
 from pilotage.service.http.asking import Ask, Book
 from pilotage.service.http.error_responses import faults
@@ -38,7 +39,10 @@ SitePath = Annotated[str, PathParameter(description="The name of the site.")]
 
 
 class SiteView(View, frozen=True, kw_only=True):
-    """A place that runs attempts, and how it stands: `says` is what keeps things waiting there, in its own words."""
+    """A place that runs attempts, and how it stands: `says` is what keeps things waiting there, in its own words.
+
+    `unheard` tells of what does not begin there, or runs and does not speak.
+    """
 
     site: str
     kind: str
@@ -55,6 +59,7 @@ class SiteView(View, frozen=True, kw_only=True):
     used: int
     dead_starts: int
     closed: str
+    unheard: str
     last_words: str
     updated_at: float
 
@@ -68,12 +73,13 @@ class SitesView(View, frozen=True, kw_only=True):
 
 
 class SiteDetail(View, frozen=True, kw_only=True):
-    """A site, what is written of it, why it is or is not chosen, and its latest pilots."""
+    """A site, what is written of it, why it is or is not chosen, its latest pilots, and which of them are not heard."""
 
     site: SiteView
     entry: dict[str, Any] | None
     reasons: list[SiteReason]
     pilots: list[PilotView]
+    noticed: list[Noticed]
 
 
 class _Known(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +119,7 @@ async def one_site(request: Ask, services: Book, site: SitePath) -> SiteDetail:
         entry=plain(entry) if entry is not None else None,
         reasons=list(known.stand.reasons) if known.stand is not None else [],
         pilots=[pilot_view(row) for row in shown],
+        noticed=list(known.stand.noticed) if known.stand is not None else [],
     )
 
 
@@ -244,6 +251,7 @@ def _view(known: _Known) -> SiteView:
     status = stand.status if stand is not None else GONE if known.runs else row.status or GONE
     stand = stand if stand is not None else SiteStand(status=status)
     words = last_words(known.pilots) if stand.dead_starts else ""
+    words = next(("\n".join(each.words.splitlines()[-WORDS_LINES:]) for each in stand.noticed if each.words), words)
     return SiteView(
         site=known.name,
         kind=kind,
@@ -260,6 +268,7 @@ def _view(known: _Known) -> SiteView:
         used=stand.used,
         dead_starts=stand.dead_starts,
         closed=stand.closed,
+        unheard=stand.unheard,
         last_words=words,
         updated_at=row.updated_at,
     )

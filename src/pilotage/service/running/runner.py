@@ -52,7 +52,7 @@ from pilotage.service.running.starting import snapshot_of, start_from
 from pilotage.service.running.stopping import stop_asking
 from pilotage.service.running.strays import unknown_at
 from pilotage.service.running.submission import Prepared, Submission, SubmissionAnswer, prepare, submit_message
-from pilotage.service.running.workers import SiteWorkers, Way, expected_at, has_something
+from pilotage.service.running.workers import SiteWorkers, Way, expected_at, has_something, unheard_at
 from pilotage.service.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -90,8 +90,7 @@ class Runner:
         self._clock = clock
         self._codec = codec
         self._sites = sites
-        self._store = store
-        self._index = index
+        self._store, self._index = store, index
         self._settings = settings
         self._package_token = package_token
         self._manifests = Manifests(journal)
@@ -105,6 +104,7 @@ class Runner:
             report=driver.receive,
             expected=lambda site: driver.ask(partial(expected_at, site)).result(),
             unknown=lambda site, keys: driver.ask(partial(unknown_at, site, keys)).result(),
+            unheard=lambda site: driver.ask(partial(unheard_at, site)).result(),
         )
         self._expander = Expander(self, journal, ask=self._driver.ask, tell=self._driver.receive)
         self._submitter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submitter")
