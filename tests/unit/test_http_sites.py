@@ -121,7 +121,7 @@ def test_a_site_that_answers_says_why_things_wait_there(desk: Desk) -> None:
     assert found["message"] == found["says"] == "sbatch: QOSMaxSubmitJobPerUserLimit"
 
 
-@pytest.mark.parametrize("deed", ["hibernate", "wake", "probe"])
+@pytest.mark.parametrize("deed", ["hibernate", "wake", "probe", "try"])
 def test_an_operator_changes_a_site_and_nobody_else(desk: Desk, deed: SiteDeed) -> None:
     path = f"/v1/sites/local/{deed}"
     assert code_of(desk.post(path, b"", token="of-bob")) == (403, "forbidden")

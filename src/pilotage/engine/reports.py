@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pilotage.engine.behaviour import is_probe, not_reached, probed, submitted
+from pilotage.engine.behaviour import is_probe, is_to_show, not_reached, probed, submitted
 from pilotage.engine.dispatch import release_site
 from pilotage.engine.exchanges import find_attempt
 from pilotage.engine.histories import PILOT_KILLED
@@ -121,7 +121,7 @@ def _never_came(engine: Engine, site: SiteState, key: str, *, reason: str, messa
         if is_probe(key, site=site.name):
             waited = engine.stamp - request.requested_at
             probed(engine, site, passed=False, seconds=waited, message=message or f"no pilot came: {reason}")
-        else:
+        elif not is_to_show(key, site=site.name):
             leave_alone(engine, site, message or reason, what=what)
         return
     attempt = _bound_at(engine, site, key)

@@ -162,6 +162,22 @@ async def probe(request: Ask, services: Book, site: SitePath, key: OnceKey = Non
     return await _operated(request, services, site, "probe", key)
 
 
+@post(
+    "/v1/sites/{site:str}/try",
+    status_code=200,
+    operation_id="try_site",
+    summary="Watch whether a pilot comes up",
+    tags=["sites"],
+    responses=faults(400, 401, 403, 404, 409, 503),
+)
+async def try_site(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
+    """Start one pilot there that ends at once, beside those that live, and by which the site is not judged.
+
+    Its name is that of the site, `-trial-`, and the number of the operation.
+    """
+    return await _operated(request, services, site, "try", key)
+
+
 async def _operated(request: Ask, services: Services, site: str, deed: SiteDeed, key: str | None) -> Accepted:
     running = running_of(services)
     require_scope(request.user, SITES)
@@ -278,4 +294,4 @@ def _unknown(site: str) -> UnknownSite:
     return UnknownSite("no such site", subject=f"site {site[:64]}", next_step="see them all: pilotage site list")
 
 
-SITE_ROUTES = (sites, one_site, hibernate, wake, probe)
+SITE_ROUTES = (sites, one_site, hibernate, wake, probe, try_site)
