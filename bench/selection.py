@@ -30,7 +30,12 @@ from pilotage.simulator.variants import with_policy
 SEEDS = 30
 POLICIES = ("weighted-random", "best", "thompson", "uniform")
 WORLDS = ("equal", "one slow", "black hole", "drifting", "outage")
-SETUPS: tuple[tuple[str, SiteMode], ...] = (("bag", "pilots"), ("lines", "pilots"), ("bag", "bound"), ("lines", "bound"))
+SETUPS: tuple[tuple[str, SiteMode], ...] = (
+    ("bag", "pilots"),
+    ("lines", "pilots"),
+    ("bag", "bound"),
+    ("lines", "bound"),
+)
 """Each job, in each mode."""
 SITES = ("one", "two", "three", "four", "five")
 SLOTS, PILOTS = 2, 5  # ten packages at once at each site

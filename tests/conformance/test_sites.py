@@ -15,6 +15,7 @@ from pilotage.adapters.sites.zipapp import build
 from pilotage.agent.batch import element_key
 from pilotage.model.demand import Demand
 from pilotage.model.exchange import AttemptRef
+from pilotage.model.reports import Noticed
 from pilotage.ports import SeenAtSite, SiteAccess
 from tests.agent_service import agent_service
 from tests.batch_sites import batch_site, gridengine_here, slurm_here, slurm_over_ssh
@@ -56,6 +57,9 @@ class FakeSite:
             if each.ended:
                 del self._started[key]
         return seen
+
+    def notice(self, unheard: Collection[str]) -> list[Noticed]:
+        return []  # everything speaks at once
 
     def close(self) -> None:
         """Nothing is held."""
@@ -125,6 +129,13 @@ def test_a_key_is_started_once_however_often_it_is_submitted(open_site: Open) ->
     first = site.submit_pilots("here-1")
     assert [*first] == [*site.submit_pilots("here-1")] == [*open_site().submit_pilots("here-1")]
     assert list(site.listing()) == ["here-1"]
+
+
+def test_nothing_is_noticed_of_what_has_just_begun_nor_of_what_is_not_there(open_site: Open) -> None:
+    site = open_site()
+    site.submit_pilots("here-1")
+    site.listing()
+    assert [*site.notice(["here-1", "here-2"])] == []
 
 
 def test_two_keys_are_two_things(open_site: Open) -> None:

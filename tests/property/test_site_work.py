@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from pilotage.agent.batch import Busy, Refused, Unknown, element_key
 from pilotage.agent.batch.desk import Listed
+from pilotage.agent.silence import Notice
 from pilotage.agent.site_desk import Reports, SiteWork
 from pilotage.agent.site_memory import FORGET_SECONDS, GONE, SiteMemory
 
@@ -81,6 +82,9 @@ class DeskOf:
         found.update({key: Listed(native, ended=True, reason="ended") for key, native in self.cluster.ended.items()})
         found.update({key: Listed("", ended=True, reason="vanished") for key in expected if key not in found})
         return found
+
+    def notice(self, unheard: Collection[str]) -> list[Notice]:
+        return []
 
 
 FATES = st.sampled_from(

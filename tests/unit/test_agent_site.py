@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from pilotage.model.effects import CancelSubmitted, SubmitPilot
-from pilotage.model.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
+from pilotage.model.reports import AnyReport, Gone, Noticed, SiteNoticed, SiteSeen, SubmissionFailed, Submitted
 from pilotage.model.site_entry import SiteEntry
 from pilotage.model.site_exchange import SiteHears, SiteSays
 from pilotage.service.running.agent_site import EFFECTS_MAX, AgentSettings, AgentSite
@@ -52,6 +52,7 @@ class Watched:
             report=self.reports.append,
             expected=lambda: self.expected,
             unknown=lambda keys: self.unknown & set(keys),
+            unheard=lambda: self.expected[:1],
         )
         self.sequence = 0
         self.hears: SiteHears | None = None
@@ -87,7 +88,7 @@ def test_an_agent_waits_until_something_is_wanted(watched: Watched) -> None:
     watched.site.want(submit("lyon-1"))
     hears = watched.hear(answer)
     assert hears.effects == (submit("lyon-1"),)
-    assert hears.expected == ("lyon-0",)
+    assert (hears.expected, hears.unheard) == (("lyon-0",), ("lyon-0",))
     assert (hears.sequence, hears.agent, hears.prefix, hears.interval_seconds) == (1, "a", "p", 30.0)
     assert hears.entry is not None
     assert hears.entry.kind == "slurm"
@@ -292,3 +293,11 @@ def test_any_number_of_threads_may_want_things(watched: Watched) -> None:
     for each in threads:
         each.join()
     assert len(watched.hear(watched.say()).effects) == 125
+
+
+def test_what_the_agent_notices_is_passed_on(watched: Watched) -> None:
+    noticed = SiteNoticed(
+        site=LYON, things=(Noticed(key="lyon-1", state="held", words="QOSMaxWallDurationPerJobLimit"),)
+    )
+    watched.hear(watched.say(noticed))
+    assert watched.reports == [noticed]

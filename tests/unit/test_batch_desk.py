@@ -11,6 +11,7 @@ import pytest
 from pilotage.agent.batch import Answer, Busy, Call, Dialect, Limits, Refused, Seen, Unknown, Wanted, element_key
 from pilotage.agent.batch.berth import Berth
 from pilotage.agent.batch.desk import Desk, Listed
+from pilotage.agent.silence import AGAIN_SECONDS, READ_MAX, SILENT_SECONDS, Notice
 
 FOLDER = "/far/site"
 
@@ -60,6 +61,8 @@ class PlainDialect(Dialect):
 def _seen(native_id: str, state: str) -> Seen:
     if state.startswith("ended:"):
         return Seen(native_id, "ended", state.partition(":")[2], exit_status=73 if "failed" in state else 0)  # type: ignore[arg-type]
+    if state.startswith("held:"):
+        return Seen(native_id, "queued", "held", detail=state.partition(":")[2])
     return Seen(native_id, state)  # type: ignore[arg-type]
 
 
@@ -308,3 +311,50 @@ def test_a_limit_that_was_told_while_it_went_on_trying_makes_us_look_before_the_
     scene.system.answers = True
     assert len(desk.submit_pilots("lyon-1", 8)) == 8
     assert scene.system.count("submit") == 1
+
+
+def test_what_runs_and_does_not_speak_is_told_after_a_while_with_what_it_printed_which_is_not_read_at_each_look(
+    scene: Scene,
+) -> None:
+    scene.desk.submit_pilots("lyon-1", 2)
+    scene.system.files[f"{FOLDER}/output/lyon-1.out"] = "no answer from the service\n"
+    scene.desk.listing()
+    assert scene.desk.notice(["lyon-1", "nobody"]) == []
+    scene.later(SILENT_SECONDS - 1.0)
+    assert scene.desk.notice(["lyon-1"]) == []
+    assert scene.system.count("sh") == 0
+    scene.later(1.0)
+    told = [Notice("lyon-1", "running", "no answer from the service")]
+    assert [scene.desk.notice(["lyon-1"]) for _ in range(3)] == [told] * 3
+    assert scene.system.count("sh") == 1
+    scene.system.files[f"{FOLDER}/output/lyon-1.out"] = "HTTP 401\n"
+    scene.later(AGAIN_SECONDS)
+    scene.system.up = False  # what was read stays, where it cannot be read again
+    assert scene.desk.notice(["lyon-1"]) == told
+    scene.system.up = True
+    scene.later(AGAIN_SECONDS)
+    assert scene.desk.notice(["lyon-1"]) == [Notice("lyon-1", "running", "HTTP 401")]
+    assert scene.desk.notice([]) == []  # it has spoken
+    assert scene.system.files  # nothing is removed while it runs
+
+
+def test_what_is_held_is_told_at_once_in_the_words_of_the_system_and_what_is_queued_is_not(scene: Scene) -> None:
+    scene.desk.submit_pilots("lyon-1", 3)
+    for number, state in ((1, "held:PartitionTimeLimit"), (2, "queued")):
+        scene.system.jobs[f"lyon-{number}"][1] = state
+    scene.desk.listing()
+    assert scene.desk.notice(["lyon-1", "lyon-2"]) == [Notice("lyon-1", "held", "PartitionTimeLimit")]
+    assert scene.desk.notice(["lyon-2", "lyon-3"]) == []
+
+
+def test_of_many_that_do_not_speak_some_are_read_and_all_are_told(scene: Scene) -> None:
+    keys = [f"lyon-{number}" for number in range(1, 21)]
+    scene.desk.submit_pilots("lyon-1", 20)
+    scene.system.files.update((f"{FOLDER}/output/{key}.out", "refused") for key in keys)
+    scene.desk.listing()
+    scene.desk.notice(keys)
+    scene.later(SILENT_SECONDS)
+    told = scene.desk.notice(keys)
+    assert [each.key for each in told] == keys
+    assert sum(bool(each.words) for each in told) == READ_MAX
+    assert scene.system.count("sh") == 1

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from pilotage.model import payloads
-from pilotage.model.effects import SubmitPilot
-from pilotage.model.operations import AnySiteOperation, HibernateSite, ProbeSite
+from pilotage.model.effects import CancelSubmitted, SubmitPilot
+from pilotage.model.operations import Accepted, AnySiteOperation, HibernateSite, ProbeSite, Refused, TrySite
 from pilotage.model.reports import Gone
 from pilotage.service.messages import AskedOfSite, SitesChanged
 from pilotage.service.running.probing import probes_under_way, sites_to_probe
@@ -19,6 +19,14 @@ from tests.small_plans import IN_ORDER, bag, site
 def ask(small: Small, operation: AnySiteOperation) -> None:
     small.step(AskedOfSite(token=1, operation=operation))
     small.answers.clear()
+
+
+def number_of(small: Small, operation: AnySiteOperation) -> int:
+    """Have it done; its number."""
+    [answer] = small.step(AskedOfSite(token=1, operation=operation)).answers
+    small.answers.remove(answer)
+    assert isinstance(answer.outcome, Accepted)
+    return answer.outcome.operation
 
 
 def settle(small: Small, *agents: Agent) -> None:
@@ -74,6 +82,48 @@ def test_a_probe_that_is_under_way_at_a_restart_fails_in_its_time() -> None:
         [told] = [one.data for one in small.book if isinstance(one.data, payloads.SiteProbed)]
         assert not told.passed
         settle(small)
+
+
+@pytest.mark.parametrize("name", ["a", "a-trial"])
+def test_a_pilot_that_is_tried_beside_others_comes_is_given_nothing_and_says_nothing_of_its_site(name: str) -> None:
+    with Small(site(name, cores=1)) as small:
+        small.submit(bag(2))
+        pilot = small.pilot(name)
+        tried = number_of(small, TrySite(site=name))
+        [wanted] = small.take(SubmitPilot)
+        assert wanted.key == f"{name}-trial-{tried}"
+        trial = small.agent("trial.1", site=name, request=wanted.key)
+        trial.exchange()
+        assert (trial.packages, trial.left) == ([], True)
+        assert not any(isinstance(one.data, payloads.SiteProbed) for one in small.book)
+        pilot.succeed("1.1.1")
+        assert pilot.packages == ["1.2.1"]
+        settle(small, pilot, trial)
+
+
+def test_a_pilot_that_is_tried_and_dies_or_does_not_come_does_its_site_no_harm() -> None:
+    with Small(site("a"), probe_seconds=100.0) as small:
+        number_of(small, TrySite(site="a"))
+        [wanted] = small.take(SubmitPilot)
+        small.step(Gone(site="a", key=wanted.key, reason="failed", stderr="no python"))
+        number_of(small, TrySite(site="a"))
+        [late] = small.take(SubmitPilot)
+        small.wait(60)  # nothing waits for it, and it is not withdrawn
+        assert small.take(CancelSubmitted) == []
+        small.wait(41)
+        assert [each.key for each in small.take(CancelSubmitted)] == [late.key]
+        state = small.engine.sites["a"]
+        assert (state.dead_starts, state.asleep, state.expected) == (0, False, 0)
+        assert not any(isinstance(one.data, payloads.SiteProbed) for one in small.book)
+        settle(small)
+
+
+def test_a_site_without_pilots_is_not_tried_by_one() -> None:
+    with Small(site("a", mode="bound")) as small:
+        [answer] = small.step(AskedOfSite(token=1, operation=TrySite(site="a"))).answers
+        small.answers.remove(answer)
+        assert isinstance(answer.outcome, Refused)
+        assert answer.outcome.code == "no-pilots"
 
 
 def test_sites_that_somebody_put_to_sleep_are_not_probed_by_themselves() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from pilotage.engine.places import PilotRequest
+from pilotage.model.reports import Noticed
 from pilotage.model.site_entry import SiteEntry
 from pilotage.service.running.site_keeping import KeptSites
 from pilotage.service.running.site_messages import SiteDeed
@@ -87,6 +89,18 @@ def test_one_site_is_told_with_its_entry_its_reasons_and_its_pilots(desk: Desk) 
     assert code_of(desk.get("/v1/sites/nowhere")) == (404, "unknown_site")
 
 
+def test_a_pilot_that_is_not_heard_is_told_with_its_words(desk: Desk) -> None:
+    desk.log(event(1, "PilotRequested", {"site": "local"}, pilot="local-1"))
+    state = desk.jobs.engine.sites["local"]
+    state.requests["local-1"] = PilotRequest("local-1", state)
+    state.noticed = {"local-1": Noticed(key="local-1", state="running", words="no answer from the service: refused")}
+    found = one(desk)
+    assert "cannot be heard" in found["unheard"]
+    assert found["last_words"] == "no answer from the service: refused"
+    told = desk.get("/v1/sites/local")[1]
+    assert [(each["key"], each["state"]) for each in told["noticed"]] == [("local-1", "running")]
+
+
 def test_a_silent_site_says_why(desk: Desk) -> None:
     desk.jobs.engine.sites["local"].answers = False
     desk.jobs.site_words["local"] = "ssh: connection refused"
@@ -107,7 +121,7 @@ def test_a_site_that_answers_says_why_things_wait_there(desk: Desk) -> None:
     assert found["message"] == found["says"] == "sbatch: QOSMaxSubmitJobPerUserLimit"
 
 
-@pytest.mark.parametrize("deed", ["hibernate", "wake", "probe"])
+@pytest.mark.parametrize("deed", ["hibernate", "wake", "probe", "try"])
 def test_an_operator_changes_a_site_and_nobody_else(desk: Desk, deed: SiteDeed) -> None:
     path = f"/v1/sites/local/{deed}"
     assert code_of(desk.post(path, b"", token="of-bob")) == (403, "forbidden")

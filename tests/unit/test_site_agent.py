@@ -10,6 +10,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from pilotage.agent import silence
 from pilotage.agent.batch import Answer, Call
 from pilotage.agent.credentials import Credentials
 from pilotage.agent.link import connect
@@ -135,10 +138,10 @@ def slurm(*keys: str, asked: list[str]) -> Callable[[Call], Answer]:
     return run
 
 
-def shown(call: Call, key: str) -> str:
-    """A job that waits, in the columns that squeue is asked for."""
+def shown(call: Call, key: str, *, state: str = "PENDING", why: str = "None") -> str:
+    """A job, in the columns that squeue is asked for."""
     columns = [column.split(":") for column in call.argv[-1].partition("=")[2].split(",")]
-    told = {"JobID": "41", "ArrayJobID": "41", "State": "PENDING", "Name": f"p.{key}"}
+    told = {"JobID": "41", "ArrayJobID": "41", "State": state, "Reason": why, "Name": f"p.{key}"}
     return "".join(told.get(column, "").ljust(int(width)) for column, width in columns)
 
 
@@ -156,3 +159,29 @@ def test_the_batch_system_is_not_asked_at_each_exchange_while_it_is_not_known_wh
     work(tmp_path, service, slurm(asked=asked), scheduler="slurm")
     assert asked.count("sbatch") == 1
     assert asked.count("squeue") < 20
+
+
+def test_what_is_held_and_what_runs_without_a_word_is_told_once_to_each_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "SILENT_SECONDS", 0.0)
+
+    def run(call: Call) -> Answer:
+        if call.argv == ("sh",):
+            mark = call.stdin.partition("echo ")[2].split()[0]
+            return Answer(0, f"no answer from the service\n{mark}\n")
+        rows = [shown(call, "lyon-1", state="RUNNING"), shown(call, "lyon-2", why="PartitionTimeLimit")]
+        return Answer(0, "\n".join(rows))
+
+    keys = ["lyon-1", "lyon-2"]
+    first = {"expected": keys, "unheard": keys, **wants(kind="slurm"), "interval_seconds": 0.0}
+    second = {**first, "service": "second"}
+    spoken = {**second, "unheard": []}
+    service = Service(first, first, first, second, second, spoken, spoken, spoken)
+    work(tmp_path, service, run, scheduler="slurm")
+    told = [
+        {"key": "lyon-2", "state": "held", "words": "PartitionTimeLimit"},
+        {"key": "lyon-1", "state": "running", "words": "no answer from the service"},
+    ]
+    noticed = [[each["things"] for each in reports] for reports in service.reports("noticed")]
+    assert noticed == [[], [told], [], [], [told], [], [[]], []]

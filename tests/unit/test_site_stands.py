@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from pilotage.model.effects import SubmitAttempt, SubmitPilot
 from pilotage.model.operations import HibernateSite, WakeSite
+from pilotage.model.reports import Noticed, SiteNoticed, Submitted
 from pilotage.service.messages import AskedOfSite
 from pilotage.service.running.site_stands import SiteReason, SiteStand, stand_of_site
-from tests.small_engine import Small
-from tests.small_plans import bag, site
+from pilotage.service.running.standstill import stand_of
+from pilotage.service.running.workers import unheard_at
+from tests.small_engine import JOB, Small
+from tests.small_plans import bag, kind, site
 
 
 def stand(small: Small) -> SiteStand:
@@ -52,3 +58,60 @@ def test_a_site_that_was_woken_has_room_for_one_canary() -> None:
             reason(small, "room").message
             == "it was woken: one canary may go there beside the 0 that are reserved or run"
         )
+
+
+def mute(
+    key: str,
+    *,
+    state: Literal["running", "held"] = "running",
+    words: str = "one\ntwo\n2026-11-16T06:45:14+0000 pilotage-agent: refused",
+) -> SiteNoticed:
+    return SiteNoticed(site="a", things=(Noticed(key=key, state=state, words=words),))
+
+
+def test_a_pilot_that_runs_and_does_not_speak_is_told_wherever_somebody_asks_until_it_speaks() -> None:
+    with Small(site()) as small:
+        small.submit(bag(1))
+        [effect] = small.effects
+        assert isinstance(effect, SubmitPilot)
+        small.step(Submitted(site="a", key=effect.key, native_id="42"))
+        assert unheard_at("a", small.engine) == [effect.key]
+        small.step(mute(effect.key))
+        told = "a pilot runs at a and cannot be heard: two / refused"
+        assert stand(small).unheard == "a pilot runs at a and cannot be heard"
+        assert [each.key for each in stand(small).noticed] == [effect.key]
+        assert told in [each.message for each in stand(small).reasons if each.code == "unheard"]
+        assert stand_of(small.engine, JOB).trouble == f"{told}; next: pilotage site test a"
+        [why] = [each for each in small.explain("1.1.1").reasons if each.code == "unheard"]
+        assert (why.message, why.next_step) == (told, "pilotage site test a")
+        pilot = small.pilot()
+        assert (stand(small).unheard, stand(small).noticed, unheard_at("a", small.engine)) == ("", (), [])
+        assert stand_of(small.engine, JOB).trouble == ""
+        pilot.succeed("1.1.1")
+
+
+def test_what_is_held_is_told_with_the_word_of_its_batch_system_and_forgotten_when_that_is_noticed_no_more() -> None:
+    with Small(site()) as small:
+        small.submit(bag(1))
+        [effect] = small.take(SubmitPilot)
+        small.step(mute(effect.key, state="held", words="PartitionTimeLimit"))
+        told = "a batch job does not begin at a without somebody's help: the batch system says PartitionTimeLimit"
+        assert stand_of(small.engine, JOB).trouble.startswith(told)
+        small.step(mute(effect.key, words=""))
+        assert stand_of(small.engine, JOB).trouble.startswith(
+            "a pilot runs at a and cannot be heard: it has printed nothing"
+        )
+        small.step(SiteNoticed(site="a"))
+        assert (stand(small).unheard, stand_of(small.engine, JOB).trouble) == ("", "")
+
+
+def test_a_package_with_a_batch_job_of_its_own_that_does_not_speak_is_told_to_its_job_alone() -> None:
+    with Small(site("a", mode="bound"), site("b", mode="bound")) as small:
+        small.submit(bag(1, kind(executor="a")))
+        small.submit(bag(1, kind(executor="b")), job="other")
+        key = next(each.key for each in small.take(SubmitAttempt) if each.site == "a")
+        small.step(Submitted(site="a", key=key, native_id="42"))
+        small.step(mute(key))
+        assert "refused" in stand_of(small.engine, JOB).trouble
+        assert stand_of(small.engine, "other").trouble == ""
+        assert "unheard" in [each.code for each in small.explain("1.1.1").reasons]

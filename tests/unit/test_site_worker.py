@@ -13,7 +13,7 @@ from pilotage.agent.batch import element_key
 from pilotage.model.demand import Demand
 from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
 from pilotage.model.exchange import AttemptRef
-from pilotage.model.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
+from pilotage.model.reports import AnyReport, Gone, Noticed, SiteNoticed, SiteSeen, SubmissionFailed, Submitted
 from pilotage.ports import SeenAtSite, SiteBusy, SiteUnreachable, SubmissionRefused
 from pilotage.service.running.site_worker import SiteWorker
 from pilotage.service.running.strays import STRAY_SECONDS
@@ -40,6 +40,8 @@ class FakeSite:
         self.looks = 0
         self.looked = threading.Condition()
         self.closed = False
+        self.noticed: list[Noticed] = []
+        self.asked_of: list[list[str]] = []
         self.now = 100.0
 
     @property
@@ -73,6 +75,10 @@ class FakeSite:
             raise self.fault
         return dict(self.there)
 
+    def notice(self, unheard: Collection[str]) -> list[Noticed]:
+        self.asked_of.append(sorted(unheard))
+        return [each for each in self.noticed if each.key in unheard]
+
     def close(self) -> None:
         self.closed = True
 
@@ -96,15 +102,22 @@ class Work:
         self.reports: queue.Queue[AnyReport] = queue.Queue()
         self.expected: set[str] = set()
         self.unknown: set[str] = set()
+        self.unheard: set[str] = set()
+        self.asked_unheard = 0
         self.worker = SiteWorker(
             "here",
             self.site,
             report=self.reports.put,
             expected=lambda: set(self.expected),
             unknown=lambda keys: self.unknown & set(keys),
+            unheard=self.ask_unheard,
             busy_seconds=0.02,
             clock=lambda: self.site.now,
         )
+
+    def ask_unheard(self) -> set[str]:
+        self.asked_unheard += 1
+        return set(self.unheard)
 
     def told(self) -> AnyReport:
         return self.reports.get(timeout=WAIT_SECONDS)
@@ -329,3 +342,29 @@ def test_what_is_to_be_cancelled_is_cancelled_also_at_the_end_and_nothing_more_i
         stopper.join(WAIT_SECONDS)
         assert work.site.did.get_nowait() == "cancel three"
         assert work.site.did.empty()
+
+
+def test_what_does_not_speak_is_told_when_it_is_noticed_and_when_it_is_not_any_more() -> None:
+    with started() as work:
+        work.site.there = {key: SeenAtSite(native_id=key) for key in ("a", "b", "c")}
+        work.expected, work.unheard = {"a", "b"}, {"a", "c"}
+        work.site.look_twice()
+        assert work.site.asked_of[-1] == ["a"]  # b has spoken, and c is none of those that are waited for
+        assert work.reports.empty()
+        mute = Noticed(key="a", state="running", words="no answer from the service")
+        work.site.noticed = [mute]
+        assert work.told() == SiteNoticed(site="here", things=(mute,))
+        work.site.look_twice()
+        assert work.reports.empty()  # once
+        work.unheard = set()
+        assert work.told() == SiteNoticed(site="here")
+
+
+def test_who_has_spoken_is_not_asked_for_again() -> None:
+    with started() as work:
+        work.site.there = {"a": SeenAtSite(native_id="1")}
+        work.expected = {"a"}
+        work.site.look_twice()
+        asked = work.asked_unheard
+        work.site.look_twice()
+        assert (work.asked_unheard, work.site.asked_of) == (asked, [])

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pilotage.agent.credentials import Credentials
     from pilotage.agent.link import Answer as HttpAnswer
     from pilotage.agent.link import Link
+    from pilotage.agent.silence import Notice
     from pilotage.agent.site_memory import SiteMemory
 
 BACKOFF_SECONDS = (0.2, 10.0)
@@ -83,6 +84,7 @@ class SiteAgent:
         self._complained: dict[str, float] = {}
         self._seen: tuple[bool, str] | None = None  # what the batch system was last found to be
         self._seen_said: tuple[bool, str] | None = None
+        self._noticed_said: list[Notice] = []
         self._desk: Desk | None = None
         self._desk_for: tuple[str, str] = ("", "")
         self._scheduler = ""
@@ -187,6 +189,10 @@ class SiteAgent:
             reports.append(
                 {"report": "seen", "site": self._settings.site, "answers": answers, "message": message[:2000]}
             )
+        noticed = self._work.noticed
+        if noticed != self._noticed_said:
+            things = [each._asdict() for each in noticed]
+            reports.append({"report": "noticed", "site": self._settings.site, "things": things})
         body = {
             "site": self._settings.site,
             "agent": self._id,
@@ -218,6 +224,7 @@ class SiteAgent:
             return False
         # Another service may not have heard it, and is told with the next one.
         self._seen_said = seen if self._service == service else None
+        self._noticed_said = noticed if self._service == service else []
         return True
 
     def _ask(self, body: bytes) -> HttpAnswer | None:

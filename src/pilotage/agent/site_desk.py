@@ -11,6 +11,7 @@ from pilotage.agent.site_memory import ASKED, FAILED, GONE, SUBMITTED
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from pilotage.agent.silence import Notice
     from pilotage.agent.site_memory import SiteMemory
 
 EARLIER_SECONDS = 30.0
@@ -43,6 +44,10 @@ class AtDesk(Protocol):
         """What is there, and what has ended."""
         ...
 
+    def notice(self, unheard: Collection[str]) -> list[Notice]:
+        """What somebody should know of things that have not spoken."""
+        ...
+
 
 class SiteWork:
     """Does what is wanted, with the memory that makes it safe to die at any moment."""
@@ -55,6 +60,7 @@ class SiteWork:
         self._busy_seconds = BUSY_SECONDS[0]
         self._cancelled_at: dict[str, float] = {}
         self.message = ""  # why what is wanted waits
+        self.noticed: list[Notice] = []  # at the last look
 
     def look(self, desk: AtDesk) -> None:
         """Note what is there and what has ended; raises `Unknown`."""
@@ -66,6 +72,7 @@ class SiteWork:
                 memory.note(key, GONE, native_id=seen.native_id, reason=seen.reason or "ended", text=seen.stderr)
             else:
                 memory.note(key, SUBMITTED, native_id=seen.native_id)
+        self.noticed = desk.notice(memory.unheard)
         memory.save()
 
     def act(self, desk: AtDesk) -> None:

@@ -49,6 +49,7 @@ class SiteMemory:
         self.port: int = said.get("port", 0)  # where its relay listened
         self.expected: set[str] = set(said.get("expected", ()))
         self.effects: list[dict[str, Any]] = said.get("effects", [])
+        self.unheard: set[str] = set()  # what has not spoken, by the service's last word
         self._saved = b""
 
     def save(self) -> None:
@@ -70,6 +71,7 @@ class SiteMemory:
         """Take what the service said; what it does not speak of any more is forgotten after a while."""
         self.expected = set(hears.get("expected") or ())
         self.effects = list(hears.get("effects") or ())
+        self.unheard = set(hears.get("unheard") or ())
         self.entry = hears.get("entry") or self.entry
         self.prefix = str(hears.get("prefix") or self.prefix)
         spoken_of = self.expected | {str(each.get("key")) for each in self.effects}

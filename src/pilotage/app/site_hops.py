@@ -47,7 +47,6 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     stderr: str = ""  # the pilot's own words, or those of whoever stood in the way
     hint: str = ""  # what to do about one that failed
-    tried: bool = True  # else others have passed it before, and this test did not
 
 
 def failed_at(stderr: str, *, reason: str = "") -> HopName:

@@ -1,7 +1,8 @@
 """One real pilot through every hop of a site: where it comes to a stop, that hop is named, with the pilot's own words.
 
 First the login node and its batch system are looked at directly, which tells most at once. Then the service is given a job
-of one package for this site alone, and is watched while it starts a pilot there, hears it, and gets the result.
+of one package for this site alone, and is watched while it starts a pilot there, hears it, and gets the result. Where pilots
+live or wait already, one more is started before, and watched: the package goes to any of the others.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ BY_HAND = "it hibernates (by-hand)"
 LOOK_SECONDS = 0.5
 KNOWN_SECONDS = 15.0
 LET_GO_LOOKS = 20
+PILOTS_MAX = 1000
+"""So many pilots are looked through whose names begin as that of the one that is watched."""
 NOT_THERE = ("gone", "removed", "leaving")
 """How a site stands that the book knows from before, and that is not in the file of its service."""
 DOCUMENT = """\
@@ -146,10 +149,13 @@ class SiteTest:
         before = self._known(server)
         place = self._folder / f"{TEST_FOLDER}-{self._entry.name}-{int(time.time() * 1000):x}"
         place.mkdir(mode=0o700)
-        job = ""
+        job, passed = "", set[HopName]()
         try:
+            others = before["site"]["pilots_live"] + before["site"]["pilots_queued"]
+            if others and self._entry.mode == "pilots":
+                self._follow_trial(server, passed)
             job = self._submitted(server, place)
-            self._follow(server, job, before)
+            self._follow(server, job, before, passed)
             self._outputs(server, job, place)
         finally:
             self._tidy(server, job, place)
@@ -185,20 +191,35 @@ class SiteTest:
         source = document_source(document)
         return bring(source, source.load(), server, HowToRun(fresh=True)).answer.job
 
-    def _follow(self, server: Server, job: str, before: dict[str, Any]) -> None:
+    def _follow_trial(self, server: Server, passed: set[HopName]) -> None:
+        """Have a pilot started beside those that are there, and watch until it is heard."""
+        path = path_of("sites", self._entry.name)
+        try:
+            key = f"{self._entry.name}-trial-{server.post(f'{path}/try')['operation']}"
+        except ServerRefused as refused:
+            raise HopFailed("submit", str(refused)) from refused
+        while "exchange" not in passed:
+            asked: Parameters = {"after": key[:-1], "limit": PILOTS_MAX}
+            listed = server.get(path_of("pilots"), asked)["pilots"]
+            told = server.get(path)
+            pilots = [row for row in listed if key in (row["pilot"], row["request"])]
+            self._see(passed, told, pilots, [])
+            if "exchange" in passed:
+                return
+            if time.monotonic() > self._until:
+                self._give_up(passed, told["site"], pilots)
+            self._sleep(LOOK_SECONDS)
+
+    def _follow(self, server: Server, job: str, before: dict[str, Any], passed: set[HopName]) -> None:
         """Watch what becomes of the pilot and of the package; each hop is noted when something shows that it is passed."""
         old = {row["pilot"] for row in before["pilots"]}
-        passed: set[HopName] = set()
-        if before["site"]["pilots_live"]:
-            for hop in ORDER[: ORDER.index("starts") + 1]:
-                passed.add(hop)
-                self._tell_of(Hop(hop=hop, ok=True, seconds=0.0, message="a pilot lives there already", tried=False))
         while True:
             state = server.get(path_of("jobs", job))["state"]
             told = server.get(path_of("sites", self._entry.name))
             pilots = [row for row in told["pilots"] if row["pilot"] not in old]
             attempts = server.get(path_of("jobs", job, "packages", "1.1.1"))["attempts"]
-            self._see(passed, told["site"], pilots, attempts)
+            if "exchange" not in passed:
+                self._see(passed, told, pilots, attempts)
             lost = next((each for each in attempts if each.get("lost_at") is not None), None)
             if lost is not None and self._entry.mode == "bound":
                 self._lost(server, job, passed, lost)
@@ -218,7 +239,7 @@ class SiteTest:
         self._pass(passed, "package")
 
     def _see(
-        self, passed: set[HopName], site: dict[str, Any], pilots: list[dict[str, Any]], attempts: list[dict[str, Any]]
+        self, passed: set[HopName], told: dict[str, Any], pilots: list[dict[str, Any]], attempts: list[dict[str, Any]]
     ) -> None:
         """Note what is passed, by what the book tells of pilots and attempts, and by what the batch system lists."""
         if any(each.get("running_at") or each.get("started_at") for each in (*attempts, *pilots)):
@@ -233,14 +254,19 @@ class SiteTest:
         queued = next((row["pilot"] for row in pilots if row["native_id"]), "")
         if queued or any(each.get("queued_at") for each in attempts):
             self._pass(passed, "submit")
+            # What the service notices takes longer, and is all there is where the site cannot be looked at from here.
+            state, words = next(
+                ((each["state"], each.get("words", "")) for each in told["noticed"] if each["key"] == queued), ("", "")
+            )
             seen = self._looks.state(queued) if queued else ""
+            seen = seen or (f"{state}, {words}" if state == "held" else state)
             if seen == "running":
                 self._pass(passed, "starts")
             elif seen.startswith("held"):
                 raise HopFailed("starts", f"it will not start by itself: {seen}")
-            self._denied(passed, queued)
-        elif site["says"]:
-            raise HopFailed("submit", site["says"])
+            self._denied(passed, queued, words)
+        elif told["site"]["says"]:
+            raise HopFailed("submit", told["site"]["says"])
 
     def _lost(self, server: Server, job: str, passed: set[HopName], attempt: dict[str, Any]) -> None:
         """The batch job of a package is gone: what it printed is with the event that says so."""
@@ -251,9 +277,9 @@ class SiteTest:
         self._pass_before(passed, hop)
         raise HopFailed(hop, attempt.get("lost_reason") or "it is lost", stderr=words)
 
-    def _denied(self, passed: set[HopName], key: str) -> None:
+    def _denied(self, passed: set[HopName], key: str, noticed: str) -> None:
         """A pilot that runs and is not heard says why, and goes on trying for long: it is not waited for."""
-        words = self._looks.words(key) if key and "starts" in passed else ""
+        words = self._looks.words(key) or noticed if key and "starts" in passed else ""
         hop = failed_at(words) if words else "starts"
         if hop in ("server", "exchange") and words.count("no answer from the service") + words.count("HTTP ") > 0:
             self._pass_before(passed, hop)

@@ -30,6 +30,6 @@ def written_site(name: str) -> dict[str, Any] | None:
 def _view(entry: SiteEntry) -> dict[str, Any]:
     counts = dict.fromkeys(("pilots_queued", "pilots_live", "slots", "used", "dead_starts"), 0)
     unknown = dict.fromkeys(("score", "tscore", "queue_seconds", "next_try_at"))
-    texts = dict.fromkeys(("message", "says", "closed", "last_words"), "")
+    texts = dict.fromkeys(("message", "says", "closed", "unheard", "last_words"), "")
     about = {"site": entry.name, "kind": entry.kind, "mode": entry.mode, "status": NOT_SERVED}
     return {**about, **unknown, **counts, **texts, "updated_at": 0.0}

@@ -85,7 +85,8 @@ def show(name: str, server: str | None, token_file: str | None, *, as_json: bool
         came = {row["request"]: row for row in found["pilots"] if row["request"]}
         shown = [row for row in found["pilots"] if row["pilot"] not in came]
         asked = {row["pilot"]: row for row in found["pilots"]}
-        emit(table((_pilot(row, asked.get(row["request"])) for row in shown), indent="    "))
+        noticed = {each["key"]: each for each in found["noticed"]}
+        emit(table((_pilot(row, asked.get(row["request"]), noticed.get(row["pilot"])) for row in shown), indent="    "))
 
 
 @site.command("explain")
@@ -98,7 +99,7 @@ def explain(name: str, server: str | None, token_file: str | None, *, as_json: b
         found = _one(connection, name)
         resting = connection.resting
     if as_json:
-        about = {key: found["site"][key] for key in ("status", "says", "closed", "last_words")}
+        about = {key: found["site"][key] for key in ("status", "says", "closed", "unheard", "last_words")}
         _emit_json({"site": name, **about, "reasons": found["reasons"]})
         return
     emit([f"{one_line(name)}: {found['site']['status']}\n"])
@@ -282,22 +283,29 @@ def _facts(about: dict[str, Any]) -> Iterator[tuple[str, object]]:
 
 
 def _trouble_lines(about: dict[str, Any]) -> Iterator[str]:
-    """Why nothing is submitted at a site, and what the last pilot wrote that could not start there."""
-    if not about["closed"] and not about["dead_starts"]:
+    """Why nothing is submitted at a site, what is not heard there, and what the last pilot wrote that could not start."""
+    died = "pilots died there before they spoke" if about["dead_starts"] else ""
+    told = [each for each in (about["closed"], about["unheard"]) if each] or ([died] if died else [])
+    if not told:
         return
     name = one_line(about["site"])
-    yield f"{name}: {one_line(about['closed'] or 'pilots died there before they spoke')}\n"
+    yield from (f"{name}: {one_line(each)}\n" for each in told)
     for line in about["last_words"].splitlines():
         yield f"  | {one_line(line)}\n"
     if about["next_try_at"] is not None:
         yield f"  the next pilot is tried at {moment(about['next_try_at'])}, where nothing else runs what waits\n"
-    if about["dead_starts"]:
+    if about["unheard"]:
+        yield f"  find out which hop fails: pilotage site test {name}\n"
+    elif about["dead_starts"]:
         yield f"  find out which hop fails: pilotage site test {name}; then: pilotage site wake {name}\n"
 
 
-def _pilot(row: dict[str, Any], request: dict[str, Any] | None) -> Sequence[object]:
+def _pilot(row: dict[str, Any], request: dict[str, Any] | None, noticed: dict[str, Any] | None) -> Sequence[object]:
     ended = f"ended: {row['reason']}" if row["ended_at"] is not None else "lives" if row["started_at"] else "queued"
-    (last,) = (row["stderr"] or "").strip().splitlines()[-1:] or [""]
+    if noticed is not None:
+        ended = "held" if noticed["state"] == "held" else "runs, unheard"
+    words = noticed.get("words", "") if noticed is not None else row["stderr"] or ""
+    (last,) = words.strip().splitlines()[-1:] or [""]
     begun = moment(row["requested_at"] or (request or row)["requested_at"] or row["started_at"])
     return row["pilot"], row["native_id"] or (request or row)["native_id"], row["node"], begun, ended, last
 

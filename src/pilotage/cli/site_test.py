@@ -30,7 +30,7 @@ def test(name: str, seconds_max: float, sites: str | None, *, as_json: bool) -> 
     """Run one real pilot through every hop of a site, and name the one that fails.
 
     From the login node to an output that comes back: each hop has a line with its time. Where one fails, what the
-    pilot itself wrote is shown. A service is started where none runs here.
+    pilot itself wrote is shown. Where pilots live already, one more is started. A service is started where none runs here.
     """
     from pilotage.app.site_hops import HOPS
     from pilotage.app.site_making import test_site
@@ -40,9 +40,8 @@ def test(name: str, seconds_max: float, sites: str | None, *, as_json: bool) -> 
     def tell(hop: Hop) -> None:
         if as_json:
             return
-        mark = "FAIL" if not hop.ok else "ok  " if hop.tried else "-   "
-        told = "not tried: " if not hop.tried else ""
-        told = f"  {told}{one_line(hop.message)}" if hop.message else ""
+        mark = "ok  " if hop.ok else "FAIL"
+        told = f"  {one_line(hop.message)}" if hop.message else ""
         emit([f"{mark}  {HOPS[hop.hop]:{width}}  {hop.seconds:7.2f} s{told}\n"])
         if not hop.ok:
             emit(f"      | {one_line(line)}\n" for line in hop.stderr.splitlines()[-WORDS_LINES_MAX:])

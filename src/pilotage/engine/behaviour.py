@@ -200,8 +200,18 @@ def probe_key(site: str, number: int) -> str:
 
 
 def is_probe(key: str, *, site: str) -> bool:
-    """Whether a pilot of a site was asked for only to see whether it comes. The end of a key does not tell: it may be a site's name."""
+    """Whether a pilot of a site is a probe, by which the site is judged. The end of a key does not tell: it may be a site's name."""
     return key.startswith(f"{site}-probe-")
+
+
+def trial_key(site: str, number: int) -> str:
+    """The same of one that somebody watches: what comes of it is told to them alone."""
+    return f"{site}-trial-{number}"
+
+
+def is_to_show(key: str, *, site: str) -> bool:
+    """Whether a pilot of a site is only to show that it comes, as a probe or for somebody who watches: it is given nothing."""
+    return is_probe(key, site=site) or key.startswith(f"{site}-trial-")
 
 
 def probed(engine: Engine, site: SiteState, *, passed: bool, seconds: float, message: str = "") -> None:

@@ -12,6 +12,7 @@ from pilotage.engine.classes import queue_of
 from pilotage.engine.ending import why_it_ended
 from pilotage.engine.jobs import JobState
 from pilotage.engine.leaving import standing_of
+from pilotage.engine.noticing import told_of
 from pilotage.engine.parts import STANDINGS, AttemptState, PackageWork, QueueClass, Standing
 from pilotage.engine.places import SiteState
 from pilotage.engine.readiness import lacked_input, may_act
@@ -104,6 +105,8 @@ def _ready(engine: Engine, job: JobState, number: int, facts: PackageFacts | Non
         yield Why(code="no-site", message="there is no site", next_step="add a site")
     for site in there:
         yield _at_site(engine, queue, site)
+        if engine.openings.able(site, queue):
+            yield from _unheard(site)
     yield from _turn(engine, job)
 
 
@@ -185,6 +188,7 @@ def _reserved(engine: Engine, job: JobState, number: int, facts: PackageFacts | 
                 f"{site.name} has no {_slot(queue)}; {len(site.pilots)} run elsewhere, {site.expected} are on their way"
             )
         yield Why(code="no-slot", message=message, subject=site.name, count=site.expected)
+        yield from _unheard(site)
     else:
         yield Why(code="no-slot", message=f"the {slots} slots at {site.name} are taken", subject=site.name, count=slots)
     yield from _turn(engine, job)
@@ -210,6 +214,8 @@ def _live(engine: Engine, job: JobState, number: int, facts: PackageFacts | None
 def _attempts(work: PackageWork) -> Iterator[Why]:
     for attempt in work.attempts.values():
         yield _attempt(attempt)
+        if attempt.key and not attempt.leased:
+            yield from _unheard(attempt.site, attempt.key)
 
 
 def _attempt(attempt: AttemptState) -> Why:
@@ -225,6 +231,12 @@ def _attempt(attempt: AttemptState) -> Why:
         return Why(code="queued", message=f"attempt {number} {told} {where}", subject=where, since=attempt.created_at)
     message = f"attempt {number} runs at {where} in {attempt.pilot}"
     return Why(code="running", message=message, subject=attempt.pilot, since=attempt.created_at)
+
+
+def _unheard(site: SiteState, *keys: str) -> Iterator[Why]:
+    """What should have spoken at a site and has not, of some keys where they are named; a live pilot speaks for the others."""
+    if (told := told_of(site, *keys)) and (keys or not site.pilots):
+        yield Why(code="unheard", message=told, subject=site.name, next_step=f"pilotage site test {site.name}")
 
 
 def _held(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:

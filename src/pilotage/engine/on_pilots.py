@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pilotage.engine.behaviour import SITE_GONE, drain, is_probe, not_submitting, watch_queue
+from pilotage.engine.behaviour import SITE_GONE, drain, is_to_show, not_submitting, watch_queue
 from pilotage.engine.histories import PILOT_KILLED, UNHEARD
 from pilotage.engine.parts import AttemptState
 from pilotage.engine.places import PilotRequest, PilotState
@@ -61,7 +61,7 @@ def on_pilot_started(engine: Engine, event: Event, data: payloads.PilotStarted) 
         queued = max(0.0, engine.stamp - request.requested_at)
         not_submitting(engine, site, request)
         engine.changes += engine.selection.pilot_began(site.name, queued_seconds=queued)
-        if is_probe(request.key, site=request.site.name):
+        if is_to_show(request.key, site=request.site.name):
             engine.arrived[name] = queued
     if site.removed:
         drain(engine, pilot, SITE_GONE)  # it was in the queue when its site went

@@ -8,6 +8,7 @@ from pilotage.engine.parts import AttemptState, QueueClass
 from pilotage.engine.selection.place import Place
 from pilotage.model.demand import Capacity, Demand, slots_for
 from pilotage.model.exchange import AttemptRef
+from pilotage.model.reports import Noticed
 from pilotage.model.site import Site
 
 
@@ -182,6 +183,7 @@ class SiteState:
         "full",
         "index",
         "name",
+        "noticed",
         "pilots",
         "place",
         "quiet_until",
@@ -206,6 +208,7 @@ class SiteState:
         self.place = place
         self.index = place.index
         self.answers = True
+        self.noticed: dict[str, Noticed] = {}  # what does not begin, or runs and does not speak, by key
         self.pilots: dict[str, PilotState] = {}
         self.by_request: dict[str, dict[str, PilotState]] = {}  # the same, by what they were asked for by
         self.requests: dict[str, PilotRequest] = {}

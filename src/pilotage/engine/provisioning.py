@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pilotage.engine.behaviour import is_probe, submitting
+from pilotage.engine.behaviour import is_to_show, submitting
 from pilotage.engine.dispatch import may_start
 from pilotage.engine.fits import is_bound
 from pilotage.engine.parts import QueueClass, Standing
@@ -87,7 +87,7 @@ def _withdraw_unused(engine: Engine) -> None:
 def withdraw(engine: Engine, site: SiteState) -> None:
     """Take the pilots of a site that have not come out of its queue, but for those that are only to show that they come."""
     for request in list(site.requests.values()):
-        if not request.spoke and not is_probe(request.key, site=site.name):
+        if not request.spoke and not is_to_show(request.key, site=site.name):
             engine.effects.append(CancelSubmitted(site=site.name, key=request.key))
             engine.write(payloads.PilotEnded(reason="withdrawn"), pilot=request.key)
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pilotage.engine.behaviour import is_probe, not_reached, probed, submitted
+from pilotage.engine.behaviour import is_probe, is_to_show, not_reached, probed, submitted
 from pilotage.engine.dispatch import release_site
 from pilotage.engine.exchanges import find_attempt
 from pilotage.engine.histories import PILOT_KILLED
+from pilotage.engine.noticing import notice
 from pilotage.engine.on_pilots import LOSSES, lose
 from pilotage.engine.parts import AttemptState
 from pilotage.engine.places import SiteState
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
 from pilotage.model.exchange import AttemptRef
-from pilotage.model.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
+from pilotage.model.reports import AnyReport, Gone, SiteNoticed, SiteSeen, SubmissionFailed, Submitted
 from pilotage.model.texts import NAME_MAX, REASON_MAX, clipped, named
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def on_report(engine: Engine, report: AnyReport) -> None:
             _never_came(engine, site, report.key, reason=_reason(report.reason), message=message, what=REFUSED)
         case Gone():
             _gone(engine, site, report)
+        case SiteNoticed():
+            notice(site, report)
 
 
 def _seen(engine: Engine, site: SiteState, report: SiteSeen) -> None:
@@ -118,7 +121,7 @@ def _never_came(engine: Engine, site: SiteState, key: str, *, reason: str, messa
         if is_probe(key, site=site.name):
             waited = engine.stamp - request.requested_at
             probed(engine, site, passed=False, seconds=waited, message=message or f"no pilot came: {reason}")
-        else:
+        elif not is_to_show(key, site=site.name):
             leave_alone(engine, site, message or reason, what=what)
         return
     attempt = _bound_at(engine, site, key)

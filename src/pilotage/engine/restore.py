@@ -16,7 +16,7 @@ import msgspec
 from pilotage.book.finals import FinalPackage
 from pilotage.book.registers import Register
 from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts, PackageRow, PilotRow, SiteRow
-from pilotage.engine.behaviour import is_probe, told, watch_queue
+from pilotage.engine.behaviour import is_to_show, told, watch_queue
 from pilotage.engine.dispatch import submit
 from pilotage.engine.ending import look_at_end
 from pilotage.engine.engine import Engine
@@ -150,7 +150,7 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
             pilot.gone = over.get(pilot.request, "")  # its batch system had done with it
             pilot.node = row.node or ""
             pilot.taken_over = True
-            if is_probe(pilot.request, site=site.name):
+            if is_to_show(pilot.request, site=site.name):
                 pilot.draining = "it was only to show that it comes"
             elif site.place.pilots.is_due(row.pilot):
                 pilot.draining = "attempts in a row failed there by the fault of the platform"
@@ -165,7 +165,7 @@ def _restore_pilots(engine: Engine, rows: list[PilotRow]) -> None:
             if request.spoke or site in engine.forsaken:
                 continue
             watch_queue(engine, row.pilot, row.requested_at)
-            if is_probe(row.pilot, site=site.name):
+            if is_to_show(row.pilot, site=site.name):
                 left = row.requested_at + engine.settings.probe_timeout_seconds - engine.stamp
                 engine.timers.at(engine.now + max(0.0, left), Due.PROBE, row.pilot)
             if not request.native_id:

@@ -6,7 +6,16 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from pilotage.engine.behaviour import SITE_CHANGED, SITE_GONE, drain, is_probe, probe_key, probed, write_down
+from pilotage.engine.behaviour import (
+    SITE_CHANGED,
+    SITE_GONE,
+    drain,
+    is_probe,
+    probe_key,
+    probed,
+    trial_key,
+    write_down,
+)
 from pilotage.engine.dispatch import release_site
 from pilotage.engine.forsaken import write_off
 from pilotage.engine.on_pilots import lose
@@ -20,7 +29,7 @@ from pilotage.engine.timers import Due
 from pilotage.model import payloads
 from pilotage.model.effects import CancelSubmitted
 from pilotage.model.errors import did_you_mean
-from pilotage.model.operations import Accepted, AnySiteOperation, HibernateSite, ProbeSite, Refused, WakeSite
+from pilotage.model.operations import Accepted, AnySiteOperation, HibernateSite, ProbeSite, Refused, TrySite, WakeSite
 from pilotage.model.site import AMOUNT_UNKNOWN, Site
 from pilotage.model.texts import clipped
 
@@ -200,7 +209,13 @@ def operate_site(engine: Engine, operation: AnySiteOperation) -> Accepted | Refu
         case ProbeSite():
             if any(is_probe(key, site=name) for key in site.requests):
                 return Refused(code="probing", message=f"{name} is being probed", subject=name)
-            _probe(engine, site)
+            _show(engine, site, probe_key(name, first))
+        case TrySite():
+            if site.site.mode != "pilots":
+                return Refused(
+                    code="no-pilots", message=f"{name} has no pilots: each package is a batch job", subject=name
+                )
+            _show(engine, site, trial_key(name, first))
     see_to_sites(engine)
     return Accepted(operation=first, events=engine.next_n - first)
 
@@ -215,20 +230,20 @@ def _wake(engine: Engine, site: SiteState, message: str) -> None:
     write_down(engine, site)
 
 
-def _probe(engine: Engine, site: SiteState) -> None:
+def _show(engine: Engine, site: SiteState, key: str) -> None:
     """Ask for one pilot, whatever else is there: whether it comes is the answer."""
-    key = probe_key(site.name, engine.next_n)
     engine.write(payloads.PilotRequested(site=site.name), pilot=key)
     submit_pilot(engine, site, key)
     engine.timers.at(engine.now + engine.settings.probe_timeout_seconds, Due.PROBE, key)
 
 
 def end_probe(engine: Engine, key: str) -> None:
-    """A probe that did not come in its time has failed."""
+    """A pilot that was to show that it comes, and did not in its time, has failed."""
     request = engine.requests.get(key)
     if request is None or request.spoke:
         return
     site, waited = request.site, engine.stamp - request.requested_at
     engine.effects.append(CancelSubmitted(site=site.name, key=key))
     engine.write(payloads.PilotEnded(reason="probe-timeout"), pilot=key)
-    probed(engine, site, passed=False, seconds=waited, message=f"no pilot came within {waited:.0f} s")
+    if is_probe(key, site=site.name):
+        probed(engine, site, passed=False, seconds=waited, message=f"no pilot came within {waited:.0f} s")

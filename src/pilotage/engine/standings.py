@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from pilotage.engine.behaviour import drain, learned, probed, write_down
+from pilotage.engine.behaviour import drain, is_probe, learned, probed, write_down
 from pilotage.engine.dispatch import release_site
 from pilotage.engine.places import SiteState
 from pilotage.engine.selection import Change, Drained, Hibernated, Woken
@@ -22,7 +22,8 @@ def see_to_sites(engine: Engine) -> None:
         queued = engine.arrived.pop(name)
         if (pilot := engine.pilots.get(name)) is not None:
             drain(engine, pilot, "it was only to show that it comes")
-            probed(engine, pilot.site, passed=True, seconds=queued)
+            if is_probe(pilot.request, site=pilot.site.name):
+                probed(engine, pilot.site, passed=True, seconds=queued)
     while engine.changes:
         changes, engine.changes = engine.changes, []
         for change in changes:

@@ -26,6 +26,7 @@ WhyCode = Literal[
     "site-closed",
     "site-hibernated",
     "no-slot",
+    "unheard",
     "category-limit",
     "owner-quota",
     "after-others",

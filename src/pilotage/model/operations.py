@@ -97,6 +97,10 @@ class ProbeSite(SiteOperation, frozen=True, kw_only=True, tag="probe-site"):
     """Have one pilot started at a site, to see whether it comes."""
 
 
+class TrySite(SiteOperation, frozen=True, kw_only=True, tag="try-site"):
+    """The same for somebody who watches it: nothing follows from it for the site."""
+
+
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     """The operation was accepted; its events are durable when this is told."""
 
@@ -114,6 +118,7 @@ RefusedCode = Literal[
     "job-unfinished",
     "known-job",
     "malformed",
+    "no-pilots",
     "not-dropped",
     "not-held",
     "not-hibernated",
@@ -146,7 +151,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 
 
 AnyOperation = Kill | Hold | Release | Drop | Restore | Restart | Reschedule | Replicate | Clear
-AnySiteOperation = HibernateSite | WakeSite | ProbeSite
+AnySiteOperation = HibernateSite | WakeSite | ProbeSite | TrySite
 
 
 class OperationOn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -50,4 +50,18 @@ class SiteSeen(SiteReport, frozen=True, kw_only=True, tag="seen"):
     trouble: Trouble | None = None  # why it does not answer, where that is known
 
 
-AnyReport = Submitted | SubmissionFailed | Gone | SiteSeen
+class Noticed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something of ours that is at a site, and of which nothing was heard as it should be."""
+
+    key: str
+    state: Literal["running", "held"]  # it runs and does not speak, or will not begin by itself
+    words: str = ""  # the last that it printed, or what the batch system says
+
+
+class SiteNoticed(SiteReport, frozen=True, kw_only=True, tag="noticed"):
+    """Everything of that kind at a site, instead of what was noticed there before."""
+
+    things: tuple[Noticed, ...] = ()
+
+
+AnyReport = Submitted | SubmissionFailed | Gone | SiteSeen | SiteNoticed

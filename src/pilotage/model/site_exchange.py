@@ -41,6 +41,7 @@ class SiteHears(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     number: int = 0  # of the last effect
     effects: tuple[SiteEffect, ...] = ()  # everything of which nothing was heard yet, in order
     expected: tuple[str, ...] = ()  # the keys of what should be there
+    unheard: tuple[str, ...] = ()  # those of them that have not spoken
     entry: SiteEntry | None = None
     prefix: str = ""  # which tells what is ours at the site from others'
     token: str = ""  # for its pilots

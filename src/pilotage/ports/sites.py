@@ -10,6 +10,7 @@ import msgspec
 from pilotage.model.demand import Demand
 from pilotage.model.errors import PilotageError
 from pilotage.model.exchange import AttemptRef
+from pilotage.model.reports import Noticed
 
 
 class SiteUnreachable(PilotageError):
@@ -71,6 +72,14 @@ class SiteAccess(Protocol):
         """Everything of ours that is there or ended since the last listing, by key. Raises `SiteUnreachable`.
 
         What is `expected` and not there is asked for elsewhere, where the site remembers what ended.
+        """
+        ...
+
+    def notice(self, unheard: Collection[str]) -> Sequence[Noticed]:
+        """What somebody should know of things that have not spoken, as they were in the last listing.
+
+        What will not begin by itself is told with the site's own word, and what runs for a while with the last that it
+        printed. It costs the site next to nothing, however often it is asked. Raises `SiteUnreachable`.
         """
         ...
 

@@ -16,6 +16,7 @@ from pilotage.agent.batch.berth import OUTPUT_FOLDER, Berth
 from pilotage.agent.batch.desk import ARRAY_MAX, SETTLE_SECONDS, Desk
 from pilotage.model.demand import Demand
 from pilotage.model.exchange import AttemptRef
+from pilotage.model.reports import Noticed
 from pilotage.model.site_entry import SiteEntry
 from pilotage.ports import SeenAtSite, SiteBusy, SiteUnreachable, SubmissionRefused
 
@@ -100,6 +101,11 @@ class BatchSite:
             key: SeenAtSite(native_id=each.native_id, ended=each.ended, reason=each.reason, stderr=each.stderr)
             for key, each in listed.items()
         }
+
+    def notice(self, unheard: Collection[str]) -> list[Noticed]:
+        """What is held, and what runs without a word, with the last that it printed."""
+        with self._told():
+            return msgspec.convert([each._asdict() for each in self._desk.notice(unheard)], list[Noticed])
 
     def close(self) -> None:
         """Close the connection; what was started goes on."""

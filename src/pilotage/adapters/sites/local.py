@@ -22,9 +22,11 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from pilotage.agent.pilot_spool import DRAFT_SUFFIX, LOCK_SUFFIX
+from pilotage.agent.silence import Silence
 from pilotage.agent.sweeping import end_descendants, started_at, sweep
 from pilotage.model.demand import Capacity, Demand
 from pilotage.model.exchange import AttemptRef
+from pilotage.model.reports import Noticed
 from pilotage.ports import SeenAtSite, SiteUnreachable, SubmissionRefused
 
 GRACE_SECONDS = 10.0
@@ -67,6 +69,7 @@ class LocalSite:
         self._children: set[int] = set()  # started by this process, so their ends are ours to take
         self._settling = 0  # the process that tells what dead pilots left
         self._cancelled: dict[str, float] = {}  # when, by key
+        self._silence = Silence()
 
     @property
     def look_seconds(self) -> float:
@@ -115,7 +118,7 @@ class LocalSite:
 
     def _submit(self, key: str, options: Sequence[str]) -> str:
         with self._guard:
-            record = self._folder / f"{quote(key, safe=':@')}{_SUFFIX}"
+            record = self._record(key)
             try:
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 known = _read(record)
@@ -190,7 +193,7 @@ class LocalSite:
         """End what was started under these keys: it is told to, and killed at a later listing if it does not."""
         with self._guard:
             for key in keys:
-                record = self._folder / f"{quote(key, safe=':@')}{_SUFFIX}"
+                record = self._record(key)
                 known = _read(record)
                 if known is not None and not _is_free(record):
                     self._cancelled.setdefault(key, time.monotonic())
@@ -213,6 +216,19 @@ class LocalSite:
                         found[key] = seen
             self._settle()
         return found
+
+    def notice(self, unheard: Collection[str]) -> list[Noticed]:
+        """What runs here without a word, with the last that it wrote."""
+        with self._guard:
+            running = [key for key in unheard if not _is_free(self._record(key))]
+            found = self._silence.notice(running, self._written)
+        return msgspec.convert([each._asdict() for each in found], list[Noticed])
+
+    def _written(self, keys: Collection[str]) -> dict[str, str]:
+        return {key: _last_lines(self._record(key).with_suffix(".err")) for key in keys}
+
+    def _record(self, key: str) -> Path:
+        return self._folder / f"{quote(key, safe=':@')}{_SUFFIX}"
 
     def _look(self, key: str, record: Path) -> SeenAtSite | None:
         free = _is_free(record)

@@ -18,6 +18,7 @@ from pilotage.agent.batch.dialect import Dialect
 from pilotage.agent.batch.reading import answered
 from pilotage.agent.batch.script import CANNOT_WRITE_STATUS, element_key, output_of
 from pilotage.agent.batch.values import Answer, BatchError, Busy, Call, Refused, Seen, Unknown, Wanted
+from pilotage.agent.silence import NOTICES_MAX, Notice, Silence
 
 ARRAY_MAX = 100
 SETTLE_SECONDS = 10.0
@@ -81,6 +82,8 @@ class Desk:
         self._there: dict[str, str] | None = None  # native ids of what has not ended, by key; None before a look
         self._live: dict[str, str] = {}  # native ids of all that once was there, and whose end was not told, by key
         self._ended: dict[str, Seen] = {}  # in the last listing, by key
+        self._open: dict[str, Seen] = {}  # the same of what has not ended
+        self._silence = Silence(clock=clock)
         self._told: set[str] = set()
         self._looked_at = 0.0
         self._unsure = dict.fromkeys(unsure, clock())  # when something was submitted without an answer, by key
@@ -232,11 +235,22 @@ class Desk:
             found[key] = Listed(seen.native_id, ended=True, reason=reason, stderr=stderr, detail=seen.detail)
         return found
 
+    def notice(self, unheard: Collection[str]) -> list[Notice]:
+        """What somebody should know of things that have not spoken, as they were in the last listing.
+
+        What is held is told with the system's own word, and what runs for a while with the last that it printed.
+        """
+        waiting = {key: self._open[key] for key in unheard if key in self._open}
+        held = [Notice(key, seen.reason, seen.detail) for key, seen in waiting.items() if seen.reason == "held"]
+        running = [key for key, seen in waiting.items() if seen.state == "running" and seen.reason != "held"]
+        return [*held[:NOTICES_MAX], *self._silence.notice(running, self._printed)]
+
     def _look(self) -> None:
         now = self._clock()
         listed = self._dialect.listed(self._run(self._dialect.listing()))
         self._looked_at, self._doubtful = now, False
-        self._there = {key: seen.native_id for key, seen in listed.items() if seen.state != "ended"}
+        self._open = {key: seen for key, seen in listed.items() if seen.state != "ended"}
+        self._there = {key: seen.native_id for key, seen in self._open.items()}
         self._ended = {key: seen for key, seen in listed.items() if seen.state == "ended"}
         self._live.update(self._there)
         self._forget(listed)
@@ -284,17 +298,28 @@ class Desk:
         keys = list(ended)
         for start in range(0, len(keys), _TAILS_MAX):
             some = keys[start : start + _TAILS_MAX]
+            found.update(self._read(some))
             files = [output_of(self._output(), key) for key in some]
-            mark = os.urandom(12).hex()
-            lines = [
-                f"tail -c {4 * TAIL_CHARACTERS_MAX} {shlex.quote(file)} 2>/dev/null\necho {mark}" for file in files
-            ]
-            texts = answered(self._run(Call(("sh",), "\n".join([*lines, "exit 0", ""])))).split(f"{mark}\n")
-            if len(texts) != len(some) + 1:
-                raise Unknown("what agents printed could not be read to its end")
-            found.update((key, _clean(texts[place])) for place, key in enumerate(some))
             self._run(Call(("sh",), "\n".join([f"rm -f {shlex.quote(file)}" for file in files] + [""])))
         return found
+
+    def _printed(self, keys: Collection[str]) -> dict[str, str]:
+        """The last that each printed so far; nothing where that cannot be read now."""
+        try:
+            return self._read(list(keys))
+        except Unknown:
+            return {}
+
+    def _read(self, keys: Sequence[str]) -> dict[str, str]:
+        folder, mark = self._output(), os.urandom(12).hex()
+        lines = [
+            f"tail -c {4 * TAIL_CHARACTERS_MAX} {shlex.quote(output_of(folder, key))} 2>/dev/null\necho {mark}"
+            for key in keys
+        ]
+        texts = answered(self._run(Call(("sh",), "\n".join([*lines, "exit 0", ""])))).split(f"{mark}\n")
+        if len(texts) != len(keys) + 1:
+            raise Unknown("what agents printed could not be read to its end")
+        return {key: _clean(texts[place]) for place, key in enumerate(keys)}
 
     def _own_words(self, seen: Seen) -> str:
         """What can be said of something that printed nothing."""

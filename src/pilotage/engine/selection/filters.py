@@ -117,7 +117,9 @@ def job_type(site: SiteDescription, asked: Asked) -> str:
     """It is of a type, such as mpi, that not every site runs."""
     if asked.job_type in ("normal", *site.job_types) or "*" in site.job_types:
         return ""
-    return f"it is of type {asked.job_type}, and {site.name} runs {', '.join(dict.fromkeys(('normal', *site.job_types)))}"
+    return (
+        f"it is of type {asked.job_type}, and {site.name} runs {', '.join(dict.fromkeys(('normal', *site.job_types)))}"
+    )
 
 
 def capacity(site: SiteDescription, asked: Asked) -> str:

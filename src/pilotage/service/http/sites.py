@@ -14,6 +14,7 @@ from pilotage.book.rows import PilotRow, SiteRow
 from pilotage.engine.engine import Engine
 from pilotage.model.definition import plain
 from pilotage.model.operations import Accepted
+from pilotage.model.reports import Noticed
 from pilotage.service.access import SITES, require_scope
 from pilotage.service.http.asking import Ask, Book
 from pilotage.service.http.error_responses import faults
@@ -38,7 +39,10 @@ SitePath = Annotated[str, PathParameter(description="The name of the site.")]
 
 
 class SiteView(View, frozen=True, kw_only=True):
-    """A place that runs attempts, and how it stands: `says` is what keeps things waiting there, in its own words."""
+    """A place that runs attempts, and how it stands: `says` is what keeps things waiting there, in its own words.
+
+    `unheard` tells of what does not begin there, or runs and does not speak.
+    """
 
     site: str
     kind: str
@@ -56,6 +60,7 @@ class SiteView(View, frozen=True, kw_only=True):
     dead_starts: int
     closed: str
     next_try_at: float | None
+    unheard: str
     last_words: str
     updated_at: float
 
@@ -69,12 +74,13 @@ class SitesView(View, frozen=True, kw_only=True):
 
 
 class SiteDetail(View, frozen=True, kw_only=True):
-    """A site, what is written of it, why it is or is not chosen, and its latest pilots."""
+    """A site, what is written of it, why it is or is not chosen, its latest pilots, and which of them are not heard."""
 
     site: SiteView
     entry: dict[str, Any] | None
     reasons: list[SiteReason]
     pilots: list[PilotView]
+    noticed: list[Noticed]
 
 
 class _Known(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +120,7 @@ async def one_site(request: Ask, services: Book, site: SitePath) -> SiteDetail:
         entry=plain(entry) if entry is not None else None,
         reasons=list(known.stand.reasons) if known.stand is not None else [],
         pilots=[pilot_view(row) for row in shown],
+        noticed=list(known.stand.noticed) if known.stand is not None else [],
     )
 
 
@@ -154,6 +161,22 @@ async def wake(request: Ask, services: Book, site: SitePath, key: OnceKey = None
 async def probe(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
     """Start one pilot there that ends at once; whether it came is an event, `SiteProbed`."""
     return await _operated(request, services, site, "probe", key)
+
+
+@post(
+    "/v1/sites/{site:str}/try",
+    status_code=200,
+    operation_id="try_site",
+    summary="Watch whether a pilot comes up",
+    tags=["sites"],
+    responses=faults(400, 401, 403, 404, 409, 503),
+)
+async def try_site(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
+    """Start one pilot there that ends at once, beside those that live, and by which the site is not judged.
+
+    Its name is that of the site, `-trial-`, and the number of the operation.
+    """
+    return await _operated(request, services, site, "try", key)
 
 
 async def _operated(request: Ask, services: Services, site: str, deed: SiteDeed, key: str | None) -> Accepted:
@@ -245,6 +268,7 @@ def _view(known: _Known) -> SiteView:
     status = stand.status if stand is not None else GONE if known.runs else row.status or GONE
     stand = stand if stand is not None else SiteStand(status=status)
     words = last_words(known.pilots) if stand.dead_starts else ""
+    words = next(("\n".join(each.words.splitlines()[-WORDS_LINES:]) for each in stand.noticed if each.words), words)
     return SiteView(
         site=known.name,
         kind=kind,
@@ -262,6 +286,7 @@ def _view(known: _Known) -> SiteView:
         dead_starts=stand.dead_starts,
         closed=stand.closed,
         next_try_at=stand.next_try_at,
+        unheard=stand.unheard,
         last_words=words,
         updated_at=row.updated_at,
     )
@@ -271,4 +296,4 @@ def _unknown(site: str) -> UnknownSite:
     return UnknownSite("no such site", subject=f"site {site[:64]}", next_step="see them all: pilotage site list")
 
 
-SITE_ROUTES = (sites, one_site, hibernate, wake, probe)
+SITE_ROUTES = (sites, one_site, hibernate, wake, probe, try_site)

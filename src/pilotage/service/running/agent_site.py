@@ -21,7 +21,7 @@ import msgspec
 from pilotage.agent.credentials import ends_at
 from pilotage.model.effects import CancelSubmitted
 from pilotage.model.errors import PilotageError
-from pilotage.model.reports import AnyReport, Gone, SiteSeen
+from pilotage.model.reports import AnyReport, Gone, SiteNoticed, SiteSeen
 from pilotage.model.site_entry import SiteEntry
 from pilotage.model.site_exchange import SiteEffect, SiteHears, SiteSays
 from pilotage.service.running.driver import NotRunning, Superseded
@@ -88,16 +88,18 @@ class AgentSite:
         report: Report,
         expected: Expected,
         unknown: Unknown = none_unknown,
+        unheard: Expected = tuple,
         told: SiteSeen | None = None,
     ) -> None:
         """Take who is told of what the agent reports, and who knows what should be there; nothing runs before `start`.
 
-        `told` is what was last reported of the site by who acted there before.
+        `unheard` tells which of that has not spoken; `told` is what was last reported of the site by who acted there before.
         """
         self._settings = settings
         self._site = settings.entry.name
         self._report = report
         self._expected = expected
+        self._unheard = unheard
         self._strays = Strays(unknown, clock=settings.clock)
         self._id = secrets.token_hex(8)
         self._change = threading.Condition()
@@ -210,6 +212,9 @@ class AgentSite:
             self._told, self._missed = report.answers, False
             self._seen(answers=report.answers, message=report.message)
             return
+        if isinstance(report, SiteNoticed):
+            self._report(report)
+            return
         with self._change:
             self._wanted.pop((report.key, False), None)
             if isinstance(report, Gone):
@@ -271,10 +276,10 @@ class AgentSite:
             return
         try:
             # What it reported is applied before what is asked here: both go through the engine in order.
-            expected = tuple(self._expected())
+            expected, unheard = tuple(self._expected()), tuple(self._unheard())
             # What nobody waits for: an earlier process was to have it ended, or could not.
             self.want(*(CancelSubmitted(site=self._site, key=key) for key in self._strays.among(waiting.says.there)))
-            told = self._hears(waiting.says, expected)
+            told = self._hears(waiting.says, expected, unheard)
         except Exception as fault:  # whoever asked is told
             log.exception("site %s", self._site)
             waiting.answer.set_exception(fault if isinstance(fault, PilotageError) else _stopping())
@@ -284,7 +289,7 @@ class AgentSite:
         with self._change:
             self._heard_at = self._settings.clock()
 
-    def _hears(self, says: SiteSays, expected: tuple[str, ...]) -> SiteHears:
+    def _hears(self, says: SiteSays, expected: tuple[str, ...], unheard: tuple[str, ...]) -> SiteHears:
         with self._change:
             wanted = list(islice(self._wanted.values(), EFFECTS_MAX))
         return SiteHears(
@@ -295,6 +300,7 @@ class AgentSite:
             number=wanted[-1][0] if wanted else 0,
             effects=tuple(effect for _, effect in wanted),
             expected=expected,
+            unheard=unheard,
             entry=self._settings.entry,
             prefix=self._settings.prefix,
             token=self._pilot_token(says.token_until),

@@ -52,7 +52,7 @@ from pilotage.service.running.starting import snapshot_of, start_from
 from pilotage.service.running.stopping import Winding
 from pilotage.service.running.strays import unknown_at
 from pilotage.service.running.submission import Prepared, Submission, SubmissionAnswer, prepare, submit_message
-from pilotage.service.running.workers import SiteWorkers, Way, expected_at, has_something
+from pilotage.service.running.workers import SiteWorkers, Way, expected_at, has_something, unheard_at
 from pilotage.service.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -90,8 +90,7 @@ class Runner:
         self._clock = clock
         self._codec = codec
         self._sites = sites
-        self.store = store  # the files
-        self.index = index  # what was made before, and the logs
+        self.store, self.index = store, index  # the files; what was made before, and the logs
         self._settings = settings
         self._package_token = package_token
         self._manifests = Manifests(journal)
@@ -105,6 +104,7 @@ class Runner:
             report=driver.receive,
             expected=lambda site: driver.ask(partial(expected_at, site)).result(),
             unknown=lambda site, keys: driver.ask(partial(unknown_at, site, keys)).result(),
+            unheard=lambda site: driver.ask(partial(unheard_at, site)).result(),
         )
         self._winding = Winding(driver, self._workers)
         self.wind_down = self._winding.down  # while agents are still answered

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
-from pilotage.model.operations import AnySiteOperation, HibernateSite, ProbeSite, WakeSite
+from pilotage.model.operations import AnySiteOperation, HibernateSite, ProbeSite, TrySite, WakeSite
 from pilotage.model.site import Site
 from pilotage.service.messages import AskedOfSite, Input, SitesChanged
 
-SiteDeed = Literal["hibernate", "wake", "probe"]
+SiteDeed = Literal["hibernate", "wake", "probe", "try"]
 
 
 def sites_changed(sites: Sequence[Site], *, rewritten: Iterable[str] = ()) -> Input:
@@ -27,4 +27,6 @@ def asked_of_site(deed: SiteDeed, site: str, *, message: str = "") -> Callable[[
             operation = WakeSite(site=site, message=message)
         case "probe":
             operation = ProbeSite(site=site)
+        case "try":
+            operation = TrySite(site=site)
     return lambda token: AskedOfSite(token=token, operation=operation)

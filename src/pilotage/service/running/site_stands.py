@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 
 from pilotage.engine.engine import Engine
+from pilotage.engine.noticing import summary_of, unheard
 from pilotage.engine.places import SiteState
 from pilotage.engine.selection.filters import Asked
 from pilotage.engine.selection.status import wakes_at
+from pilotage.model.reports import Noticed
 
 CANDIDATE, SILENT, LEAVING = "candidate", "silent", "leaving"
 
@@ -42,6 +44,8 @@ class SiteStand(msgspec.Struct, frozen=True, kw_only=True):
     next_try_at: float | None = (
         None  # when a pilot is tried there again, at the earliest, by the clock; None: no time is set
     )
+    unheard: str = ""  # what does not begin there, or runs and does not speak
+    noticed: tuple[Noticed, ...] = ()  # the same, one by one
     reasons: tuple[SiteReason, ...] = ()
 
 
@@ -52,7 +56,9 @@ def stand_of_site(engine: Engine, name: str) -> SiteStand | None:
         return None
     learned = _learned(engine, name)
     closed = _closed(engine, site, learned)
-    pilots = site.pilots.values()
+    pilots, (what, words) = site.pilots.values(), summary_of(site)
+    told = ": ".join(filter(None, (what, words)))
+    mute = [SiteReason(stage="pilots", code="unheard", message=told)] if told else []
     status = LEAVING if site.removed else "" if site.known else SILENT
     return SiteStand(
         status=status or learned.pop("status", "") or CANDIDATE,
@@ -63,7 +69,9 @@ def stand_of_site(engine: Engine, name: str) -> SiteStand | None:
         dead_starts=site.dead_starts,
         closed=closed,
         next_try_at=next_try_at(engine, site),
-        reasons=(*_pilots(site, closed), *learned.pop("reasons", ())),
+        unheard=what,
+        noticed=tuple(unheard(site)),
+        reasons=(*_pilots(site, closed), *mute, *learned.pop("reasons", ())),
         **{name: value for name, value in learned.items() if name != "status"},
     )
 

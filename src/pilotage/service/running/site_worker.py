@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 
 from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
-from pilotage.model.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
+from pilotage.model.reports import AnyReport, Gone, Noticed, SiteNoticed, SiteSeen, SubmissionFailed, Submitted
 from pilotage.ports import SiteAccess, SiteBusy, SiteUnreachable, SubmissionRefused
 from pilotage.service.running.site_troubles import trouble_of
 from pilotage.service.running.stopping import behind
@@ -51,6 +51,7 @@ class SiteWorker:
         expected: Expected,
         unknown: Unknown = none_unknown,
         turns: threading.Semaphore | None = None,
+        unheard: Expected = tuple,
         told: SiteSeen | None = None,
         busy_seconds: float = BUSY_SECONDS,
         clock: Callable[[], float] = time.monotonic,
@@ -58,8 +59,8 @@ class SiteWorker:
         """Take who is told of what is seen, and who knows what should be; nothing runs before `start`.
 
         Who looks around takes one of the `turns`, where they are counted. The `clock` tells how long submissions take, and
-        since when what is there is `unknown`. `told` is what was last reported of the site by who acted there before: where
-        that was bad, the first look that succeeds takes it back.
+        since when what is there is `unknown`. `unheard` tells which of what is expected has not spoken. `told` is what was
+        last reported of the site by who acted there before: where that was bad, the first look that succeeds takes it back.
         """
         self._clock = clock
         self._site = site
@@ -67,6 +68,9 @@ class SiteWorker:
         self._report = report
         self._expected = expected
         self._turns = turns
+        self._unheard = unheard
+        self._heard: set[str] = set()  # of what is there, all that has spoken
+        self._noticed: tuple[Noticed, ...] = ()
         self._thread = threading.Thread(target=self._run, name=f"site {site}", daemon=True)
         self._change = threading.Condition()
         self._wanted: deque[AtSite] = deque()
@@ -274,7 +278,20 @@ class SiteWorker:
             self._cancelled.discard(key)
             if key not in listed:  # what is told to end and is not there has ended, whoever knew of it
                 self._report(Gone(site=self._site, key=key, reason="cancelled"))
-        self._end_strays({key for key, seen in listed.items() if not seen.ended}.difference(expected, self._cancelled))
+        there = {key for key, seen in listed.items() if not seen.ended}
+        self._notice(there.intersection(expected))
+        self._end_strays(there.difference(expected, self._cancelled))
+
+    def _notice(self, there: set[str]) -> None:
+        """Report what does not begin, or runs and does not speak; who has spoken once is not asked for again."""
+        self._heard.intersection_update(there)
+        unheard = set(self._unheard()).intersection(there) if there - self._heard else set()
+        self._heard.update(there - unheard)
+        if unheard or self._noticed:
+            noticed = tuple(self._access.notice(sorted(unheard)))
+            if noticed != self._noticed:
+                self._noticed = noticed
+                self._report(SiteNoticed(site=self._site, things=noticed))
 
     def _end_strays(self, there: Collection[str]) -> None:
         """End what is there and nobody waits for: an earlier process was to do it, or could not."""

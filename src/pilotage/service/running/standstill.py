@@ -10,6 +10,7 @@ from pilotage.engine.ending import result_of
 from pilotage.engine.engine import Engine
 from pilotage.engine.explain import explain
 from pilotage.engine.jobs import JobState
+from pilotage.engine.noticing import told_of, unheard
 from pilotage.engine.parts import QueueClass, Standing
 from pilotage.engine.places import SiteState
 from pilotage.service.running.site_stands import moment, next_try_at
@@ -132,12 +133,20 @@ def _trouble(engine: Engine, job: JobState) -> tuple[str, str]:
             continue
         if not site.answers:
             return site.name, f"site {site.name} does not answer"
+        if (told := told_of(site)) and (waiting or _is_unheard(job, site)):
+            return "", f"{told}; next: pilotage site test {site.name}"
         if site.dead_starts:
             told = f"no pilot could start at {site.name}: {site.dead_starts} died before they spoke"
             return site.name, told + _tried_again(engine, [site])
         if site.asleep and _waits_for(job, site):
             return "", f"site {site.name} hibernates: see pilotage site explain {site.name}"
     return "", ""
+
+
+def _is_unheard(job: JobState, site: SiteState) -> bool:
+    """Whether something of a job has a batch job of its own that does not begin, or is not heard."""
+    found = (site.bound.get(each.key) for each in unheard(site))
+    return any(attempt is not None and attempt.ref.job == job.id for attempt in found)
 
 
 def _all_asleep(engine: Engine, waiting: list[QueueClass]) -> str:

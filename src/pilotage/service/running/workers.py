@@ -14,8 +14,9 @@ from concurrent.futures import Future
 from functools import partial
 
 from pilotage.engine.engine import Engine
+from pilotage.engine.noticing import has_spoken
 from pilotage.model.effects import CancelSubmitted
-from pilotage.model.reports import AnyReport, SiteSeen
+from pilotage.model.reports import AnyReport, SiteNoticed, SiteSeen
 from pilotage.model.site_exchange import SiteSays
 from pilotage.ports import SiteAccess
 from pilotage.service.running.agent_site import AgentSettings, AgentSite, UnknownSite
@@ -40,15 +41,18 @@ class SiteWorkers:
         report: Callable[[AnyReport], None],
         expected: Callable[[str], Collection[str]],
         unknown: Callable[[str, Collection[str]], Collection[str]] = lambda _, __: (),
+        unheard: Callable[[str], Collection[str]] = lambda _: (),
     ) -> None:
         """Take a way to each site, who is told of what is seen, and who knows what should be there; nothing runs yet.
 
-        `unknown` tells which of some keys nobody knows: what has these is ended.
+        `unknown` tells which of some keys nobody knows: what has these is ended. `unheard` tells what should be at a site
+        and has not spoken.
         """
         self._tell = report
         self._seen: dict[str, SiteSeen] = {}  # what was last told of each, whoever acted there
         self._expected = expected
         self._unknown = unknown
+        self._unheard = unheard
         self._guard = threading.Lock()
         self._running = False
         self._turns = threading.BoundedSemaphore(LOOKS_MAX)
@@ -100,6 +104,7 @@ class SiteWorkers:
             before = self._workers.get(name)
         if before is not None:
             before.stop()  # before the other begins: two at one site would both submit
+            self._tell(SiteNoticed(site=name))  # what is there is looked at anew
         worker = self._made(name, way)
         with self._guard:
             if before is not None:
@@ -151,11 +156,19 @@ class SiteWorkers:
                 worker.want(*effects)
 
     def _made(self, name: str, way: Way) -> SiteWorker | AgentSite:
-        expected, unknown, told = partial(self._expected, name), partial(self._unknown, name), self._seen.get(name)
+        expected, unheard = partial(self._expected, name), partial(self._unheard, name)
+        unknown, told, report = partial(self._unknown, name), self._seen.get(name), self._report
         if isinstance(way, AgentSettings):
-            return AgentSite(way, report=self._report, expected=expected, unknown=unknown, told=told)
+            return AgentSite(way, report=report, expected=expected, unknown=unknown, unheard=unheard, told=told)
         return SiteWorker(
-            name, way, report=self._report, expected=expected, unknown=unknown, turns=self._turns, told=told
+            name,
+            way,
+            report=report,
+            expected=expected,
+            unknown=unknown,
+            unheard=unheard,
+            turns=self._turns,
+            told=told,
         )
 
 
@@ -178,3 +191,9 @@ def expected_at(site: str, engine: Engine) -> list[str]:
         return []
     bound = [key for key, attempt in state.bound.items() if attempt.queued]
     return [key for key, request in state.requests.items() if request.native_id] + bound
+
+
+def unheard_at(site: str, engine: Engine) -> list[str]:
+    """Those of the same that have not spoken."""
+    state = engine.sites.get(site)
+    return [key for key in expected_at(site, engine) if not has_spoken(state, key)] if state is not None else []
