@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,12 @@ def test_where_more_is_ready_than_sites_have_room_for_each_is_filled_and_nothing
     with Small(site("a"), site("b")) as small:
         chosen: list[object] = []
         choose = small.engine.selection.choose
-        small.engine.selection.choose = lambda *asked: chosen.append(asked) or choose(*asked)  # type: ignore[method-assign, func-returns-value]
+
+        def noted(*asked: Any) -> Any:
+            chosen.append(asked)
+            return choose(*asked)
+
+        small.engine.selection.choose = noted  # type: ignore[method-assign, assignment]
         small.submit(bag(20))
         rooms = {name: small.engine.selection.room(name).limit for name in ("a", "b")}
         assert {each.name: sum(map(len, each.reserved.values())) for each in small.engine.sites.values()} == rooms
