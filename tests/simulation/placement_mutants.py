@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pilotage.engine import dispatch, fits, restore
+from pilotage.engine import dispatch, fits, releasing, restore
 from pilotage.engine.parts import QueueClass
 from pilotage.engine.places import PilotState
 from pilotage.engine.selection import filters
@@ -35,7 +35,7 @@ def a_pilot_is_given_what_it_has_no_time_for(patch: Patch) -> None:
 @mutant(first_seed=6, by="waiting")
 def a_reservation_is_never_given_back(patch: Patch) -> None:
     """What was reserved where no pilot can run it waits there for one that can."""
-    graft(patch, dispatch.release_unfit, lambda engine, site: None)
+    graft(patch, releasing.release_unfit, lambda engine, site: None)
     graft(patch, dispatch._fetch, lambda engine, site: None)
 
 
@@ -74,7 +74,7 @@ def an_executor_is_a_wish(patch: Patch) -> None:
 @mutant(first_seed=2, by="sites sanity")
 def a_site_that_sleeps_keeps_what_is_reserved_there(patch: Patch) -> None:
     """What waits at a site that was put to sleep goes on waiting there."""
-    graft(patch, dispatch.release_site, lambda engine, site: None)
+    graft(patch, releasing.release_site, lambda engine, site: None)
 
 
 @mutant(first_seed=1, by="sites sanity restoring")

@@ -8,7 +8,6 @@ no attempt: it is given back when its site cannot use it.
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
@@ -377,30 +376,3 @@ def submit(engine: Engine, attempt: AttemptState) -> None:
     engine.effects.append(SubmitAttempt(site=site.name, key=key, ref=attempt.ref, demand=attempt.demand))
     submitting(engine, site, attempt)
     engine.timers.at(engine.now + engine.settings.submit_again_seconds, Due.REQUEST, key)
-
-
-def release_unfit(engine: Engine, site: SiteState) -> None:
-    """Give back what was reserved at a site for long enough and no pilot there could run; nothing more until one comes."""
-    again = math.inf
-    for queue, numbers in list(site.reserved.items()):
-        if could_take(site, queue, engine.now):
-            continue
-        oldest = queue.job.work[numbers[0]].bound_at
-        if engine.now < oldest + engine.settings.unfit_seconds:
-            again = min(again, oldest + engine.settings.unfit_seconds)
-            continue
-        if not is_bound(site, queue):
-            engine.openings.close(site, queue)
-        for number in list(numbers):
-            move(engine, queue.job, number, Standing.READY)
-    if again < math.inf:
-        engine.timers.at(
-            again, Due.UNFIT, site.name
-        )  # one for all of them: each would otherwise bring the others along
-
-
-def release_site(engine: Engine, site: SiteState) -> None:
-    """Give back everything that is reserved at a site that cannot be reached."""
-    for queue, numbers in list(site.reserved.items()):
-        for number in list(numbers):
-            move(engine, queue.job, number, Standing.READY)

@@ -1,6 +1,6 @@
 """What is queued at a site for long is queued elsewhere as well, and the first to start ends the others.
 
-In pilot mode there is no need for it: a reservation that no pilot pulls is given back (`dispatch.release_unfit`).
+In pilot mode there is no need for it: a reservation that no pilot pulls is given back (`releasing.release_unfit`).
 """
 
 from __future__ import annotations

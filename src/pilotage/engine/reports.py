@@ -6,13 +6,13 @@ import re
 from typing import TYPE_CHECKING
 
 from pilotage.engine.behaviour import is_probe, is_to_show, not_reached, probed, submitted
-from pilotage.engine.dispatch import release_site
 from pilotage.engine.exchanges import find_attempt
 from pilotage.engine.histories import PILOT_KILLED
 from pilotage.engine.noticing import notice
 from pilotage.engine.on_pilots import LOSSES, lose
 from pilotage.engine.parts import AttemptState
 from pilotage.engine.places import SiteState
+from pilotage.engine.releasing import release_site
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
 from pilotage.model.exchange import AttemptRef

@@ -16,11 +16,11 @@ from pilotage.engine.behaviour import (
     trial_key,
     write_down,
 )
-from pilotage.engine.dispatch import release_site
 from pilotage.engine.forsaken import write_off
 from pilotage.engine.on_pilots import lose
 from pilotage.engine.places import SiteState
 from pilotage.engine.provisioning import submit_pilot, withdraw
+from pilotage.engine.releasing import release_site
 from pilotage.engine.selection import Underway
 from pilotage.engine.selection.filters import described
 from pilotage.engine.selection.scores import Operation

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from pilotage.engine.behaviour import drain, is_probe, learned, probed, write_down
-from pilotage.engine.dispatch import release_site
 from pilotage.engine.places import SiteState
+from pilotage.engine.releasing import release_site
 from pilotage.engine.selection import Change, Drained, Hibernated, Woken
 from pilotage.model import payloads
 from pilotage.model.texts import clipped

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from pilotage.engine.behaviour import check_queue, write_standing
 from pilotage.engine.classes import queue_of
-from pilotage.engine.dispatch import release_unfit, submit
+from pilotage.engine.dispatch import submit
 from pilotage.engine.jobs import JobState
 from pilotage.engine.leases import check_lease
 from pilotage.engine.parts import QueueClass, Standing
 from pilotage.engine.provisioning import submit_pilot
 from pilotage.engine.races import race, watch_race
 from pilotage.engine.readiness import reconsider
+from pilotage.engine.releasing import release_unfit
 from pilotage.engine.reports import bound_attempt
 from pilotage.engine.site_changes import end_probe
 from pilotage.engine.slots import exorcise

@@ -1,0 +1,42 @@
+"""Reservations are given back: where no pilot could run them for long enough, and where a site cannot be reached."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pilotage.engine.fits import could_take
+from pilotage.engine.parts import Standing
+from pilotage.engine.places import SiteState
+from pilotage.engine.readiness import move
+from pilotage.engine.timers import Due
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+
+
+def release_unfit(engine: Engine, site: SiteState) -> None:
+    """Give back what was reserved at a site for long enough and no pilot there could run; nothing more until one comes."""
+    again = math.inf
+    for queue, numbers in list(site.reserved.items()):
+        if could_take(site, queue, engine.now):
+            continue
+        oldest = queue.job.work[numbers[0]].bound_at
+        if engine.now < oldest + engine.settings.unfit_seconds:
+            again = min(again, oldest + engine.settings.unfit_seconds)
+            continue
+        if not is_bound(site, queue):
+            engine.openings.close(site, queue)
+        for number in list(numbers):
+            move(engine, queue.job, number, Standing.READY)
+    if again < math.inf:
+        engine.timers.at(
+            again, Due.UNFIT, site.name
+        )  # one for all of them: each would otherwise bring the others along
+
+
+def release_site(engine: Engine, site: SiteState) -> None:
+    """Give back everything that is reserved at a site that cannot be reached."""
+    for queue, numbers in list(site.reserved.items()):
+        for number in list(numbers):
+            move(engine, queue.job, number, Standing.READY)
