@@ -278,8 +278,7 @@ class Small:
     def agent(self, name: str, *, site: str, request: str = "", **more: Any) -> Agent:
         """An agent that has not said anything yet but that it has started."""
         made = self.agents[name] = Agent(self, name, site=site, request=request, **more)
-        started = payloads.PilotStarted(site=site, node=more.get("node"), request=request or None)
-        made.say(started)
+        made.say(payloads.PilotStarted(site=site, node=more.get("node"), request=request or None))
         return made
 
     def pilot(self, name: str = "a", *, instance: int = 1, **more: Any) -> Agent:

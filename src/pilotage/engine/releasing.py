@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pilotage.engine.fits import could_take
+from pilotage.engine.fits import could_take, is_bound
 from pilotage.engine.parts import Standing
 from pilotage.engine.places import SiteState
 from pilotage.engine.readiness import move
