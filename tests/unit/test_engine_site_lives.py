@@ -102,7 +102,7 @@ def test_a_pilot_that_is_tried_beside_others_comes_is_given_nothing_and_says_not
 
 
 def test_a_pilot_that_is_tried_and_dies_or_does_not_come_does_its_site_no_harm() -> None:
-    with Small(site("a"), probe_seconds=100.0) as small:
+    with Small(site("a"), probe_timeout_seconds=100.0) as small:
         number_of(small, TrySite(site="a"))
         [wanted] = small.take(SubmitPilot)
         small.step(Gone(site="a", key=wanted.key, reason="failed", stderr="no python"))
@@ -221,6 +221,26 @@ def test_the_pilots_of_a_node_that_is_drained_stay_so_over_a_restart() -> None:
         small.restart()
         assert draining(small) == [first.name, second.name]
         settle(small, first, second, elsewhere)
+
+
+def test_what_comes_to_a_drained_node_is_a_canary_and_one_success_clears_it() -> None:
+    with Small(site("a", cores=2, pilots=9), selection=STREAK) as small:
+        small.submit(bag(20))
+        pilots = on_nodes(small, "n1", "n1", "n2")
+        ask(small, HibernateSite(site="a"))  # and not what fails there puts it to sleep
+        for each in pilots[:2]:
+            each.fail(each.packages[0], "platform-failure")
+        assert drained(small) == [("node", "n1")]
+        assert small.engine.sites["a"].place.nodes.counts() == {"n1": 1}
+        small.restart()
+        place = small.engine.sites["a"].place
+        assert not place.nodes.is_due("n1")
+        assert place.nodes.ended("n1", "platform")  # one is enough this time
+        place.nodes.put_on_trial("n1")
+        assert not place.nodes.ended("n1", "success")
+        assert place.nodes.counts() == {}
+        place.nodes.put_on_trial("n1")  # as it stands in the book
+        settle(small, *pilots)
 
 
 def test_the_only_node_of_a_site_is_not_drained_and_not_after_a_restart_either() -> None:

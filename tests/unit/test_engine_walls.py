@@ -111,3 +111,25 @@ def test_a_pilot_that_works_or_could_do_something_stays() -> None:
         pilot.succeed("1.1.1", after=30.0)
         pilot.exchange(remaining_seconds=90.0)
         assert not pilot.left
+
+
+def test_what_took_long_is_not_begun_shortly_before_the_wall_though_nobody_declared_it() -> None:
+    with Small(site(wall_seconds=6000.0, pilots=2)) as small:
+        small.submit(bag(9))
+        pilot = small.pilot(remaining_seconds=5000.0)
+        for number in range(1, 6):
+            pilot.succeed(f"1.{number}.1", after=600.0)
+        late = small.pilot(instance=2, remaining_seconds=500.0)
+        assert late.packages == []
+        assert late.left
+        assert small.pilot(instance=3, remaining_seconds=700.0).packages == ["1.7.1"]
+
+
+def test_what_took_longer_than_a_pilot_lasts_is_begun_where_half_of_that_is_left() -> None:
+    with Small(site(wall_seconds=600.0, pilots=2)) as small:
+        small.submit(bag(9))
+        pilot = small.pilot()
+        for number in range(1, 6):
+            pilot.succeed(f"1.{number}.1", after=5000.0)
+        assert small.pilot(instance=2, remaining_seconds=200.0).packages == []
+        assert small.pilot(instance=3, remaining_seconds=400.0).packages == ["1.7.1"]

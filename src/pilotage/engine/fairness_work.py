@@ -52,6 +52,12 @@ def usual_seconds(queue: QueueClass) -> float:
     return known[1] / known[0]
 
 
+def learned_seconds(queue: QueueClass) -> float:
+    """How long packages of a class took, on average; 0 where few of them are done yet."""
+    known = queue.job.took.get(queue.kind)
+    return 0.0 if known is None or known[0] < LEARNED_MIN else known[1] / known[0]
+
+
 def seconds_of(job: JobState) -> Seconds:
     """How long a package of each kind takes; nan where nobody knows."""
     found = np.array([each.run_seconds or np.nan for each in job.plan.templates], np.float64)

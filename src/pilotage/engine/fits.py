@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from pilotage.engine.fairness_work import usual_seconds
+from pilotage.engine.fairness_work import learned_seconds, usual_seconds
 from pilotage.engine.parts import QueueClass
 from pilotage.engine.places import PilotState, SiteState
 from pilotage.engine.selection.filters import estimated_seconds
@@ -61,7 +62,11 @@ def suffices(seconds: float, pilot: PilotState, queue: QueueClass) -> bool:
     """Whether so much time of a pilot is enough for one of a class."""
     if seconds < queue.demand.wall_seconds or seconds <= queue.more_wall_than:
         return False
-    return not queue.run_seconds or seconds >= expected_seconds(pilot.site, queue)
+    if queue.run_seconds:
+        return seconds >= expected_seconds(pilot.site, queue)
+    learned = learned_seconds(queue)
+    # Half of what a pilot has when it comes is always enough: what seldom takes so long must be begun somewhere.
+    return seconds >= learned or seconds >= 0.5 * (pilot.site.site.package_seconds_max or math.inf)
 
 
 def expected_seconds(site: SiteState, queue: QueueClass) -> float:

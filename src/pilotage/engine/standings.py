@@ -62,7 +62,7 @@ def _drain(engine: Engine, site: SiteState, change: Drained) -> bool:
     if change.kind == "pilot":
         pilots = [site.pilots[change.name]] if change.name in site.pilots else []
     else:
-        site.place.nodes.forget(change.name)  # whatever comes there later begins anew
+        site.place.nodes.put_on_trial(change.name)
         pilots = [pilot for pilot in site.pilots.values() if pilot.node == change.name]
         if len(pilots) == len(site.pilots):
             return False

@@ -51,6 +51,12 @@ class Streaks:
         """A place is to be drained, whatever was counted there."""
         self.counted[name] = max(self._streak, self.counted.pop(name, 0))
 
+    def put_on_trial(self, name: str) -> None:
+        """What comes there next is a canary: one more failure, and the place is to be drained again; a success clears it."""
+        self.counted.pop(name, None)
+        if self._streak > 1:
+            self.counted[name] = self._streak - 1
+
     def counts(self) -> dict[str, int]:
         """All that have some."""
         return dict(self.counted)
