@@ -167,8 +167,8 @@ class Observations:
             from pilotage.book.counting import count_together  # only a busy book needs it
 
             found = count_together(self._pending, self._times, known_at=self._known_at, known=self._known)
-            for number, group, counted, sums in found:
-                _add(self._sketch(number, *names[group]), counted, sums)
+            for number, group, counts, sums in found:
+                _add(self._sketch(number, *names[group]), counts, sums)
             return
         known = {at: tuple(self._known[each * 9 : each * 9 + 9]) for each, at in enumerate(self._known_at)}
         for at, group in enumerate(self._pending):
