@@ -162,3 +162,18 @@ def test_a_slot_whose_commands_cannot_be_ended_takes_another_folder(
 def test_this_process_adopts_nothing_by_itself(place: Place) -> None:
     assert not place.workplace.remains._adopts
     assert os.getpid() > 0
+
+
+@pytest.mark.parametrize("outputs", [[], [{"name": "out"}]], ids=["nothing", "a file"])
+def test_a_command_that_puts_a_link_in_the_place_of_its_folder_has_nothing_removed_behind_it(
+    place: Place, tmp_path: Path, outputs: list[dict[str, str]]
+) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "out").write_text("x")
+    (precious / "other").write_text("y")
+    place.shell(f'here=$PWD; cd ..; rm -rf "$here"; ln -s {precious} "$here"', binary={"outputs": outputs})
+    again = place.shell("ls -A; echo z > out", binary={"outputs": [{"name": "out"}]})
+    assert again.payload["exit_code"] == "SUCCESS"
+    assert place.outputs(again)["out"] == b"z\n"
+    assert (precious / "other").read_text() == "y"

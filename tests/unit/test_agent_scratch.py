@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pilotage.agent import scratch as scratch_module
 from pilotage.agent.logs import HEAD_BYTES, LogFile
 from pilotage.agent.pilot_spool import encode_end
-from pilotage.agent.scratch import Scratch
+from pilotage.agent.scratch import Scratch, remove_tree
 
 
 @pytest.fixture
@@ -87,8 +87,8 @@ def test_a_file_system_that_knows_nothing_of_such_folders_will_do(
 
 
 def test_a_folder_that_nobody_touched_is_not_looked_into(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch_module, "_is_not_empty", lambda _: pytest.fail("it was looked into"))
-    scratch.empty()
+    monkeypatch.setattr(scratch_module, "_empty", lambda *_: pytest.fail("it was looked into"))
+    assert scratch.empty()
 
 
 def test_what_is_made_and_removed_again_leaves_a_folder_that_can_be_used(scratch: Scratch) -> None:
@@ -178,3 +178,69 @@ def test_the_end_of_an_attempt_is_written_as_json_would_be(payload: dict[str, An
             assert told[name] == pytest.approx(value, abs=1e-6)
         else:
             assert told[name] == value
+
+
+# --- what is not ours -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Path:
+    """A folder of somebody else."""
+    folder = tmp_path / "precious"
+    (folder / "below").mkdir(parents=True)
+    (folder / "below" / "file").write_text("x")
+    (folder / "file").write_text("x")
+    return folder
+
+
+def is_whole(precious: Path) -> bool:
+    return (precious / "file").read_text() == (precious / "below" / "file").read_text() == "x"
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_link_in_the_place_of_the_folder_is_not_followed(scratch: Scratch, precious: Path, *, marked: bool) -> None:
+    before = Path(scratch.path)
+    before.rmdir()
+    before.symlink_to(precious)
+    if marked:  # as somebody would who knows how an untouched folder is told
+        os.utime(precious, ns=(scratch_module._MARK_NS, scratch_module._MARK_NS))
+    assert not scratch.empty()
+    assert is_whole(precious)
+    scratch.prepare()
+    assert Path(scratch.path) != before
+    assert (list(Path(scratch.path).iterdir()), Path(scratch.path).is_symlink()) == ([], False)
+
+
+def test_another_folder_in_its_place_is_left_as_it_is(scratch: Scratch, precious: Path) -> None:
+    before = Path(scratch.path)
+    before.rmdir()
+    precious.rename(before)
+    assert not scratch.empty()
+    assert is_whole(before)
+
+
+def test_links_within_it_are_removed_and_not_followed(scratch: Scratch, precious: Path) -> None:
+    folder = Path(scratch.path) / "a"
+    folder.mkdir()
+    (folder / "link").symlink_to(precious)
+    (Path(scratch.path) / "link").symlink_to(precious)
+    assert scratch.empty()
+    assert list(Path(scratch.path).iterdir()) == []
+    assert is_whole(precious)
+
+
+def test_a_link_that_was_there_before_the_pilot_is_not_followed(tmp_path: Path, precious: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "scratch" / "slot-1").symlink_to(precious)
+    made = Scratch(str(tmp_path / "scratch"), 1)
+    made.prepare()
+    assert is_whole(precious)
+    assert not remove_tree(str(tmp_path / "scratch" / "slot-1"))
+    assert is_whole(precious)
+
+
+def test_what_somebody_left_who_was_killed_while_he_made_a_folder_is_in_nobodys_way(tmp_path: Path) -> None:
+    made = Scratch(str(tmp_path / "p1"), 1)
+    Path(f"{made.path}-p1").mkdir(parents=True)
+    made.prepare()
+    assert list(Path(made.path).iterdir()) == []

@@ -7,6 +7,13 @@ import fcntl
 import os
 import stat
 import struct
+from typing import TYPE_CHECKING, Tuple  # noqa: UP035 # a name for a type is evaluated, also by Python 3.8
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Identity = Tuple[int, int]  # noqa: UP006
+"""By what a folder is the same whatever it is called: its device and its inode."""
 
 _GET_FLAGS, _SET_FLAGS, _TOP_FOLDER = 0x80086601, 0x40086602, 0x20000  # of ext2 and what came after it
 _MARK_NS = 1_234_567_891_234_567_000  # to the microsecond: some file systems keep no more
@@ -22,6 +29,7 @@ class Scratch:
         self._generation = 0
         self._is_ready = False
         self._is_marked = False  # its time is ours, and stays so until something is made in it
+        self._identity: Identity | None = None
         self.path = os.path.join(root, f"slot-{slot_number}")
 
     def prepare(self) -> None:
@@ -32,24 +40,29 @@ class Scratch:
         spread(self._root)
         if not os.path.lexists(self.path):
             self._make()
-        elif not os.path.isdir(self.path) or os.path.islink(self.path) or _empty(self.path) is None:
+        elif _empty(self.path) is None:
             self.abandon()
             self._make()
+        self._identity = _identity_of(self.path)
         self._is_ready = True
         self._mark()
 
     def _make(self) -> None:
         """Make the folder, at first under a name of this pilot alone: by that its place on the disk is chosen."""
         draft = f"{self.path}-{os.path.basename(self._root)}"
+        remove_tree(draft)  # which somebody may have left who was killed here
         os.mkdir(draft, 0o700)
         os.rename(draft, self.path)
 
     def empty(self) -> bool:
-        """Remove everything in it, so that it can be used again; whether nothing is left."""
-        if not self._is_ready or (self._is_marked and _has_mark(self.path)):
+        """Remove everything in it, so that it can be used again; whether nothing is left.
+
+        Where something else has its name now, as a link that a command put there, that is not ours to empty.
+        """
+        if not self._is_ready or (self._is_marked and self._has_mark()):
             return True
         self._is_marked = False
-        removed = _empty(self.path)
+        removed = _empty(self.path, self._identity)
         if removed is None:
             self.abandon()
             return False
@@ -60,8 +73,15 @@ class Scratch:
     def _mark(self) -> None:
         """Give the empty folder a time that no other has: the system sets another as soon as something is made in it."""
         with contextlib.suppress(OSError):
-            os.utime(self.path, ns=(_MARK_NS, _MARK_NS))
-            self._is_marked = _has_mark(self.path)
+            os.utime(self.path, ns=(_MARK_NS, _MARK_NS), follow_symlinks=False)
+            self._is_marked = self._has_mark()
+
+    def _has_mark(self) -> bool:
+        try:
+            found = os.lstat(self.path)
+        except OSError:
+            return False
+        return found.st_mtime_ns == _MARK_NS and (found.st_dev, found.st_ino) == self._identity
 
     def abandon(self) -> None:
         """Leave the folder as it is and use another from now on; it goes with the pilot's folder."""
@@ -96,10 +116,10 @@ def spread(folder: str) -> None:
 
 
 def remove_tree(path: str) -> bool:
-    """Remove a folder and what is in it; whether it is gone."""
+    """Remove a folder and what is in it; whether it is gone. What is no folder, such as a link to one, stays."""
     if not os.path.lexists(path):
         return True
-    if os.path.islink(path) or not os.path.isdir(path) or _empty(path) is None:
+    if _empty(path) is None:
         return False
     try:
         os.rmdir(path)
@@ -108,76 +128,95 @@ def remove_tree(path: str) -> bool:
     return True
 
 
-def _empty(path: str) -> int | None:
-    """Remove what is in a folder, whatever modes it was given, and follow no link out of it.
+def _identity_of(path: str) -> Identity | None:
+    """Of a folder; None where there is none, or only a link to one."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino) if stat.S_ISDIR(found.st_mode) else None
 
-    How many things were removed; None where not everything could be.
+
+def _empty(path: str, expected: Identity | None = None) -> int | None:
+    """Remove what is in a folder, whatever modes it was given. No link is followed, neither out of it nor in its own place.
+
+    How many things were removed; None where not everything could be, or where it is not the folder that is expected.
     """
-    found = [path]
+    identity = _identity_of(path)
+    if identity is None or (expected is not None and identity != expected):
+        return None
+    try:
+        top = _open_folder(path)
+    except OSError:
+        return None
+    try:
+        opened = os.fstat(top)
+        return _empty_below(top) if (opened.st_dev, opened.st_ino) == identity else None
+    finally:
+        os.close(top)
+
+
+def _open_folder(path: str, top: int | None = None) -> int:
+    """Open a folder, and only that, below another if one is given; what was closed to its owner is opened to it."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags, dir_fd=top)
+    except PermissionError:
+        os.chmod(path, stat.S_IRWXU, dir_fd=top)
+        return os.open(path, flags, dir_fd=top)
+
+
+def _empty_below(top: int) -> int | None:
+    """The same for a folder that is open: whatever is named is named from there."""
+    found = [""]
     removed = 0
     whole = True
     for folder in found:  # which grows: the folders within come after it
         try:
-            entries = list(os.scandir(folder))
-        except PermissionError:
-            entries = []
-            with contextlib.suppress(OSError):
-                os.chmod(folder, stat.S_IRWXU)
-                entries = list(os.scandir(folder))
+            entries = _entries_of(folder, top)
         except OSError:
-            return None
+            if not folder:
+                return None
+            whole = False
+            continue
         for entry in entries:
+            name = os.path.join(folder, entry.name)
             if entry.is_dir(follow_symlinks=False):
-                found.append(entry.path)
-                continue
-            try:
-                os.unlink(entry.path)
-            except OSError:
-                if not _unlink(entry.path, folder):
-                    whole = False
-                    continue
-            removed += 1
+                found.append(name)
+            elif _remove(os.unlink, name, top):
+                removed += 1
+            else:
+                whole = False
     for folder in reversed(found[1:]):
         removed += 1
-        whole = _remove_folder(folder) and whole
-    return removed if whole or not _is_not_empty(path) else None
+        whole = _remove(os.rmdir, folder, top) and whole
+    return removed if whole or not os.listdir(top) else None
 
 
-def _has_mark(path: str) -> bool:
+def _entries_of(folder: str, top: int) -> list[os.DirEntry[str]]:
+    if not folder:
+        with os.scandir(top) as entries:
+            return list(entries)
+    opened = _open_folder(folder, top)
     try:
-        return os.stat(path).st_mtime_ns == _MARK_NS
-    except OSError:
-        return False
+        with os.scandir(opened) as entries:
+            return list(entries)
+    finally:
+        os.close(opened)
 
 
-def _is_not_empty(path: str) -> bool:
+def _remove(remove: Callable[..., None], name: str, top: int) -> bool:
+    """Remove one thing; where its folder is closed to its owner, that is opened first."""
     try:
-        return bool(os.listdir(path))
-    except OSError:
-        return True
-
-
-def _unlink(path: str, folder: str) -> bool:
-    try:
-        os.unlink(path)
+        remove(name, dir_fd=top)
     except PermissionError:
         try:
-            os.chmod(folder, stat.S_IRWXU)
-            os.unlink(path)
-        except OSError:
-            return False
-    except OSError:
-        return False
-    return True
-
-
-def _remove_folder(folder: str) -> bool:
-    try:
-        os.rmdir(folder)
-    except PermissionError:
-        try:
-            os.chmod(os.path.dirname(folder), stat.S_IRWXU)
-            os.rmdir(folder)
+            folder = os.path.dirname(name)
+            if folder:
+                os.chmod(folder, stat.S_IRWXU, dir_fd=top)
+            else:
+                os.fchmod(top, stat.S_IRWXU)
+            remove(name, dir_fd=top)
         except OSError:
             return False
     except OSError:
