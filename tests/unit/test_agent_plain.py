@@ -6,18 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import pilotage.agent.attempt as attempt_module
 from pilotage.agent.attempt import Outcome
+from pilotage.agent.hashing import KnownFiles
 from pilotage.agent.inputs import Inputs
 from pilotage.agent.outputs import Outputs
-from pilotage.agent.plain import SMALL_BYTES, plain_binary
+from pilotage.agent.plain import PLAIN_BINARY, PLAIN_WORK, SMALL_BYTES, plain_binary
 from pilotage.agent.sight import AGAIN_SECONDS, MARK_FILE, Sight
+from pilotage.model.work import Work, WorkBinary
 from tests.agent_runs import Place, place_in
 
 _MEASURED = ("phases", "read_bytes", "written_bytes")
-_MADE = {"name": "in", "sha256": hashlib.sha256(b"data").hexdigest(), "size_bytes": 4, "made": True}
+_MADE: dict[str, Any] = {"name": "in", "sha256": hashlib.sha256(b"data").hexdigest(), "size_bytes": 4, "made": True}
 _BOTH = [_MADE, {**_MADE, "name": "also"}]
 
 
@@ -193,3 +196,45 @@ def test_what_spans_nodes_goes_the_long_way() -> None:
     work = {"binaries": [{"argv": ["a"]}]}
     assert plain_binary({"demand": {"nodes": 2}}, work) is None
     assert plain_binary({"demand": {"nodes": 1}}, work) is not None
+
+
+# What the short way does nothing about.
+_UNUSUAL_WORK = {
+    "adopted", "container", "failure_patterns", "kept", "message", "post", "pre", "pre_skip_exit_code", "refused",
+    "stalled_after_seconds", "startup", "watched",
+}  # fmt: skip
+_UNUSUAL_BINARY = {"stdin", "stdout", "stderr"}
+
+
+@pytest.mark.parametrize(
+    "kind, plain, unusual",
+    [(Work, PLAIN_WORK, _UNUSUAL_WORK), (WorkBinary, PLAIN_BINARY, _UNUSUAL_BINARY)],
+)
+def test_every_field_is_either_plain_or_unusual(
+    kind: type[msgspec.Struct], plain: frozenset[str], unusual: set[str]
+) -> None:
+    assert sorted([*plain, *unusual]) == sorted(each.encode_name for each in msgspec.structs.fields(kind))
+
+
+@pytest.mark.parametrize("field", [*sorted(_UNUSUAL_WORK), "a field of later"])
+def test_a_work_that_says_more_goes_the_long_way(field: str) -> None:
+    work = {"binaries": [{"argv": ["a"]}]}
+    assert plain_binary({}, work) is not None
+    assert plain_binary({}, {**work, field: "x"}) is None
+
+
+@pytest.mark.parametrize("field", [*sorted(_UNUSUAL_BINARY), "a field of later"])
+def test_a_binary_that_says_more_goes_the_long_way(field: str) -> None:
+    assert plain_binary({}, {"binaries": [{"argv": ["a"], field: "x"}]}) is None
+
+
+def test_a_file_is_known_by_what_the_system_says_of_it_as_long_as_that_stays(tmp_path: Path) -> None:
+    file, known = tmp_path / "file", KnownFiles()
+    file.write_bytes(b"data")
+    before = file.stat()
+    assert not known.is_known(before, _MADE["sha256"])
+    assert known.keep_content(before, b"data") == _MADE["sha256"]
+    assert known.is_known(before, _MADE["sha256"])
+    assert not known.is_known(before, "0" * 64)
+    file.write_bytes(b"other")
+    assert not known.is_known(file.stat(), _MADE["sha256"])
