@@ -1,21 +1,26 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import pilotage.agent.attempt as attempt_module
 from pilotage.agent.attempt import Outcome
+from pilotage.agent.hashing import KnownFiles
 from pilotage.agent.inputs import Inputs
 from pilotage.agent.outputs import Outputs
-from pilotage.agent.plain import SMALL_BYTES, plain_binary
+from pilotage.agent.plain import PLAIN_BINARY, PLAIN_WORK, SMALL_BYTES, plain_binary
+from pilotage.agent.sight import AGAIN_SECONDS, MARK_FILE, Sight
+from pilotage.model.work import Work, WorkBinary
 from tests.agent_runs import Place, place_in
 
 _MEASURED = ("phases", "read_bytes", "written_bytes")
-_MADE = {"name": "in", "sha256": hashlib.sha256(b"data").hexdigest(), "size_bytes": 4, "made": True}
+_MADE: dict[str, Any] = {"name": "in", "sha256": hashlib.sha256(b"data").hexdigest(), "size_bytes": 4, "made": True}
 _BOTH = [_MADE, {**_MADE, "name": "also"}]
 
 
@@ -75,6 +80,7 @@ _WORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "too long": ("echo why >&2; sleep 60", {"demand": {"wall_seconds": 0.05}}),
     "environment": ("echo $A $PILOTAGE_JOB $OMP_NUM_THREADS", {"binary": {"environment": {"A": "b"}}}),
     "half a core": ("echo ${OMP_NUM_THREADS-none} $PILOTAGE_CORES", {"demand": {"cores_hundredths": 50}}),
+    "path in no encoding": ("true", {"inputs": [{**_MADE, "name": "gone"}], "path": "\ud800"}),
     "left behind": ("setsid sleep 60 & echo x > out", {"binary": _outputs("out")}),
 }  # fmt: skip
 
@@ -93,21 +99,48 @@ def _told(place: Place, outcome: Outcome) -> dict[str, Any]:
     return {"told": told, "staged": staged, "phases": phases, "inputs": inputs, "empty": place.scratch_is_empty()}
 
 
-@pytest.mark.parametrize("case", _WORKS)
-def test_the_short_way_comes_to_what_the_long_way_comes_to(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script, said = _WORKS[case]
+def _both_ways(folder: Path, script: str, said: dict[str, Any]) -> list[dict[str, Any]]:
+    """What comes of an attempt the short way, and the long way."""
     found = []
     for way in ("short", "long"):
-        if way == "long":
-            monkeypatch.setattr(attempt_module, "plain_binary", lambda *_: None)
-        (tmp_path / way).mkdir()
-        with place_in(tmp_path / way) as place:
+        (folder / way).mkdir()
+        with pytest.MonkeyPatch.context() as patch, place_in(folder / way) as place:
+            if way == "long":
+                patch.setattr(attempt_module, "plain_binary", lambda *_: None)
             _fill(place)
             place.shell("cat in also", inputs=_BOTH)  # from now on their checksums are known
             found.append(_told(place, place.shell(script, **said)))
-    assert found[0] == found[1]
+    return found
+
+
+@pytest.mark.parametrize("case", _WORKS)
+def test_the_short_way_comes_to_what_the_long_way_comes_to(case: str, tmp_path: Path) -> None:
+    short, long = _both_ways(tmp_path, *_WORKS[case])
+    assert short == long
+
+
+def test_what_the_system_refuses_is_told_with_the_last_lines_as_on_the_long_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    monkeypatch.setattr(attempt_module, "find_outputs", refuse)
+    short, long = _both_ways(tmp_path, "echo last words >&2", {"binary": _outputs("out", "more")})
+    assert short == long
+    assert "the disk is broken" in short["told"]
+    assert short["told"].count("last words") == 2  # in the message, and in the log
+
+
+def test_a_staging_folder_that_is_another_when_the_command_ends_gets_nothing(place: Place) -> None:
+    place.marks()
+    mark = place.staged / MARK_FILE
+    # What was seen before the command is believed for a while, and that is over when it ends.
+    place.workplace.sight = Sight(lambda: 0.0 if mark.exists() else AGAIN_SECONDS + 1.0)
+    outcome = place.shell(f"echo x > out; rm {mark}", inputs=_BOTH, binary=_outputs("out"))
+    assert outcome.payload["exit_code"] == "SUCCESS"
+    assert place.staged_names() == []
+    assert (place.root / "server" / "staged" / "1.1.1-1-0").read_bytes() == b"x\n"
 
 
 def test_a_usual_attempt_goes_the_short_way(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,3 +196,45 @@ def test_what_spans_nodes_goes_the_long_way() -> None:
     work = {"binaries": [{"argv": ["a"]}]}
     assert plain_binary({"demand": {"nodes": 2}}, work) is None
     assert plain_binary({"demand": {"nodes": 1}}, work) is not None
+
+
+# What the short way does nothing about.
+_UNUSUAL_WORK = {
+    "adopted", "container", "failure_patterns", "kept", "message", "post", "pre", "pre_skip_exit_code", "refused",
+    "stalled_after_seconds", "startup", "watched",
+}  # fmt: skip
+_UNUSUAL_BINARY = {"stdin", "stdout", "stderr"}
+
+
+@pytest.mark.parametrize(
+    "kind, plain, unusual",
+    [(Work, PLAIN_WORK, _UNUSUAL_WORK), (WorkBinary, PLAIN_BINARY, _UNUSUAL_BINARY)],
+)
+def test_every_field_is_either_plain_or_unusual(
+    kind: type[msgspec.Struct], plain: frozenset[str], unusual: set[str]
+) -> None:
+    assert sorted([*plain, *unusual]) == sorted(each.encode_name for each in msgspec.structs.fields(kind))
+
+
+@pytest.mark.parametrize("field", [*sorted(_UNUSUAL_WORK), "a field of later"])
+def test_a_work_that_says_more_goes_the_long_way(field: str) -> None:
+    work = {"binaries": [{"argv": ["a"]}]}
+    assert plain_binary({}, work) is not None
+    assert plain_binary({}, {**work, field: "x"}) is None
+
+
+@pytest.mark.parametrize("field", [*sorted(_UNUSUAL_BINARY), "a field of later"])
+def test_a_binary_that_says_more_goes_the_long_way(field: str) -> None:
+    assert plain_binary({}, {"binaries": [{"argv": ["a"], field: "x"}]}) is None
+
+
+def test_a_file_is_known_by_what_the_system_says_of_it_as_long_as_that_stays(tmp_path: Path) -> None:
+    file, known = tmp_path / "file", KnownFiles()
+    file.write_bytes(b"data")
+    before = file.stat()
+    assert not known.is_known(before, _MADE["sha256"])
+    assert known.keep_content(before, b"data") == _MADE["sha256"]
+    assert known.is_known(before, _MADE["sha256"])
+    assert not known.is_known(before, "0" * 64)
+    file.write_bytes(b"other")
+    assert not known.is_known(file.stat(), _MADE["sha256"])

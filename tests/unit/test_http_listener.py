@@ -5,6 +5,7 @@ import fcntl
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,7 +19,7 @@ from pilotage.service.announcement import (
     last_port,
     refuse_second,
 )
-from pilotage.service.http.listener import CannotListen, NoSocketsHere, bind, bind_local, url_of
+from pilotage.service.http.listener import CannotListen, Listener, NoSocketsHere, bind, bind_local, url_of
 
 HERE = Announcement(url="http://127.0.0.1:8642", pid=4711, token_file="/somewhere/token", version="1", started_at=1.0)
 
@@ -102,3 +103,19 @@ def test_a_locked_file_that_says_nothing_is_no_service(tmp_path: Path) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     assert find_service(tmp_path) is None
     os.close(descriptor)
+
+
+def test_one_that_fails_once_it_has_begun_ends_as_if_it_were_told_to() -> None:
+    def fail() -> None:
+        raise OSError("it cannot be announced")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["type"] != "lifespan.shutdown":
+            await send({"type": "lifespan.startup.complete"})
+
+    with bind("127.0.0.1", 0) as bound:
+        listener = Listener(app, bound=bound, started=fail, stopping=lambda: None)
+        with pytest.raises(OSError, match="announced"):
+            listener.listen()
+    assert listener.started
+    assert listener.should_exit  # so that whoever watches does not take it for broken while all is closed

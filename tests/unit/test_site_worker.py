@@ -15,7 +15,7 @@ from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.reports import AnyReport, Gone, Noticed, SiteNoticed, SiteSeen, SubmissionFailed, Submitted
 from pilotage.ports import SeenAtSite, SiteBusy, SiteUnreachable, SubmissionRefused
-from pilotage.service.running.site_worker import SiteWorker
+from pilotage.service.running.site_worker import AtSite, SiteWorker
 from pilotage.service.running.strays import STRAY_SECONDS
 from tests.pilots import wait_until
 
@@ -321,27 +321,55 @@ def test_a_call_that_hangs_is_broken_off_when_the_worker_is_stopped_and_nothing_
     assert work.reports.empty()
 
 
+def stop_within_a_call(work: Work, *wanted: AtSite) -> None:
+    """Stop the worker while the site takes an attempt, and these things wait behind that."""
+    begun, gate = threading.Event(), threading.Event()
+
+    def submit_slowly(key: str, *, ref: AttemptRef, demand: Demand) -> str:
+        begun.set()
+        assert gate.wait(WAIT_SECONDS)
+        return "native"
+
+    work.site.submit_attempt = submit_slowly  # type: ignore[method-assign]
+    work.worker.want(SubmitAttempt(site="here", key="one", ref=REF, demand=Demand()))
+    assert begun.wait(WAIT_SECONDS)
+    work.worker.want(*wanted)
+    stopper = threading.Thread(target=work.worker.stop)
+    stopper.start()
+    wait_until(lambda: work.worker._stopping)
+    gate.set()
+    stopper.join(WAIT_SECONDS)
+
+
 def test_what_is_to_be_cancelled_is_cancelled_also_at_the_end_and_nothing_more_is_submitted() -> None:
     with started() as work:
         work.site.look_twice()
-        begun, gate = threading.Event(), threading.Event()
-
-        def submit_slowly(key: str, *, ref: AttemptRef, demand: Demand) -> str:
-            begun.set()
-            assert gate.wait(WAIT_SECONDS)
-            return "native"
-
-        work.site.submit_attempt = submit_slowly  # type: ignore[method-assign]
-        work.worker.want(SubmitAttempt(site="here", key="one", ref=REF, demand=Demand()))
-        assert begun.wait(WAIT_SECONDS)
-        work.worker.want(SubmitPilot(site="here", key="two"), CancelSubmitted(site="here", key="three"))
-        stopper = threading.Thread(target=work.worker.stop)
-        stopper.start()
-        wait_until(lambda: work.worker._stopping)
-        gate.set()
-        stopper.join(WAIT_SECONDS)
+        stop_within_a_call(work, SubmitPilot(site="here", key="two"), CancelSubmitted(site="here", key="three"))
         assert work.site.did.get_nowait() == "cancel three"
         assert work.site.did.empty()
+
+
+@pytest.mark.parametrize(
+    "keys, told",
+    [
+        (["two"], ""),
+        (["two", "three"], "site here: 1 batch job is not withdrawn: no way; the next service ends what is left"),
+    ],
+)
+def test_what_was_never_submitted_is_not_left_behind_where_the_last_call_fails(keys: list[str], told: str) -> None:
+    asked: list[str] = []
+
+    def refuse(*keys: str) -> None:
+        asked.extend(keys)
+        raise SiteUnreachable("no way")
+
+    with started() as work:
+        work.site.look_twice()
+        work.site.cancel = refuse  # type: ignore[method-assign]
+        cancelled = [CancelSubmitted(site="here", key=key) for key in keys]
+        stop_within_a_call(work, SubmitPilot(site="here", key="two"), *cancelled)
+    assert asked == keys  # also what was not: an earlier process may have submitted it
+    assert work.worker.behind == told
 
 
 def test_what_does_not_speak_is_told_when_it_is_noticed_and_when_it_is_not_any_more() -> None:

@@ -14,6 +14,7 @@ from pilotage.agent.containers import remove_container
 from pilotage.agent.diagnosis import Failure
 from pilotage.agent.environment import OWN_NAMES, TOLD_NAMES, own_entries, spool_name, threads_of
 from pilotage.agent.kept import Kept
+from pilotage.agent.logs import last_lines_of
 from pilotage.agent.names import check_name, make_parents
 from pilotage.agent.spawning import Files
 from pilotage.agent.watching import NO_LIMITS, Limits
@@ -136,10 +137,7 @@ class Application:
                 text = _end_of(os.path.join(self._scratch, self._stderr_file), characters_max)
                 if text:
                     return text
-            for stream in ("stderr", "stdout"):
-                text = next((log.last_lines(characters_max) for log in self._logs if log.stream == stream), "")
-                if text:
-                    return text
+            return last_lines_of(self._logs, characters_max)
         return ""
 
     def _run_all(self, inputs: Sequence[str]) -> Failure | None:

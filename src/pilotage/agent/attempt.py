@@ -13,7 +13,7 @@ from pilotage.agent.diagnosis import Failure
 from pilotage.agent.environment import Environments, own_entries, threads_of
 from pilotage.agent.failure_patterns import LogScans
 from pilotage.agent.inputs import Inputs, changed_input
-from pilotage.agent.logs import LogFile
+from pilotage.agent.logs import LogFile, last_lines_of
 from pilotage.agent.outputs import Outputs, find_outputs
 from pilotage.agent.plain import link_known, plain_binary, stage_small
 from pilotage.agent.scratch import Scratch
@@ -163,16 +163,19 @@ class AttemptRunner:
                 return self._run_plain(assignment, work, binary, phases, fetch)
             application = self._application(assignment, work, scans)
             return {"exit_code": "SUCCESS", **self._run(assignment, work, application, phases, fetch)}
-        except Failure as failure:
-            if application is None and is_set_up:
-                application = self._application(assignment, work)
-            return self._failed(failure, application)
+        except Failure as known:
+            failure = known
         except OSError as error:
-            doing = f"the phase {phases.now!r}"
-            return self._failed(diagnosis.from_system(error, doing=doing), application)
+            failure = diagnosis.from_system(error, doing=f"the phase {phases.now!r}")
         except (ValueError, LookupError) as error:
             message = f"the work cannot be understood: {type(error).__name__}: {error}"
-            return self._failed(Failure("platform-failure", message), application)
+            failure = Failure("platform-failure", message)
+        last_lines = ""
+        if application is not None:
+            last_lines = application.last_lines(_LAST_CHARACTERS)
+        elif is_set_up:  # before that, the logs are those of an earlier attempt
+            last_lines = last_lines_of(self._logs, _LAST_CHARACTERS)
+        return _failed(failure, last_lines)
 
     def _set_up(self, work: Mapping[str, Any], token: str) -> LogScans | None:
         """Have an empty folder, the token and empty logs; what looks for failures in these."""
@@ -191,7 +194,7 @@ class AttemptRunner:
         return scans
 
     def _application(
-        self, assignment: Mapping[str, Any], work: Mapping[str, Any], scans: LogScans | None = None
+        self, assignment: Mapping[str, Any], work: Mapping[str, Any], scans: LogScans | None
     ) -> Application:
         return Application(
             self._workplace,
@@ -216,20 +219,21 @@ class AttemptRunner:
     ) -> dict[str, Any]:
         """The same as `_run` of an attempt that is one command with its files: the payload of its success."""
         workplace, watch, commands, scratch = self._workplace, self._watch, self._commands, self._scratch.path
-        ref, sight = assignment["ref"], workplace.sight.of(work)
+        ref = assignment["ref"]
+        # Before the inputs: a work that cannot be understood fails as such, whatever else is wrong with it.
+        ours = own_entries(assignment, work, scratch=scratch, spools=workplace.spools)
         phases.enter("inputs")
         placed: Collection[Placed] = ()
         inputs = work.get("inputs")
         if inputs:
             linked: dict[str, Placed] = {}
-            if sight.folder and watch.stopped is None:
+            if workplace.sight.of(work).folder and watch.stopped is None:
                 linked = link_known(inputs, folder=work["folder"], scratch=scratch, known=workplace.known)
             placed = linked.values()
             if len(linked) != len(inputs):
                 placed = self._inputs(assignment, work, fetch).place(inputs, commands.check, before=linked)
         phases.enter("application")
         demand = assignment.get("demand") or {}
-        ours = own_entries(assignment, work, scratch=scratch, spools=workplace.spools)
         asked = binary.get("environment") or {}
         environment = self._environments.make(ours, asked, threads=threads_of(demand) if demand else 1)
         files = Files(workplace.null(), self._logs[0].descriptor, self._logs[1].descriptor)
@@ -242,7 +246,7 @@ class AttemptRunner:
             watch.application_ended()
         if ended.exit_status != 0:
             what = repr(argv[0]) if argv else "the command"
-            failure = self._application(assignment, work).failure_of(ended, what, argv=argv)
+            failure = self._application(assignment, work, None).failure_of(ended, what, argv=argv)
             if failure is not None:
                 raise failure
         changed = changed_input(placed)
@@ -256,7 +260,7 @@ class AttemptRunner:
         if outputs:
             inodes = {each.inode for each in placed if each.source}
             manifest = None
-            if sight.staged:
+            if workplace.sight.of(work).staged:  # now: the command may have taken long
                 target = f"{work['staged']}/{ref['package']}-{ref['attempt']}-0"
                 manifest = stage_small(
                     outputs, scratch=scratch, target=target, known=workplace.known, input_inodes=inodes
@@ -317,20 +321,6 @@ class AttemptRunner:
         application.forget_kept()
         return {"manifest": manifest, "exit_status": 0}
 
-    def _failed(self, failure: Failure, application: Application | None) -> dict[str, Any]:
-        last_lines = application.last_lines(_LAST_CHARACTERS) if application is not None else ""
-        payload: dict[str, Any] = {
-            "exit_code": failure.code,
-            "exit_message": diagnosis.exit_message(failure.message, last_lines),
-        }
-        if failure.reason != "cancelled":
-            payload["reason"] = failure.reason
-        if failure.exit_status is not None:
-            payload["exit_status"] = failure.exit_status
-        if failure.signal_number is not None:
-            payload["signal"] = failure.signal_number
-        return payload
-
     def _keep_folder(self, ref: Mapping[str, Any], payload: dict[str, Any]) -> None:
         name = f"{ref['job']}-{ref['package']}-{ref['attempt']}"
         with contextlib.suppress(OSError):
@@ -351,6 +341,21 @@ class AttemptRunner:
         for log in self._logs:
             log.close()
         self._logs.clear()
+
+
+def _failed(failure: Failure, last_lines: str) -> dict[str, Any]:
+    """The payload of a failure, without what every attempt has."""
+    payload: dict[str, Any] = {
+        "exit_code": failure.code,
+        "exit_message": diagnosis.exit_message(failure.message, last_lines),
+    }
+    if failure.reason != "cancelled":
+        payload["reason"] = failure.reason
+    if failure.exit_status is not None:
+        payload["exit_status"] = failure.exit_status
+    if failure.signal_number is not None:
+        payload["signal"] = failure.signal_number
+    return payload
 
 
 def _changed(placed: Placed) -> Failure:

@@ -30,12 +30,16 @@ class KnownFiles:
 
     def __init__(self) -> None:
         """Begin with none."""
-        self.checksums: dict[tuple[int, int, int, int], str] = {}  # by device, inode, size and time
+        self._checksums: dict[tuple[int, int, int, int], str] = {}  # by device, inode, size and time
+
+    def is_known(self, status: os.stat_result, sha256: str) -> bool:
+        """Whether a file is known to have this sha256; `status` is what the system says of it now."""
+        return self._checksums.get((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)) == sha256
 
     def sha256(self, path: str, status: os.stat_result) -> str:
         """The sha256 of a file, read only where it is not known; `status` is what the system says of it now."""
         key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        known = self.checksums.get(key)
+        known = self._checksums.get(key)
         if known is None:
             known = sha256_of(path, status.st_size)
             self._keep(key, known)
@@ -50,8 +54,8 @@ class KnownFiles:
         self.keep(status, sha256)
         return sha256
 
-    def read(self, status: os.stat_result, content: bytes) -> str:
-        """The sha256 of a file whose whole content was read just now."""
+    def keep_content(self, status: os.stat_result, content: bytes) -> str:
+        """Remember a file by its whole content, which was read just now; its sha256."""
         import hashlib
 
         sha256 = hashlib.sha256(content).hexdigest()
@@ -63,6 +67,6 @@ class KnownFiles:
         self._keep((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), sha256)
 
     def _keep(self, key: tuple[int, int, int, int], sha256: str) -> None:
-        if len(self.checksums) >= _KNOWN_MAX:
-            self.checksums.clear()  # what is used again is read once more
-        self.checksums[key] = sha256
+        if len(self._checksums) >= _KNOWN_MAX:
+            self._checksums.clear()  # what is used again is read once more
+        self._checksums[key] = sha256

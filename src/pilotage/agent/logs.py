@@ -6,12 +6,13 @@ appending, so that what comes next follows there. The last piece of what is cut 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 HEAD_BYTES = 32 * 1024
 TAIL_BYTES = 32 * 1024
@@ -137,3 +138,13 @@ class LogFile:
         size = os.fstat(self.descriptor).st_size
         start = max(HEAD_BYTES, size - TAIL_BYTES)
         return os.pread(self.descriptor, TAIL_BYTES, start) if size > start else b""
+
+
+def last_lines_of(logs: Sequence[LogFile], characters_max: int) -> str:
+    """The end of what was written to stderr, or to stdout where nothing was written there."""
+    with contextlib.suppress(OSError):
+        for stream in ("stderr", "stdout"):
+            text = next((log.last_lines(characters_max) for log in logs if log.stream == stream), "")
+            if text:
+                return text
+    return ""

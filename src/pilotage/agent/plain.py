@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 SMALL_BYTES = 16 * 1024
 """An output of less is read at once."""
 
-_UNUSUAL = frozenset({
-    "adopted", "container", "failure_patterns", "kept", "post", "pre", "refused", "stalled_after_seconds", "startup",
-    "watched",
+# What is named here the short way sees to, or need not; whatever else is said, now or later, is for the long one.
+PLAIN_WORK = frozenset({
+    "path", "name", "index", "folder", "staged", "mark", "folder_mark", "inputs", "binaries", "keep_failed", "software",
 })  # fmt: skip
-_STREAMS = frozenset({"stdin", "stdout", "stderr"})
+PLAIN_BINARY = frozenset({"argv", "environment", "outputs"})
 _OWN = ".pilotage"
 # Nobody waits at what is no regular file, and no link is followed.
 _LOOKING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -33,7 +33,7 @@ _LOOKING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 def plain_binary(assignment: Mapping[str, Any], work: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The one command of a plain attempt; None where the attempt is anything else."""
     binaries: Sequence[Mapping[str, Any]] = work.get("binaries", ())
-    if len(binaries) != 1 or not _UNUSUAL.isdisjoint(work) or not _STREAMS.isdisjoint(binaries[0]):
+    if len(binaries) != 1 or not PLAIN_WORK.issuperset(work) or not PLAIN_BINARY.issuperset(binaries[0]):
         return None
     demand = assignment.get("demand")
     if demand and demand.get("nodes", 1) > 1:
@@ -46,7 +46,6 @@ def link_known(
 ) -> dict[str, Placed]:
     """Link the inputs that packages of the job made and whose content is known to be right, up to the first other one."""
     placed: dict[str, Placed] = {}
-    checksums = known.checksums
     for each in inputs:
         name, sha256 = each["name"], each.get("sha256")
         if not sha256 or "/" in name or "made" not in each or "executable" in each or "content" in each:
@@ -54,15 +53,15 @@ def link_known(
         source = f"{folder}/{name}"
         try:
             status = os.lstat(source)
-            inode, size_bytes, modified_ns = status.st_ino, status.st_size, status.st_mtime_ns
-            if checksums.get((status.st_dev, inode, size_bytes, modified_ns)) != sha256:
+            size_bytes = status.st_size
+            if not known.is_known(status, sha256):
                 break
             if each.get("size_bytes", size_bytes) != size_bytes:
                 break
             os.link(source, f"{scratch}/{name}")
         except (OSError, ValueError):
             break
-        placed[name] = Placed(name, source, inode, size_bytes, modified_ns)
+        placed[name] = Placed(name, source, status.st_ino, size_bytes, status.st_mtime_ns)
     return placed
 
 
@@ -97,4 +96,4 @@ def stage_small(
         os.rename(path, target)
     except (OSError, ValueError):
         return None
-    return [{"name": name, "size_bytes": size_bytes, "sha256": known.read(status, content)}]
+    return [{"name": name, "size_bytes": size_bytes, "sha256": known.keep_content(status, content)}]

@@ -67,7 +67,7 @@ def serve(
 
     state_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     refuse_second(state_folder)
-    with ExitStack() as stack:
+    with ExitStack() as outermost, ExitStack() as stack:
         certificate = _certificate(tls)
         scheme = "https" if certificate is not None else "http"
         bound = stack.enter_context(bind(settings.service.host, settings.service.port))
@@ -132,7 +132,8 @@ def serve(
         )
         if idle_seconds is not None and running is not None:
             stack.callback(end_when_idle(listener, running, idle_seconds=idle_seconds))
-        stack.callback(end_when_broken(listener, lambda: broken_by(services), note=note))
+        # To the last: what is broken may hang while it is closed, too.
+        outermost.callback(end_when_broken(listener, lambda: broken_by(services), note=note))
         listener.listen()
         if listener.broken:
             raise ServiceBroken(
@@ -141,7 +142,10 @@ def serve(
                 next_step="start it again: what it did is in its book",
             )
         if running is not None and running.jobs.left_behind:
-            note("", *running.jobs.left_behind)
+            try:
+                note("", *running.jobs.left_behind)
+            except OSError as fault:  # a full disk; it ends in good order all the same
+                log.warning("this cannot be noted (%s): %s", fault, "; ".join(running.jobs.left_behind))
         return listener.ended_by
 
 

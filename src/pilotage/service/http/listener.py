@@ -102,7 +102,10 @@ class Listener(uvicorn.Server):
 
     def listen(self) -> None:
         """Serve until stopped."""
-        self.run(sockets=self._sockets)
+        try:
+            self.run(sockets=self._sockets)
+        finally:
+            self.should_exit = True  # also where it failed: nobody need end it any more
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer, then say so."""

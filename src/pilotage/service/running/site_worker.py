@@ -139,21 +139,19 @@ class SiteWorker:
 
     def _cancel_last(self) -> None:
         """Nothing more is submitted, but what is to be cancelled should not come when nobody is there."""
-        keys = [effect.key for effect in self._wanted if isinstance(effect, CancelSubmitted)]
-        asked = [*self._later.values(), *self._wanted]
-        never = {
-            effect.key for effect in asked if not isinstance(effect, CancelSubmitted)
-        }  # submitted, as far as we know
-        if not self._answers:
-            if left := len({*keys} - never):
-                self.behind = behind(self._site, left, "the site does not answer")
-            return
-        if not keys:
-            return
-        try:
-            self._access.cancel(*keys)
-        except Exception as fault:  # noqa: BLE001 # it was broken off, or there is no way to the site
-            self.behind = behind(self._site, len(keys), str(fault))
+        wanted = [*self._later.values(), *self._wanted]
+        keys = [effect.key for effect in wanted if isinstance(effect, CancelSubmitted)]
+        # What still waits here was never submitted, as far as this process knows: nothing of it stays in the queue.
+        never_submitted = {effect.key for effect in wanted if not isinstance(effect, CancelSubmitted)}
+        left = len({*keys} - never_submitted)
+        why = "" if self._answers else "the site does not answer"
+        if keys and not why:
+            try:
+                self._access.cancel(*keys)  # also what waits: an earlier process may have submitted it
+            except Exception as fault:  # noqa: BLE001 # it was broken off, or there is no way to the site
+                why = str(fault) or type(fault).__name__
+        if left and why:
+            self.behind = behind(self._site, left, why)
 
     def _failed(self, message: str) -> None:
         if self._stopping:

@@ -1,0 +1,85 @@
+"""The end of a service as a process: in good order whatever cannot be written any more, and watched to the last."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotage.adapters.journals.sqlite import SqliteJournal
+from pilotage.model.configuration import ServiceSettings, Settings
+from pilotage.model.submission import RunPlan
+from pilotage.ports import Journal
+from pilotage.service import server
+from pilotage.service.announcement import left_behind
+from pilotage.service.http import broken, idling
+from pilotage.service.http.listener import Listener
+from pilotage.service.http.running import Running
+from tests.running_jobs import FakeJobs
+from tests.served_book import WallClock, access_of
+
+LEFT = "site lyon: 2 batch jobs are not withdrawn"
+
+
+def serve(folder: Path, jobs: FakeJobs, journal: Callable[[Path], Journal] = SqliteJournal) -> int | None:
+    """Serve until the listener ends, with a stand-in for what runs jobs."""
+
+    def make(journal: Journal, **_: Any) -> Running:
+        return Running(jobs, journal=journal, plan=lambda _: RunPlan(job="p", packages=1, would_run=1, there=0))
+
+    return server.serve(
+        settings=Settings(service=ServiceSettings(port=0)),
+        state_folder=folder,
+        open_journal=lambda: journal(folder),
+        access=access_of(),
+        token_file=folder / "token",
+        clock=WallClock(),
+        make_running=make,
+        idle_seconds=1000.0,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Listener, "listen", lambda self: None)
+
+
+def test_what_is_left_at_sites_is_noted(tmp_path: Path) -> None:
+    jobs = FakeJobs()
+    jobs.left_behind = [LEFT]
+    serve(tmp_path, jobs)
+    assert left_behind(tmp_path) == (LEFT,)
+
+
+def test_a_full_disk_does_not_make_a_failure_of_a_good_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(server, "note_end", refuse)
+    jobs = FakeJobs()
+    jobs.left_behind = [LEFT]
+    assert serve(tmp_path, jobs) is None
+    assert LEFT in caplog.text
+    assert "No space left" in caplog.text
+
+
+def test_who_watches_for_a_service_that_hangs_stays_until_all_else_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+
+    class Book(SqliteJournal):
+        def close(self) -> None:
+            super().close()
+            ended.append("book")
+
+    monkeypatch.setattr(broken, "end_when_broken", lambda *_, **__: lambda: ended.append("watch"))
+    monkeypatch.setattr(idling, "end_when_idle", lambda *_, **__: lambda: ended.append("idling"))
+    serve(tmp_path, FakeJobs(), Book)
+    assert ended == ["idling", "book", "watch"]
