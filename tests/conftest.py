@@ -7,7 +7,8 @@ absent or the system grants no privilege to mount: everything else that a test m
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,9 @@ REFERENCE_DATA_ABSENT = f"reference data: set {REFERENCE_DATA_VARIABLE} to the f
 settings.register_profile("house", deadline=None)
 settings.register_profile("house-ci", deadline=None, derandomize=True, database=None, print_blob=True)
 settings.load_profile("house-ci" if os.environ.get("PILOTAGE_CI") else "house")
+
+_TOLD = "told"
+"""Under this name reports carry what their tests told."""
 
 AnyReport = TypeVar("AnyReport", pytest.TestReport, pytest.CollectReport)
 
@@ -45,6 +49,22 @@ def reference_data() -> Path:
     if not folder.is_dir():
         pytest.fail(f"{REFERENCE_DATA_VARIABLE} names {named}, which is not a folder")
     return folder
+
+
+@pytest.fixture
+def tell(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Says what a test saw: it is printed at the end of the run, whichever worker ran it and however it ended."""
+    return partial(record_property, _TOLD)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests told."""
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, text in getattr(report, "user_properties", ()) if getattr(report, "when", "") == "call" else ():
+                if name == _TOLD:
+                    terminalreporter.section(report.nodeid, sep="-")
+                    terminalreporter.write_line(str(text).strip())
 
 
 @pytest.hookimpl(trylast=True)  # when it is settled which tests are run

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -112,7 +111,7 @@ def away(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Away]:
 
 @pytest.mark.slow
 def test_a_minute_without_the_service_costs_nothing_over_the_network_and_over_ssh(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell: Callable[[str], None]
 ) -> None:
     with away(tmp_path, monkeypatch) as far:
         service, sites = far.service, far.sites
@@ -158,9 +157,9 @@ def test_a_minute_without_the_service_costs_nothing_over_the_network_and_over_ss
     late = sum(
         (each.package, each.attempt) in held for each in book.of("CommitGranted") if each.position > alone.position
     )
-    sys.stdout.write(
-        f"\n{len(cut.grants())} granted before, {len(alone.grants()) - len(cut.grants())} on the way; of what was held then"
-        f" {late} won afterwards; committed {dict(book.committed())}, given up {dict(book.lost())}, run twice {twice}\n"
+    tell(
+        f"{len(cut.grants())} granted before, {len(alone.grants()) - len(cut.grants())} on the way; of what was held then"
+        f" {late} won afterwards; committed {dict(book.committed())}, given up {dict(book.lost())}, run twice {twice}"
     )
     assert "Traceback" not in logs
     assert {*book.grants().values()} == {1}

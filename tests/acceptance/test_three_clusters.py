@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -140,7 +139,9 @@ def check_apart(all_of: Sites) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_ends_on_three_clusters_that_share_nothing_while_each_of_them_fails(tmp_path: Path) -> None:
+def test_a_job_ends_on_three_clusters_that_share_nothing_while_each_of_them_fails(
+    tmp_path: Path, tell: Callable[[str], None]
+) -> None:
     with three(tmp_path) as all_of:
         check_apart(all_of)
         service, lyon, nantes = all_of.service, all_of.slurm["lyon"], all_of.slurm["nantes"]
@@ -160,7 +161,7 @@ def test_a_job_ends_on_three_clusters_that_share_nothing_while_each_of_them_fail
         book = all_of.book()
         names = [*submitted(lyon), *submitted(nantes)]
         service.stop(kill=True)  # it would wait for the pilots to hang up
-    sys.stdout.write(report(book, all_of.struck))
+    tell(report(book, all_of.struck))
     check(book, all_of.struck)
     assert len(names) == len({*names})  # no pilot was submitted twice
     assert "Traceback" not in all_of.logs()

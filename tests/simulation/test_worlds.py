@@ -5,8 +5,8 @@ A world that fails prints how to see it again. A seed that found a bug once stay
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -45,7 +45,7 @@ def held(result: Result) -> None:
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_whatever_strikes_everything_holds_and_ends(chunk: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_whatever_strikes_everything_holds_and_ends(chunk: int, tell: Callable[[str], None]) -> None:
     fired: Counter[str] = Counter()
     results = []
     for seed in range(1 + chunk, WORLDS + 1, CHUNKS):
@@ -54,8 +54,7 @@ def test_whatever_strikes_everything_holds_and_ends(chunk: int, capsys: pytest.C
         fired.update(result.fired)
         results.append(result)
     told = ", ".join(fired_lines(results))
-    with capsys.disabled():
-        sys.stdout.write(f"\nfaults in {WORLDS // CHUNKS} worlds: {told}\n")
+    tell(f"faults in {WORLDS // CHUNKS} worlds: {told}")
     rare = {kind: fired[kind] for kind in KINDS if fired[kind] * CHUNKS < FIRED_MIN}
     assert not rare
 
