@@ -12,7 +12,7 @@ import pytest
 from pilotage.agent.batch import Answer, Call, Unknown
 from pilotage.app.site_adding import PYTHONS, CannotLook, Chosen, entry_from, look_around
 from pilotage.app.sites_shown import written_sites
-from pilotage.service.http.sites import SiteView
+from pilotage.service.http.sites import SiteDetail, SiteView
 from tests.command_line import in_an_empty_folder, refused, run
 
 SINFO = "up|infinite|64|256000|10|main*\nup|5:00|8|16000|2|short\n"
@@ -151,6 +151,13 @@ def test_every_field_of_a_listed_site_is_told_by_the_service_and_from_the_file_a
     _, page = (root / "docs/reference/cli.md").read_text("utf-8").split("With `--json` it\nprints `file`", 1)
     rows = [line.split("|")[1] for line in page.split("\n\n")[1].splitlines()[2:]]
     assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(fields)
+
+
+def test_one_site_is_shown_from_the_file_in_the_form_that_a_service_has_for_it(tmp_path: Path) -> None:
+    (tmp_path / "sites.yaml").write_text("pilotage: 1\nsites:\n  - {name: lyon, kind: slurm}\n")
+    shown = json.loads(run("site", "show", "lyon", "--json").stdout)
+    assert sorted(shown) == sorted(field.name for field in msgspec.structs.fields(SiteDetail))
+    assert sorted(shown["site"]) == sorted(field.name for field in msgspec.structs.fields(SiteView))
 
 
 def test_a_site_is_removed_and_one_that_is_not_there_is_refused(tmp_path: Path) -> None:

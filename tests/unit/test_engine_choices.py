@@ -48,13 +48,14 @@ def test_it_is_told_how_the_sites_stood_when_an_attempt_was_given_to_one() -> No
 
 
 def test_what_stood_then_is_told_and_not_what_stands_now() -> None:
-    with Small(site("a", mode="bound", job_throttle=0.0), site("b", mode="bound", job_throttle=0.0)) as small:
+    with Small(*(site(name, mode="bound", job_throttle=0.0) for name in "abc")) as small:
         small.submit(bag(2))
         first, second = small.take(SubmitAttempt)
         put_to_sleep(small, "b")
-        assert reasons(small, "chosen")[0].message == "attempt 1 went to a: it stood first of 2 candidates"
+        assert reasons(small, "chosen")[0].message == "attempt 1 went to a: it stood first of 3 candidates"
         assert [each.message for each in reasons(small, "not-chosen")] == [
-            "b could have been picked (score 0.00, 50% of the weight)"
+            "b could have been picked (score 0.00, 33% of the weight)",
+            "c could have been picked (score 0.00, 33% of the weight)",
         ]
         # The second was bound in the same moment, and shares what was noted: a had room when that began.
         assert reasons(small, "chosen", "1.2.1")[0].subject == "b"
@@ -78,6 +79,74 @@ def test_a_note_is_taken_anew_after_a_while_and_kept_as_long_as_what_it_is_about
         assert reasons(small, "chosen", "1.2.1")[0].since == small.now - NOTE_SECONDS - 1
         for each in (second, third):
             small.bound(each).succeed(each.ref.package)
+
+
+def test_where_more_is_ready_than_all_have_room_for_no_draw_is_told() -> None:
+    sites = [site(name, mode="bound", job_throttle=9.0) for name in ("a", "b")]
+    with Small(*sites, selection=SelectionSettings(policy="thompson", trial_room=0, replication_limit=0)) as small:
+        small.submit(bag(40))
+        bound = small.take(SubmitAttempt)
+        assert {each.site for each in bound} == {"a", "b"}
+        for each in bound:
+            [chosen] = reasons(small, "chosen", each.ref.package)
+            assert chosen.message == f"attempt 1 went to {each.site}: more was ready than all sites had room for"
+            [other] = {"a", "b"} - {each.site}
+            [why] = reasons(small, "not-chosen", each.ref.package)
+            assert why.message == f"{other} was given as much as it had room for, too"
+        assert len({id(each.choice) for _, each in small.engine.jobs[JOB].attempts()}) == 1
+
+
+def test_of_a_draw_by_evidence_a_share_of_the_weight_is_told_only_where_weights_say_who_is_compared() -> None:
+    drawn = SelectionSettings(policy="thompson", trial_room=0, replication_limit=0)
+    for names, share in (("abcdef", ""), ("abcdefg", ", 14% of the weight")):
+        with Small(*(site(name, mode="bound") for name in names), selection=drawn) as small:
+            small.submit(bag(1))
+            [effect] = small.take(SubmitAttempt)
+            told = f"thompson drew it from {len(names)} candidates (score 0.00{share})"
+            assert reasons(small, "chosen")[0].message == f"attempt 1 went to {effect.site}: {told}"
+            other = reasons(small, "not-chosen")[0]
+            assert other.message == f"{other.subject} could have been picked (score 0.00{share})"
+
+
+def test_a_site_that_an_estimate_passes_over_says_so_while_it_runs_and_afterwards() -> None:
+    short, long = site("a", mode="bound", wall_seconds=600.0), site("b", mode="bound", wall_seconds=7200.0)
+    with Small(short, long) as small:
+        given = short.package_seconds_max
+        small.submit(bag(1, kind(run_seconds=3600.0)))
+        [effect] = small.take(SubmitAttempt)
+        told = f"it is expected to take 3600 s, and a gives {given:.0f} s"
+        assert [each.message for each in reasons(small, "not-chosen")] == [f"a could not run it: {told}"]
+        small.bound(effect).succeed("1.1.1")
+        over = small.engine.explain(JOB, "1.1.1", _facts(small))
+        assert over is not None
+        assert told in next(each.message for each in over.reasons if (each.code, each.subject) == ("site-now", "a"))
+
+
+def test_an_estimate_that_no_site_lasts_for_is_no_reason() -> None:
+    with Small(*(site(name, mode="bound", wall_seconds=600.0) for name in "ab")) as small:
+        small.submit(bag(1, kind(run_seconds=3600.0)))
+        [effect] = small.take(SubmitAttempt)
+        assert [each.message for each in reasons(small, "not-chosen")] == [
+            "b could have been picked (score 0.00, 50% of the weight)"
+        ]
+        small.bound(effect).succeed("1.1.1")
+        over = small.engine.explain(JOB, "1.1.1", _facts(small))
+        assert over is not None
+        assert "expected to take" not in " ".join(each.message for each in over.reasons)
+
+
+def test_a_site_that_gives_no_more_time_than_cut_it_off_says_so() -> None:
+    short, long = site("a", mode="bound", wall_seconds=600.0), site("b", mode="bound", wall_seconds=7200.0)
+    with Small(short, long) as small:
+        small.submit(bag(1))
+        [effect] = small.take(SubmitAttempt)
+        assert effect.site == "a"
+        small.bound(effect).fail("1.1.1", reason="wall-time", after=500.0)
+        [second] = small.take(SubmitAttempt)
+        assert second.site == "b"
+        [why] = reasons(small, "not-chosen")
+        assert why.message.startswith("a could not run it: it was cut off after ")
+        small.bound(second).succeed("1.1.1")
 
 
 def test_a_reservation_keeps_it_until_a_pilot_pulls() -> None:

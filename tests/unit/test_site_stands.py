@@ -6,7 +6,7 @@ from typing import Literal
 
 from pilotage.model.effects import SubmitAttempt, SubmitPilot
 from pilotage.model.operations import HibernateSite, WakeSite
-from pilotage.model.reports import Noticed, SiteNoticed, Submitted
+from pilotage.model.reports import Gone, Noticed, SiteNoticed, Submitted
 from pilotage.service.messages import AskedOfSite
 from pilotage.service.running.site_stands import SiteReason, SiteStand, stand_of_site
 from pilotage.service.running.standstill import stand_of
@@ -58,6 +58,27 @@ def test_a_site_that_was_woken_has_room_for_one_canary() -> None:
             reason(small, "room").message
             == "it was woken: one canary may go there beside the 0 that are reserved or run"
         )
+
+
+def test_a_site_that_sleeps_says_in_short_why_nothing_is_submitted_there() -> None:
+    with Small(site(), dead_starts_max=2) as small:
+        small.submit(bag(1))
+        for told in (
+            "1 pilot died there before it spoke: nothing more is submitted for 60 s",
+            "it sleeps after 2 dead starts",
+        ):
+            [wanted] = small.take(SubmitPilot)
+            small.step(Gone(site="a", key=wanted.key, reason="failed", stderr="no python"))
+            assert (stand(small).closed, reason(small, "pilots").message) == (told, told)
+            small.wait(100)
+        assert reason(small, "status").message.startswith("it hibernates (dead-starts): 2 pilots in a row ended")
+        small.restart()
+        assert stand(small).closed == "it sleeps after some dead starts"
+        small.effects.clear()
+    with Small(site()) as small:
+        small.step(AskedOfSite(token=1, operation=HibernateSite(site="a", message="new disks")))
+        small.answers.clear()
+        assert stand(small).closed == "it hibernates (by-hand): new disks"
 
 
 def mute(

@@ -24,7 +24,7 @@ def written_site(name: str) -> dict[str, Any] | None:
     entry = next((each for each in entries if each.name == name), None)
     if entry is None:
         return None
-    return {"site": _view(entry), "entry": plain(entry), "pilots": [], "reasons": []}
+    return {"site": _view(entry), "entry": plain(entry), "reasons": [], "pilots": [], "noticed": []}
 
 
 def _view(entry: SiteEntry) -> dict[str, Any]:

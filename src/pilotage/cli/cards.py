@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pilotage.cli.output import shown
-from pilotage.cli.words import moment, one_line, plural
+from pilotage.cli.words import one_line, plural
+from pilotage.model.texts import moment
 
 if TYPE_CHECKING:
     from pilotage.model.progress import FailureCard, FailureGroup, Progress

@@ -14,8 +14,9 @@ from pilotage.cli.naming import looked_at
 from pilotage.cli.output import emit
 from pilotage.cli.query import subject_of
 from pilotage.cli.remote import Place, look, server_option
-from pilotage.cli.words import cut, fields_of, moment, one_line, room
+from pilotage.cli.words import cut, fields_of, one_line, room
 from pilotage.model.exit_codes import ExitCode
+from pilotage.model.texts import moment
 
 if TYPE_CHECKING:
     from pilotage.client import Server

@@ -10,7 +10,8 @@ import click
 from pilotage.cli.naming import looked_at_package
 from pilotage.cli.output import emit
 from pilotage.cli.remote import Place, json_option, look, server_option
-from pilotage.cli.words import moment, no_service, one_line
+from pilotage.cli.words import no_service, one_line
+from pilotage.model.texts import moment
 
 if TYPE_CHECKING:
     from pilotage.model.explanations import Explanation, Why

@@ -12,8 +12,9 @@ import click
 from pilotage.cli.options import QueryCommand
 from pilotage.cli.output import emit, say_to_reader
 from pilotage.cli.remote import addresses_of, json_option, looking_at, servers_option
-from pilotage.cli.words import fields_of, moment, plural, table
+from pilotage.cli.words import fields_of, plural, table
 from pilotage.model.exit_codes import ExitCode
+from pilotage.model.texts import moment
 
 if TYPE_CHECKING:
     from pilotage.client import Server

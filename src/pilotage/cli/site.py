@@ -13,8 +13,9 @@ from pilotage.cli.remote import connect, json_option, look, server_option
 from pilotage.cli.site_agent import agent, pack, token
 from pilotage.cli.site_files import add, remove, sites_option
 from pilotage.cli.site_test import test
-from pilotage.cli.words import duration, moment, one_line, table
+from pilotage.cli.words import duration, one_line, table
 from pilotage.model.exit_codes import ExitCode
+from pilotage.model.texts import moment
 
 if TYPE_CHECKING:
     from pilotage.client import Server

@@ -10,8 +10,9 @@ import click
 from pilotage.cli.naming import looked_at
 from pilotage.cli.output import emit
 from pilotage.cli.remote import Place, json_option, look, server_option
-from pilotage.cli.words import duration, moment, no_service, one_line, plural, table
+from pilotage.cli.words import duration, no_service, one_line, plural, table
 from pilotage.model.states import FINAL_NAMES
+from pilotage.model.texts import moment
 
 if TYPE_CHECKING:
     from pilotage.client import Server

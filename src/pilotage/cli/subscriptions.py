@@ -14,8 +14,9 @@ from pilotage.cli.groups import WholeHelp
 from pilotage.cli.options import QueryCommand
 from pilotage.cli.output import emit, say_to_reader
 from pilotage.cli.remote import connect, json_option, server_option
-from pilotage.cli.words import cut, fields_of, moment, one_line, room, table
+from pilotage.cli.words import cut, fields_of, one_line, room, table
 from pilotage.model.exit_codes import ExitCode
+from pilotage.model.texts import moment
 
 if TYPE_CHECKING:
     from pilotage.client import Server

@@ -6,7 +6,6 @@ import os
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from pilotage.cli.output import columns, shown
@@ -36,13 +35,6 @@ def duration(seconds: float) -> str:
         if count or parts:
             parts.append(f"{count} {unit}" if count else "")
     return " ".join(part for part in parts[:2] if part)
-
-
-def moment(seconds: float | None) -> str:
-    """A point in time, in UTC, to the second; empty for None."""
-    if seconds is None:
-        return ""
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 def one_line(value: object) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pilotage.engine.admission import unmet
 from pilotage.engine.behaviour import drain, submitting, watch_queue
-from pilotage.engine.choices import ChoiceNote, noted
+from pilotage.engine.choices import ChoiceNote, How, noted
 from pilotage.engine.classes import queue_of
 from pilotage.engine.fits import could_take, is_bound, lasts, remaining, takes
 from pilotage.engine.jobs import JobState
@@ -78,7 +78,7 @@ def _fill(engine: Engine, queue: QueueClass) -> None:
             number = _take(engine, queue)
             if number is None:
                 return
-            _bind(engine, queue, number, site)
+            _bind(engine, queue, number, site, how="filled")
 
 
 def _bind_fairly(engine: Engine, queues: list[QueueClass]) -> None:
@@ -187,11 +187,11 @@ def _take(engine: Engine, queue: QueueClass) -> int | None:
     return None
 
 
-def _bind(engine: Engine, queue: QueueClass, number: int, site: SiteState) -> None:
+def _bind(engine: Engine, queue: QueueClass, number: int, site: SiteState, how: How = "chosen") -> None:
     job = queue.job
     if job.share is not None:
         job.share.waiting_since = engine.now
-    choice = noted(engine, queue)
+    choice = noted(engine, queue, how)
     if is_bound(site, queue):
         create(engine, job, number, queue.demand, site, pilot=None, choice=choice)
         return
@@ -279,7 +279,7 @@ def _fetch(engine: Engine, site: SiteState) -> None:
                     number = _take(engine, queue)
                     if number is None:
                         return
-                    choice = choice or ChoiceNote(engine, queue, idle=True)
+                    choice = choice or ChoiceNote(engine, queue, "idle")
                     reserve(engine, queue, number, site, choice)
                     _serve(engine, site, pilot)
 

@@ -206,7 +206,7 @@ def _live(engine: Engine, job: JobState, number: int, facts: PackageFacts | None
     yield from _attempts(work)
     for attempt in work.attempts.values():
         if attempt.trusted:
-            yield from why_there(engine, job, attempt)
+            yield from why_there(engine, attempt)
     for candidate in sorted(work.candidates):
         yield Why(code="waits-for-grant", message=f"attempt {candidate} succeeded and waits for its grant")
 

@@ -16,7 +16,7 @@ from pilotage.model.demand import Demand
 from pilotage.model.exchange import AttemptRef
 
 if TYPE_CHECKING:
-    from pilotage.engine.choices import ChoiceNote
+    from pilotage.engine.choices import ChoiceNote, How
     from pilotage.engine.jobs import JobState
     from pilotage.engine.places import SiteState
 
@@ -192,7 +192,7 @@ class QueueClass:
         "level",
         "more_wall_than",
         "narrow",
-        "note",
+        "notes",
         "pool",
         "prefer",
         "priority",
@@ -239,7 +239,7 @@ class QueueClass:
         # Not every site will do.
         self.narrow = asked != plain or demand.nodes > 1 or bool(demand.node_restriction)
         self.activity = activity  # of one of them
-        self.note: ChoiceNote | None = None  # how the sites stood when one of them was bound, not long ago
+        self.notes: dict[How, ChoiceNote] = {}  # how the sites stood when one of them was bound, not long ago
         self.pool: Pool | None = None  # the sites for what is asked, once somebody asked
         self.category = category
         self.avoid = avoid

@@ -227,7 +227,7 @@ def unreserve(engine: Engine, job: JobState, work: PackageWork) -> tuple[SiteSta
     return site, queue.shape
 
 
-def reserve(engine: Engine, queue: QueueClass, number: int, site: SiteState, choice: ChoiceNote | None = None) -> None:
+def reserve(engine: Engine, queue: QueueClass, number: int, site: SiteState, choice: ChoiceNote | None) -> None:
     """Bind a ready package of a class to a site; `choice` tells how the sites stood."""
     job = queue.job
     work = job.work.get(number)

@@ -30,9 +30,8 @@ def release_unfit(engine: Engine, site: SiteState) -> None:
         for number in list(numbers):
             move(engine, queue.job, number, Standing.READY)
     if again < math.inf:
-        engine.timers.at(
-            again, Due.UNFIT, site.name
-        )  # one for all of them: each would otherwise bring the others along
+        # One for all of them: each would otherwise bring the others along.
+        engine.timers.at(again, Due.UNFIT, site.name)
 
 
 def release_site(engine: Engine, site: SiteState) -> None:

@@ -75,7 +75,14 @@ class SiteEntry(Value, frozen=True, kw_only=True):
     job_types: Annotated[tuple[str, ...], _doc("Types of jobs it runs, such as `mpi`; `normal` always.")] = ()
     node_names: Annotated[tuple[str, ...], _doc("Its nodes, by name or pattern, for packages that name theirs.")] = ()
     data_handling: Annotated[tuple[str, ...], _doc("Data-handling services there.")] = ()
-    stores: Annotated[tuple[str, ...], _doc("Stores that its nodes reach, by the beginning of their URLs.")] = ()
+    stores: Annotated[
+        tuple[str, ...],
+        _doc(
+            "Stores that its nodes reach, by the beginning of their URLs; none: not said. A package that fetches an input"
+            " itself (`acquisition: self`) from a `locator` elsewhere is not given to it; pilotage moves nothing to or from"
+            " stores, and other locators are refused so far."
+        ),
+    ] = ()
     software: Annotated[tuple[str, ...], _doc("What is installed: `ID` or `ID/VERSION`; none: not said.")] = ()
     users: Annotated[tuple[str, ...], _doc("Whose packages it runs; none: everybody's.")] = ()
     location: Annotated[Location | None, _doc("For the map.")] = None

@@ -1,8 +1,9 @@
-"""Texts and numbers from outside, made such that an event can carry them: what the book would refuse is never written."""
+"""Texts and numbers from outside, made such that an event can carry them, and times for people."""
 
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 
 TEXT_MAX = 16_384
 """Characters of a message."""
@@ -29,3 +30,8 @@ def named(text: str, *, most: int = NAME_MAX, otherwise: str) -> str:
 def amount(value: float | None) -> float | None:
     """A number of seconds that is not negative, or None where it is none."""
     return None if value is None or not math.isfinite(value) else max(0.0, value)
+
+
+def moment(seconds: float | None) -> str:
+    """A point in time for people, in UTC, to the second; empty for None."""
+    return "" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"

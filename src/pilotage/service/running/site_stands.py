@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -41,9 +40,7 @@ class SiteStand(msgspec.Struct, frozen=True, kw_only=True):
     used: int = 0
     dead_starts: int = 0
     closed: str = ""  # why nothing more is submitted there now
-    next_try_at: float | None = (
-        None  # when a pilot is tried there again, at the earliest, by the clock; None: no time is set
-    )
+    next_try_at: float | None = None  # when a pilot is tried there again, at the earliest; None: no time is set
     unheard: str = ""  # what does not begin there, or runs and does not speak
     noticed: tuple[Noticed, ...] = ()  # the same, one by one
     reasons: tuple[SiteReason, ...] = ()
@@ -55,7 +52,7 @@ def stand_of_site(engine: Engine, name: str) -> SiteStand | None:
     if site is None or (site.removed and not site.requests and not site.pilots):
         return None
     learned = _learned(engine, name)
-    closed = _closed(engine, site, learned)
+    closed = _closed(engine, site)
     pilots, (what, words) = site.pilots.values(), summary_of(site)
     told = ": ".join(filter(None, (what, words)))
     mute = [SiteReason(stage="pilots", code="unheard", message=told)] if told else []
@@ -89,11 +86,6 @@ def next_try_at(engine: Engine, site: SiteState) -> float | None:
     return max(times, default=None)
 
 
-def moment(seconds: float) -> str:
-    """A time of the clock for people, to the second."""
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
-
-
 def _learned(engine: Engine, name: str) -> dict[str, Any]:
     """What the choice of sites has learned of one; nothing where it does not know it."""
     try:
@@ -116,17 +108,19 @@ def _learned(engine: Engine, name: str) -> dict[str, Any]:
     }
 
 
-def _closed(engine: Engine, site: SiteState, learned: dict[str, Any]) -> str:
+def _closed(engine: Engine, site: SiteState) -> str:
+    """Why nothing is submitted there, in short: what the stages of the choice say of it is told beside it."""
     if not site.answers:
         return "it does not answer"
-    if learned.get("status") == "hibernated":
-        reasons: list[SiteReason] = learned.get("reasons", [])
-        return next((each.message for each in reasons if each.stage == "status"), "it hibernates")
+    sleep = site.place.sleep
+    if sleep is not None and sleep.reason == "dead-starts":
+        count = site.dead_starts  # not counted over a restart
+        return "it sleeps after a dead start" if count == 1 else f"it sleeps after {count or 'some'} dead starts"
+    if sleep is not None:
+        return f"it hibernates ({sleep.reason}): {sleep.message}"
     if site.dead_starts and engine.now < site.quiet_until:
         dead = site.dead_starts
         told = "1 pilot died there before it spoke" if dead == 1 else f"{dead} pilots died there before they spoke"
-        if site.quiet_until == float("inf"):
-            return f"{told}: nothing more is submitted before it is woken"
         return f"{told}: nothing more is submitted for {site.quiet_until - engine.now:.0f} s"
     return ""
 

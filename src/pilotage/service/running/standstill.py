@@ -13,7 +13,8 @@ from pilotage.engine.jobs import JobState
 from pilotage.engine.noticing import told_of, unheard
 from pilotage.engine.parts import QueueClass, Standing
 from pilotage.engine.places import SiteState
-from pilotage.service.running.site_stands import moment, next_try_at
+from pilotage.model.texts import moment
+from pilotage.service.running.site_stands import next_try_at
 
 _MOVING = (Standing.DELAYED, Standing.RESERVED, Standing.LIVE)
 _NAMED_MAX = 3
