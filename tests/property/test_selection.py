@@ -343,12 +343,15 @@ class Histories(RuleBasedStateMachine):
             could = [each for each in left if each.sleep is None or each.sleep.reason != "by-hand"]
             if not could:
                 continue
-            wake_at = selection.ask_again_at(now=self.now, asked=asked, shape=shape)
-            alone = not pool.awake
-            assert not alone or (wake_at is not None and wake_at <= self.now + 60.0)
-            later = self.now if not alone or wake_at is None else wake_at
+            later, alone = self.now, not pool.awake
             choice = selection.pick(Draws(1, 1), now=later, asked=asked, shape=shape)
-            assert choice is not None
+            while choice is None:  # the end of a trial elsewhere is a time to ask again, too
+                assert alone
+                again = selection.ask_again_at(now=later, asked=asked, shape=shape)
+                assert again is not None
+                assert later < again <= self.now + 60.0
+                later = again
+                choice = selection.pick(Draws(1, 1), now=later, asked=asked, shape=shape)
             assert choice.site in {each.name for each in could}
 
 

@@ -129,10 +129,10 @@ def test_a_folder_that_cannot_be_emptied_is_told_and_used_no_more(
 ) -> None:
     unlink = os.unlink
 
-    def refuse(path: str, *rest: object) -> None:
-        if str(path).endswith("/stays"):
+    def refuse(path: str, *, dir_fd: int | None = None) -> None:
+        if Path(path).name == "stays":
             raise PermissionError(1, "no", path)
-        unlink(path)
+        unlink(path, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "unlink", refuse)
     payload = place.shell("echo x > stays; exit 1").payload

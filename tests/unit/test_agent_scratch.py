@@ -87,7 +87,7 @@ def test_a_file_system_that_knows_nothing_of_such_folders_will_do(
 
 
 def test_a_folder_that_nobody_touched_is_not_looked_into(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch_module, "_empty", lambda *_: pytest.fail("it was looked into"))
+    monkeypatch.setattr(scratch_module, "_empty_below", lambda *_: pytest.fail("it was looked into"))
     assert scratch.empty()
 
 

@@ -7,13 +7,10 @@ import fcntl
 import os
 import stat
 import struct
-from typing import TYPE_CHECKING, Tuple  # noqa: UP035 # a name for a type is evaluated, also by Python 3.8
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-Identity = Tuple[int, int]  # noqa: UP006
-"""By what a folder is the same whatever it is called: its device and its inode."""
 
 _GET_FLAGS, _SET_FLAGS, _TOP_FOLDER = 0x80086601, 0x40086602, 0x20000  # of ext2 and what came after it
 _MARK_NS = 1_234_567_891_234_567_000  # to the microsecond: some file systems keep no more
@@ -29,7 +26,7 @@ class Scratch:
         self._generation = 0
         self._is_ready = False
         self._is_marked = False  # its time is ours, and stays so until something is made in it
-        self._identity: Identity | None = None
+        self._folder = -1  # held open, so that it is known by its inode whatever somebody puts in its place
         self.path = os.path.join(root, f"slot-{slot_number}")
 
     def prepare(self) -> None:
@@ -43,7 +40,8 @@ class Scratch:
         elif _empty(self.path) is None:
             self.abandon()
             self._make()
-        self._identity = _identity_of(self.path)
+        self._let_go()
+        self._folder = _open_folder(self.path)
         self._is_ready = True
         self._mark()
 
@@ -62,7 +60,7 @@ class Scratch:
         if not self._is_ready or (self._is_marked and self._has_mark()):
             return True
         self._is_marked = False
-        removed = _empty(self.path, self._identity)
+        removed = _empty_below(self._folder) if self._is_in_place() else None
         if removed is None:
             self.abandon()
             return False
@@ -81,12 +79,28 @@ class Scratch:
             found = os.lstat(self.path)
         except OSError:
             return False
-        return found.st_mtime_ns == _MARK_NS and (found.st_dev, found.st_ino) == self._identity
+        return found.st_mtime_ns == _MARK_NS and self._is_same(found)
+
+    def _is_in_place(self) -> bool:
+        try:
+            return self._is_same(os.lstat(self.path))
+        except OSError:
+            return False
+
+    def _is_same(self, found: os.stat_result) -> bool:
+        ours = os.fstat(self._folder)
+        return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
+
+    def _let_go(self) -> None:
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
 
     def abandon(self) -> None:
         """Leave the folder as it is and use another from now on; it goes with the pilot's folder."""
         self._generation += 1
         self._is_ready = False
+        self._let_go()
         self.path = os.path.join(self._root, f"slot-{self._slot_number}.{self._generation}")
 
     def keep(self, folder: str, name: str) -> str:
@@ -96,6 +110,7 @@ class Scratch:
         remove_tree(kept)
         os.rename(self.path, kept)
         self._is_ready = False
+        self._let_go()
         return kept
 
 
@@ -128,30 +143,19 @@ def remove_tree(path: str) -> bool:
     return True
 
 
-def _identity_of(path: str) -> Identity | None:
-    """Of a folder; None where there is none, or only a link to one."""
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return None
-    return (found.st_dev, found.st_ino) if stat.S_ISDIR(found.st_mode) else None
-
-
-def _empty(path: str, expected: Identity | None = None) -> int | None:
+def _empty(path: str) -> int | None:
     """Remove what is in a folder, whatever modes it was given. No link is followed, neither out of it nor in its own place.
 
-    How many things were removed; None where not everything could be, or where it is not the folder that is expected.
+    How many things were removed; None where not everything could be, or where it is no folder.
     """
-    identity = _identity_of(path)
-    if identity is None or (expected is not None and identity != expected):
-        return None
     try:
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            return None
         top = _open_folder(path)
     except OSError:
         return None
     try:
-        opened = os.fstat(top)
-        return _empty_below(top) if (opened.st_dev, opened.st_ino) == identity else None
+        return _empty_below(top)
     finally:
         os.close(top)
 
@@ -179,9 +183,8 @@ def _empty_below(top: int) -> int | None:
                 return None
             whole = False
             continue
-        for entry in entries:
-            name = os.path.join(folder, entry.name)
-            if entry.is_dir(follow_symlinks=False):
+        for name, is_folder in entries:
+            if is_folder:
                 found.append(name)
             elif _remove(os.unlink, name, top):
                 removed += 1
@@ -190,17 +193,18 @@ def _empty_below(top: int) -> int | None:
     for folder in reversed(found[1:]):
         removed += 1
         whole = _remove(os.rmdir, folder, top) and whole
-    return removed if whole or not os.listdir(top) else None
+    return removed if whole or not _entries_of("", top) else None
 
 
-def _entries_of(folder: str, top: int) -> list[os.DirEntry[str]]:
-    if not folder:
-        with os.scandir(top) as entries:
-            return list(entries)
-    opened = _open_folder(folder, top)
+def _entries_of(folder: str, top: int) -> list[tuple[str, bool]]:
+    """What is in a folder: the names, and whether each is a folder, which not every file system tells with the name.
+
+    It is opened anew: over a network, what was once read to its end through one descriptor is not told again.
+    """
+    opened = _open_folder(folder or os.curdir, top)
     try:
         with os.scandir(opened) as entries:
-            return list(entries)
+            return [(os.path.join(folder, each.name), each.is_dir(follow_symlinks=False)) for each in entries]
     finally:
         os.close(opened)
 
