@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from pilotage import Producer
+from tests.usual_port import usual_port
 
 PROGRAM = Path(sys.executable).with_name("pilotage")
 SHAPE = '[{"templates":[{"lines":3,"activities":["simulate"]}]}]'
@@ -342,37 +343,38 @@ def test_a_service_that_cannot_start_says_why(desk: Desk) -> None:
     assert "cannot listen" in done.stderr
 
 
-def usual_port_taken() -> contextlib.AbstractContextManager[object]:
-    """Somebody has the usual port while the block runs: we, unless somebody else had it already."""
-    try:
-        return socket.create_server(("127.0.0.1", 8642))
-    except OSError:
-        return contextlib.nullcontext()
+@pytest.fixture
+def usual_port_taken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Somebody has the usual port: we, unless somebody else had it already."""
+    with usual_port(tmp_path_factory), contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            stack.enter_context(socket.create_server(("127.0.0.1", 8642)))
+        yield
 
 
+@pytest.mark.usefixtures("usual_port_taken")
 def test_a_service_whose_usual_port_is_taken_says_so_and_takes_another(desk: Desk) -> None:
-    with usual_port_taken():
-        done = desk.run("serve", "--book-only", "--background")
-        try:
-            assert (done.returncode, "port 8642 is taken by another program" in done.stderr) == (0, True), done.stderr
-            url = str(desk.service()["url"])
-            assert done.stdout.endswith(f"at {url}\n")
-            assert not url.endswith(":8642")
-            assert desk.said("query", "state=RUNNING", "--count") == "0\n"
-        finally:
-            desk.run("serve", "--stop")
-        serving = desk.begin("serve", "--book-only")
-        assert serving.stdout is not None
-        assert serving.stdout.readline().endswith(f"at {url}\n")  # the one that it had
-        serving.send_signal(signal.SIGTERM)
-        assert "port 8642 is taken by another program" in serving.communicate(timeout=60)[1]
+    done = desk.run("serve", "--book-only", "--background")
+    try:
+        assert (done.returncode, "port 8642 is taken by another program" in done.stderr) == (0, True), done.stderr
+        url = str(desk.service()["url"])
+        assert done.stdout.endswith(f"at {url}\n")
+        assert not url.endswith(":8642")
+        assert desk.said("query", "state=RUNNING", "--count") == "0\n"
+    finally:
+        desk.run("serve", "--stop")
+    serving = desk.begin("serve", "--book-only")
+    assert serving.stdout is not None
+    assert serving.stdout.readline().endswith(f"at {url}\n")  # the one that it had
+    serving.send_signal(signal.SIGTERM)
+    assert "port 8642 is taken by another program" in serving.communicate(timeout=60)[1]
 
 
+@pytest.mark.usefixtures("usual_port_taken")
 @pytest.mark.parametrize("words, settings", [(("--port", "8642"), ""), ((), "[service]\nport = 8642\n")])
 def test_a_port_that_somebody_asked_for_is_not_exchanged(desk: Desk, words: tuple[str, ...], settings: str) -> None:
     (desk.folder / "pilotage.toml").write_text(settings)
-    with usual_port_taken():
-        done = desk.run("serve", "--book-only", "--background", *words)
+    done = desk.run("serve", "--book-only", "--background", *words)
     assert done.returncode == 2
     assert "127.0.0.1:8642" in done.stderr
     assert "choose another port with --port, or 0 for any free one" in done.stderr

@@ -367,7 +367,7 @@ def what_is_dropped_is_waited_for(patch: Patch) -> None:
     graft(patch, on_jobs.on_dropped, on_dropped)
 
 
-@mutant(first_seed=21, by="reads")
+@mutant(first_seed=45, by="reads")
 def what_is_dropped_is_read(patch: Patch) -> None:
     """An assignment lists the files of a line that was left out when its attempt was created."""
     assigned = Core._assignment
@@ -394,7 +394,7 @@ def an_attempt_pins_no_drop_revision(patch: Patch) -> None:
     patch.setattr(Engine, "write", write)
 
 
-@mutant(first_seed=21, by="restores")
+@mutant(first_seed=49, by="restores")
 def a_line_comes_back_under_its_consumers(patch: Patch) -> None:
     """A restore is accepted after a consumer started without what is restored."""
 
