@@ -26,12 +26,12 @@ class Scratch:
         self._generation = 0
         self._is_ready = False
         self._is_marked = False  # its time is ours, and stays so until something is made in it
-        self._folder = -1  # held open, so that it is known by its inode whatever somebody puts in its place
+        self._folder = -1  # held open while an attempt is in it, so that it is known whatever takes its name
         self.path = os.path.join(root, f"slot-{slot_number}")
 
     def prepare(self) -> None:
         """Make sure that there is an empty folder. Raises `OSError`."""
-        if self._is_ready:
+        if self._is_ready and (self._folder >= 0 or self._hold()):
             return
         os.makedirs(self._root, mode=0o700, exist_ok=True)
         spread(self._root)
@@ -57,10 +57,14 @@ class Scratch:
 
         Where something else has its name now, as a link that a command put there, that is not ours to empty.
         """
-        if not self._is_ready or (self._is_marked and self._has_mark()):
+        if not self._is_ready:
+            return True
+        untouched = self._is_marked and self._has_mark()
+        removed = 1 if untouched else self._remove_all()
+        self._let_go()
+        if untouched:
             return True
         self._is_marked = False
-        removed = _empty_below(self._folder) if self._is_in_place() else None
         if removed is None:
             self.abandon()
             return False
@@ -81,6 +85,18 @@ class Scratch:
             return False
         return found.st_mtime_ns == _MARK_NS and self._is_same(found)
 
+    def _hold(self) -> bool:
+        try:
+            self._folder = _open_folder(self.path)
+        except OSError:
+            self._is_ready = False  # something else has its name: it is looked at as a pilot does that begins
+        return self._is_ready
+
+    def _remove_all(self) -> int | None:
+        if self._folder < 0:
+            return _empty(self.path)
+        return _empty_below(self._folder) if self._is_in_place() else None
+
     def _is_in_place(self) -> bool:
         try:
             return self._is_same(os.lstat(self.path))
@@ -88,6 +104,8 @@ class Scratch:
             return False
 
     def _is_same(self, found: os.stat_result) -> bool:
+        if self._folder < 0:
+            return stat.S_ISDIR(found.st_mode)
         ours = os.fstat(self._folder)
         return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
 
