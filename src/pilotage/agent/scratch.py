@@ -59,12 +59,12 @@ class Scratch:
         """
         if not self._is_ready:
             return True
-        untouched = self._is_marked and self._has_mark()
-        removed = 1 if untouched else self._remove_all()
-        self._let_go()
-        if untouched:
+        if self._is_marked and self._has_mark():
+            self._let_go()
             return True
         self._is_marked = False
+        removed = self._remove_all()
+        self._let_go()
         if removed is None:
             self.abandon()
             return False
