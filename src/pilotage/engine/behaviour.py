@@ -183,11 +183,11 @@ def watch_queue(engine: Engine, key: str, since: float) -> None:
 
 def check_queue(engine: Engine, site: SiteState, key: str, since: float) -> None:
     """Something is in the queue of a site for long; one whose pilots speak is not left because more of them are queued."""
+    waited = engine.stamp - since
     if not site.pilots and not site.removed:
-        waited = engine.stamp - since
         engine.changes += engine.selection.still_queued(site.name, queued_seconds=waited, at=engine.stamp)
-        if waited > engine.selection.queue_throttle_seconds:
-            since = engine.stamp  # it is looked at again after as long
+    if waited > engine.selection.queue_throttle_seconds:
+        since = engine.stamp  # it is looked at again after as long
     watch_queue(engine, key, since)
 
 
