@@ -122,10 +122,13 @@ def test_limits_are_no_errors_and_what_fits_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_system_that_is_down_is_unreachable_and_what_runs_goes_on(
-    open_site: OpenBatch, slurm_cluster: SlurmCluster
+    open_site: OpenBatch, slurm_cluster: SlurmCluster, tmp_path: Path
 ) -> None:
     site = open_site()
     native_ids = site.submit_pilots("here-1", count=2)
+    # A job that its controller had not handed to a node yet is one that the next controller misses there, and ends.
+    output = tmp_path / "site" / site._settings.prefix / "output"
+    wait_until(lambda: all((output / f"{key}.out").exists() for key in ("here-1", "here-2")), 60.0)
     slurm_cluster.kill_controller()
     try:
         with pytest.raises(SiteUnreachable):
