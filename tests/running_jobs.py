@@ -15,7 +15,7 @@ from pilotage.engine.engine import Engine
 from pilotage.engine.settings import EngineSettings
 from pilotage.model.configuration import Settings
 from pilotage.model.exchange import AttemptRef, ExchangeReply
-from pilotage.model.operations import Accepted, AnyOperation, Refused
+from pilotage.model.operations import Accepted, AnyOperation, Refused, SiteDeed
 from pilotage.model.outcomes import ClearedBy
 from pilotage.model.site import Site
 from pilotage.model.site_exchange import SiteHears, SiteSays
@@ -26,10 +26,8 @@ from pilotage.service.access import Principal
 from pilotage.service.http.running import Running
 from pilotage.service.http.services import Services
 from pilotage.service.retention import Action
-from pilotage.service.running.agent_site import UnknownSite
-from pilotage.service.running.driver import OperationRefused
+from pilotage.service.running.errors import OperationRefused, UnknownSite
 from pilotage.service.running.publishing import Unpublished
-from pilotage.service.running.site_messages import SiteDeed
 from tests.served_book import WallClock, access_of, sqlite_journal
 
 Told = TypeVar("Told")

@@ -15,7 +15,7 @@ from pilotage.model.reports import AnyReport, Gone, Noticed, SiteNoticed, SiteSe
 from pilotage.model.site_entry import SiteEntry
 from pilotage.model.site_exchange import SiteHears, SiteSays
 from pilotage.service.running.agent_site import EFFECTS_MAX, AgentSettings, AgentSite
-from pilotage.service.running.driver import NotRunning, Superseded
+from pilotage.service.running.errors import NotRunning, Superseded
 from pilotage.service.running.strays import STRAY_SECONDS
 from tests.pilots import wait_until
 

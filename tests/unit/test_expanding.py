@@ -15,7 +15,7 @@ from pilotage.model.effects import ExpandStage
 from pilotage.model.exchange import AttemptRef
 from pilotage.service.messages import Grown, GrowthFailed
 from pilotage.service.running.adoption import Adopted
-from pilotage.service.running.driver import NotRunning
+from pilotage.service.running.errors import NotRunning
 from pilotage.service.running.expanding import Expanded, Expander
 from pilotage.service.running.manifests import Manifest
 from tests.earlier_work import place

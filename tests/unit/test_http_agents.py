@@ -27,7 +27,7 @@ from pilotage.service.http.errors import NotARange
 from pilotage.service.http.listener import Listener, bind, bind_local
 from pilotage.service.http.services import Services
 from pilotage.service.keeper import Batch
-from pilotage.service.running.driver import Superseded
+from pilotage.service.running.errors import Superseded
 from tests.running_jobs import FakeJobs, origin_of, running_services
 from tests.served_book import TOKEN, event, registered
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pilotage.engine.places import PilotRequest
+from pilotage.model.operations import SiteDeed
 from pilotage.model.reports import Noticed
 from pilotage.model.site_entry import SiteEntry
-from pilotage.service.running.site_keeping import KeptSites
-from pilotage.service.running.site_messages import SiteDeed
+from pilotage.service.running.site_views import KeptSites
 from tests.desks import Desk, code_of, desk_in
 from tests.served_book import event
 

@@ -23,7 +23,8 @@ from pilotage.ports import JournalFull, StoreError
 from pilotage.service.core import Core
 from pilotage.service.keeper import Batch, Keeper
 from pilotage.service.messages import Outbox, Submit
-from pilotage.service.running.driver import Driver, NotRunning, OperationRefused, Superseded
+from pilotage.service.running.driver import Driver
+from pilotage.service.running.errors import NotRunning, OperationRefused, Superseded
 from pilotage.service.writer import Writer
 from tests.served_book import WallClock
 from tests.small_plans import bag, registered_of, site

@@ -8,7 +8,8 @@ from pilotage.model.effects import SubmitAttempt, SubmitPilot
 from pilotage.model.operations import HibernateSite, WakeSite
 from pilotage.model.reports import Gone, Noticed, SiteNoticed, Submitted
 from pilotage.service.messages import AskedOfSite
-from pilotage.service.running.site_stands import SiteReason, SiteStand, stand_of_site
+from pilotage.service.running.site_stands import stand_of_site
+from pilotage.service.running.site_views import SiteReason, SiteStand
 from pilotage.service.running.standstill import stand_of
 from pilotage.service.running.workers import unheard_at
 from tests.small_engine import JOB, Small

@@ -19,7 +19,8 @@ from pilotage.model.site_entry import SiteEntry
 from pilotage.model.site_exchange import SiteSays
 from pilotage.ports import SeenAtSite, SiteBusy, SiteUnreachable
 from pilotage.service.running import site_worker
-from pilotage.service.running.agent_site import AgentSettings, UnknownSite
+from pilotage.service.running.agent_site import AgentSettings
+from pilotage.service.running.errors import UnknownSite
 from pilotage.service.running.strays import unknown_at
 from pilotage.service.running.workers import LOOKS_MAX, SiteWorkers, Way, expected_at, has_something, ways_of
 from tests.small_engine import Small

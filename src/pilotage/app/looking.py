@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pilotage.adapters.work_index import SqliteWorkIndex
     from pilotage.book.codec import Codec
     from pilotage.engine.engine import Engine
-    from pilotage.model.operations import Accepted, AnyOperation
+    from pilotage.model.operations import Accepted, AnyOperation, SiteDeed
     from pilotage.model.outcomes import ClearedBy
     from pilotage.model.site_exchange import SiteSays
     from pilotage.model.submission import RunPlan, Submission, SubmissionAnswer
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pilotage.ports import Clock, FileStore, Journal, WorkIndex
     from pilotage.service.http.running import Running
     from pilotage.service.retention import Action
-    from pilotage.service.running.site_messages import SiteDeed
     from pilotage.service.writer import Writer
 
 Told = TypeVar("Told")
@@ -283,6 +282,6 @@ class Resting:
         """Nobody clears, seals or purges meanwhile."""
 
     def _refuse(self) -> NoReturn:
-        from pilotage.service.running.driver import NotRunning
+        from pilotage.service.running.errors import NotRunning
 
         raise NotRunning("no service runs in this folder", subject=str(self._folder))

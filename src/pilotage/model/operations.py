@@ -152,6 +152,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 
 AnyOperation = Kill | Hold | Release | Drop | Restore | Restart | Reschedule | Replicate | Clear
 AnySiteOperation = HibernateSite | WakeSite | ProbeSite | TrySite
+SiteDeed = Literal["hibernate", "wake", "probe", "try"]
 
 
 class OperationOn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

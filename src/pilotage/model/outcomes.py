@@ -32,5 +32,10 @@ ClearedBy = Literal["user", "timeout"]
 RestartCause = Literal["by-hand", "deep-resubmission", "remake", "revived"]
 """What opened a new epoch."""
 
+ADOPTED = "adopted"
+"""The site of attempts that were never made here."""
+MADE_BEFORE = "made-before"
+"""The reason that an agent gives with the success of what an earlier run had made: nothing was run."""
+
 Phase = Literal["setup", "inputs", "application", "outputs", "cleaning"]
 """What an attempt does, in this order; only one that failed tells of its cleaning."""

@@ -31,11 +31,10 @@ from pilotage.model import payloads
 from pilotage.model.events import COUNTER_MAX, Event
 from pilotage.model.exchange import Assignment, AttemptRef, Exchange, ExchangeReply, InputSource
 from pilotage.model.operations import Accepted, Refused
-from pilotage.model.outcomes import ExitCodeGasw
+from pilotage.model.outcomes import ADOPTED, ExitCodeGasw
 from pilotage.model.site import Site
 from pilotage.model.texts import clipped
 from pilotage.service.messages import (
-    ADOPTED,
     Adopted,
     Answer,
     Asked,

@@ -16,11 +16,6 @@ from pilotage.model.plan import JobPlan
 from pilotage.model.reports import AnyReport
 from pilotage.model.site import Site
 
-ADOPTED = "adopted"
-"""The site of attempts that were never made here."""
-MADE_BEFORE = "made-before"
-"""The reason that an agent gives with the success of what an earlier run had made: nothing was run."""
-
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """An operation somebody asked for; the token finds who waits for the answer."""

@@ -40,7 +40,7 @@ from pilotage.service.http.running import Running
 from pilotage.service.http.services import Services
 from pilotage.service.http.site_bounds import SiteBounds, check_attempt
 from pilotage.service.reading import package_place
-from pilotage.service.running.driver import NotRunning
+from pilotage.service.running.errors import NotRunning
 from pilotage.service.unknown import UnknownJob, UnknownPackage
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from pilotage.book.subscriptions import SubscriptionError
 from pilotage.model.errors import DocumentError, PilotageError, Problem
 from pilotage.ports import BadAddress, JournalError, JournalFull, JournalUnavailable, NotOurs, StoreError
 from pilotage.service.access import Forbidden, Unauthenticated
-from pilotage.service.running.agent_site import UnknownSite
-from pilotage.service.running.driver import NotRunning, OperationRefused, Superseded
+from pilotage.service.running.errors import NotRunning, OperationRefused, Superseded, UnknownSite
 from pilotage.service.subscriptions import NotPolled, TooManySubscriptions, UnknownSubscription
 from pilotage.service.unknown import JobPurged, UnknownJob, UnknownPackage
 from pilotage.service.writer import WriterBusy, WriterStopped

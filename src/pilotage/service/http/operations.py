@@ -36,7 +36,7 @@ from pilotage.service.http.running import Running, running_of
 from pilotage.service.http.running_routes import OnceKey
 from pilotage.service.http.services import Services
 from pilotage.service.packages import ShownPackage
-from pilotage.service.running.driver import OperationRefused
+from pilotage.service.running.errors import OperationRefused
 
 PAGE_ROWS = 1000
 TOLD_MAX = 100

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 from litestar import get
 
 from pilotage.book.rows import AttemptFacts, Counted, JobRow, PackageFacts, StageRow
 from pilotage.book.shapes import shape_of
-from pilotage.engine.engine import Engine
 from pilotage.model.events import parse_dotted
 from pilotage.model.explanations import Explanation, Why, WhyCode
 from pilotage.model.layout import PackageId
-from pilotage.model.outcomes import ExitCodeGasw
+from pilotage.model.outcomes import ADOPTED, MADE_BEFORE, ExitCodeGasw
 from pilotage.model.progress import CARDS_MAX, FailureCard, FailureGroup, Progress, StageProgress
 from pilotage.model.states import FINAL_NAMES
 from pilotage.service.http.asking import Ask, Book
@@ -24,11 +24,13 @@ from pilotage.service.http.running import Running
 from pilotage.service.http.services import Services
 from pilotage.service.http.unpublished import fault_left, left_unpublished
 from pilotage.service.http.viewing import unheard
-from pilotage.service.messages import ADOPTED, MADE_BEFORE
 from pilotage.service.packages import ShownPackage
 from pilotage.service.reading import package_place
 from pilotage.service.running.publishing import Unpublished
-from pilotage.service.running.standstill import Stand, stand_of
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
+    from pilotage.service.running.standstill import Stand
 
 FAILURES_LOOKED_AT = 5_000
 """Packages that failed, looked at one by one: of more than these, those behind count with the largest group."""
@@ -70,6 +72,8 @@ async def progress(request: Ask, services: Book, job: JobPath) -> Progress:
         return await services.ask(_at_rest, services, request, progress)
 
     def stand(engine: Engine) -> tuple[Stand, int, Unpublished | None]:
+        from pilotage.service.running.standstill import stand_of
+
         return stand_of(engine, job), running.jobs.unpublished(job), running.jobs.publishing_fault(job)
 
     # Asked after the book was: of a job that is over there, the engine knows whether its files are under their names.

@@ -8,16 +8,15 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
 from pilotage.book.rows import JobRow
-from pilotage.engine.engine import Engine
-from pilotage.model.operations import Accepted, AnyOperation
+from pilotage.model.operations import Accepted, AnyOperation, SiteDeed
 from pilotage.model.outcomes import ClearedBy
 from pilotage.model.site_exchange import SiteSays
-from pilotage.model.submission import Origin, RunPlan, Submission, SubmissionAnswer
+from pilotage.model.submission import FILE, Origin, RunPlan, Submission, SubmissionAnswer
 from pilotage.model.work import AgentSays
 from pilotage.ports import FileStore, Journal, WorkIndex
 from pilotage.service.access import ANY_OWNER, SUBMIT, Forbidden, Principal, require_scope
@@ -26,9 +25,10 @@ from pilotage.service.http.services import Services
 from pilotage.service.http.views import View
 from pilotage.service.retention import Action
 from pilotage.service.running.publishing import Unpublished
-from pilotage.service.running.site_keeping import KeptSites
-from pilotage.service.running.site_messages import SiteDeed
-from pilotage.service.running.submission import FILE
+from pilotage.service.running.site_views import KeptSites
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
 
 SUBMISSION_BYTES_MAX = 2**30
 CONTENT_BYTES_MAX = 256 * 2**20

@@ -28,7 +28,7 @@ from pilotage.service.http.running import (
     submit,
 )
 from pilotage.service.retention import Action
-from pilotage.service.running.driver import OperationRefused
+from pilotage.service.running.errors import OperationRefused
 
 OnceKey = Annotated[
     str | None,

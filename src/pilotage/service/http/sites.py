@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from litestar import get, post
 from litestar.params import PathParameter
 
 from pilotage.book.rows import PilotRow, SiteRow
-from pilotage.engine.engine import Engine
 from pilotage.model.definition import plain
-from pilotage.model.operations import Accepted
+from pilotage.model.operations import Accepted, SiteDeed
 from pilotage.model.reports import Noticed
 from pilotage.service.access import SITES, require_scope
 from pilotage.service.http.asking import Ask, Book
@@ -24,10 +23,11 @@ from pilotage.service.http.running_routes import OnceKey
 from pilotage.service.http.services import Services
 from pilotage.service.http.viewing import pilot_view
 from pilotage.service.http.views import PilotView, View
-from pilotage.service.running.agent_site import UnknownSite
-from pilotage.service.running.site_keeping import KeptSites
-from pilotage.service.running.site_messages import SiteDeed
-from pilotage.service.running.site_stands import SiteReason, SiteStand, stand_of_site
+from pilotage.service.running.errors import UnknownSite
+from pilotage.service.running.site_views import KeptSites, SiteReason, SiteStand
+
+if TYPE_CHECKING:
+    from pilotage.engine.engine import Engine
 
 PILOTS_LOOKED_AT = 10_000
 PILOTS_SHOWN = 20
@@ -235,6 +235,8 @@ async def _known(request: Ask, services: Services, only: str | None) -> list[_Kn
 
 
 def _stands(engine: Engine, only: str | None) -> dict[str, SiteStand]:
+    from pilotage.service.running.site_stands import stand_of_site
+
     names = list(engine.sites) if only is None else [only]
     return {name: stand for name in names if (stand := stand_of_site(engine, name)) is not None}
 

@@ -13,7 +13,7 @@ from pilotage.service.http.error_responses import faults
 from pilotage.service.http.parameters import AfterName, Limit
 from pilotage.service.http.viewing import node_view, pilot_view
 from pilotage.service.http.views import FlowsView, HealthView, NodesPage, PilotsPage, PositionView
-from pilotage.service.running.driver import NotRunning
+from pilotage.service.running.errors import NotRunning
 from pilotage.service.writer import WriterStopped
 
 Window = Annotated[Literal["1m", "1h", "1d"], QueryParameter(description="The time before now that is looked at.")]

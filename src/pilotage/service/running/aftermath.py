@@ -16,9 +16,8 @@ from pilotage.engine.engine import Engine
 from pilotage.engine.jobs import JobState
 from pilotage.model import payloads
 from pilotage.model.exchange import Assignment, AttemptRef, InputSource
-from pilotage.model.outcomes import ExitCodeGasw
+from pilotage.model.outcomes import ADOPTED, ExitCodeGasw
 from pilotage.ports import FileStore, MadeWork, StoreError, WorkIndex
-from pilotage.service.messages import ADOPTED
 from pilotage.service.running.at_work import JobAtWork, JobsAtWork
 from pilotage.service.running.completing import Completer
 from pilotage.service.running.keys import is_complete

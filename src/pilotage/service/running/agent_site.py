@@ -24,7 +24,7 @@ from pilotage.model.errors import PilotageError
 from pilotage.model.reports import AnyReport, Gone, SiteNoticed, SiteSeen
 from pilotage.model.site_entry import SiteEntry
 from pilotage.model.site_exchange import SiteEffect, SiteHears, SiteSays
-from pilotage.service.running.driver import NotRunning, Superseded
+from pilotage.service.running.errors import NotRunning, Superseded
 from pilotage.service.running.site_troubles import trouble_of
 from pilotage.service.running.stopping import behind
 from pilotage.service.running.strays import Strays, Unknown, none_unknown
@@ -40,10 +40,6 @@ LOOK_SECONDS = 0.2
 Report = Callable[[AnyReport], None]
 Expected = Callable[[], Collection[str]]
 _encode = msgspec.json.Encoder().encode
-
-
-class UnknownSite(PilotageError):
-    """No site of this name has an agent of its own here: its entry says `started_by: agent`."""
 
 
 class Tends(Protocol):

@@ -14,7 +14,7 @@ from pilotage.model.outcomes import ClearedBy
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import Clock, Journal
 from pilotage.service.keeper import Batch
-from pilotage.service.running.driver import OperationRefused
+from pilotage.service.running.errors import OperationRefused
 from pilotage.service.writer import Writer
 
 

@@ -20,7 +20,6 @@ from pilotage.book.join import Receipt
 from pilotage.book.rows import StreamRow
 from pilotage.engine.engine import Engine
 from pilotage.model.effects import Effect
-from pilotage.model.errors import PilotageError
 from pilotage.model.exchange import AttemptRef, Exchange, ExchangeReply
 from pilotage.model.operations import Accepted, AnyOperation, Refused
 from pilotage.model.work import AgentSays, LogText
@@ -28,6 +27,7 @@ from pilotage.ports import Clock, JournalUnavailable
 from pilotage.service.core import Core
 from pilotage.service.keeper import Batch
 from pilotage.service.messages import Answer, Asked, Input, Outbox, Submit
+from pilotage.service.running.errors import NotRunning, OperationRefused, Superseded
 from pilotage.service.running.own_logs import own_logs
 from pilotage.service.writer import Writer, WriterBusy
 
@@ -39,25 +39,6 @@ AHEAD_MAX = 2
 """Steps that may be on their way to the disk at once: what comes meanwhile is one step, and one commit."""
 
 _AGAIN_SECONDS = 1.0  # until a write that there was no room for is tried again
-
-
-class NotRunning(PilotageError):
-    """The service has stopped, or is about to. Nothing was done; ask again when it is back."""
-
-    retryable = True
-
-
-class OperationRefused(PilotageError):
-    """What was asked for is not done; the message says why, and `subject` what stands in its way."""
-
-    def __init__(self, refused: Refused) -> None:
-        """Say it as the engine said it."""
-        super().__init__(refused.message, subject=refused.subject, next_step=refused.next_step)
-        self.code = refused.code
-
-
-class Superseded(PilotageError):
-    """A later exchange of the same agent came before this one was answered."""
 
 
 class Outside(Protocol):

@@ -8,9 +8,9 @@ import msgspec
 
 from pilotage.book.rows import JobRow
 from pilotage.model.states import FINAL_NAMES
-from pilotage.model.submission import SUPERSEDED, Origin, Submission
+from pilotage.model.submission import ORIGIN, SUPERSEDED, Origin, Submission
 from pilotage.ports import Journal
-from pilotage.service.running.submission import ORIGIN, Prepared
+from pilotage.service.running.submission import Prepared
 
 ANEW, CHANGED = "to start everything anew", "with another content"
 """How a document is run again whose earlier job is not over."""

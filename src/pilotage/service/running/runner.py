@@ -23,7 +23,7 @@ from pilotage.language import Expansion
 from pilotage.model.effects import Effect, ExpandStage
 from pilotage.model.errors import PilotageError
 from pilotage.model.exchange import Assignment, AttemptRef, ExchangeReply
-from pilotage.model.operations import Accepted, AnyOperation, Clear, Hold, Kill, Release, Reschedule, Restart
+from pilotage.model.operations import Accepted, AnyOperation, Clear, Hold, Kill, Release, Reschedule, Restart, SiteDeed
 from pilotage.model.outcomes import ClearedBy
 from pilotage.model.site import Site
 from pilotage.model.site_exchange import SiteSays
@@ -39,14 +39,15 @@ from pilotage.service.running.agent_site import AgentSettings
 from pilotage.service.running.at_work import JobsAtWork
 from pilotage.service.running.claims import Claims
 from pilotage.service.running.clearing import clear_job
-from pilotage.service.running.driver import Driver, OperationRefused
+from pilotage.service.running.driver import Driver
 from pilotage.service.running.entitled import Entitled
+from pilotage.service.running.errors import OperationRefused
 from pilotage.service.running.expanding import Expanded, Expander
 from pilotage.service.running.manifests import Manifest, Manifests
 from pilotage.service.running.publishing import Unpublished
 from pilotage.service.running.resuming import ANEW, CHANGED, earlier_runs, superseded_by
 from pilotage.service.running.rivals import refuse_rivals, unfinished_jobs
-from pilotage.service.running.site_messages import SiteDeed, asked_of_site, sites_changed
+from pilotage.service.running.site_messages import asked_of_site, sites_changed
 from pilotage.service.running.site_worker import AtSite
 from pilotage.service.running.starting import snapshot_of, start_from
 from pilotage.service.running.stopping import Winding

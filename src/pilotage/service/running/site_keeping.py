@@ -18,7 +18,8 @@ from pilotage.model.errors import DocumentError, PilotageError
 from pilotage.model.site import Site
 from pilotage.model.site_entry import SiteEntry
 from pilotage.service.running.agent_site import AgentSettings
-from pilotage.service.running.driver import NotRunning
+from pilotage.service.running.errors import NotRunning
+from pilotage.service.running.site_views import KeptSites
 from pilotage.service.running.workers import Way
 
 log = logging.getLogger(__name__)
@@ -65,14 +66,6 @@ class ChangesSites(Protocol):
     def let_go_of_sites(self) -> None:
         """Nobody acts any longer at sites that are gone, and with them all that was started there."""
         ...
-
-
-class KeptSites(msgspec.Struct, frozen=True, kw_only=True):
-    """The sites as they are kept: their file, what is written of each, and what is wrong with the file."""
-
-    file: str = ""
-    entries: dict[str, SiteEntry | None] = {}
-    fault: str = ""
 
 
 class CannotReach(PilotageError):

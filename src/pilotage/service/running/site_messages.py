@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
 
-from pilotage.model.operations import AnySiteOperation, HibernateSite, ProbeSite, TrySite, WakeSite
+from pilotage.model.operations import AnySiteOperation, HibernateSite, ProbeSite, SiteDeed, TrySite, WakeSite
 from pilotage.model.site import Site
 from pilotage.service.messages import AskedOfSite, Input, SitesChanged
-
-SiteDeed = Literal["hibernate", "wake", "probe", "try"]
 
 
 def sites_changed(sites: Sequence[Site], *, rewritten: Iterable[str] = ()) -> Input:

@@ -6,7 +6,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from pilotage.service.messages import Stopping
-from pilotage.service.running.driver import Driver, NotRunning
+from pilotage.service.running.driver import Driver
+from pilotage.service.running.errors import NotRunning
 
 if TYPE_CHECKING:
     from pilotage.service.running.workers import SiteWorkers

@@ -36,7 +36,16 @@ from pilotage.model.payloads import JobRegistered, StageExpanded
 from pilotage.model.plan import JobPlan
 from pilotage.model.resolved import EXPANDER_VERSION, ResolvedLists
 from pilotage.model.states import FINAL_NAMES
-from pilotage.model.submission import Captured, Origin, Submission, SubmissionAnswer
+from pilotage.model.submission import (
+    CAPTURED,
+    FILE,
+    ORIGIN,
+    RESOLVED,
+    Captured,
+    Origin,
+    Submission,
+    SubmissionAnswer,
+)
 from pilotage.ports import FileStore, Journal, NotOurs, WorkIndex
 from pilotage.service import messages
 from pilotage.service.running.adoption import Adopted, adopt, said_to_be_done
@@ -60,11 +69,6 @@ __all__ = [
     "recall",
     "submit_message",
 ]
-
-DEFINITION, RESOLVED, CAPTURED, ORIGIN = "definition", "resolved", "captured", "origin"
-FILE = "file-"
-"""What the contents of a registered job are called among its lists; `stage-N` is what a late stage was laid out over, and
-`file-N` a file that it brought along."""
 
 _SHOWN_MAX = 5
 _EVENTS_AT_ONCE = 1000

@@ -19,7 +19,8 @@ from pilotage.model.effects import CancelSubmitted
 from pilotage.model.reports import AnyReport, SiteNoticed, SiteSeen
 from pilotage.model.site_exchange import SiteSays
 from pilotage.ports import SiteAccess
-from pilotage.service.running.agent_site import AgentSettings, AgentSite, UnknownSite
+from pilotage.service.running.agent_site import AgentSettings, AgentSite
+from pilotage.service.running.errors import UnknownSite
 from pilotage.service.running.site_worker import STOP_SECONDS, AtSite, SiteWorker
 
 log = logging.getLogger(__name__)
