@@ -13,6 +13,7 @@ from pilotage.engine.leaving import is_over, standing_of
 from pilotage.engine.on_pilots import lose
 from pilotage.engine.parts import FINAL, STANDINGS, Standing
 from pilotage.engine.races import live_attempts
+from pilotage.engine.settling import judge
 from pilotage.model import payloads
 from pilotage.model.errors import did_you_mean
 from pilotage.model.events import parse_dotted
@@ -305,6 +306,11 @@ def _replicate(engine: Engine, job: JobState, operation: Replicate) -> None:
     work = job.work.get(number)
     if work is None or not any(attempt.trusted for attempt in work.attempts.values()):
         raise _Refusal("not-running", f"no attempt of {operation.package} is under way", subject=operation.package)
+    found = judge(engine, job, work)
+    if found is not None and found.action == "give-up":
+        message = f"{operation.package} may not be tried once more: {found.message}"
+        hint = "what runs of it is its last attempt; should that fail, it can be begun anew by `pilotage restart`"
+        raise _Refusal("spent", message, subject=operation.package, next_step=hint)
     most = engine.settings.selection.max_replicas
     if live_attempts(work) >= most:
         message = f"{live_attempts(work)} attempts of {operation.package} are under way or wanted, and {most} may be"

@@ -94,12 +94,17 @@ def is_under_way(work: PackageWork) -> bool:
         return True
     if not work.attempts:
         return False
-    if work.replicas > work.replicated:
+    if work.replicas > work.replicated and not is_spent(work):
         return False
     for attempt in work.attempts.values():  # noqa: SIM110 # a generator costs more than there are attempts
         if not (attempt.suspect or attempt.lost):
             return True
     return False
+
+
+def is_spent(work: PackageWork) -> bool:
+    """Whether its failures allow for no further attempt: what runs is the last of it."""
+    return work.verdict is not None and work.verdict.action == "give-up"
 
 
 def move(engine: Engine, job: JobState, number: int, after: int) -> None:
