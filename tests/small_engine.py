@@ -58,6 +58,7 @@ class Agent:
         self.site = site
         self.request = request
         self.about = more  # further fields of its exchanges
+        self.seen = 0  # of the book
         self.sequence = 0
         self.n = 0
         self.held: dict[AttemptRef, Assignment] = {}
@@ -120,6 +121,7 @@ class Agent:
             "pilot": self.name,
             "site": self.site,
             "sequence": self.sequence,
+            "seen": self.seen,
             "held": tuple(self.held),
             "events": tuple(self.unacknowledged),
         }
@@ -153,6 +155,7 @@ class Agent:
         self.left |= bool(reply.leave)
         if reply.sequence != self.sequence:
             return
+        self.seen = max(self.seen, reply.position)
         self.unacknowledged = [event for event in self.unacknowledged if event.n > reply.acknowledged]
         self.held |= {each.ref: each for each in reply.assignments}
         for ref in reply.cancelled:

@@ -95,3 +95,22 @@ def test_an_agent_that_ends_orderly_needs_no_batch_system() -> None:
     small.restart()
     assert small.engine.acting == {}
     assert small.take(CancelSubmitted) == []
+
+
+def test_what_an_agent_said_before_it_was_given_an_attempt_does_not_tell_a_later_service_that_it_has_stopped() -> None:
+    small = Small(site(pilots=2))
+    small.submit(bag(1, MAIL))
+    one = small.pilot()
+    assert one.packages == ["1.1.1"]
+    small.ask(Kill(job=JOB, package="1.1.1"))
+    small.ask(Restart(job=JOB, package="1.1.1"))
+    small.restart()
+    # Its first exchange comes once more, late: with it, it had asked for what it runs.
+    small.step(one.message(sequence=1, seen=0, held=()))
+    assert list(small.engine.acting) == [one.name]
+    assert small.standing("1.1.1") == "blocked"
+    one.exchange()  # is told to stop it
+    assert small.standing("1.1.1") == "blocked"
+    one.exchange()  # has stopped it
+    assert small.created() == [("1.1.1", 1, "a"), ("1.1.1", 2, "a")]
+    small.take(SubmitPilot)

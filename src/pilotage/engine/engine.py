@@ -66,6 +66,7 @@ class Engine:
         self.now = now  # the time that leases and pauses are measured in
         self.stamp = now  # what the clock says, for events
         self.position = 0  # of the book, as last told
+        self.began_at_position = 0  # what it was then
         self.next_n = 1  # of the stream of decisions
         self.jobs: dict[str, JobState] = {}
         self.pilots: dict[str, PilotState] = {}

@@ -53,7 +53,8 @@ def hear(engine: Engine, exchange: Exchange) -> None:
         pilot.suspect = False
         for ref in list(pilot.assigned):
             _recover(engine, pilot, ref)
-    if engine.acting:
+    if engine.acting and exchange.seen >= engine.began_at_position:
+        # What it said before it was told anything by this engine may be older than what it was given last.
         stop_all_but(engine, pilot.name, exchange.held)
     if len(pilot.owed) > _OWED_MAX and len(pilot.owed) > len(pilot.assigned) + len(exchange.held) + _OWED_MAX:
         # It holds everything of which it has not told the end: the rest it forgot, as it was told.

@@ -72,7 +72,7 @@ def restore(snapshot: Snapshot, *, sites: Sequence[Site], settings: EngineSettin
     observed = observed_queue_seconds(rows, pilots, settings.selection)
     engine = Engine(sites=sites, settings=settings, now=now, observed_queue_seconds=observed)
     engine.next_n = snapshot.next_n
-    engine.position = snapshot.position
+    engine.position = engine.began_at_position = snapshot.position
     _restore_standings(engine, rows)
     _restore_pilots(engine, pilots)
     gone = surely_gone(pilots)

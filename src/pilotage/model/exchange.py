@@ -55,6 +55,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     pilot: str
     site: str
     sequence: Counter
+    seen: Counter = 0  # the position of the book that it was told last
     serves: AttemptRef | None = None  # bound mode: the one attempt it was started for
     node: str = ""
     capacity: Capacity = Capacity()

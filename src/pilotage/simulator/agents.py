@@ -189,6 +189,7 @@ class Agent:
             pilot=self.name,
             site=self._site,
             sequence=self._sequence,
+            seen=spool.seen,
             serves=self.serves,
             node=self.name,
             capacity=bench.capacity,
