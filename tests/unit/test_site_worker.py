@@ -194,6 +194,18 @@ def test_why_a_site_is_not_reached_is_told_with_it(message: str, trouble: str | 
         assert work.told() == SiteSeen(site="here", answers=False, message=message, trouble=trouble)  # type: ignore[arg-type]
 
 
+def test_what_is_asked_for_again_and_again_of_a_site_that_does_not_answer_waits_there_once() -> None:
+    work = Work()
+    for _ in range(100):
+        work.worker.want(SubmitPilot(site="here", key="a"), CancelSubmitted(site="here", key="b"))
+        work.worker.want(SubmitPilot(site="here", key="b"))
+    assert [(type(each), each.key) for each in work.worker.left()] == [
+        (SubmitPilot, "a"),
+        (CancelSubmitted, "b"),
+        (SubmitPilot, "b"),
+    ]
+
+
 def test_what_ended_and_what_is_missing_is_reported_gone() -> None:
     work = Work()
     work.site.there = {
