@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from types import FrameType
+from typing import Any
 
 import pytest
 
+from pilotage.engine.provisioning import request_pilots
 from pilotage.model.operations import AnyOperation, Drop, Hold, Kill, Release, Reschedule, Restart, Restore
 from pilotage.model.plan import JobPlan
 from pilotage.model.reports import Gone
@@ -188,3 +190,24 @@ def test_holding_and_releasing_costs_the_same_the_thousandth_time() -> None:
     )
     spent = [sum(cost(small, *asked) for _ in range(500)) for _ in range(8)]
     assert max(spent[1:]) <= 4 * min(spent), spent
+
+
+# --- many jobs, many sites --------------------------------------------------------------------------------------------
+
+
+def waiting_jobs(count: int, *, sites: int = 1, **asked: Any) -> tuple[Small, Agent]:
+    """A pilot of eight slots at the first of some sites, and so many jobs that wait for one of them."""
+    small = Small(site("here", cores=8), *(site(f"other-{number}") for number in range(1, sites)))
+    small.watched = False
+    for number in range(count):
+        small.submit(bag(20, kind(**asked)), job=f"job-{number}", owner=f"owner-{number % 3}")
+    return small, small.pilot("here")
+
+
+def test_what_is_asked_of_each_site_costs_the_same_however_many_jobs_wait_for_another() -> None:
+    found = {}
+    for jobs, sites in ((2, 2), (2, 60), (60, 2), (60, 60)):
+        small, _ = waiting_jobs(jobs, sites=sites, executor="here")
+        small.engine.provisioned_at = -2.0
+        found[jobs, sites] = calls(partial(request_pilots, small.engine))
+    assert found[60, 60] <= 1.5 * (found[2, 60] + found[60, 2]), found
