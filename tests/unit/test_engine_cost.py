@@ -211,3 +211,22 @@ def test_what_is_asked_of_each_site_costs_the_same_however_many_jobs_wait_for_an
         small.engine.provisioned_at = -2.0
         found[jobs, sites] = calls(partial(request_pilots, small.engine))
     assert found[60, 60] <= 1.5 * (found[2, 60] + found[60, 2]), found
+
+
+def test_a_pilot_that_has_nothing_to_say_costs_the_same_however_many_jobs_wait() -> None:
+    found = []
+    for jobs in (3, 100):
+        small, pilot = waiting_jobs(jobs)
+        pilot.exchange()
+        found.append(cost(small, pilot.message()))
+    assert alike(*found), found
+
+
+def test_who_waits_in_vain_costs_little_when_somebody_else_gets_a_slot() -> None:
+    few, many = (cost_of_success(*waiting_jobs(jobs)) for jobs in (10, 110))
+    assert many - few < 15 * 100, (few, many)
+
+
+def test_jobs_that_wait_for_one_site_cost_the_same_however_many_others_there_are() -> None:
+    found = [cost_of_success(*waiting_jobs(60, sites=sites, executor="here")) for sites in (2, 60)]
+    assert found[1] < 1.5 * found[0] + 60 * 10, found
