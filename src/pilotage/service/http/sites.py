@@ -29,7 +29,7 @@ from pilotage.service.running.site_keeping import KeptSites
 from pilotage.service.running.site_messages import SiteDeed
 from pilotage.service.running.site_stands import SiteReason, SiteStand, stand_of_site
 
-PILOTS_LOOKED_AT = 10_000
+PILOTS_LOOKED_AT = 1000
 PILOTS_SHOWN = 20
 WORDS_LINES = 5
 GONE = "gone"
@@ -245,9 +245,8 @@ def _kept(services: Services) -> KeptSites:
 
 
 def _pilots(services: Services, site: str) -> list[PilotRow]:
-    """The pilots of a site, and what was asked for there: their names begin with its own."""
-    rows = services.journal.pilots(after=f"{site}-", limit=PILOTS_LOOKED_AT)
-    return [row for row in rows if row.site == site]
+    """The latest pilots of a site, and what was asked for there."""
+    return services.journal.latest_pilots(site, limit=PILOTS_LOOKED_AT)
 
 
 def last_words(pilots: list[PilotRow]) -> str:
