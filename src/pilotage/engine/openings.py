@@ -47,7 +47,7 @@ class Openings:
     def add_site(self, site: SiteState) -> None:
         """Look after one more site."""
         self._by_index[site.index] = site
-        for shape, demand in enumerate(self._engine.demands):
+        for shape, demand in self._engine.demands.items():
             self._count(site, shape, demand)
         self.tell_all(site)
 
@@ -108,7 +108,7 @@ class Openings:
 
     def slots_changed(self, site: SiteState, pilot: PilotState, sign: int) -> None:
         """A pilot came (1) or went (-1)."""
-        for shape, demand in enumerate(self._engine.demands):
+        for shape, demand in self._engine.demands.items():
             slots = _slots(pilot, shape, demand)
             if slots:
                 site.slots[shape] += sign * slots
