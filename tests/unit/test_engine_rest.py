@@ -6,6 +6,7 @@ from pilotage.engine.shapes import SHAPES_MIN
 from pilotage.model.demand import Capacity
 from pilotage.model.effects import SubmitAttempt
 from pilotage.model.operations import Clear, Hold, Kill, Release
+from pilotage.model.payloads import SiteStanding
 from pilotage.model.reports import Submitted
 from pilotage.service.messages import Input, Outbox
 from tests.small_engine import Small
@@ -56,4 +57,19 @@ def test_what_jobs_that_are_gone_asked_for_is_counted_at_no_site_any_more() -> N
         engine.sanity_check()
         small.ask(Release(job="lasting"))
         assert [ref.job for ref in pilot.held] == ["lasting"]
+        small.finish()
+
+
+def test_how_a_site_at_work_stands_is_written_down_more_and_more_seldom() -> None:
+    with Small(site("a"), waiting_seconds_max=0.0) as small:
+        small.watched = False
+        turns = HOURS * 120
+        small.submit(bag(turns + 1))
+        pilot = small.pilot()
+        for _ in range(turns):
+            small.wait(30.0)
+            pilot.succeed(*pilot.packages)
+        written = [event.time for event in small.told(SiteStanding)]
+        assert written[0] < small.book[0].event.time + 120.0
+        assert len(written) < HOURS * 4 + 10
         small.finish()
