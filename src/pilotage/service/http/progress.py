@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 from litestar import get
 
-from pilotage.book.rows import AttemptFacts, Counted, JobRow, PackageFacts, StageRow
+from pilotage.book.rows import AttemptFacts, Counted, JobRow, PackageFacts, PilotRow, StageRow
 from pilotage.book.shapes import shape_of
 from pilotage.engine.engine import Engine
 from pilotage.model.events import parse_dotted
@@ -153,7 +153,11 @@ async def _words_of(services: Services, running: Running, site: str) -> str:
 
 def _last_words(services: Services, site: str) -> str:
     """The end of what the last pilot of a site wrote that ended; nothing where none wrote anything."""
-    rows = services.journal.latest_pilots(site, limit=PILOTS_LOOKED_AT)
+
+    def latest() -> list[PilotRow]:
+        return services.journal.latest_pilots(site, limit=PILOTS_LOOKED_AT)
+
+    rows = services.pace.paced(f"pilots of {site}", services.journal.position(), latest)
     ended = [row for row in rows if row.ended_at is not None]
     last = max(ended, key=lambda row: row.ended_at or 0.0, default=None)
     lines = (last.stderr or "").strip().splitlines() if last is not None else []
