@@ -32,6 +32,8 @@ Expected = Callable[[], Collection[str]]
 
 UNREACHABLE_SECONDS_MAX = 60.0
 STOP_SECONDS = 2.0
+REST_LOOKS = 6
+"""Where nothing of ours is, a site is looked at so many times as seldom."""
 TURN_SECONDS, TURN_LOOK_SECONDS = 60.0, 0.5
 """How long a site waits for its turn to be looked at, and how soon it hears that it is to end meanwhile."""
 BUSY_SECONDS, BUSY_SECONDS_MAX = 5.0, 300.0
@@ -83,6 +85,7 @@ class SiteWorker:
         self._full = False  # whether that was told
         self._is_stale = told is not None and (not told.answers or bool(told.message))
         self._look_at = 0.0
+        self._rests = False  # nothing of ours was there, and nothing should be
         self._pause_seconds = access.look_seconds
         self._cancelled: set[str] = set()
         self.behind = ""  # what could not be ended there when this ended, in words
@@ -126,7 +129,7 @@ class SiteWorker:
                 if time.monotonic() >= self._look_at:
                     self._look_in_turn()
                     self._take_back()
-                    self._look_at = time.monotonic() + self._access.look_seconds
+                    self._look_at = time.monotonic() + self._access.look_seconds * (REST_LOOKS if self._rests else 1)
                 self._work()
                 self._seen(answers=True)
                 self._pause_seconds = self._access.look_seconds
@@ -175,6 +178,8 @@ class SiteWorker:
             with self._change:
                 self._wanted = {**{_name(effect): effect for effect in self._later.values()}, **self._wanted}
             self._later.clear()
+        if self._wanted and self._rests:
+            self._rests, self._look_at = False, time.monotonic() + self._access.look_seconds
         while self._wanted and not self._stopping:
             together = self._together()
             self._do(together)
@@ -279,6 +284,7 @@ class SiteWorker:
             self._cancelled.discard(key)
             if key not in listed:  # what is told to end and is not there has ended, whoever knew of it
                 self._report(Gone(site=self._site, key=key, reason="cancelled"))
+        self._rests = not (expected or listed or self._cancelled)
         there = {key for key, seen in listed.items() if not seen.ended}
         self._notice(there.intersection(expected))
         self._end_strays(there.difference(expected, self._cancelled))
