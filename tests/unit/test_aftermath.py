@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.model.operations import Hold, Kill, Release
+from pilotage.model.operations import Hold, Kill, Release, Reschedule
 from tests.earlier_work import Place, place
 from tests.small_service import SmallService, finished
 
@@ -74,6 +74,25 @@ def test_what_comes_too_late_is_thrown_away(here: Place, service: SmallService) 
     service.ask(Kill(job=job))
     service.exchange((ref, finished(manifest)))
     assert (text(here, "out-1"), service.staged(job)) == ("", [])
+
+
+def test_what_an_attempt_was_asked_for_is_forgotten_when_another_has_won_or_the_package_is_given_up(
+    service: SmallService,
+) -> None:
+    job = service.submit(TWO).job
+    lost = []
+    for package in ("1.1.1", "1.1.1", "1.2.1", "1.2.1"):
+        lost.append(service.work(package))
+        service.ask(Reschedule(job=job, package=package))
+        service.exchange()
+    at_work = service.jobs.get(job)
+    assert at_work is not None
+    assert len({*lost}) == 4
+    assert all(at_work.knows(ref) for ref in lost)  # any of them may still win
+    service.succeed("1.1.1", {"out-1": "one"})
+    assert [ref for ref in lost if at_work.knows(ref)] == lost[2:]
+    service.ask(Kill(job=job, package="1.2.1"))
+    assert not any(at_work.knows(ref) for ref in lost)
 
 
 def test_a_service_that_starts_finishes_what_one_that_died_had_granted(here: Place, service: SmallService) -> None:

@@ -301,3 +301,23 @@ def test_what_the_agent_notices_is_passed_on(watched: Watched) -> None:
     )
     watched.hear(watched.say(noticed))
     assert watched.reports == [noticed]
+
+
+def test_who_waits_for_a_silent_agent_is_not_woken_before_somebody_comes() -> None:
+    now: list[float] = [1000.0]
+    waits: list[float | None] = []
+    silent = Watched(clock=lambda: now[0])
+
+    class Passing(threading.Condition):
+        """Time passes as soon as somebody waits; the site is stopped when it waits for ever, or again and again."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            now[0] += timeout or 0.0
+            silent.site._stopping = timeout is None or len(waits) > 10
+            return False
+
+    silent.site._change = Passing()
+    silent.site._run()
+    assert [type(each) for each in silent.reports] == [SiteSeen]
+    assert waits == [45.0, None]

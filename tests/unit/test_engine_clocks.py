@@ -85,3 +85,14 @@ def test_who_sleeps_too_long_has_not_lived_through_it() -> None:
     time.go_on(5000.0)
     assert (time.now, time.stamp) == (130.0, 5000.0)
     assert time.wake_at(140.0) == 5010.0
+
+
+@pytest.mark.parametrize("back_by", [number / 7 for number in range(1, 50)])
+def test_who_is_woken_at_the_time_it_asked_for_is_not_too_early_by_what_a_sum_is_rounded_by(back_by: float) -> None:
+    time = SteadyTime(START, late_seconds=20.0)
+    time.go_on(START - back_by)  # the clock was set back
+    for wanted in (time.now + after / 3 for after in range(1, 50)):
+        told = time.wake_at(wanted)
+        assert told is not None
+        time.go_on(told)
+        assert time.now >= wanted

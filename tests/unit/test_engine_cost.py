@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from types import FrameType
+from typing import Any
 
 import pytest
 
+from pilotage.engine.provisioning import request_pilots
 from pilotage.model.operations import AnyOperation, Drop, Hold, Kill, Release, Reschedule, Restart, Restore
 from pilotage.model.plan import JobPlan
 from pilotage.model.reports import Gone
@@ -188,3 +190,43 @@ def test_holding_and_releasing_costs_the_same_the_thousandth_time() -> None:
     )
     spent = [sum(cost(small, *asked) for _ in range(500)) for _ in range(8)]
     assert max(spent[1:]) <= 4 * min(spent), spent
+
+
+# --- many jobs, many sites --------------------------------------------------------------------------------------------
+
+
+def waiting_jobs(count: int, *, sites: int = 1, **asked: Any) -> tuple[Small, Agent]:
+    """A pilot of eight slots at the first of some sites, and so many jobs that wait for one of them."""
+    small = Small(site("here", cores=8), *(site(f"other-{number}") for number in range(1, sites)))
+    small.watched = False
+    for number in range(count):
+        small.submit(bag(20, kind(**asked)), job=f"job-{number}", owner=f"owner-{number % 3}")
+    return small, small.pilot("here")
+
+
+def test_what_is_asked_of_each_site_costs_the_same_however_many_jobs_wait_for_another() -> None:
+    found = {}
+    for jobs, sites in ((2, 2), (2, 60), (60, 2), (60, 60)):
+        small, _ = waiting_jobs(jobs, sites=sites, executor="here")
+        small.engine.provisioned_at = -2.0
+        found[jobs, sites] = calls(partial(request_pilots, small.engine))
+    assert found[60, 60] <= 1.5 * (found[2, 60] + found[60, 2]), found
+
+
+def test_a_pilot_that_has_nothing_to_say_costs_the_same_however_many_jobs_wait() -> None:
+    found = []
+    for jobs in (3, 100):
+        small, pilot = waiting_jobs(jobs)
+        pilot.exchange()
+        found.append(cost(small, pilot.message()))
+    assert alike(*found), found
+
+
+def test_who_waits_in_vain_costs_little_when_somebody_else_gets_a_slot() -> None:
+    few, many = (cost_of_success(*waiting_jobs(jobs)) for jobs in (10, 110))
+    assert many - few < 15 * 100, (few, many)
+
+
+def test_jobs_that_wait_for_one_site_cost_the_same_however_many_others_there_are() -> None:
+    found = [cost_of_success(*waiting_jobs(60, sites=sites, executor="here")) for sites in (2, 60)]
+    assert found[1] < 1.5 * found[0] + 60 * 10, found

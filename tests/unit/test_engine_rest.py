@@ -1,12 +1,16 @@
-"""An engine that has nothing to do rests: what waits for long is not looked at all the time."""
+"""An engine that has nothing to do rests, and after months it knows no more than after a day."""
 
 from __future__ import annotations
 
+from pilotage.engine.shapes import SHAPES_MIN
+from pilotage.model.demand import Capacity
 from pilotage.model.effects import SubmitAttempt
+from pilotage.model.operations import Clear, Hold, Kill, Release
+from pilotage.model.payloads import SiteStanding
 from pilotage.model.reports import Submitted
 from pilotage.service.messages import Input, Outbox
 from tests.small_engine import Small
-from tests.small_plans import bag, site
+from tests.small_plans import bag, kind, site
 
 HOURS = 12
 
@@ -33,3 +37,39 @@ def test_what_is_in_the_queue_of_a_site_that_is_at_work_wakes_nobody_every_secon
         small.wait(HOURS * 3600.0, running)
         exchanges = HOURS * 3600.0 / small.settings.interval_seconds
         assert small.steps - before - exchanges < len(others) * HOURS * 2
+
+
+def test_what_jobs_that_are_gone_asked_for_is_counted_at_no_site_any_more() -> None:
+    memory_bytes = 10**9
+    with Small(site("a", capacity=Capacity(cores_hundredths=100, memory_bytes=memory_bytes)), site("b")) as small:
+        small.watched = False
+        small.submit(bag(2, kind(memory_bytes=memory_bytes)), job="lasting")
+        pilot = small.pilot("a")
+        small.ask(Hold(job="lasting"))
+        for number in range(3 * SHAPES_MIN):
+            small.submit(bag(1, kind(memory_bytes=number + 1)), job=f"job-{number}")
+            small.ask(Kill(job=f"job-{number}"))
+            small.ask(Clear(job=f"job-{number}", by="user"))
+        engine = small.engine
+        assert engine.jobs.keys() == {"lasting"}
+        assert max(len(engine.demands), len(engine.shapes), len(engine.reservations)) <= SHAPES_MIN
+        assert all(max(len(each.used), len(each.slots)) <= SHAPES_MIN for each in engine.sites.values())
+        engine.sanity_check()
+        small.ask(Release(job="lasting"))
+        assert [ref.job for ref in pilot.held] == ["lasting"]
+        small.finish()
+
+
+def test_how_a_site_at_work_stands_is_written_down_more_and_more_seldom() -> None:
+    with Small(site("a"), waiting_seconds_max=0.0) as small:
+        small.watched = False
+        turns = HOURS * 120
+        small.submit(bag(turns + 1))
+        pilot = small.pilot()
+        for _ in range(turns):
+            small.wait(30.0)
+            pilot.succeed(*pilot.packages)
+        written = [event.time for event in small.told(SiteStanding)]
+        assert written[0] < small.book[0].event.time + 120.0
+        assert len(written) < HOURS * 4 + 10
+        small.finish()

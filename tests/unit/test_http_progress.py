@@ -72,20 +72,33 @@ def test_progress_says_why_files_get_no_names_and_that_a_release_goes_on(desk: D
     assert told["next_step"] == "make room; then: pilotage release j"
 
 
-def test_a_pilot_that_cannot_start_is_told_with_its_last_words(desk: Desk) -> None:
+def dead_starts(desk: Desk, *words: str) -> None:
+    """Pilots that end one after the other before they speak, and a job that waits for one."""
     desk.register(1, "j")
-    desk.log(
-        event(3, "PilotRequested", {"site": "local"}, pilot="local-1"),
-        event(4, "PilotEnded", {"reason": "exited", "stderr": "python3:\nno such file"}, pilot="local-1"),
-    )
+    for number, each in enumerate(words, 1):
+        ended = {"reason": "exited", "stderr": each}
+        desk.log(
+            event(10 * number, "PilotRequested", {"site": "local"}, pilot=f"local-{number}"),
+            event(10 * number + 1, "PilotEnded", ended, pilot=f"local-{number}"),
+        )
     engine = desk.jobs.engine
     engine.sites["local"].answers = False
     made = bag(1)
     engine.bring_plan("j", made)
     engine.write(registered_of(made, owner="ann"), name="j")
     engine.write(JobAccepted(), job=engine.jobs["j"])
+
+
+def test_a_pilot_that_cannot_start_is_told_with_its_last_words(desk: Desk) -> None:
+    dead_starts(desk, "python3:\nno such file")
     told = desk.get("/v1/jobs/j/progress")[1]
     assert told["trouble"] == "site local does not answer; the last one said: python3: / no such file"
+
+
+def test_of_many_pilots_that_could_not_start_the_last_one_is_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilotage.service.http.progress.PILOTS_LOOKED_AT", 2)
+    dead_starts(desk, "one", "two", "three")
+    assert desk.get("/v1/jobs/j/progress")[1]["trouble"].endswith("the last one said: three")
 
 
 def test_a_package_that_the_engine_does_not_have_is_explained_by_the_book(desk: Desk) -> None:

@@ -44,7 +44,9 @@ class Faulty(Ssh):
     "fault, said_of_it",
     [(PilotageError("no key to sign with"), "no key to sign with"), (KeyError("exp"), "KeyError: 'exp'")],
 )
-def test_whatever_goes_wrong_is_told_and_tried_again(tmp_path: Path, fault: Exception, said_of_it: str) -> None:
+def test_whatever_goes_wrong_is_told_and_tried_again_and_logged_once(
+    tmp_path: Path, fault: Exception, said_of_it: str, caplog: pytest.LogCaptureFixture
+) -> None:
     entry = SiteEntry(name="lyon", kind="slurm", address="ssh://somebody@127.0.0.1", started_by="agent")
     settings = OutpostSettings(entry=entry, prefix="pilotage-x", socket=tmp_path / "agent.sock", token=lambda: "t")
     way = Faulty(entry.address, state=tmp_path)
@@ -58,3 +60,4 @@ def test_whatever_goes_wrong_is_told_and_tried_again(tmp_path: Path, fault: Exce
         outpost.stop()
     assert said_of_it in said[0]
     assert said[1] == said[0]
+    assert [each.message for each in caplog.records].count(f"site lyon: {said[0]}") == 1

@@ -22,7 +22,7 @@ from pilotage.model.work import AgentSays, LogText
 from pilotage.ports import JournalFull, StoreError
 from pilotage.service.core import Core
 from pilotage.service.keeper import Batch, Keeper
-from pilotage.service.messages import Outbox, Submit
+from pilotage.service.messages import Input, Outbox, Submit
 from pilotage.service.running.driver import Driver
 from pilotage.service.running.errors import NotRunning, OperationRefused, Superseded
 from pilotage.service.writer import Writer
@@ -190,6 +190,37 @@ def test_steps_are_written_and_let_out_in_their_order_also_when_the_first_finds_
         assert first.done()
         assert [job for job in parts.keeper.kept if job in "jk"] == ["j", "k"]
         assert parts.outside.told[-2:] == ["Held", "Held"]
+
+
+def test_what_an_agent_says_again_and_again_while_nothing_can_be_written_waits_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[int] = []
+    step = Core.step
+
+    def counted(core: Core, inbox: Sequence[Input], now: float) -> Outbox:
+        heard.extend(each.sequence for each in inbox if isinstance(each, Exchange))
+        return step(core, inbox, now)
+
+    monkeypatch.setattr(Core, "step", counted)
+    with running(tmp_path) as parts:
+        submit(parts, "j")
+        submit(parts, "k")
+        while parts.keeper.came.acquire(blocking=False):
+            pass
+        parts.keeper.full = True
+        parts.keeper.gate.clear()
+        parts.driver.operate(Hold(job="j"))
+        assert parts.keeper.came.acquire(timeout=PATIENCE_SECONDS)  # it is being written, and will find no room
+        held = parts.driver.operate(Hold(job="k"))
+        while not parts.driver.ask(lambda engine: engine.jobs["k"].held).result(PATIENCE_SECONDS):
+            pass
+        answers = [parts.driver.exchange(said(sequence, leaving="now")) for sequence in range(1, 101)]
+        parts.keeper.gate.set()
+        held.result(PATIENCE_SECONDS)
+        answers[-1].result(PATIENCE_SECONDS)
+    assert heard == [100]
+    assert [each.message for each in caplog.records].count("the book cannot be written: no room") == 1
 
 
 def test_a_later_exchange_takes_the_place_of_the_one_before(tmp_path: Path) -> None:

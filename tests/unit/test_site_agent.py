@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pilotage.agent import silence
+from pilotage.agent import silence, site_agent
 from pilotage.agent.batch import Answer, Call
 from pilotage.agent.credentials import Credentials
 from pilotage.agent.link import connect
@@ -110,6 +111,28 @@ def test_an_entry_that_cannot_be_said_to_the_batch_system_is_a_submission_that_f
     assert [(each["key"], each["reason"]) for each in second] == [("lyon-1", "bad-resources")]
     assert "HTCondor has no queues" in second[0]["message"]
     assert "condor_submit" not in asked
+
+
+def test_a_batch_system_where_nothing_is_wanted_is_asked_once_a_minute_and_at_once_when_something_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, asked_at = [100.0], []
+
+    def slurm(call: Call) -> Answer:
+        if call.argv[0] == "squeue":
+            asked_at.append(now[0] - 100.0)
+        return Answer(0, "")
+
+    class Slow(Service):
+        def hear(self, says: dict[str, Any]) -> dict[str, Any]:
+            now[0] += 10.0
+            return super().hear(says)
+
+    monkeypatch.setattr(site_agent, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    rest = {**wants(kind="slurm"), "interval_seconds": 10.0}
+    service = Slow(*[rest] * 13, {**rest, "expected": ["lyon-1"]}, *[rest] * 2)
+    work(tmp_path, service, slurm, scheduler="slurm")
+    assert asked_at[:4] == [10.0, 70.0, 130.0, 140.0]
 
 
 def test_a_service_that_begins_anew_is_told_that_the_batch_system_is_down(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
 import pytest
 
@@ -19,6 +20,7 @@ from pilotage.service.running.site_worker import AtSite, SiteWorker
 from pilotage.service.running.strays import STRAY_SECONDS
 from tests.pilots import wait_until
 
+Told = TypeVar("Told")
 WAIT_SECONDS = 20.0
 SUBMISSION_SECONDS = 6.0  # that each call takes, by the clock of the site
 REF = AttemptRef("j", "1.1.1", 1)
@@ -192,6 +194,18 @@ def test_why_a_site_is_not_reached_is_told_with_it(message: str, trouble: str | 
     with started() as work:
         work.site.fault = SiteUnreachable(message)
         assert work.told() == SiteSeen(site="here", answers=False, message=message, trouble=trouble)  # type: ignore[arg-type]
+
+
+def test_what_is_asked_for_again_and_again_of_a_site_that_does_not_answer_waits_there_once() -> None:
+    work = Work()
+    for _ in range(100):
+        work.worker.want(SubmitPilot(site="here", key="a"), CancelSubmitted(site="here", key="b"))
+        work.worker.want(SubmitPilot(site="here", key="b"))
+    assert [(type(each), each.key) for each in work.worker.left()] == [
+        (SubmitPilot, "a"),
+        (CancelSubmitted, "b"),
+        (SubmitPilot, "b"),
+    ]
 
 
 def test_what_ended_and_what_is_missing_is_reported_gone() -> None:
@@ -370,6 +384,30 @@ def test_what_was_never_submitted_is_not_left_behind_where_the_last_call_fails(k
         stop_within_a_call(work, SubmitPilot(site="here", key="two"), *cancelled)
     assert asked == keys  # also what was not: an earlier process may have submitted it
     assert work.worker.behind == told
+
+
+def test_a_site_where_nothing_is_is_looked_at_more_seldom_until_something_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("pilotage.service.running.site_worker.time.monotonic", lambda: now[0])
+    work, pauses = Work(), []
+
+    class Passing(threading.Condition):
+        """Time passes as soon as somebody waits; the third time something is wanted, and the sixth is the last."""
+
+        def wait_for(self, predicate: Callable[[], Told], timeout: float | None = None) -> Told:
+            pauses.append(round(timeout or 0.0, 9))
+            now[0] += timeout or 0.0
+            if len(pauses) == 3:
+                work.worker.want(SubmitPilot(site="here", key="a"))
+                work.expected.add("a")
+            work.worker._stopping = len(pauses) == 6
+            return predicate()
+
+    work.worker._change = Passing(threading.RLock())
+    work.worker._run()
+    assert pauses == [0.06, 0.06, 0.06, 0.01, 0.01, 0.01]
 
 
 def test_what_does_not_speak_is_told_when_it_is_noticed_and_when_it_is_not_any_more() -> None:

@@ -40,6 +40,8 @@ BACKOFF_SECONDS = (0.2, 10.0)
 DENIED_SECONDS = 10.0
 LATE_SECONDS = 30.0  # so much longer than an interval an answer may take
 COMPLAIN_SECONDS = 300.0
+REST_LOOKS = 12
+"""Where nothing of ours is and nothing should be, the batch system is asked so many times as seldom."""
 ASKED_SECONDS = 2.0
 """So often it is looked for what may have been submitted: a batch system is not asked each time that the service speaks."""
 
@@ -141,8 +143,11 @@ class SiteAgent:
 
     def _is_due(self) -> bool:
         """Whether to look around: not each time that the service has something to say."""
-        waits = any(record.state == ASKED for record in self._memory.records.values())
+        memory = self._memory
+        waits = any(record.state == ASKED for record in memory.records.values())
         pause_seconds = 0.5 * self._interval_seconds
+        if not (memory.records or memory.effects or memory.expected):
+            pause_seconds *= REST_LOOKS
         return time.monotonic() >= self._looked_at + (min(ASKED_SECONDS, pause_seconds) if waits else pause_seconds)
 
     def _at_desk(self) -> Desk | None:

@@ -26,6 +26,7 @@ SITE_GONE = "its site was removed"
 SITE_CHANGED = "its site has changed"
 """Why a pilot is to leave that has other slots than its site is to have."""
 
+_DOUBLINGS_MAX = 60  # of a pause that is capped long before
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Standing).decode
 
@@ -57,7 +58,15 @@ def unsettle(engine: Engine, site: SiteState) -> None:
     """Something was learned of a site: it is written down in its time."""
     if not site.restless:
         site.restless = True
-        engine.timers.at(engine.now + engine.settings.standing_seconds, Due.STANDING, site.name)
+        soon = engine.now + engine.settings.standing_seconds
+        engine.timers.at(max(soon, _next_standing_at(engine, site)), Due.STANDING, site.name)
+
+
+def _next_standing_at(engine: Engine, site: SiteState) -> float:
+    """From when on it may be written down again how a site stands: all of it stays in the book for ever."""
+    settings = engine.settings
+    pause = settings.standing_seconds * 2.0 ** min(site.standings, _DOUBLINGS_MAX)
+    return site.standing_at + min(pause, settings.standing_seconds_max)
 
 
 def write_standing(engine: Engine, name: str) -> None:
@@ -65,7 +74,7 @@ def write_standing(engine: Engine, name: str) -> None:
     site = engine.sites.get(name)
     if site is None or not site.restless or site.removed:
         return
-    if engine.now < site.standing_at + engine.settings.standing_seconds:
+    if engine.now < _next_standing_at(engine, site):
         site.restless = False
         unsettle(engine, site)
         return
@@ -95,11 +104,12 @@ def on_site_stands(
         return
     match data:
         case payloads.SiteHibernated():
-            site.status = "hibernated"
+            site.status, site.standings = "hibernated", 0
         case payloads.SiteWoken():
-            site.status = "candidate"
+            site.status, site.standings = "candidate", 0
         case payloads.SiteStanding():
             site.status = data.status
+            site.standings += 1
     site.restless = False
     site.standing_at = engine.now
 

@@ -8,8 +8,7 @@ no attempt: it is given back when its site cannot use it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from pilotage.engine.admission import unmet
 from pilotage.engine.behaviour import drain, submitting, watch_queue
@@ -17,10 +16,11 @@ from pilotage.engine.choices import ChoiceNote, How, noted
 from pilotage.engine.classes import queue_of
 from pilotage.engine.fits import could_take, is_bound, lasts, remaining, takes
 from pilotage.engine.jobs import JobState
-from pilotage.engine.parts import AttemptState, QueueClass, Reservations, Standing
+from pilotage.engine.parts import AttemptState, QueueClass, Standing
 from pilotage.engine.places import PilotState, SiteState
 from pilotage.engine.races import end_race
 from pilotage.engine.readiness import move, reserve
+from pilotage.engine.rounds import Round, any_below
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
 from pilotage.model.demand import Demand
@@ -30,18 +30,14 @@ if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
 
-Level = TypeVar("Level", int, tuple[int, int, int])
-Full = tuple[int, str, float]
-"""A shape, whose, and how long it is expected to take: of these an ordinary class found no room."""
-
 _FETCH_SECONDS = 1.0  # so often at most a site whose pilots are idle looks for what is reserved elsewhere
 _READY = Standing.READY  # an attribute of a class is slow to look up
 
 
 def bind(engine: Engine) -> None:
-    """Reserve ready packages for sites as long as there is room."""
-    engine.stirred = False
-    if not engine.active:
+    """Reserve ready packages for sites as long as there is room, unless nothing has changed for who found none."""
+    stirred, engine.stirred = engine.stirred, False
+    if not stirred or not engine.active:
         return
     queues = list(engine.active)
     if len(queues) > 1:
@@ -85,47 +81,48 @@ def _bind_fairly(engine: Engine, queues: list[QueueClass]) -> None:
     """The same among jobs: one at a time for whoever's turn it is, since each that a job gets makes its turn come later."""
     fairness = engine.fairness
     fairness.look()
-    waiting: dict[JobState, list[QueueClass]] = {}
-    for queue in queues:
-        waiting.setdefault(queue.job, []).append(queue)
-    turns = [(key, job) for job, key in fairness.keys(waiting).items()]  # no two keys are alike
+    turn = Round(engine, queues)
+    fairness.meet(turn.waiting)
+    turn.leave_all_full()
+    if not turn.goes_on:
+        return
+    turns = [(key, job) for job, key in fairness.keys(turn.waiting).items()]  # no two keys are alike
     heapq.heapify(turns)
-    full: set[Full] = set()
-    private = any(site.site.users for site in engine.sites.values())
-    while turns:
+    while turn.goes_on:
         key, job = turns[0]
+        own = turn.own(job)
+        if not own:
+            heapq.heappop(turns)
+            continue
         again = fairness.key(job)
         if again > key:  # others of its user got something meanwhile
             heapq.heapreplace(turns, (again, job))
             continue
-        own = waiting[job]
         if len(own) > 1:
             own.sort(key=_rank_in_job)
-        owner = job.owner if private else ""  # where sites are everybody's, none has room for one who asks for the same
-        while own and not _bind_one(engine, own[0], owner, full):
-            del own[0]
-        if own:
-            heapq.heapreplace(turns, (fairness.key(job), job))
+        for queue in own:
+            if _bind_one(engine, queue, turn):
+                heapq.heapreplace(turns, (fairness.key(job), job))
+                break
+            turn.leave(queue)
         else:
             heapq.heappop(turns)
 
 
-def _bind_one(engine: Engine, queue: QueueClass, owner: str, full: set[Full]) -> bool:
+def _bind_one(engine: Engine, queue: QueueClass, turn: Round) -> bool:
     """Reserve the next package of a class; whether that could be done."""
     if not queue.ready or not may_start(engine, queue):
         return False
-    plain = queue.ordinary and not queue.prefer
-    asked = (queue.shape, owner, queue.asked.run_seconds)
-    known = plain and asked in full
+    known = turn.is_full(queue)
     site = None if known else engine.openings.first(queue)
     if site is None:
         site = displace(engine, queue)
     if site is None:
         if not known:
             if _no_site(engine, queue):
-                return _bind_one(engine, queue, owner, full)
-            if plain and queue.ready:  # else it was given up
-                full.add(asked)
+                return _bind_one(engine, queue, turn)
+            if queue.ready:  # else it was given up
+                turn.fill(queue)
         return False
     number = _take(engine, queue)
     if number is None:
@@ -212,7 +209,7 @@ def _bind(engine: Engine, queue: QueueClass, number: int, site: SiteState, how: 
 def displace(engine: Engine, queue: QueueClass) -> SiteState | None:
     """Make room by giving back a reservation of lower rank that nobody pulled."""
     job, shape, level = queue.job, queue.shape, queue.level
-    if not _any_below(engine.reservations, shape, level[0]) and not _any_below(job.reservations, shape, level):
+    if not any_below(engine.reservations, shape, level[0]) and not any_below(job.reservations, shape, level):
         return None
     for site in engine.openings.open_sites(queue):
         if not site.known or site.asleep or site.place.canary:
@@ -225,14 +222,6 @@ def displace(engine: Engine, queue: QueueClass) -> SiteState | None:
             move(engine, last.job, site.reserved[last][-1], Standing.READY)
             return site
     return None
-
-
-def _any_below(counts: Mapping[tuple[int, Level], Reservations], shape: int, level: Level) -> bool:
-    """Whether anything of a shape is reserved below a level."""
-    for (alike, below), reserved in counts.items():  # noqa: SIM110 # a generator costs more than there are levels
-        if reserved.count and alike == shape and below > level:
-            return True
-    return False
 
 
 def pull(engine: Engine) -> None:

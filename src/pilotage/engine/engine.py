@@ -32,6 +32,7 @@ from pilotage.engine.selection import Change, Selection
 from pilotage.engine.selection.explaining import SiteWhy
 from pilotage.engine.selection.filters import described
 from pilotage.engine.settings import EngineSettings
+from pilotage.engine.shapes import SHAPES_MIN, forget_unused_shapes
 from pilotage.engine.timers import Timers
 from pilotage.model.demand import Demand
 from pilotage.model.effects import Effect
@@ -85,7 +86,8 @@ class Engine:
         self.unused_since = math.inf  # since when nothing could use the pilots that were asked for
         self.stopping = False  # nothing more is asked for
         self.shapes: dict[Demand, int] = {}
-        self.demands: list[Demand] = []
+        self.demands: dict[int, Demand] = {}
+        self._shapes_made, self._shapes_max = 0, SHAPES_MIN
         self._latest_shape: tuple[Demand | None, int] = (None, 0)  # as it was last asked for
         self.sites: dict[str, SiteState] = {}
         self.forsaken: dict[SiteState, None] = {}  # those that nobody acts at: they were missing when the engine began
@@ -148,8 +150,12 @@ class Engine:
         return found
 
     def _add_shape(self, demand: Demand) -> int:
-        shape = self.shapes[demand] = len(self.demands)
-        self.demands.append(demand)
+        if len(self.demands) >= self._shapes_max:
+            forget_unused_shapes(self)
+            self._shapes_max = max(SHAPES_MIN, 2 * len(self.demands))
+        shape = self.shapes[demand] = self._shapes_made
+        self._shapes_made += 1
+        self.demands[shape] = demand
         self.openings.add_shape(shape, demand)
         return shape
 

@@ -59,10 +59,9 @@ class Fairness:
         """The keys of some jobs, which can be compared: none of them is met in between."""
         if not self.by_slowdown:
             return {job: (-job.plan.priority, 0, 0.0, 0.0, job.order) for job in jobs}
-        for job in sorted((job for job in jobs if job.share is None), key=lambda job: job.order):
-            self._meet(job)
+        self.meet(jobs)
         if counted == "bound":
-            return {job: self.key(job) for job in jobs}
+            return self._bound_keys(jobs)
         reserved: dict[str, int] = {}
         for job in jobs:
             reserved[job.owner] = reserved.get(job.owner, 0) + job.counts[_RESERVED]
@@ -71,6 +70,30 @@ class Fairness:
             assert job.share is not None
             found[job] = self._key(job, job.share.unstarted_since, job.counts[_LIVE], reserved[job.owner])
         return found
+
+    def _bound_keys(self, jobs: Iterable[JobState]) -> dict[JobState, Key]:
+        """As `key`, for many jobs that all were met: what their owners have is looked at once."""
+        engine, found = self._engine, {}
+        now, patience = engine.now, engine.settings.fairness_patience_seconds
+        slowed: dict[str, float] = {}
+        for job in jobs:
+            share, owner, counts = job.share, job.owner, job.counts
+            assert share is not None
+            if now >= share.waiting_since + patience:
+                found[job] = self._key(job, share.waiting_since, 0, 0)
+                continue
+            if owner not in slowed:
+                together = self._owners.get(owner) or self._add_owner(job, share)
+                slowed[owner] = together.slowdown(now, engine.owners.get(owner, 0))
+            own = share.slowdown(now, counts[_RESERVED] + counts[_LIVE])
+            found[job] = (-job.plan.priority, 1, -slowed[owner], -own, job.order)
+        return found
+
+    def meet(self, jobs: Collection[JobState]) -> None:
+        """Jobs may have come since the latest look."""
+        if self.by_slowdown:
+            for job in sorted((job for job in jobs if job.share is None), key=lambda job: job.order):
+                self._meet(job)
 
     def key(self, job: JobState) -> Key:
         """Who goes first among jobs: by priority, then who got nothing for too long, then the user, then the job."""

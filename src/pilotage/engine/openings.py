@@ -47,7 +47,7 @@ class Openings:
     def add_site(self, site: SiteState) -> None:
         """Look after one more site."""
         self._by_index[site.index] = site
-        for shape, demand in enumerate(self._engine.demands):
+        for shape, demand in self._engine.demands.items():
             self._count(site, shape, demand)
         self.tell_all(site)
 
@@ -108,7 +108,7 @@ class Openings:
 
     def slots_changed(self, site: SiteState, pilot: PilotState, sign: int) -> None:
         """A pilot came (1) or went (-1)."""
-        for shape, demand in enumerate(self._engine.demands):
+        for shape, demand in self._engine.demands.items():
             slots = _slots(pilot, shape, demand)
             if slots:
                 site.slots[shape] += sign * slots
@@ -249,8 +249,13 @@ class Openings:
 
     def possible_sites(self, queue: QueueClass) -> list[SiteState]:
         """The sites that could ever run a class."""
-        pool = self.pool(queue)
-        return [site for index, site in self._by_index.items() if pool.allowed(index)]
+        by_index = self._by_index
+        return [site for index in self.pool(queue).able() if (site := by_index.get(index)) is not None]
+
+    def is_full(self, queue: QueueClass) -> bool:
+        """Whether every site that could run a class has as much as it may, and nothing else keeps it waiting."""
+        _, candidates, hibernated, overloaded = self.pool(queue).counts
+        return bool(overloaded) and not (candidates or hibernated or self._sites.trials)
 
     def is_impossible(self, queue: QueueClass) -> bool:
         """Whether none of the sites there are could ever run a class."""

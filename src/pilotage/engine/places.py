@@ -194,6 +194,7 @@ class SiteState:
         "site",
         "slots",
         "standing_at",
+        "standings",
         "status",
         "stuck",
         "unfit",
@@ -229,6 +230,7 @@ class SiteState:
         self.status = "candidate"  # as it was last written down
         self.restless = False  # something was learned that is not written down, and a timer looks at it
         self.standing_at = 0.0  # when it was last written down
+        self.standings = 0  # how often since it last changed
         self.removed = False  # nothing more goes there
         self.described = False  # the book has what it is
 

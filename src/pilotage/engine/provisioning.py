@@ -1,8 +1,6 @@
 """Pilots are asked for where work could use them: no more than the work needs and the site allows.
 
 Those that are still in a queue when nothing waits for them any more are taken out of it again.
-
-Whoever goes first is counted first, so that what is asked for within the limit of a site is asked for him.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from pilotage.engine.dispatch import may_start
 from pilotage.engine.fits import is_bound
 from pilotage.engine.parts import QueueClass, Standing
 from pilotage.engine.places import SiteState
+from pilotage.engine.selection.pools import Pool
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
 from pilotage.model.demand import slots_for
@@ -23,6 +22,7 @@ from pilotage.model.effects import CancelSubmitted, SubmitPilot
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
+Startable = dict[Pool, tuple[QueueClass, int]]
 
 WITHDRAW_SECONDS = 10.0
 """Pilots that have not come are withdrawn when nothing could use them for so long."""
@@ -51,6 +51,7 @@ def request_pilots(engine: Engine) -> None:
         _withdraw_unused(engine)
         return
     engine.unused_since = math.inf
+    startable: Startable | None = None
     for site in sites:
         if site.full:
             continue
@@ -58,7 +59,8 @@ def request_pilots(engine: Engine) -> None:
         if free <= 0:
             site.full = True
         elif site.answers and not site.removed and engine.now >= site.quiet_until and not site.asleep:
-            for _ in range(wanted(engine, site, free)):
+            startable = startable_in(engine) if startable is None else startable
+            for _ in range(wanted(engine, site, free, startable)):
                 request(engine, site)
 
 
@@ -97,31 +99,37 @@ def spare(site: SiteState) -> int:
     return site.site.pilots_max - len(site.pilots) - site.expected if site.site.mode == "pilots" else 0
 
 
-def wanted(engine: Engine, site: SiteState, most: int) -> int:
-    """How many more pilots the work that waits could use at a site, at most so many."""
-    pilots = math.fsum(share for _, share in shares(engine, site, most + site.expected))
-    return max(0, min(most, math.ceil(pilots) - site.expected))
-
-
-def shares(engine: Engine, site: SiteState, most: int) -> list[tuple[QueueClass, float]]:
-    """Who could use how much of the next pilots of a site, in the order in which they go, until there are so many."""
-    waiting = {queue: len(numbers) for queue, numbers in site.reserved.items()}
+def wanted(engine: Engine, site: SiteState, most: int, startable: Startable | None = None) -> int:
+    """How many more pilots the work that waits could use at a site, at most so many; `startable` where it is known."""
+    canary, about = site.place.canary, site.site
+    pilots = [
+        len(numbers) / slots
+        for queue, numbers in site.reserved.items()
+        if (slots := slots_for(queue.demand, about.capacity))
+    ]
     # One that was just woken is asked for what is reserved there, and no more; but where nothing may be reserved before a
     # pilot comes, for that one.
-    left = float(most)
-    if not waiting or not site.place.canary:
-        left = min(left, 1.0) if site.place.canary else left
-        for queue in (*engine.active, *engine.stuck):
-            if may_start(engine, queue) and engine.openings.able(site, queue) and not _in_vain(site, queue):
-                waiting[queue] = waiting.get(queue, 0) + queue.ready
-    found: list[tuple[QueueClass, float]] = []
-    for queue in engine.fairness.ordered(waiting):
-        if left <= 0.0:
-            break
-        if slots := slots_for(queue.demand, site.site.capacity):
-            share = min(left, waiting[queue] / slots)
-            left -= share
-            found.append((queue, share))
+    left = float(most + site.expected)
+    if not site.reserved or not canary:
+        left = min(left, 1.0) if canary else left
+        for pool, (queue, ready) in (startable_in(engine) if startable is None else startable).items():
+            if pool.allowed(site.index) and not _in_vain(site, queue):
+                slots = slots_for(queue.demand, about.capacity)
+                pilots.append(ready / slots if slots else 0.0)
+    return max(0, min(most, math.ceil(min(left, math.fsum(pilots))) - site.expected))
+
+
+def startable_in(engine: Engine) -> Startable:
+    """What may be started, by its pool: one of the classes, since all of them take the same, and how many are ready in all.
+
+    There are many classes and many sites; what could go where is the same for all of a pool.
+    """
+    found: Startable = {}
+    for queue in (*engine.active, *engine.stuck):
+        if may_start(engine, queue):
+            pool = engine.openings.pool(queue)
+            first, ready = found.get(pool, (queue, 0))
+            found[pool] = first, ready + queue.ready
     return found
 
 

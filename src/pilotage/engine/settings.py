@@ -25,6 +25,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     dead_start_seconds_max: float = 3600.0
     dead_starts_max: int = 5  # so many pilots in a row that never spoke put their site to sleep; 0: none does
     standing_seconds: float = 60.0  # how a site stands is written down at most so often, besides when that changes
+    standing_seconds_max: float = 900.0  # half as often each time that it has not changed, but no more seldom
     probe_timeout_seconds: float = 900.0  # a probe that did not come by then has failed
     waiting_seconds_max: float = 0.0  # a ready package that no site takes for so long is given up; 0: never
     owner_running_max: int = 0  # packages of one owner that are reserved or run at once; 0: no quota

@@ -19,7 +19,7 @@ from __future__ import annotations
 class SteadyTime:
     """The engine's time, and what to stamp events with, from what the clock says at each step."""
 
-    __slots__ = ("_late_seconds", "_offset", "_wake_at", "now", "stamp")
+    __slots__ = ("_late_seconds", "_offset", "_told_at", "_wake_at", "now", "stamp")
 
     def __init__(self, now: float, *, late_seconds: float) -> None:
         """Begin with the clock's own time."""
@@ -27,10 +27,13 @@ class SteadyTime:
         self._late_seconds = late_seconds
         self._offset = 0.0  # the engine's time less the clock's
         self._wake_at: float | None = None
+        self._told_at = 0.0  # the same by the clock, as it was told
 
     def go_on(self, clock: float) -> None:
         """A step begins, and the clock says this."""
         now = clock + self._offset
+        if self._wake_at is not None and clock >= self._told_at:
+            now = max(now, self._wake_at)  # which a sum that is rounded may miss, again and again
         if now < self.now:
             now = self.now
         elif self._wake_at is not None and now > (latest := max(self._wake_at, self.now) + self._late_seconds):
@@ -44,4 +47,7 @@ class SteadyTime:
     def wake_at(self, time: float | None) -> float | None:
         """When the clock will show a time of the engine, at which it wants to be woken."""
         self._wake_at = time
-        return None if time is None else time - self._offset
+        if time is None:
+            return None
+        self._told_at = time - self._offset
+        return self._told_at

@@ -166,6 +166,10 @@ class Journal(Protocol):
         """Pilots by name."""
         ...
 
+    def latest_pilots(self, site: str, *, limit: int) -> list[PilotRow]:
+        """The pilots of a site of which something was heard last, the latest first; and what was asked for there."""
+        ...
+
     def nodes(self, *, after: str, limit: int) -> list[NodeRow]:
         """Nodes by name."""
         ...

@@ -15,7 +15,7 @@ from pilotage.book import rows
 from pilotage.book.query import EVERYTHING, Condition, Operator, Query, QueryTooBroad, matches, parse
 from pilotage.book.rows import JobRow
 from pilotage.model.layout import PackageId
-from pilotage.model.payloads import NodeDescribed, PilotStarted, SiteDescribed, Tagged
+from pilotage.model.payloads import NodeDescribed, PilotEnded, PilotStarted, SiteDescribed, Tagged
 from pilotage.ports import FoundEvent, FoundPackage, Journal, Page
 from tests.conformance.journal.harness import Harness, content, keeper
 from tests.events import START, Stream, a_short_job, random_history, registered
@@ -222,6 +222,18 @@ def test_the_histogram_of_a_line_counts_its_rows(harness: Harness, book: Journal
             assert counts.dropped == sum(facts.dropped for facts in states)
             assert counts.touched == sum(facts.shaped for facts in states)
             assert counts.started == sum(facts.started and not facts.dropped for facts in states)
+
+
+def test_the_latest_pilots_of_a_site_are_found_however_many_there_were_before(journal: Journal) -> None:
+    by = Stream("agent", "a1")
+    keeper(journal).take([
+        *(by.event(PilotStarted(site="lyon"), pilot=f"lyon-{number}", time=1000.0 + number) for number in range(30)),
+        by.event(PilotStarted(site="paris"), pilot="paris-1", time=2000.0),
+        by.event(PilotEnded(reason="ended", stderr="no"), pilot="lyon-1", time=3000.0),
+    ])  # fmt: skip
+    found = journal.latest_pilots("lyon", limit=3)
+    assert [(row.pilot, row.stderr) for row in found] == [("lyon-1", "no"), ("lyon-29", None), ("lyon-28", None)]
+    assert [row.pilot for row in journal.latest_pilots("paris", limit=9)] == ["paris-1"]
 
 
 def test_pilots_nodes_and_sites_are_listed_by_name(journal: Journal) -> None:

@@ -240,6 +240,11 @@ class PostgresReading:
         """Pilots by name."""
         return self._rows(rows.PilotRow, "WHERE t.pilot > %s ORDER BY t.pilot LIMIT %s", (stored_text(after), limit))
 
+    def latest_pilots(self, site: str, *, limit: int) -> list[rows.PilotRow]:
+        """The pilots of a site of which something was heard last, the latest first."""
+        which = "WHERE t.site = %s ORDER BY t.updated_at DESC, t.pilot LIMIT %s"
+        return self._rows(rows.PilotRow, which, (stored_text(site), limit))
+
     def nodes(self, *, after: str, limit: int) -> list[rows.NodeRow]:
         """Nodes by name."""
         return self._rows(rows.NodeRow, "WHERE t.node > %s ORDER BY t.node LIMIT %s", (stored_text(after), limit))

@@ -287,6 +287,11 @@ class SqliteReader(SqlitePlaces):
         with self.live() as book:
             return list(select(book, PilotRow, "WHERE pilot > ? ORDER BY pilot LIMIT ?", (after, limit)))
 
+    def latest_pilots(self, site: str, *, limit: int) -> list[PilotRow]:
+        """The pilots of a site of which something was heard last, the latest first."""
+        with self.live() as book:
+            return list(select(book, PilotRow, "WHERE site = ? ORDER BY updated_at DESC, pilot LIMIT ?", (site, limit)))
+
     def nodes(self, *, after: str, limit: int) -> list[NodeRow]:
         """Nodes by name."""
         with self.live() as book:

@@ -82,6 +82,7 @@ class Outpost:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"outpost {settings.entry.name}", daemon=True)
         self._connection: subprocess.Popen[bytes] | None = None
+        self._complaint = ""  # what was last said of why there is no way
         self._guard = threading.Lock()
 
     def start(self, *, heard_at: Callable[[], float], complain: Callable[[str], None]) -> None:
@@ -118,7 +119,9 @@ class Outpost:
 
     def _failed(self, message: str) -> None:
         if not self._stopping.is_set():
-            log.warning("site %s: %s", self._settings.entry.name, message)
+            if message != self._complaint:  # it is tried again every minute, perhaps for days
+                self._complaint = message
+                log.warning("site %s: %s", self._settings.entry.name, message)
             self._complain(message)
 
     def _hold(self) -> None:
@@ -127,6 +130,7 @@ class Outpost:
             connection = self._open(said.fileno())
             try:
                 if self._is_ready(connection):
+                    self._complaint = ""
                     self._look_after(connection)
             finally:
                 _end(connection)

@@ -57,6 +57,7 @@ class Pool:
     """The sites for one thing that is asked."""
 
     __slots__ = (
+        "_able",
         "_allowed",
         "_awake",
         "_late",
@@ -85,6 +86,7 @@ class Pool:
         self.asleep = (0.0, 0.0)  # from when until when none of them is woken, as things stand
         self._seen: list[SiteDescription | None] = []
         self._allowed = bytearray()
+        self._able: list[int] | None = None  # those that are, where somebody asked since it changed
         self._awake = bytearray()
         self.position = -1  # in the list of changes
 
@@ -168,6 +170,12 @@ class Pool:
         """Whether a site could do what is asked."""
         return bool(self._allowed[index])
 
+    def able(self) -> list[int]:
+        """The sites that could do what is asked, by index."""
+        if self._able is None:
+            self._able = [index for index, allowed in enumerate(self._allowed) if allowed]
+        return self._able
+
     def is_awake(self, index: int) -> bool:
         """Whether there is hope in a site: it could do it, answers, and does not sleep."""
         return bool(self._awake[index])
@@ -177,6 +185,7 @@ class Pool:
         if self._seen[index] is not description:
             self._seen[index] = description
             self._allowed[index] = description is not None and allows(description, self.asked)
+            self._able = None
         status, awake, weight = REFUSED, False, 0
         if place is not None and self._allowed[index]:
             awake = place.sleep is None and place.answers

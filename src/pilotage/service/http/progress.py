@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from litestar import get
 
-from pilotage.book.rows import AttemptFacts, Counted, JobRow, PackageFacts, StageRow
+from pilotage.book.rows import AttemptFacts, Counted, JobRow, PackageFacts, PilotRow, StageRow
 from pilotage.book.shapes import shape_of
 from pilotage.model.events import parse_dotted
 from pilotage.model.explanations import Explanation, Why, WhyCode
@@ -38,7 +38,7 @@ NOT_PUBLISHED = "not-published"
 """The reason on the card of a package that is done, and whose files could not get their names."""
 
 NAMES_SHOWN = 3
-PILOTS_LOOKED_AT = 10_000
+PILOTS_LOOKED_AT = 1000
 LINES_TOLD = 3
 STAGES_MAX = 1000
 _DONE = "state in (DONE, CLEARED)"
@@ -157,8 +157,12 @@ async def _words_of(services: Services, running: Running, site: str) -> str:
 
 def _last_words(services: Services, site: str) -> str:
     """The end of what the last pilot of a site wrote that ended; nothing where none wrote anything."""
-    rows = services.journal.pilots(after="", limit=PILOTS_LOOKED_AT)
-    ended = [row for row in rows if row.ended_at is not None and row.site in (site, None)]
+
+    def latest() -> list[PilotRow]:
+        return services.journal.latest_pilots(site, limit=PILOTS_LOOKED_AT)
+
+    rows = services.pace.paced(f"pilots of {site}", services.journal.position(), latest)
+    ended = [row for row in rows if row.ended_at is not None]
     last = max(ended, key=lambda row: row.ended_at or 0.0, default=None)
     lines = (last.stderr or "").strip().splitlines() if last is not None else []
     return " / ".join(lines[-LINES_TOLD:])

@@ -29,7 +29,7 @@ from pilotage.service.running.site_views import KeptSites, SiteReason, SiteStand
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
-PILOTS_LOOKED_AT = 10_000
+PILOTS_LOOKED_AT = 1000
 PILOTS_SHOWN = 20
 WORDS_LINES = 5
 GONE = "gone"
@@ -247,9 +247,8 @@ def _kept(services: Services) -> KeptSites:
 
 
 def _pilots(services: Services, site: str) -> list[PilotRow]:
-    """The pilots of a site, and what was asked for there: their names begin with its own."""
-    rows = services.journal.pilots(after=f"{site}-", limit=PILOTS_LOOKED_AT)
-    return [row for row in rows if row.site == site]
+    """The latest pilots of a site, and what was asked for there."""
+    return services.journal.latest_pilots(site, limit=PILOTS_LOOKED_AT)
 
 
 def last_words(pilots: list[PilotRow]) -> str:

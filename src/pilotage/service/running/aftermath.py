@@ -149,7 +149,10 @@ class Aftermath:
                 if state.granted[each]
             )
             at_work.asked_again(Assignment(ref=ref, inputs=inputs), self._manifests)
-        return at_work.made(ref, self._manifests.of(ref) or ())
+        made = at_work.made(ref, self._manifests.of(ref) or ())
+        if (attempts := state.last_attempt[number]) > 1:
+            at_work.forget_package(ref.package, attempts=attempts)
+        return made
 
     def _let_go(self, job: str) -> None:
         """A job is over: what is kept for it beside the book is not needed any more."""
@@ -209,6 +212,13 @@ class Aftermath:
         assert isinstance(one.data, payloads.StageExpanded)
         self._jobs.take_growth(one.event.job or "", one.data.stage)
 
+    def _on_given_up(self, engine: Engine, one: Checked) -> None:
+        package, state = one.event.package, engine.jobs.get(one.event.job or "")
+        if package is not None and state is not None and (at_work := self._jobs.get(state.id)) is not None:
+            number = at_work.number(package)
+            if number is not None:
+                at_work.forget_package(package, attempts=state.last_attempt[number])
+
     def _on_released(self, engine: Engine, one: Checked) -> None:
         job = one.event.job or ""
         if one.event.package is None and self._publisher.waiting(job):
@@ -221,6 +231,8 @@ class Aftermath:
         payloads.AttemptFinished: _on_finished,
         payloads.OutputsStaged: _on_finished,
         payloads.StageExpanded: _on_expanded,
+        payloads.Aborted: _on_given_up,
+        payloads.CancelAccepted: _on_given_up,
         payloads.Released: _on_released,
     }
 

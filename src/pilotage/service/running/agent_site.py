@@ -261,10 +261,13 @@ class AgentSite:
         first = islice(self._wanted.values(), EFFECTS_MAX)  # it is told no more at once, and the numbers rise
         return any(number > heard for number, _ in first) or self._settings.clock() >= waiting.due_at
 
-    def _patience(self) -> float:
+    def _patience(self) -> float | None:
+        """How long nothing needs to be done by itself; None: until somebody comes."""
         now = self._settings.clock()
         if self._waiting is not None:
             return max(0.0, self._waiting.due_at - now)
+        if self._missed:
+            return None  # whoever is missed says so when it is back
         return max(0.1, self._heard_at + self._settings.silent_seconds - now)
 
     def _answer(self, waiting: _Waiting) -> None:

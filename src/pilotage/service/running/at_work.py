@@ -168,6 +168,11 @@ class JobAtWork:
         self._keys.pop(ref, None)
         self._placed.pop(ref, None)
 
+    def forget_package(self, package: str, *, attempts: int) -> None:
+        """Nothing more comes of the attempts of a package, so many as there were: another has won, or it was given up."""
+        for attempt in range(1, attempts + 1):
+            self.forget(AttemptRef(self.job, package, attempt))
+
 
 class JobsAtWork:
     """Every job that is worked on, by its id. Threads may ask at once."""

@@ -92,7 +92,9 @@ class Driver:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._change = threading.Condition()
         self._inbox: list[Input] = []
-        self._logs: list[AgentSays] = []  # those that bring some
+        self._spoke: dict[str, int] = {}  # by pilot: where its latest exchange is among what came
+        self._logs: dict[str, AgentSays] = {}  # the same of those that bring some
+        self._complaint = ""  # why the book could not be written, as it was last said
         self._questions: deque[tuple[Callable[[Engine], Any], Future[Any]]] = deque()
         self._agents: dict[str, tuple[int, Future[bytes]]] = {}  # who waits, by pilot
         self._askers: dict[int, Future[Accepted]] = {}  # by token
@@ -139,13 +141,21 @@ class Driver:
                 return future
             before = self._agents.get(exchange.pilot)
             self._agents[exchange.pilot] = (exchange.sequence, future)
-            self._inbox.append(exchange)
+            self._put(exchange)
             if says.logs:
-                self._logs.append(says)
+                self._logs[exchange.pilot] = says
             self._change.notify()
         if before is not None:
             _fail(before[1], Superseded("a later exchange of this agent has come", subject=exchange.pilot))
         return future
+
+    def _put(self, exchange: Exchange) -> None:
+        """Take an exchange in, in the place of one before it that nobody has looked at: what is not answered is said again."""
+        place = self._spoke.setdefault(exchange.pilot, len(self._inbox))
+        if place == len(self._inbox):
+            self._inbox.append(exchange)
+        elif isinstance(before := self._inbox[place], Exchange) and before.sequence <= exchange.sequence:
+            self._inbox[place] = exchange
 
     def operate(self, operation: AnyOperation, *, before: Sequence[Input] = ()) -> Future[Accepted]:
         """Ask for an operation; fails with `OperationRefused`. What goes `before` it is taken in with the same step."""
@@ -225,15 +235,16 @@ class Driver:
             may_step = len(self._ahead) < AHEAD_MAX and not stopping
             due = self._wake_at is not None and self._clock.now() >= self._wake_at
             inbox: list[Input] = []
-            logs: list[AgentSays] = []
+            logs: dict[str, AgentSays] = {}
             if may_step and (self._inbox or due):
                 inbox, self._inbox = self._inbox, inbox
                 logs, self._logs = self._logs, logs
+                self._spoke.clear()
         self._release(core)
         for question, future in questions:
             _answer(future, question, core.engine)
         if inbox or (may_step and due):
-            self._step(core, inbox, logs)
+            self._step(core, inbox, list(logs.values()))
         return not stopping or bool(self._ahead)
 
     def _has_work(self) -> bool:
@@ -298,12 +309,15 @@ class Driver:
                     return
                 fault = stepped.receipt.exception()
                 if isinstance(fault, JournalUnavailable) and not self._stopping:
-                    log.warning("the book cannot be written: %s", fault)
+                    if str(fault) != self._complaint:  # it is tried again every second, perhaps for days
+                        self._complaint = str(fault)
+                        log.warning("the book cannot be written: %s", fault)
                     stepped.receipt = None
                     self._again_at = self._clock.now() + _AGAIN_SECONDS
                     return
                 if fault is not None:
                     raise fault
+                self._complaint = ""
                 core.written(stepped.receipt.result().position)
             self._ahead.popleft()
             self._let_out(stepped)

@@ -10,7 +10,6 @@ import logging
 import re
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 
@@ -25,12 +24,16 @@ log = logging.getLogger(__name__)
 
 Submission = SubmitPilot | SubmitAttempt
 AtSite = Submission | CancelSubmitted
+Name = tuple[str, bool]
+"""The key of something that is wanted, and whether it is to end."""
 Report = Callable[[AnyReport], None]
 Expected = Callable[[], Collection[str]]
 """The keys of everything that the site once said it took, and that is not known to be over."""
 
 UNREACHABLE_SECONDS_MAX = 60.0
 STOP_SECONDS = 2.0
+REST_LOOKS = 6
+"""Where nothing of ours is, a site is looked at so many times as seldom."""
 TURN_SECONDS, TURN_LOOK_SECONDS = 60.0, 0.5
 """How long a site waits for its turn to be looked at, and how soon it hears that it is to end meanwhile."""
 BUSY_SECONDS, BUSY_SECONDS_MAX = 5.0, 300.0
@@ -73,7 +76,7 @@ class SiteWorker:
         self._noticed: tuple[Noticed, ...] = ()
         self._thread = threading.Thread(target=self._run, name=f"site {site}", daemon=True)
         self._change = threading.Condition()
-        self._wanted: deque[AtSite] = deque()
+        self._wanted: dict[Name, AtSite] = {}
         self._later: dict[str, Submission] = {}  # what the site had no room for, by key
         self._later_at = 0.0
         self._busy_seconds = self._first_busy_seconds = busy_seconds
@@ -82,6 +85,7 @@ class SiteWorker:
         self._full = False  # whether that was told
         self._is_stale = told is not None and (not told.answers or bool(told.message))
         self._look_at = 0.0
+        self._rests = False  # nothing of ours was there, and nothing should be
         self._pause_seconds = access.look_seconds
         self._cancelled: set[str] = set()
         self.behind = ""  # what could not be ended there when this ended, in words
@@ -92,15 +96,16 @@ class SiteWorker:
         self._thread.start()
 
     def want(self, *effects: AtSite) -> None:
-        """Have things done, in order."""
+        """Have things done, in order; what is wanted already stays in its place, however often it is asked for again."""
         with self._change:
-            self._wanted.extend(effects)
+            for effect in effects:
+                self._wanted.setdefault(_name(effect), effect)
             self._change.notify()
 
     def left(self) -> list[AtSite]:
         """What is wanted and not done; what was told to end and has not is to be told again."""
         with self._change:
-            left = [*self._later.values(), *self._wanted]
+            left = [*self._later.values(), *self._wanted.values()]
             return [*left, *(CancelSubmitted(site=self._site, key=key) for key in self._cancelled.copy())]
 
     def leave(self) -> None:
@@ -124,7 +129,7 @@ class SiteWorker:
                 if time.monotonic() >= self._look_at:
                     self._look_in_turn()
                     self._take_back()
-                    self._look_at = time.monotonic() + self._access.look_seconds
+                    self._look_at = time.monotonic() + self._access.look_seconds * (REST_LOOKS if self._rests else 1)
                 self._work()
                 self._seen(answers=True)
                 self._pause_seconds = self._access.look_seconds
@@ -139,7 +144,7 @@ class SiteWorker:
 
     def _cancel_last(self) -> None:
         """Nothing more is submitted, but what is to be cancelled should not come when nobody is there."""
-        wanted = [*self._later.values(), *self._wanted]
+        wanted = [*self._later.values(), *self._wanted.values()]
         keys = [effect.key for effect in wanted if isinstance(effect, CancelSubmitted)]
         # What still waits here was never submitted, as far as this process knows: nothing of it stays in the queue.
         never_submitted = {effect.key for effect in wanted if not isinstance(effect, CancelSubmitted)}
@@ -171,18 +176,21 @@ class SiteWorker:
     def _work(self) -> None:
         if self._later and time.monotonic() >= self._later_at:
             with self._change:
-                self._wanted.extendleft(reversed(self._later.values()))
+                self._wanted = {**{_name(effect): effect for effect in self._later.values()}, **self._wanted}
             self._later.clear()
+        if self._wanted and self._rests:
+            self._rests, self._look_at = False, time.monotonic() + self._access.look_seconds
         while self._wanted and not self._stopping:
             together = self._together()
             self._do(together)
-            for _ in together:
-                self._wanted.popleft()
+            with self._change:
+                for effect in together:
+                    del self._wanted[_name(effect)]
 
     def _together(self) -> list[AtSite]:
         """What is next, with what follows it and can be done by the same call."""
         with self._change:
-            wanted = list(islice(self._wanted, TOGETHER_MAX))
+            wanted = list(islice(self._wanted.values(), TOGETHER_MAX))
         found = wanted[:1]
         for effect in wanted[1:]:
             if not _goes_with(found[-1], effect):
@@ -276,6 +284,7 @@ class SiteWorker:
             self._cancelled.discard(key)
             if key not in listed:  # what is told to end and is not there has ended, whoever knew of it
                 self._report(Gone(site=self._site, key=key, reason="cancelled"))
+        self._rests = not (expected or listed or self._cancelled)
         there = {key for key, seen in listed.items() if not seen.ended}
         self._notice(there.intersection(expected))
         self._end_strays(there.difference(expected, self._cancelled))
@@ -310,6 +319,10 @@ class SiteWorker:
                 trouble = None if answers else trouble_of(message)
                 self._report(SiteSeen(site=self._site, answers=answers, message=message, trouble=trouble))
             self._answers = answers
+
+
+def _name(effect: AtSite) -> Name:
+    return effect.key, isinstance(effect, CancelSubmitted)
 
 
 def _goes_with(before: AtSite, effect: AtSite) -> bool:
