@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from pilotage.book.bins import BINS, COARSE_SECONDS, ENTRY, FINE_SECONDS, NEVER
 from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts, StatisticRow
-from pilotage.book.statistics import Observations, Sketch, flows, slices_of
+from pilotage.book.sketches import Sketch
+from pilotage.book.statistics import Observations, flows, slices_of
 from pilotage.model.states import State
 from pilotage.simulator.ledger import MemoryLedger
 from tests.histories import START, Scheduler

@@ -1,9 +1,10 @@
-"""Which events of a batch are new: repeats are told from conflicts, and what nobody can place yet is parked."""
+"""Which events of a batch are new, and the row of each: repeats are told from conflicts, what nobody can place is parked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
+from typing import Any
 
 import msgspec
 
@@ -28,30 +29,45 @@ class JobsSealed(Exception):
         self.jobs = tuple(jobs)
 
 
-Fresh = tuple[Checked, int, float, PackageKey | None]
-"""An event that was not heard before, or has waited for its job: the number of its stream, when it came, its package."""
-
-
 class Intake:
     """One batch, sorted: what is fresh, parked, repeated and refused, and the jobs it is about."""
 
-    def __init__(self, ledger: Ledger, checked: Sequence[Checked], *, received: float, codec: Codec) -> None:
+    def __init__(
+        self, ledger: Ledger, checked: Sequence[Checked], *, received: float, codec: Codec, skew_seconds: float
+    ) -> None:
         """Sort a batch; nothing is written."""
         self._ledger = ledger
         self._received = received
-        self.fresh: list[Fresh] = []
+        self._skew_seconds = skew_seconds
+        self.first = ledger.position() + 1
+        self.fresh: list[Checked] = []  # at the positions from `first` on: not heard before, or waited for their job
+        self.rows: list[tuple[Any, ...]] = []  # of fresh events, in the order of the columns of EventRow,
+        self.plain_rows: list[tuple[Any, ...]] = []  # and of those that have the usual values: `PLAIN_COLUMNS` only
         self.refused: list[Refusal] = []
         self.parked: list[ParkedRow] = []
         self.unparked: list[str] = []
         self.repeated = 0
-        self.touched: dict[PackageKey, list[int]] = {}  # which of the fresh events are about each package
-        self.others: list[Checked] = []  # fresh events that are about no package, or tell of a computer too
+        self.touched: dict[PackageKey, list[int]] = {}  # which of the fresh events are about each package,
+        self.apart: list[int] = []  # and which are about none
         self.jobs: dict[str, JobRow] = {}
         self._heard: dict[tuple[str, str], Heard] = {}
         self._load(checked)
         self._sort(checked)
         self.parked_now = len(self.parked)
         self._unpark(codec)
+
+    @property
+    def position(self) -> int:
+        """The position of the last event."""
+        return self.first + len(self.fresh) - 1
+
+    @property
+    def others(self) -> list[Checked]:
+        """Fresh events that are about no package, or tell of a computer too."""
+        found = [self.fresh[at] for at in self.apart]
+        if self._describes:
+            found += [self.fresh[at] for told in self.touched.values() for at in told if _describes(self.fresh[at])]
+        return found
 
     @property
     def streams(self) -> list[StreamRow]:
@@ -82,7 +98,8 @@ class Intake:
             checked = sorted(checked, key=lambda one: one.event.type != "JobRegistered")
         repeats: list[tuple[Checked, int]] = []
         heards, jobs, received = self._heard, self.jobs, self._received
-        fresh, touched = self.fresh, self.touched
+        fresh, touched, first, store = self.fresh, self.touched, self.first, self.plain_rows.append
+        latest = received + self._skew_seconds
         purged = {row.job for row in jobs.values() if row.place == "purged"}
         for one in checked:
             event = one.event
@@ -98,27 +115,52 @@ class Intake:
                 continue
             job = jobs.get(name) if name is not None else None
             if job is not None and (place := one.place) is not None:
-                key = (job.job_id, place[0], place[1], place[2])
-                told = touched.get(key)
+                at, job_id, (stage, line, number), time = len(fresh), job.job_id, place, event.time
+                told = touched.get(key := (job_id, stage, line, number))
                 if told is None:
-                    touched[key] = [len(fresh)]
+                    touched[key] = [at]
                 else:
-                    told.append(len(fresh))
-                fresh.append((one, heard.stream_id, received, key))
+                    told.append(at)
+                fresh.append(one)
+                if event.epoch == 1 == event.version and time <= latest:
+                    store((  # in the order of PLAIN_COLUMNS
+                        first + at, heard.stream_id, n, event.type, time, received, event.seen, job_id, stage, line,
+                        number, event.attempt or 0, str(event.data, "utf-8"),
+                    ))  # fmt: skip
+                else:
+                    self._store(one, heard.stream_id, received, key)
             elif job is not None or name is None or isinstance(one.data, payloads.JobRegistered):
                 if job is None and name is not None:
                     jobs[name] = JobRow(job_id=self._ledger.next_job_id(), job=name)
                     self.unparked.append(name)
-                self.others.append(one)
-                fresh.append((one, heard.stream_id, received, None))
+                self._take(one, heard.stream_id, received)
             else:
                 text = _encode(event).decode()
                 row = ParkedRow(job=name, stream_id=heard.stream_id, n=n, received=received, event=text)
                 self.parked.append(row)
         if repeats:
             self._compare(repeats)
-        if self._describes:
-            self.others += [one for one, _, _, key in self.fresh if key is not None and _describes(one)]
+
+    def _take(self, one: Checked, stream_id: int, received: float) -> None:
+        """A fresh event of any kind."""
+        key = self._key(one)
+        told = self.touched.setdefault(key, []) if key is not None else self.apart
+        told.append(len(self.fresh))
+        self.fresh.append(one)
+        self._store(one, stream_id, received, key)
+
+    def _store(self, one: Checked, stream_id: int, received: float, key: PackageKey | None) -> None:
+        """Make the row of the last of the fresh events, whatever its values are."""
+        event = one.event
+        job = self.jobs[event.job] if event.job is not None else None
+        stage, line, number = key[1:] if key is not None else (0, 0, 0)
+        self.rows.append((
+            # in the order of the columns of EventRow
+            self.position, stream_id, event.n, event.type, event.version, event.time, received,
+            int(event.time > received + self._skew_seconds), event.epoch, event.seen,
+            job.job_id if job is not None else None, stage, line, number, event.attempt or 0, event.pilot, event.site,
+            str(event.data, "utf-8"),
+        ))  # fmt: skip
 
     def _heard_first(self, heard: Heard, one: Checked, repeats: list[tuple[Checked, int]]) -> bool:
         """Whether an event out of turn is new; if it is not, it is noted among the repeats."""
@@ -129,7 +171,7 @@ class Intake:
 
     def _compare(self, repeats: list[tuple[Checked, int]]) -> None:
         """A repeat with the same content is acknowledged; one with other content is refused."""
-        first = {(stream_id, one.event.n): one.event for one, stream_id, _, _ in self.fresh}
+        first = {(row[1], row[2]): self.fresh[row[0] - self.first].event for row in (*self.rows, *self.plain_rows)}
         first |= {(row.stream_id, row.n): _event.decode(row.event) for row in self.parked}
         wanted = [
             Sought(stream_id, one.event.n, self._key(one))
@@ -172,12 +214,8 @@ class Intake:
         for row in rows:
             found = reader.check(_event.decode(row.event))
             if isinstance(found, Checked):
-                key = self._key(found)
-                if key is not None:
-                    self.touched.setdefault(key, []).append(len(self.fresh))
-                if key is None or _describes(found):
-                    self.others.append(found)
-                self.fresh.append((found, row.stream_id, row.received, key))
+                self._describes = self._describes or _describes(found)
+                self._take(found, row.stream_id, row.received)
             else:
                 self.parked.append(row)  # written by a newer version: it waits for one
 

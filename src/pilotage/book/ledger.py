@@ -96,8 +96,8 @@ class Ledger(Protocol):
         """The packages that have a row among some."""
         ...
 
-    def begun_packages(self, keys: Collection[PackageKey]) -> Iterable[tuple[PackageKey, ShortFacts]]:
-        """Those of them whose short life has begun and not ended, as far as they are remembered."""
+    def begun_packages(self) -> Mapping[PackageKey, ShortFacts]:
+        """Packages whose short life has begun and not ended, as far as they are remembered."""
         ...
 
     def packages_of(self, job_id: int, *, stage: int) -> list[rows.PackageRow]:

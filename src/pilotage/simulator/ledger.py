@@ -102,9 +102,9 @@ class MemoryLedger:
                     found.append(self._package(key, kept))
         return found
 
-    def begun_packages(self, keys: Collection[PackageKey]) -> Iterable[tuple[PackageKey, ShortFacts]]:
+    def begun_packages(self) -> Mapping[PackageKey, ShortFacts]:
         """None: they are kept as all others."""
-        return ()
+        return {}
 
     def packages_of(self, job_id: int, *, stage: int) -> list[PackageRow]:
         """Every package of a stage that has a row."""

@@ -58,9 +58,9 @@ class PostgresLedger:
         """The packages that have a row among some."""
         return map(package_of, by_keys(self._connection, "package_facts", PACKAGE_COLUMNS, PACKAGE_KEY, keys))
 
-    def begun_packages(self, keys: Collection[PackageKey]) -> Iterable[tuple[PackageKey, ShortFacts]]:
+    def begun_packages(self) -> Mapping[PackageKey, ShortFacts]:
         """None: nothing is remembered between transactions."""
-        return ()
+        return {}
 
     def packages_of(self, job_id: int, *, stage: int) -> list[rows.PackageRow]:
         """Every package of a stage that has a row."""

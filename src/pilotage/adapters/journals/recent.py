@@ -24,7 +24,7 @@ class Recent:
         """Begin with nothing."""
         self._rows_max = rows_max
         self._rows: dict[PackageKey, PackageRow] = {}
-        self._short: dict[PackageKey, ShortFacts] = {}
+        self.begun: dict[PackageKey, ShortFacts] = {}  # short lives that have not ended
         self._last: dict[tuple[int, int], tuple[int, int]] = {}
 
     def split(
@@ -48,21 +48,16 @@ class Recent:
                 wanted.append(key)
         return here, wanted
 
-    def begun(self, keys: Iterable[PackageKey]) -> list[tuple[PackageKey, ShortFacts]]:
-        """The short lives that are here: they have not ended."""
-        short = self._short
-        return [(key, short[key]) for key in keys if key in short] if short else []
-
     def written(self, changed: Iterable[PackageRow], lengths: Iterable[int]) -> None:
         """Remember rows that were written, with the length of their facts; those that are final or large are let go."""
-        rows, short, last = self._rows, self._short, self._last
+        rows, begun, last = self._rows, self.begun, self._last
         for row, length in zip(changed, lengths, strict=True):
             key = (row.job_id, row.stage, row.line, row.number)
             if length > TEXT_MAX or row.facts.state in FINAL_NAMES:
                 rows.pop(key, None)
             else:
                 rows[key] = row
-            short.pop(key, None)
+            begun.pop(key, None)
             if (end := last.get(key[:2])) is not None and key[2:] > end:
                 last[key[:2]] = key[2:]
         self._let_go(rows)
@@ -71,15 +66,14 @@ class Recent:
         self, rows: Iterable[ShortRow], begun: Mapping[PackageKey, ShortFacts], ended: Iterable[ShortRow]
     ) -> None:
         """The same of short lives: rows that are new, those of them that have only begun, and rows that ended."""
-        short, last = self._short, self._last
-        for job_id, stage, line, number, *_ in rows:
-            end = last.get((job_id, stage))
-            if end is not None and (line, number) > end:
-                last[job_id, stage] = (line, number)
+        last = self._last
+        for stage, place in {row[:2]: row[2:4] for row in sorted(rows)}.items():  # the last of each stage
+            if (end := last.get(stage)) is not None and place > end:
+                last[stage] = place
         for row in ended:
-            short.pop(row[:4], None)
-        short |= begun
-        self._let_go(short)
+            self.begun.pop(row[:4], None)
+        self.begun |= begun
+        self._let_go(self.begun)
 
     def _let_go(self, rows: dict[PackageKey, PackageRow] | dict[PackageKey, ShortFacts]) -> None:
         if len(rows) > self._rows_max:
@@ -89,5 +83,5 @@ class Recent:
     def clear(self) -> None:
         """Forget everything: a transaction was undone, or rows moved otherwise."""
         self._rows.clear()
-        self._short.clear()
+        self.begun.clear()
         self._last.clear()

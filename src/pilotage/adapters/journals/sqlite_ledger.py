@@ -67,9 +67,9 @@ class SqliteLedger:
         """Every stage of a job."""
         return list(self._select(rows.StageRow, ("job_id",), [(job_id,)]))
 
-    def begun_packages(self, keys: Collection[PackageKey]) -> Iterable[tuple[PackageKey, ShortFacts]]:
-        """Those of them whose short life has begun and not ended, as far as they are remembered."""
-        return self._recent.begun(keys)
+    def begun_packages(self) -> Mapping[PackageKey, ShortFacts]:
+        """Packages whose short life has begun and not ended, as far as they are remembered."""
+        return self._recent.begun
 
     def packages(self, keys: Collection[PackageKey]) -> Iterable[PackageRow]:
         """The packages that have a row among some."""
