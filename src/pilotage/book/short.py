@@ -16,9 +16,9 @@ import msgspec
 from pilotage.book.codec import Checked
 from pilotage.book.ledger import PackageKey
 from pilotage.book.registers import Register
-from pilotage.book.rows import AttemptKeys
+from pilotage.book.rows import AttemptKeys, StoredKey
 from pilotage.book.settle import DONE, RUNNING
-from pilotage.book.short_rows import ShortAttempt, ShortFacts, ShortRow
+from pilotage.book.short_rows import Begun, ShortAttempt, ShortFacts, ShortRow
 from pilotage.book.stage_work import StageWork
 from pilotage.model.events import SOURCE_RANKS, Event
 from pilotage.model.outcomes import ExitCodeGasw
@@ -44,7 +44,7 @@ class ShortLives:
         self._buffer = bytearray(4096)
         self.rows: dict[PackageKey, ShortRow] = {}  # of packages that had none,
         self.ended: dict[PackageKey, ShortRow] = {}  # and of those that had one, since they were begun
-        self.begun: dict[PackageKey, ShortFacts] = {}  # those of the first that have not ended yet
+        self.begun: dict[PackageKey, Begun] = {}  # those of the first that have not ended yet
 
     def begin(self, key: PackageKey, told: Sequence[int], stage: StageWork) -> bool:
         """Whether the events that `told` numbers are a short life, or its beginning, of a package without a row.
@@ -61,58 +61,41 @@ class ShortLives:
         activity, number = stage.shape.activity(key[2], key[3]), event.attempt
         if activity is None or number is None:
             return False
-        created, site, first = event.time, data.site, self._first
-        keys: AttemptKeys = {_CREATED: (1, event.seen, SOURCE_RANKS[event.source], event.n, event.stream)}
-        if data.pilot is not None:
-            keys[_PILOT] = _CREATED
+        created, site, position = event.time, data.site, self._first + told[0]
+        set_by: StoredKey = (1, event.seen, SOURCE_RANKS[event.source], event.n, event.stream)
         if count == 1:
             attempt = ShortAttempt(
-                site, data.pilot, None, data.lease_seconds, data.remaining_seconds, created, keys=keys
+                site, data.pilot, None, data.lease_seconds, data.remaining_seconds, created, keys=_keys(data, set_by)
             )  # fmt: skip
-            facts = self.begun[key] = ShortFacts(
+            facts: ShortFacts | None = ShortFacts(
                 RUNNING, activity, site, None, number, None, 1, 1, created, created, None, created, created, stage.known,
-                {number: attempt}, [first + told[0]],
+                {number: attempt}, [position],
             )  # fmt: skip
+            self.begun[key] = Begun(number, activity, created, data, set_by, position, stage.known)
         else:
-            positions = [first + told[0], first + told[1], first + told[2]]
-            ended = self._ended(data, keys, number, created, activity, positions, told[1], told[2], stage)
-            if ended is None:
-                return False
-            facts = ended
+            begun = Begun(number, activity, created, data, set_by, position, stage.known)
+            facts = self._ended(begun, told[1], told[2], stage)
+        if facts is None:
+            return False
         stage.lives_at(site, activity).began.append(created)
         _encode_into(facts, self._buffer)
         self.rows[key] = (*key, facts.state, site, self._buffer.decode())
         return True
 
-    def end(self, key: PackageKey, before: ShortFacts, told: Sequence[int], stage: StageWork) -> bool:
+    def end(self, key: PackageKey, begun: Begun, told: Sequence[int], stage: StageWork) -> bool:
         """The same of the two events that end a short life, which has a row from its beginning."""
-        if not self._fresh or len(told) != 2 or before.counted_with != stage.known:
+        if not self._fresh or len(told) != 2 or begun.counted_with != stage.known:
             return False
-        number, first = before.attempt, self._first
-        begun = before.attempts[number]
-        positions = [*before.positions, first + told[0], first + told[1]]
-        facts = self._ended(
-            begun, begun.keys.copy(), number, before.ready_at, before.activity, positions, told[0], told[1], stage
-        )  # fmt: skip
+        facts = self._ended(begun, told[0], told[1], stage)
         if facts is None:
             return False
         _encode_into(facts, self._buffer)
         self.ended[key] = (*key, DONE, facts.site, self._buffer.decode())
         return True
 
-    def _ended(
-        self,
-        begun: AttemptCreated | ShortAttempt,
-        keys: AttemptKeys,
-        number: int,
-        created: float,
-        activity: str,
-        positions: list[int],
-        last: int,
-        granted: int,
-        stage: StageWork,
-    ) -> ShortFacts | None:
-        """The package of an attempt with its end and its grant, which counts; None where the two events are something else."""
+    def _ended(self, begun: Begun, last: int, granted: int, stage: StageWork) -> ShortFacts | None:
+        """A package with the end and the grant of its attempt, which counts; None where the two are something else."""
+        number = begun.attempt
         end, grant = self._fresh[last], self._fresh[granted]
         data, event, grant_event = end.data, end.event, grant.event
         if (
@@ -129,8 +112,10 @@ class ShortLives:
             or not grant_event.time
         ):
             return None
-        position, site, node = self._first + last, begun.site, data.node
+        created, position, node = begun.created, self._first + last, data.node
+        site, activity, created_at = created.site, begun.activity, begun.created_at
         finished_at, granted_at = event.time, grant_event.time
+        keys = _keys(created, begun.key)
         keys[_FINISHED] = (1, event.seen, SOURCE_RANKS[event.source], event.n, event.stream)
         staged_at = staged_position = None
         if data.manifest is not None:
@@ -139,18 +124,19 @@ class ShortLives:
             keys[_NODE] = _FINISHED
         keys[_GRANTED] = (1, grant_event.seen, SOURCE_RANKS[grant_event.source], grant_event.n, grant_event.stream)
         attempt = ShortAttempt(
-            site, begun.pilot, node, begun.lease_seconds, begun.remaining_seconds, created, staged_at, staged_position,
-            finished_at, position, granted_at, _SUCCESS_NAME, data.exit_status, data.peak_memory_bytes,
+            site, created.pilot, node, created.lease_seconds, created.remaining_seconds, created_at, staged_at,
+            staged_position, finished_at, position, granted_at, _SUCCESS_NAME, data.exit_status, data.peak_memory_bytes,
             data.peak_memory_below_bytes, data.cpu_seconds, data.cpu_user_seconds, data.cpu_system_seconds,
             data.read_bytes, data.written_bytes, keys,
         )  # fmt: skip
         lives = stage.lives_at(site, activity)
         lives.finished.append(finished_at)
         lives.granted.append(granted_at)
-        lives.granted_since.append(created)
+        lives.granted_since.append(created_at)
         return ShortFacts(
-            DONE, activity, site, node, number, _SUCCESS_NAME, 1, 1, created, created, granted_at, granted_at,
-            max(created, finished_at, granted_at), stage.known, {number: attempt}, positions,
+            DONE, activity, site, node, number, _SUCCESS_NAME, 1, 1, created_at, created_at, granted_at, granted_at,
+            max(created_at, finished_at, granted_at), begun.counted_with, {number: attempt},
+            [begun.position, position, self._first + granted],
         )  # fmt: skip
 
 
@@ -166,3 +152,8 @@ def _begins_plainly(event: Event, data: AttemptCreated) -> bool:
         or data.wall_seconds is not None
         or data.drop_revision
     )
+
+
+def _keys(created: AttemptCreated, key: StoredKey) -> AttemptKeys:
+    """The registers that the beginning of an attempt sets."""
+    return {_CREATED: key} if created.pilot is None else {_CREATED: key, _PILOT: _CREATED}

@@ -10,7 +10,6 @@ from pilotage.book import statistics, tally
 from pilotage.book.ledger import Ledger, PackageKey
 from pilotage.book.rows import JobRow, PackageFacts, PackageRow, StageRow
 from pilotage.book.short import ShortLives
-from pilotage.book.short_rows import whole_facts
 from pilotage.book.stage_work import StageWork
 
 UNKNOWN_SHAPE = '{"items":0}'
@@ -59,11 +58,8 @@ class Working:
         begun, others = self._ledger.begun_packages(), []
         for key, events in told.items():
             before = begun.get(key)
-            if before is None:
+            if before is None or not short.end(key, before, events, stages[key[:2]]):
                 others.append(key)
-            elif not short.end(key, before, events, stage := stages[key[:2]]):
-                row = PackageRow(*key, whole_facts(before), stored=(before.state, before.site))
-                packages[key] = WorkedPackage(row, stage.job, new=False)
         if others:
             self._add(self._ledger.packages(others))
         for key in others:

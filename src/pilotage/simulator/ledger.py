@@ -30,7 +30,7 @@ from pilotage.book.rows import (
     read_facts,
     written_facts,
 )
-from pilotage.book.short_rows import ShortFacts, whole_row
+from pilotage.book.short_rows import Begun, whole_row
 from pilotage.book.tables import TABLE_BY_ROW, TABLES
 from pilotage.simulator.pressed import PressedTexts
 
@@ -102,7 +102,7 @@ class MemoryLedger:
                     found.append(self._package(key, kept))
         return found
 
-    def begun_packages(self) -> Mapping[PackageKey, ShortFacts]:
+    def begun_packages(self) -> Mapping[PackageKey, Begun]:
         """None: they are kept as all others."""
         return {}
 

@@ -6,26 +6,75 @@ Only packages that are not final are kept, and a bounded number of them: memory 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from operator import attrgetter
+from typing import Any, TypeVar
+
+import msgspec
 
 from pilotage.book.ledger import PackageKey
-from pilotage.book.rows import PackageRow
-from pilotage.book.short_rows import ShortFacts, ShortRow
+from pilotage.book.rows import JobRow, PackageRow, Row, StageRow, StatisticRow, StreamRow
+from pilotage.book.short_rows import Begun, ShortRow
 from pilotage.model.states import FINAL_NAMES
 
 ROWS_MAX = 8192
 TEXT_MAX = 4096  # a row with more facts than this is read again when it is needed
 STAGES_MAX = 4096
+KEPT_MAX = 1024  # of each table
+
+AnyRow = TypeVar("AnyRow", bound=Row)
+
+KEPT: dict[type[Row], tuple[str, ...]] = {
+    JobRow: ("job",),
+    StageRow: ("job_id", "stage"),
+    StreamRow: ("source", "stream"),
+    StatisticRow: ("width_seconds", "slice", "site", "activity"),
+}
+"""The rows that batch after batch asks for and changes, and the columns that they are asked for by."""
+_key_of: dict[type[Row], Callable[[Row], Any]] = {kind: attrgetter(*by) for kind, by in KEPT.items()}
 
 
 class Recent:
-    """Rows of packages in flight, and for some stages the last place that has a row."""
+    """Rows of packages in flight, those that every batch changes, and for some stages the last place that has a row."""
 
     def __init__(self, *, rows_max: int = ROWS_MAX) -> None:
         """Begin with nothing."""
         self._rows_max = rows_max
         self._rows: dict[PackageKey, PackageRow] = {}
-        self.begun: dict[PackageKey, ShortFacts] = {}  # short lives that have not ended
+        self.begun: dict[PackageKey, Begun] = {}  # short lives that have not ended
         self._last: dict[tuple[int, int], tuple[int, int]] = {}
+        self._kept: dict[type[Row], dict[Any, Row]] = {kind: {} for kind in KEPT}
+        self.position: int | None = None  # of the last event, if it is known
+
+    def kept(self, kind: type[AnyRow], keys: Collection[tuple[Any, ...]]) -> tuple[list[AnyRow], list[tuple[Any, ...]]]:
+        """Those rows of a table in `KEPT` that are here, for one who may change them, and the keys of the others."""
+        here, wanted = self._kept[kind], []
+        found: list[Any] = []
+        for key in keys:
+            row = here.get(key if len(key) > 1 else key[0])
+            if row is None:
+                wanted.append(key)
+            else:
+                found.append(msgspec.structs.replace(row))
+        return found, wanted
+
+    def before(self, row: Row) -> Row | None:
+        """A row of a table in `KEPT` as it is stored, if it is here."""
+        kind = type(row)
+        return self._kept[kind].get(_key_of[kind](row))
+
+    def keep(self, changed: Iterable[Row]) -> None:
+        """Remember rows that were written, of a table in `KEPT`; nobody changes them any more."""
+        for row in changed:
+            kind = type(row)
+            here = self._kept[kind]
+            if len(here) >= KEPT_MAX:
+                here.clear()
+            here[_key_of[kind](row)] = row
+
+    def forget(self, kind: type[Row]) -> None:
+        """Forget the rows of a table: some may be gone."""
+        if kind in self._kept:
+            self._kept[kind].clear()
 
     def split(
         self, keys: Collection[PackageKey], last_of: Callable[[int, int], tuple[int, int]]
@@ -63,7 +112,7 @@ class Recent:
         self._let_go(rows)
 
     def written_short(
-        self, rows: Iterable[ShortRow], begun: Mapping[PackageKey, ShortFacts], ended: Iterable[ShortRow]
+        self, rows: Iterable[ShortRow], begun: Mapping[PackageKey, Begun], ended: Iterable[ShortRow]
     ) -> None:
         """The same of short lives: rows that are new, those of them that have only begun, and rows that ended."""
         last = self._last
@@ -75,7 +124,7 @@ class Recent:
         self.begun |= begun
         self._let_go(self.begun)
 
-    def _let_go(self, rows: dict[PackageKey, PackageRow] | dict[PackageKey, ShortFacts]) -> None:
+    def _let_go(self, rows: dict[PackageKey, PackageRow] | dict[PackageKey, Begun]) -> None:
         if len(rows) > self._rows_max:
             for key in list(rows)[: len(rows) - self._rows_max]:
                 del rows[key]
@@ -85,3 +134,6 @@ class Recent:
         self._rows.clear()
         self.begun.clear()
         self._last.clear()
+        for here in self._kept.values():
+            here.clear()
+        self.position = None
