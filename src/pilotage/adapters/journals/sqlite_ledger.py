@@ -20,26 +20,30 @@ from pilotage.book.tables import TABLE_BY_ROW
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
 
+Statements = dict[int, str]
+"""One statement for each number of rows that it writes, largest first."""
+
+
+def _statements(insert: str, row: str, or_else: str = "") -> Statements:
+    """Many rows in one statement: it is begun and ended once for all of them."""
+    return {count: f"{insert} VALUES {', '.join([row] * count)} {or_else}" for count in (100, 10, 1)}
+
+
 # An update leaves the indexes alone whose columns it does not set; replacing would write them all.
-_AT_ONCE = 100  # rows of one statement: it is begun and ended once for all of them
-_PACKAGE = "(?, ?, ?, ?, ?, ?, ?)"
-_OR_UPDATE = """ON CONFLICT (job_id, stage, line, number) DO UPDATE
-    SET state = excluded.state, site = excluded.site, facts = excluded.facts"""
-_PUT_PACKAGE = f"INSERT INTO package_facts VALUES {_PACKAGE} {_OR_UPDATE}"
-_PUT_PACKAGES = f"INSERT INTO package_facts VALUES {', '.join([_PACKAGE] * _AT_ONCE)} {_OR_UPDATE}"
+_PACKAGE = ("INSERT INTO package_facts", "(?, ?, ?, ?, ?, ?, ?)")
+_ON_CONFLICT = "ON CONFLICT (job_id, stage, line, number) DO UPDATE SET state = excluded.state, facts = excluded.facts"
+_PUT_PACKAGES = _statements(*_PACKAGE, f"{_ON_CONFLICT}, site = excluded.site")
+_PUT_LIVES = _statements(*_PACKAGE, _ON_CONFLICT)  # the site of a short life stays
 _WHICH = "WHERE job_id = ? AND stage = ? AND line = ? AND number = ?"
 _MOVE_PACKAGE = f"UPDATE package_facts SET state = ?, facts = ? {_WHICH}"
 _KEEP_PACKAGE = f"UPDATE package_facts SET facts = ? {_WHICH}"
-_END_PACKAGE = """UPDATE package_facts SET state = ?5, facts = ?7
-    WHERE job_id = ?1 AND stage = ?2 AND line = ?3 AND number = ?4"""  # the site, which is ?6, stays
 
 # What is usual is written into the statement: each value that is bound costs time, and a None most of all, since Python
 # asks first whether anybody adapts it.
 _PLAIN = ", ".join(
     [*("NULL" if value is None else str(value) for value in USUAL.values()), *("?" * len(PLAIN_COLUMNS))]
 )
-_PUT_PLAIN = f"INSERT INTO events ({', '.join((*USUAL, *PLAIN_COLUMNS))}) VALUES ({_PLAIN})"
-_PUT_PLAINS = _PUT_PLAIN + f", ({_PLAIN})" * (_AT_ONCE - 1)
+_PUT_PLAINS = _statements(f"INSERT INTO events ({', '.join((*USUAL, *PLAIN_COLUMNS))})", f"({_PLAIN})")
 _KEYS_AT_ONCE = 200  # keys of one statement: its text is then the same again and again, and is parsed once
 
 
@@ -159,14 +163,13 @@ class SqliteLedger:
     def write(self, changes: Changes) -> None:
         """Put all rows in place of those with the same keys."""
         if position := changes.last_position:
-            self._put(changes.plain_events, one=_PUT_PLAIN, many=_PUT_PLAINS)
+            self._put(changes.plain_events, _PUT_PLAINS)
             self._each(_insert_statement(rows.EventRow), changes.events)
             self._go_on_from(position)
         if changes.packages:
             self._put_packages(changes.packages)
         if changes.short_packages or changes.ended_packages:
-            self._put(changes.short_packages, one=_PUT_PACKAGE, many=_PUT_PACKAGES)
-            self._each(_END_PACKAGE, changes.ended_packages)
+            self._put(changes.short_packages + changes.ended_packages, _PUT_LIVES)
             self._recent.written_short(changes.short_packages, changes.begun_packages, changes.ended_packages)
         self._each("DELETE FROM parked WHERE job = ?", [(job,) for job in changes.unparked])
         for group in (
@@ -181,11 +184,13 @@ class SqliteLedger:
         self._connection.execute("UPDATE counters SET value = ? WHERE name = 'position'", (position,))
         self._recent.position = position
 
-    def _put(self, records: Sequence[tuple[Any, ...]], *, one: str, many: str) -> None:
-        whole = len(records) - len(records) % _AT_ONCE
-        groups = (records[start : start + _AT_ONCE] for start in range(0, whole, _AT_ONCE))
-        self._each(many, [reduce(iadd, group, []) for group in groups])
-        self._each(one, records[whole:])
+    def _put(self, records: Sequence[tuple[Any, ...]], statements: Statements) -> None:
+        start = 0
+        for count, statement in statements.items():
+            end = len(records) - (len(records) - start) % count
+            groups = (records[at : at + count] for at in range(start, end, count))
+            self._each(statement, [reduce(iadd, group, []) for group in groups])
+            start = end
 
     def _each(self, statement: str, records: Sequence[Sequence[object]]) -> None:
         if records:  # even to do nothing a statement is prepared
@@ -208,7 +213,7 @@ class SqliteLedger:
             else:
                 kept.append((text, row.job_id, row.stage, row.line, row.number))
             row.stored = (state, site)
-        self._put(put, one=_PUT_PACKAGE, many=_PUT_PACKAGES)
+        self._put(put, _PUT_PACKAGES)
         self._each(_MOVE_PACKAGE, moved)
         self._each(_KEEP_PACKAGE, kept)
         self._recent.written(packages, lengths)
