@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
 import msgspec
 
-from pilotage.book.codec import Checked, Codec, Refusal, RefusalCode
+from pilotage.book.codec import Checked, Codec, Refusal, RefusalCode, Voice
 from pilotage.book.ledger import Ledger, PackageKey, Sought
 from pilotage.book.rows import EventRow, JobRow, ParkedRow, StreamRow
 from pilotage.book.streams import Heard
@@ -17,7 +17,7 @@ from pilotage.model.events import Event
 
 _event = msgspec.json.Decoder(Event)
 _encode = msgspec.json.Encoder().encode
-_gist = attrgetter("source", "stream", "job", "type")
+_voice_of: Callable[[Event], Voice] = attrgetter("source", "stream", "job", "type")
 
 
 class JobsSealed(Exception):
@@ -51,6 +51,7 @@ class Intake:
         self.apart: list[int] = []  # and which are about none
         self.jobs: dict[str, JobRow] = {}
         self._heard: dict[tuple[str, str], Heard] = {}
+        self._voices_of: dict[str | None, list[Voice]] = {}  # by job, where one is registered
         self._load(checked)
         self._sort(checked)
         self.parked_now = len(self.parked)
@@ -75,21 +76,22 @@ class Intake:
         return [heard.packed() for heard in self._heard.values() if heard.changed]
 
     def _load(self, checked: Sequence[Checked]) -> None:
-        gists = {
-            *map(_gist, [one.event for one in checked])
-        }  # few: the same sources speak of the same jobs again and again
-        jobs = {job for _, _, job, _ in gists if job is not None}
+        voices = {one.voice or _voice_of(one.event) for one in checked}  # few: the same ones again and again
+        jobs = {job for _, _, job, _ in voices if job is not None}
         self.jobs = {row.job: row for row in self._ledger.jobs(jobs)} if jobs else {}
         sealed = [row.job for row in self.jobs.values() if row.place == "sealed"]
         if sealed:
             raise JobsSealed(sealed)
-        kinds = {kind for _, _, _, kind in gists}
+        kinds = {kind for _, _, _, kind in voices}
         self._registers, self._describes = "JobRegistered" in kinds, "NodeDescribed" in kinds
-        names = {(source, stream) for source, stream, _, _ in gists}
+        names = {voice[:2] for voice in voices}
         self._heard = {(row.source, row.stream): Heard(row) for row in self._ledger.streams(names)}
         for source, stream in sorted(names - self._heard.keys()):
             row = StreamRow(stream_id=self._ledger.next_stream_id(), source=source, stream=stream)
             self._heard[source, stream] = Heard(row)
+        self._ways: dict[Voice, tuple[Heard, JobRow | None]] = {
+            voice: (self._heard[voice[:2]], self.jobs.get(voice[2] or "")) for voice in voices
+        }
 
     def _sort(self, checked: Sequence[Checked]) -> None:
         """Every event, once. This runs for each event there is, so it is written flat."""
@@ -97,23 +99,22 @@ class Intake:
             # Registrations first: an event of a job that is registered beside it need not be parked.
             checked = sorted(checked, key=lambda one: one.event.type != "JobRegistered")
         repeats: list[tuple[Checked, int]] = []
-        heards, jobs, received = self._heard, self.jobs, self._received
+        ways, jobs, received = self._ways, self.jobs, self._received
         fresh, touched, first, store = self.fresh, self.touched, self.first, self.plain_rows.append
         latest = received + self._skew_seconds
         purged = {row.job for row in jobs.values() if row.place == "purged"}
         for one in checked:
             event = one.event
-            name, n = event.job, event.n
-            heard = heards[event.source, event.stream]
-            if purged and name in purged:
+            n = event.n
+            heard, job = ways[one.voice or _voice_of(event)]
+            if purged and event.job in purged:
                 heard.add(n)  # no hole stays for what will never be kept
-                self._refuse(one, "purged", f"job {name} was purged: nothing more is kept of it")
+                self._refuse(one, "purged", f"job {event.job} was purged: nothing more is kept of it")
                 continue
             if n == heard.watermark + 1 and not heard.firsts:  # what `add` does, for the stream that counts on
                 heard.watermark, heard.changed = n, True
             elif not self._heard_first(heard, one, repeats):
                 continue
-            job = jobs.get(name) if name is not None else None
             if job is not None and (place := one.place) is not None:
                 at, job_id, (stage, line, number), time = len(fresh), job.job_id, place, event.time
                 told = touched.get(key := (job_id, stage, line, number))
@@ -129,10 +130,9 @@ class Intake:
                     ))  # fmt: skip
                 else:
                     self._store(one, heard.stream_id, received, key)
-            elif job is not None or name is None or isinstance(one.data, payloads.JobRegistered):
+            elif job is not None or (name := event.job) is None or isinstance(one.data, payloads.JobRegistered):
                 if job is None and name is not None:
-                    jobs[name] = JobRow(job_id=self._ledger.next_job_id(), job=name)
-                    self.unparked.append(name)
+                    self._register(name)
                 self._take(one, heard.stream_id, received)
             else:
                 text = _encode(event).decode()
@@ -140,6 +140,16 @@ class Intake:
                 self.parked.append(row)
         if repeats:
             self._compare(repeats)
+
+    def _register(self, name: str) -> None:
+        """A job comes into being: whatever speaks of it knows it from now on."""
+        row = self.jobs[name] = JobRow(job_id=self._ledger.next_job_id(), job=name)
+        self.unparked.append(name)
+        if not self._voices_of:
+            for voice in self._ways:
+                self._voices_of.setdefault(voice[2], []).append(voice)
+        for voice in self._voices_of[name]:
+            self._ways[voice] = (self._ways[voice][0], row)
 
     def _take(self, one: Checked, stream_id: int, received: float) -> None:
         """A fresh event of any kind."""
