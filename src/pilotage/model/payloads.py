@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from pilotage.model.outcomes import AbortCause, ClearedBy, ExitCodeGasw, Phase, RestartCause
 from pilotage.model.reasons import LossReason
-from pilotage.model.texts import NAME_MAX, REASON_MAX, REPLICAS_MAX, TEXT_MAX
+from pilotage.model.texts import NAME_MAX, REASON_MAX, REPLICAS_MAX, TEXT_MAX, check_sha256
 
 Count = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 Position = Annotated[int, Meta(ge=1, le=999_999_999)]  # a stage, a line, a package, an attempt
@@ -25,19 +25,6 @@ Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 TagName = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[A-Za-z_][A-Za-z0-9_.-]*$")]
 Learned = Annotated[str, Meta(max_length=1_000_000)]  # the value of the choice of sites as JSON
 Sha256 = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]  # who has one calls `check_sha256`
-
-
-def check_sha256(text: str) -> None:
-    """Raise ValueError unless bytes come out as the very text that went in.
-
-    Nearly every attempt stages files, and a pattern takes longer to say so; its `$` lets the end of a line pass besides.
-    """
-    try:
-        if len(text) == 64 and bytes.fromhex(text).hex() == text:
-            return
-    except ValueError:
-        pass
-    raise ValueError("a sha256 is 64 hexadecimal digits, in small letters")
 
 
 class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
