@@ -71,3 +71,16 @@ def test_a_slice_that_was_forgotten_is_counted_anew() -> None:
     book.take([first | {"job": "c", "n": 3}], received=START)  # by a clock that was set back
     assert {row.slice * row.width_seconds > START for row in book.rows(StatisticRow)} == {True, False}
     book.close()
+
+
+def test_a_row_that_grew_large_is_read_again() -> None:
+    book = SqliteBook()
+    first = registered("j")
+    tagged = first | {"n": 2, "type": "Tagged", "data": {"name": "notes", "value": "x" * 10_000}}
+    renamed = first | {"n": 3, "seen": 1, "type": "OwnerSet", "data": {"owner": "bob"}}
+    for event in (first, tagged, renamed):
+        book.take([event])
+    assert (book.job("j").owner, "x" * 10_000 in book.job("j").tags) == ("bob", True)
+    [row] = book.ledger.jobs(["j"])
+    assert row == book.job("j")
+    book.close()

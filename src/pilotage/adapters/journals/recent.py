@@ -1,6 +1,7 @@
 """What the one writer remembers between transactions: rows it will soon need again, and where there are surely none.
 
-Only packages that are not final are kept, and a bounded number of them: memory does not grow with the book.
+Of packages only those that are not final are kept, and of all rows a bounded number, and none that is large: memory does
+not grow with the book.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from pilotage.book.short_rows import Begun, ShortRow
 from pilotage.model.states import FINAL_NAMES
 
 ROWS_MAX = 8192
-TEXT_MAX = 4096  # a row with more facts than this is read again when it is needed
+TEXT_MAX = 4096  # a row with more text than this is read again when it is needed
 STAGES_MAX = 4096
-KEPT_MAX = 1024  # of each table
+KEPT_MAX = 1024  # rows of each of the tables in `KEPT`
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
@@ -31,6 +32,12 @@ KEPT: dict[type[Row], tuple[str, ...]] = {
 }
 """The rows that batch after batch asks for and changes, and the columns that they are asked for by."""
 _key_of: dict[type[Row], Callable[[Row], Any]] = {kind: attrgetter(*by) for kind, by in KEPT.items()}
+_long_of: dict[type[Row], Callable[[Row], tuple[str | bytes, ...]]] = {
+    JobRow: attrgetter("lists", "growth", "access", "tags", "keys"),
+    StageRow: attrgetter("shape", "keys"),
+    StreamRow: attrgetter("stream", "ahead"),
+    StatisticRow: attrgetter("activity", "sketch"),
+}
 
 
 class Recent:
@@ -63,13 +70,16 @@ class Recent:
         return self._kept[kind].get(_key_of[kind](row))
 
     def keep(self, changed: Iterable[Row]) -> None:
-        """Remember rows that were written, of a table in `KEPT`; nobody changes them any more."""
+        """Remember rows that were written, of a table in `KEPT`, unless they are large; nobody changes them any more."""
         for row in changed:
             kind = type(row)
-            here = self._kept[kind]
+            here, key = self._kept[kind], _key_of[kind](row)
+            if sum(map(len, _long_of[kind](row))) > TEXT_MAX:
+                here.pop(key, None)
+                continue
             if len(here) >= KEPT_MAX:
                 here.clear()
-            here[_key_of[kind](row)] = row
+            here[key] = row
 
     def forget(self, kind: type[Row]) -> None:
         """Forget the rows of a table: some may be gone."""
