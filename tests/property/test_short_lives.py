@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.book.intake import Fresh
+from pilotage.book.codec import Checked
 from pilotage.book.join import Change, Joined
 from pilotage.book.rows import EventRow, JobRow, StageRow, StatisticRow, StreamRow, TagRow
 from pilotage.book.short import ShortLives
-from pilotage.book.statistics import Observations, Sketch
+from pilotage.book.sketches import Sketch
 from tests.memory_ledger import SqliteBook
 from tests.shown import assert_book_says
 from tests.standing import WireEvent
@@ -32,8 +32,8 @@ _sketch = msgspec.msgpack.Decoder(Sketch)
 class LongLives(ShortLives):
     """Takes no life for short."""
 
-    def __init__(self, fresh: Sequence[Fresh], *, position: int, observations: Observations) -> None:
-        super().__init__((), position=position, observations=observations)
+    def __init__(self, fresh: Sequence[Checked], *, first: int) -> None:
+        super().__init__((), first=first)
 
 
 class Teller:

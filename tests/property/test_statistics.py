@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilotage.book.bins import BINS, COARSE_SECONDS, ENTRY, FINE_SECONDS, NEVER
+from pilotage.book.lives import Lives
 from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts, StatisticRow
-from pilotage.book.statistics import Observations, Sketch, flows, slices_of
+from pilotage.book.sketches import Sketch
+from pilotage.book.statistics import Observations, flows, slices_of
 from pilotage.model.states import State
 from pilotage.simulator.ledger import MemoryLedger
 from tests.histories import START, Scheduler
@@ -205,6 +207,36 @@ def test_many_packages_at_once_count_as_they_do_one_by_one(packages: list[tuple[
         for row in alone.rows(ledger, now=EARLY):
             ledger.tables["statistics"][row.width_seconds, row.slice, row.site, row.activity] = row
     assert bins(together.rows(MemoryLedger(), now=EARLY)) == bins(ledger.tables["statistics"].values())
+
+
+moments = st.floats(START, START + 30) | st.sampled_from([START, START + 0.0005, START + 0.0011])
+known_times = st.sampled_from([NEVER, START - 1000.0, START - 2.0, START + 5.0])
+
+
+@given(
+    st.lists(st.tuples(moments, moments, st.sampled_from(["began", "ended", "lived"])), min_size=1, max_size=80),
+    st.tuples(known_times, known_times),
+)
+@settings(max_examples=80)
+def test_short_lives_count_together_as_they_do_one_by_one(
+    told: list[tuple[float, float, str]], known: tuple[float, float]
+) -> None:
+    lives, alone = Lives("lyon", "sim"), Observations()
+    for began, ended, how in told:
+        begun: Times = (*known, began, NEVER, began, NEVER, NEVER, NEVER, NEVER)
+        over: Times = (*known, began, NEVER, began, ended, NEVER, NEVER, NEVER)
+        if how != "ended":
+            lives.began.append(began)
+        if how != "began":
+            lives.granted.append(ended)
+            lives.granted_since.append(began)
+        before = (begun, "lyon", "sim") if how == "ended" else None
+        alone.observe(before=before, after=(begun if how == "began" else over, "lyon", "sim"))
+    together = Observations()
+    together.observe_lives(lives, known=known)
+    found, expected = together.rows(MemoryLedger(), now=EARLY), alone.rows(MemoryLedger(), now=EARLY)
+    assert_same(stored(found), stored(expected))
+    assert bins(found) == bins(expected)
 
 
 pairs = st.lists(st.tuples(observed, observed), min_size=1, max_size=80)

@@ -20,6 +20,7 @@ GOOD: dict[str, Any] = {
 FINISHED = {
     "type": "AttemptFinished", "package": "1.1.1", "attempt": 1, "data": {"exit_code": "SUCCESS"},
 }  # fmt: skip
+SHA256 = "0f" * 32
 
 
 def read(codec: Codec | None = None, **changes: Any) -> Checked | Refusal:
@@ -124,6 +125,24 @@ def test_numbers_at_their_limits_are_read_and_kept() -> None:
     ]
     assert book.take(events).receipt.kept == 2
     assert book.package("j", "999999999.999999999.999999999").attempts[999_999_999].peak_memory_bytes == most
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", SHA256[:-1], SHA256 + "0", SHA256 + "\n", SHA256[:-1] + "\n", SHA256.upper(), SHA256[:-2] + " 0", "é" * 64],
+)
+def test_what_is_no_sha256_is_refused_wherever_it_stands(text: str) -> None:
+    manifest = [{"name": "out", "size_bytes": 1, "sha256": text}]
+    finished: dict[str, Any] = {**FINISHED, "data": {"exit_code": "SUCCESS", "manifest": manifest}}
+    registered: dict[str, Any] = {"type": "JobRegistered", "data": {"owner": "a", "name": "n", "definition": text}}
+    lists = {"items": text}
+    listed: dict[str, Any] = {"type": "JobRegistered", "data": {"owner": "a", "name": "n", "lists": lists}}
+    expanded: dict[str, Any] = {"type": "StageExpanded", "data": {"stage": 1, "shape": {}, "lists": lists}}
+    for changes in (finished, registered, listed, expanded):
+        code, message = refusal(**changes)
+        assert (code, "sha256" in message) == ("malformed", True)
+    manifest[0]["sha256"] = registered["data"]["definition"] = lists["items"] = SHA256
+    assert all(isinstance(read(**changes), Checked) for changes in (finished, registered, listed, expanded))
 
 
 @pytest.mark.parametrize("value", [2**63, 2**64 - 1, 2**64, -(2**63) - 1, 10**30])

@@ -56,18 +56,29 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     tag_bytes_max: int = 64 * 1024
 
 
+PLACES_MAX = 8192  # the last ones are remembered, and at most as many again
+
 Place = tuple[int, int, int]
 """The stage, line and number of a package."""
 
 
+Voice = tuple[str, str, str | None, str]
+"""Who says what kind of thing, and of which job: source, stream, job and type. The same ones speak again and again."""
+
+
 class Checked(msgspec.Struct, frozen=True, gc=False):
-    """An event that is well formed, with its subject and payload read."""
+    """An event that is well formed, with its subject and payload read, and its voice where that is at hand."""
 
     index: int
     event: Event
     kind: SubjectKind
     place: Place | None
     data: Payload
+    voice: Voice | None = None
+
+
+_Manner = tuple[str, bool, str, int, str, str | None]
+"""The type of an event about a package, whether it is about no attempt, its source, version, stream and job."""
 
 
 class _Refused(Exception):
@@ -114,9 +125,7 @@ class Codec:
         self._names: set[str] = set()
         self._places: dict[str, Place] = {}
         self._readers: dict[tuple[str, str, str, int], msgspec.json.Decoder[Payload]] = {}
-        self._plain_readers: dict[
-            tuple[str, str, str, int], msgspec.json.Decoder[Payload]
-        ] = {}  # of what has no limits
+        self._voices: dict[_Manner, tuple[msgspec.json.Decoder[Payload], Voice]] = {}
 
     def read_batch(self, body: bytes | bytearray | memoryview) -> tuple[list[Checked], list[Refusal], int]:
         """The well-formed events of `{"events": […]}`, why others were refused, and how many there were in all."""
@@ -208,22 +217,18 @@ class Codec:
         """As `check`, for events whose numbers the decoder has seen to: an event like those before it in one go."""
         checked: list[Checked] = []
         refused: list[Refusal] = []
-        jobs, streams, places, readers = self._jobs, self._streams, self._places, self._plain_readers
+        places, voices = self._places, self._voices
         keep = checked.append
         for index, event in enumerate(events):
-            package = event.package
-            if (
-                package is not None
-                and event.job in jobs
-                and event.stream in streams
-                and event.pilot is event.site is None
-            ):
+            package, attempt = event.package, event.attempt
+            known = voices.get((event.type, attempt is None, event.source, event.version, event.stream, event.job))
+            if known is not None and package is not None and event.pilot is event.site is None:
                 place = places.get(package) or self._place_of(package)
-                kind: SubjectKind = "package" if event.attempt is None else "attempt"
-                reader = readers.get((event.type, kind, event.source, event.version))
-                if place is not None and reader is not None:
+                if place is not None:
+                    reader, voice = known
+                    kind: SubjectKind = "package" if attempt is None else "attempt"
                     try:
-                        keep(Checked(index, event, kind, place, reader.decode(event.data)))
+                        keep(Checked(index, event, kind, place, reader.decode(event.data), voice))
                     except _UNREADABLE:
                         pass  # said below, with what is wrong
                     else:
@@ -231,9 +236,21 @@ class Codec:
             found = self.check(event, index)
             if isinstance(found, Checked):
                 checked.append(found)
+                self._hear(found)
             else:
                 refused.append(found)
         return checked, refused
+
+    def _hear(self, one: Checked) -> None:
+        """Know an event about a package again that has the same voice, unless something else limits what it may say."""
+        event = one.event
+        reader = self._readers.get((event.type, one.kind, event.source, event.version))
+        if one.place is None or reader is None or event.type == "Tagged":
+            return
+        if len(self._voices) >= 65_536:
+            self._voices.clear()
+        manner = (event.type, event.attempt is None, event.source, event.version, event.stream, event.job)
+        self._voices[manner] = (reader, (event.source, event.stream, event.job, event.type))
 
     def check_all(self, events: Sequence[Event]) -> tuple[list[Checked], list[Refusal]]:
         """Events that never were text."""
@@ -266,8 +283,9 @@ class Codec:
         found = DOTTED.fullmatch(text)
         if found is None:
             return None
-        if len(self._places) >= 8192:
-            self._places.clear()
+        if len(self._places) >= 2 * PLACES_MAX:
+            for older in list(self._places)[:PLACES_MAX]:
+                del self._places[older]
         stage, line, number = found.groups()
         place = self._places[text] = (int(stage), int(line), int(number))
         return place
@@ -299,8 +317,6 @@ class Codec:
         else:
             gist = (event.type, kind, event.source, event.version)
             reader = self._readers[gist] = self._payloads[event.type]
-            if event.type != "Tagged":
-                self._plain_readers[gist] = reader
             data = reader.decode(event.data)
         self._check_size(data)
         return data

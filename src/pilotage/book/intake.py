@@ -1,13 +1,14 @@
-"""Which events of a batch are new: repeats are told from conflicts, and what nobody can place yet is parked."""
+"""Which events of a batch are new, and the row of each: repeats are told from conflicts, what nobody can place is parked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
+from typing import Any
 
 import msgspec
 
-from pilotage.book.codec import Checked, Codec, Refusal, RefusalCode
+from pilotage.book.codec import Checked, Codec, Refusal, RefusalCode, Voice
 from pilotage.book.ledger import Ledger, PackageKey, Sought
 from pilotage.book.rows import EventRow, JobRow, ParkedRow, StreamRow
 from pilotage.book.streams import Heard
@@ -16,7 +17,7 @@ from pilotage.model.events import Event
 
 _event = msgspec.json.Decoder(Event)
 _encode = msgspec.json.Encoder().encode
-_gist = attrgetter("source", "stream", "job", "type")
+_voice_of: Callable[[Event], Voice] = attrgetter("source", "stream", "job", "type")
 
 
 class JobsSealed(Exception):
@@ -28,30 +29,46 @@ class JobsSealed(Exception):
         self.jobs = tuple(jobs)
 
 
-Fresh = tuple[Checked, int, float, PackageKey | None]
-"""An event that was not heard before, or has waited for its job: the number of its stream, when it came, its package."""
-
-
 class Intake:
     """One batch, sorted: what is fresh, parked, repeated and refused, and the jobs it is about."""
 
-    def __init__(self, ledger: Ledger, checked: Sequence[Checked], *, received: float, codec: Codec) -> None:
+    def __init__(
+        self, ledger: Ledger, checked: Sequence[Checked], *, received: float, codec: Codec, skew_seconds: float
+    ) -> None:
         """Sort a batch; nothing is written."""
         self._ledger = ledger
         self._received = received
-        self.fresh: list[Fresh] = []
+        self._skew_seconds = skew_seconds
+        self.first = ledger.position() + 1
+        self.fresh: list[Checked] = []  # at the positions from `first` on: not heard before, or waited for their job
+        self.rows: list[tuple[Any, ...]] = []  # of fresh events, in the order of the columns of EventRow,
+        self.plain_rows: list[tuple[Any, ...]] = []  # and of those that have the usual values: `PLAIN_COLUMNS` only
         self.refused: list[Refusal] = []
         self.parked: list[ParkedRow] = []
         self.unparked: list[str] = []
         self.repeated = 0
-        self.touched: dict[PackageKey, list[int]] = {}  # which of the fresh events are about each package
-        self.others: list[Checked] = []  # fresh events that are about no package, or tell of a computer too
+        self.touched: dict[PackageKey, list[int]] = {}  # which of the fresh events are about each package,
+        self.apart: list[int] = []  # and which are about none
         self.jobs: dict[str, JobRow] = {}
         self._heard: dict[tuple[str, str], Heard] = {}
+        self._voices_of: dict[str | None, list[Voice]] = {}  # by job, where one is registered
         self._load(checked)
         self._sort(checked)
         self.parked_now = len(self.parked)
         self._unpark(codec)
+
+    @property
+    def position(self) -> int:
+        """The position of the last event."""
+        return self.first + len(self.fresh) - 1
+
+    @property
+    def others(self) -> list[Checked]:
+        """Fresh events that are about no package, or tell of a computer too."""
+        found = [self.fresh[at] for at in self.apart]
+        if self._describes:
+            found += [self.fresh[at] for told in self.touched.values() for at in told if _describes(self.fresh[at])]
+        return found
 
     @property
     def streams(self) -> list[StreamRow]:
@@ -59,21 +76,22 @@ class Intake:
         return [heard.packed() for heard in self._heard.values() if heard.changed]
 
     def _load(self, checked: Sequence[Checked]) -> None:
-        gists = {
-            *map(_gist, [one.event for one in checked])
-        }  # few: the same sources speak of the same jobs again and again
-        jobs = {job for _, _, job, _ in gists if job is not None}
+        voices = {one.voice or _voice_of(one.event) for one in checked}  # few: the same ones again and again
+        jobs = {job for _, _, job, _ in voices if job is not None}
         self.jobs = {row.job: row for row in self._ledger.jobs(jobs)} if jobs else {}
         sealed = [row.job for row in self.jobs.values() if row.place == "sealed"]
         if sealed:
             raise JobsSealed(sealed)
-        kinds = {kind for _, _, _, kind in gists}
+        kinds = {kind for _, _, _, kind in voices}
         self._registers, self._describes = "JobRegistered" in kinds, "NodeDescribed" in kinds
-        names = {(source, stream) for source, stream, _, _ in gists}
+        names = {voice[:2] for voice in voices}
         self._heard = {(row.source, row.stream): Heard(row) for row in self._ledger.streams(names)}
         for source, stream in sorted(names - self._heard.keys()):
             row = StreamRow(stream_id=self._ledger.next_stream_id(), source=source, stream=stream)
             self._heard[source, stream] = Heard(row)
+        self._ways: dict[Voice, tuple[Heard, JobRow | None]] = {
+            voice: (self._heard[voice[:2]], self.jobs.get(voice[2] or "")) for voice in voices
+        }
 
     def _sort(self, checked: Sequence[Checked]) -> None:
         """Every event, once. This runs for each event there is, so it is written flat."""
@@ -81,44 +99,78 @@ class Intake:
             # Registrations first: an event of a job that is registered beside it need not be parked.
             checked = sorted(checked, key=lambda one: one.event.type != "JobRegistered")
         repeats: list[tuple[Checked, int]] = []
-        heards, jobs, received = self._heard, self.jobs, self._received
-        fresh, touched = self.fresh, self.touched
+        ways, jobs, received = self._ways, self.jobs, self._received
+        fresh, touched, first, store = self.fresh, self.touched, self.first, self.plain_rows.append
+        latest = received + self._skew_seconds
         purged = {row.job for row in jobs.values() if row.place == "purged"}
         for one in checked:
             event = one.event
-            name, n = event.job, event.n
-            heard = heards[event.source, event.stream]
-            if purged and name in purged:
+            n = event.n
+            heard, job = ways[one.voice or _voice_of(event)]
+            if purged and event.job in purged:
                 heard.add(n)  # no hole stays for what will never be kept
-                self._refuse(one, "purged", f"job {name} was purged: nothing more is kept of it")
+                self._refuse(one, "purged", f"job {event.job} was purged: nothing more is kept of it")
                 continue
             if n == heard.watermark + 1 and not heard.firsts:  # what `add` does, for the stream that counts on
                 heard.watermark, heard.changed = n, True
             elif not self._heard_first(heard, one, repeats):
                 continue
-            job = jobs.get(name) if name is not None else None
             if job is not None and (place := one.place) is not None:
-                key = (job.job_id, place[0], place[1], place[2])
-                told = touched.get(key)
+                at, job_id, (stage, line, number), time = len(fresh), job.job_id, place, event.time
+                told = touched.get(key := (job_id, stage, line, number))
                 if told is None:
-                    touched[key] = [len(fresh)]
+                    touched[key] = [at]
                 else:
-                    told.append(len(fresh))
-                fresh.append((one, heard.stream_id, received, key))
-            elif job is not None or name is None or isinstance(one.data, payloads.JobRegistered):
+                    told.append(at)
+                fresh.append(one)
+                if event.epoch == 1 == event.version and time <= latest:
+                    store((  # in the order of PLAIN_COLUMNS
+                        first + at, heard.stream_id, n, event.type, time, received, event.seen, job_id, stage, line,
+                        number, event.attempt or 0, str(event.data, "utf-8"),
+                    ))  # fmt: skip
+                else:
+                    self._store(one, heard.stream_id, received, key)
+            elif job is not None or (name := event.job) is None or isinstance(one.data, payloads.JobRegistered):
                 if job is None and name is not None:
-                    jobs[name] = JobRow(job_id=self._ledger.next_job_id(), job=name)
-                    self.unparked.append(name)
-                self.others.append(one)
-                fresh.append((one, heard.stream_id, received, None))
+                    self._register(name)
+                self._take(one, heard.stream_id, received)
             else:
                 text = _encode(event).decode()
                 row = ParkedRow(job=name, stream_id=heard.stream_id, n=n, received=received, event=text)
                 self.parked.append(row)
         if repeats:
             self._compare(repeats)
-        if self._describes:
-            self.others += [one for one, _, _, key in self.fresh if key is not None and _describes(one)]
+
+    def _register(self, name: str) -> None:
+        """A job comes into being: whatever speaks of it knows it from now on."""
+        row = self.jobs[name] = JobRow(job_id=self._ledger.next_job_id(), job=name)
+        self.unparked.append(name)
+        if not self._voices_of:
+            for voice in self._ways:
+                self._voices_of.setdefault(voice[2], []).append(voice)
+        for voice in self._voices_of[name]:
+            self._ways[voice] = (self._ways[voice][0], row)
+
+    def _take(self, one: Checked, stream_id: int, received: float) -> None:
+        """A fresh event of any kind."""
+        key = self._key(one)
+        told = self.touched.setdefault(key, []) if key is not None else self.apart
+        told.append(len(self.fresh))
+        self.fresh.append(one)
+        self._store(one, stream_id, received, key)
+
+    def _store(self, one: Checked, stream_id: int, received: float, key: PackageKey | None) -> None:
+        """Make the row of the last of the fresh events, whatever its values are."""
+        event = one.event
+        job = self.jobs[event.job] if event.job is not None else None
+        stage, line, number = key[1:] if key is not None else (0, 0, 0)
+        self.rows.append((
+            # in the order of the columns of EventRow
+            self.position, stream_id, event.n, event.type, event.version, event.time, received,
+            int(event.time > received + self._skew_seconds), event.epoch, event.seen,
+            job.job_id if job is not None else None, stage, line, number, event.attempt or 0, event.pilot, event.site,
+            str(event.data, "utf-8"),
+        ))  # fmt: skip
 
     def _heard_first(self, heard: Heard, one: Checked, repeats: list[tuple[Checked, int]]) -> bool:
         """Whether an event out of turn is new; if it is not, it is noted among the repeats."""
@@ -129,7 +181,7 @@ class Intake:
 
     def _compare(self, repeats: list[tuple[Checked, int]]) -> None:
         """A repeat with the same content is acknowledged; one with other content is refused."""
-        first = {(stream_id, one.event.n): one.event for one, stream_id, _, _ in self.fresh}
+        first = {(row[1], row[2]): self.fresh[row[0] - self.first].event for row in (*self.rows, *self.plain_rows)}
         first |= {(row.stream_id, row.n): _event.decode(row.event) for row in self.parked}
         wanted = [
             Sought(stream_id, one.event.n, self._key(one))
@@ -172,12 +224,8 @@ class Intake:
         for row in rows:
             found = reader.check(_event.decode(row.event))
             if isinstance(found, Checked):
-                key = self._key(found)
-                if key is not None:
-                    self.touched.setdefault(key, []).append(len(self.fresh))
-                if key is None or _describes(found):
-                    self.others.append(found)
-                self.fresh.append((found, row.stream_id, row.received, key))
+                self._describes = self._describes or _describes(found)
+                self._take(found, row.stream_id, row.received)
             else:
                 self.parked.append(row)  # written by a newer version: it waits for one
 

@@ -104,33 +104,34 @@ class Join:
         skew_seconds: float,
     ) -> None:
         """Sort the batch and load what it touches."""
-        self._skew_seconds = skew_seconds
         self._ledger = ledger
         self._observations = observations
         self._received = received
-        self._intake = Intake(ledger, checked, received=received, codec=codec)
+        self._intake = intake = Intake(ledger, checked, received=received, codec=codec, skew_seconds=skew_seconds)
         self._jobs = self._intake.jobs
         self._job_keys: dict[int, Keys] = {row.job_id: keys_of(row) for row in self._jobs.values()}
         new = set(self._intake.unparked)
         self._jobs_before = {
             row.job_id: (row.state, _standing_facts(row)) for row in self._jobs.values() if row.job not in new
         }
-        ids = {key[0] for key in self._intake.touched}
+        others = intake.others
+        stages = {key[:2] for key in intake.touched}
+        ids = {job_id for job_id, _ in stages}
         self._touched_jobs = {row.job for row in self._jobs.values() if row.job_id in ids}
-        self._touched_jobs |= {one.event.job for one in self._intake.others if one.event.job is not None}
+        self._touched_jobs |= {one.event.job for one in others if one.event.job is not None}
         self._reshaped: set[tuple[int, int]] = set()
         self._tags: dict[tuple[int, int, int, int, str], TagRow] = {}
-        self._changes = Changes(received=received)
-        self._position = ledger.position()
+        self._changes = Changes(received=received, events=intake.rows, plain_events=intake.plain_rows)
         self._told_jobs: set[int] = set()
         self._job_tags: dict[int, dict[str, tuple[str, StoredKey]]] = {}
         # What is said of a job itself may be about all its packages: then none goes the short way.
-        told_of_jobs = any(one.event.job is not None for one in self._intake.others)
-        fresh = self._intake.fresh if not told_of_jobs else ()
-        self._short = ShortLives(fresh, position=self._position, observations=observations)
+        told_of_jobs = any(one.event.job is not None for one in others)
+        fresh = intake.fresh if not told_of_jobs else ()
+        self._short = ShortLives(fresh, first=intake.first)
         self._working = Working(ledger, self._jobs, self._short)
-        self._working.load_packages(self._intake.touched)
-        self._elsewhere = Elsewhere(ledger, self._intake.others)
+        self._working.load_stages(stages)
+        self._working.load_packages(intake.touched)
+        self._elsewhere = Elsewhere(ledger, others)
 
     def result(self) -> Joined:
         """Join every event and settle what they touched."""
@@ -146,7 +147,7 @@ class Join:
         changes.tags = list(self._tags.values())
         self._elsewhere.tell(changes)
         receipt = Receipt(
-            position=self._position,
+            position=intake.position,
             kept=len(intake.fresh),
             repeated=intake.repeated,
             parked=intake.parked_now,
@@ -155,32 +156,13 @@ class Join:
         return Joined(changes=changes, receipt=receipt, moved=self._moved_ones)
 
     def _join_all(self) -> None:
-        """Every event, once: stored, and its facts added. This runs for each event there is, so it is written flat."""
-        packages, position, skew = self._working.packages, self._position, self._skew_seconds
-        store, store_plain = self._changes.events.append, self._changes.plain_events.append
-        for one, stream_id, received, package in self._intake.fresh:
-            event = one.event
-            position += 1
-            time, epoch, attempt = event.time, event.epoch, event.attempt or 0
-            skewed = 1 if time > received + skew else 0
-            if package is None:
-                self._join_apart(one, position=position, stream_id=stream_id, received=received, skewed=skewed)
-                continue
-            job_id, stage, line, number = package
-            if epoch == 1 and event.version == 1 and not skewed:
-                store_plain((  # in the order of PLAIN_COLUMNS
-                    position, stream_id, event.n, event.type, time, received, event.seen, job_id, stage, line, number,
-                    attempt, str(event.data, "utf-8"),
-                ))  # fmt: skip
-            else:
-                store((  # in the order of the columns of EventRow
-                    position, stream_id, event.n, event.type, event.version, time, received, skewed, epoch, event.seen,
-                    job_id, stage, line, number, attempt, None, None, str(event.data, "utf-8"),
-                ))  # fmt: skip
-            work = packages.get(package) if packages else None
-            if work is not None:  # or else its life is short, and nothing is left to be joined
-                self._join_package(one, package, work, position)
-        self._position = position
+        """The facts of every event added, but for those of short lives, of which nothing is left to be joined."""
+        fresh, first, touched = self._intake.fresh, self._intake.first, self._intake.touched
+        for key, work in self._working.packages.items():
+            for at in touched[key]:
+                self._join_package(fresh[at], key, work, first + at)
+        for at in self._intake.apart:
+            self._join_apart(fresh[at])
 
     def _join_package(self, one: Checked, package: PackageKey, work: WorkedPackage, position: int) -> None:
         """An event about a package, or an attempt at one: its facts added."""
@@ -209,16 +191,11 @@ class Join:
         if kind is payloads.CommitGranted and (job.finished_at is None or time > job.finished_at):
             job.finished_at = time
 
-    def _join_apart(self, one: Checked, *, position: int, stream_id: int, received: float, skewed: int) -> None:
-        """An event that is about no package: stored, and its facts added."""
+    def _join_apart(self, one: Checked) -> None:
+        """An event that is about no package: its facts added."""
         event = one.event
         key = (event.epoch, event.seen, SOURCE_RANKS[event.source], event.n, event.stream)
         job = self._jobs[event.job] if event.job is not None else None
-        self._changes.events.append((
-            # in the order of the columns of EventRow
-            position, stream_id, event.n, event.type, event.version, event.time, received, skewed, event.epoch, event.seen,
-            job.job_id if job is not None else None, 0, 0, 0, 0, event.pilot, event.site, str(event.data, "utf-8"),
-        ))  # fmt: skip
         if job is None:
             self._elsewhere.on_other(one.kind, event, one.data, key)
         else:
@@ -295,6 +272,8 @@ class Join:
         self._settle_packages(observations)
         for stage in self._working.stages.values():
             stage.close()
+            for lives in stage.lives.values():
+                observations.observe_lives(lives, known=stage.known)
             if stage.is_rumour:
                 continue
             stage.row.keys = packed(stage.keys)
@@ -345,7 +324,7 @@ class Join:
             self._working.load_rows(self._ledger.packages_of(job_id, stage=stage))
 
     def _settle_packages(self, observations: Observations) -> None:
-        """Every package that was loaded, once; as flat as `_join_all`."""
+        """Every package that was loaded, once; written flat, as all that runs for many."""
         stages, reshaped, changed = self._working.stages, self._reshaped, self._changes.packages.append
         for (job_id, number, line, place), work in self._working.packages.items():
             row, job = work.facts, work.job

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from pilotage.book import rows
-from pilotage.book.short_rows import ShortFacts, ShortRow
+from pilotage.book.short_rows import Begun, ShortRow
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
 
@@ -53,7 +53,7 @@ class Changes(msgspec.Struct, kw_only=True):
     packages: list[rows.PackageRow] = []
     short_packages: list[ShortRow] = []  # of those whose life is short, and which have no row yet,
     ended_packages: list[ShortRow] = []  # or have one, in which only their end is missing
-    begun_packages: dict[PackageKey, ShortFacts] = {}  # those of the former that have no end, to be remembered
+    begun_packages: dict[PackageKey, Begun] = {}  # those of the former that have no end, to be remembered
     pilots: list[rows.PilotRow] = []
     nodes: list[rows.NodeRow] = []
     sites: list[rows.SiteRow] = []
@@ -96,8 +96,8 @@ class Ledger(Protocol):
         """The packages that have a row among some."""
         ...
 
-    def begun_packages(self, keys: Collection[PackageKey]) -> Iterable[tuple[PackageKey, ShortFacts]]:
-        """Those of them whose short life has begun and not ended, as far as they are remembered."""
+    def begun_packages(self) -> Mapping[PackageKey, Begun]:
+        """Packages whose short life has begun and not ended, as far as they are remembered."""
         ...
 
     def packages_of(self, job_id: int, *, stage: int) -> list[rows.PackageRow]:

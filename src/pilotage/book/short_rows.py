@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from pilotage.book.rows import AttemptKeys, PackageFacts, PackageRow, read_facts
-
-_encode = msgspec.json.Encoder().encode
+from pilotage.book.rows import AttemptKeys, PackageRow, StoredKey, read_facts
+from pilotage.model.payloads import AttemptCreated
 
 
 class ShortAttempt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -60,6 +59,18 @@ class ShortFacts(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     positions: list[int] = []
 
 
+class Begun(msgspec.Struct, frozen=True, gc=False):
+    """What is remembered of a short life that has not ended: as much as its end must know of its beginning."""
+
+    attempt: int
+    activity: str
+    created_at: float
+    created: AttemptCreated
+    key: StoredKey
+    position: int
+    counted_with: tuple[float, float]
+
+
 ShortRow = tuple[int, int, int, int, str, str, str]
 """A package as it is stored: its job_id, stage, line and number, its state and site, and the text of its facts."""
 
@@ -68,8 +79,3 @@ def whole_row(row: ShortRow) -> PackageRow:
     """The row of any other package, for whoever wants to look at it."""
     job_id, stage, line, number, state, site, text = row
     return PackageRow(job_id, stage, line, number, read_facts(text), stored=(state, site))
-
-
-def whole_facts(facts: ShortFacts) -> PackageFacts:
-    """The facts of any other package, to which more can be added."""
-    return read_facts(_encode(facts))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pilotage.book import tally
+from pilotage.book.bins import NEVER
+from pilotage.book.lives import Lives
 from pilotage.book.rows import Counted, JobRow, Keys, StageRow, keys_of
 from pilotage.book.settle import DONE, RUNNING, default_state
 from pilotage.book.shapes import Shape, shape_of
@@ -14,7 +16,7 @@ _DONE: tally.Standing = (DONE, 0, 1, 1)
 class StageWork:
     """A stage whose histogram may change; packages that nothing was heard of are taken out and put back at the end."""
 
-    __slots__ = ("_shape", "begun", "ended", "job", "keys", "lived", "moves", "new", "row")
+    __slots__ = ("_shape", "job", "keys", "known", "lives", "moves", "new", "row")
 
     def __init__(self, row: StageRow, job: JobRow, *, job_before: JobRow, new: bool) -> None:
         """Take the untouched packages out of the histograms of the stage and of its job, where they were counted."""
@@ -23,9 +25,8 @@ class StageWork:
         self.new = new
         self.keys: Keys = keys_of(row)
         self.moves: dict[tuple[tally.Standing | None, tally.Standing | None], int] = {}
-        self.begun = self.lived = self.ended = (
-            0  # short lives: those new here, of these the ended, and those that ended
-        )
+        self.known = (job.submitted_at or NEVER, job.accepted_at or NEVER)  # which no short life sees changed
+        self.lives: dict[tuple[str, str], Lives] = {}  # short ones of this batch, by site and activity
         self._shape: Shape | None = None
         self.count((default_state(job_before), 0, 0, 0), -tally.untouched(row))
 
@@ -68,8 +69,25 @@ class StageWork:
             if after is not None:
                 self.count(after, count)
         self.moves.clear()
-        self.count(_RUNS, self.begun - self.lived - self.ended)
-        self.count(_DONE, self.lived + self.ended)
-        self.touch(self.begun)
-        self.begun = self.lived = self.ended = 0
+        for lives in self.lives.values():
+            self._count_lives(lives)
         self.count((default_state(self.job), 0, 0, 0), tally.untouched(self.row))
+
+    def lives_at(self, site: str, activity: str) -> Lives:
+        """The short lives of a site and an activity, to which one can be added."""
+        found = self.lives.get((site, activity))
+        if found is None:
+            found = self.lives[site, activity] = Lives(site, activity)
+        return found
+
+    def _count_lives(self, lives: Lives) -> None:
+        """Count short lives, and tell their job when it was heard of, when it first ran and when it last ended something."""
+        began, granted, job = lives.began, lives.granted, self.job
+        self.count(_RUNS, len(began) - len(granted))
+        self.count(_DONE, len(granted))
+        self.touch(len(began))
+        told = (*began, *lives.finished, *granted)
+        job.updated_at = max(job.updated_at, *told)
+        job.started_at = min(told) if job.started_at is None else min(job.started_at, *told)
+        if granted:
+            job.finished_at = max(granted) if job.finished_at is None else max(job.finished_at, *granted)

@@ -16,9 +16,11 @@ import msgspec
 
 from pilotage.book.bins import BINS, COARSE_SECONDS, ENTRY, FINE_SECONDS, NEVER, SMALLEST, bin_of, middle_of
 from pilotage.book.ledger import Ledger
+from pilotage.book.lives import Lives
 from pilotage.book.rows import JobRow, PackageFacts, StatisticRow
 from pilotage.book.settle import running_since
 from pilotage.book.shapes import Shape
+from pilotage.book.sketches import Sketch, add, added, read_sketch, stored, unpacked
 from pilotage.model.states import State
 
 KEPT_SECONDS = {FINE_SECONDS: 130, COARSE_SECONDS: 25 * 3600}
@@ -33,20 +35,6 @@ Observed = tuple[Milestones, str, str]
 """The milestones of a package, its site and its activity."""
 _NOTHING: Milestones = (NEVER,) * len(_STATES)
 _NO_END = (NEVER, NEVER, NEVER)
-
-
-class Sketch(msgspec.Struct, array_like=True):
-    """Counts by (earlier state, later state, bin), and sums of seconds by (earlier, later)."""
-
-    counts: dict[int, int]
-    sums: dict[int, float]
-
-
-_decoder = msgspec.msgpack.Decoder(Sketch)
-_encode = msgspec.msgpack.Encoder().encode
-_AT_HAND_MAX = 512
-_at_hand: dict[bytes, Sketch] = {}
-"""Sketches that were packed lately, by what they were packed to: the slices of the present are wanted with each batch."""
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,10 +143,6 @@ class Observations:
             else:
                 # It was counted elsewhere: there it is taken back whole.
                 self._count(_NOTHING, before, -1)
-        self.add(times, site, activity, known)
-
-    def add(self, times: Milestones, site: str, activity: str, known: Milestones | None) -> None:
-        """Count the milestones of an attempt; `known` are those that were counted before."""
         group = self._groups.get((site, activity))
         if group is None:
             group = self._groups[site, activity] = len(self._groups)
@@ -168,6 +152,11 @@ class Observations:
         self._pending.append(group)
         self._times.extend(times)
 
+    def observe_lives(self, lives: Lives, *, known: tuple[float, float]) -> None:
+        """Short lives began or ended; `known` is when their job was submitted and accepted."""
+        for number, counted in lives.counted(known):
+            add(self._sketch(number, lives.site, lives.activity), counted.counts, counted.sums)
+
     def _count_pending(self) -> None:
         names = list(self._groups)
         if len(self._pending) >= _WORTH_AN_ARRAY:
@@ -175,7 +164,7 @@ class Observations:
 
             found = count_together(self._pending, self._times, known_at=self._known_at, known=self._known)
             for number, group, counts, sums in found:
-                _add(self._sketch(number, *names[group]), counts, sums)
+                add(self._sketch(number, *names[group]), counts, sums)
             return
         known = {at: tuple(self._known[each * 9 : each * 9 + 9]) for each, at in enumerate(self._known_at)}
         for at, group in enumerate(self._pending):
@@ -231,8 +220,8 @@ class Observations:
                     wanted.setdefault((width, number, site, activity), []).append(sketch)
         if not wanted:
             return []
-        stored = {
-            (row.width_seconds, row.slice, row.site, row.activity): _unpacked(row.sketch)
+        before = {
+            (row.width_seconds, row.slice, row.site, row.activity): unpacked(row.sketch)
             for row in ledger.statistics(wanted.keys())
         }
         return [
@@ -241,7 +230,7 @@ class Observations:
                 slice=key[1],
                 site=key[2],
                 activity=key[3],
-                sketch=_stored(stored.get(key), sketches),
+                sketch=stored(before.get(key), sketches),
             )
             for key, sketches in wanted.items()
         ]
@@ -267,61 +256,6 @@ def observe_job(observations: Observations, job: JobRow, *, before: Sequence[obj
                 observations.enter(State.WAITING, at=accepted, activity=activity, count=count, since=since)
 
 
-def _unpacked(packed: bytes) -> Sketch:
-    """A stored sketch, for one who may change it."""
-    return _at_hand.pop(packed, None) or _decoder.decode(packed)
-
-
-def _packed(sketch: Sketch) -> bytes:
-    """A sketch in order as it is stored."""
-    packed = _encode(sketch)
-    if len(_at_hand) >= _AT_HAND_MAX:
-        _at_hand.clear()
-    _at_hand[packed] = sketch
-    return packed
-
-
-def _ordered(sketch: Sketch) -> Sketch:
-    """What was taken back to nothing is left out, and equal sketches are in the same order: they are equal bytes."""
-    counts, sums = sketch.counts, sketch.sums
-    if 0 in counts.values():
-        counts = {code: count for code, count in counts.items() if count}
-        counted = {code // BINS for code in counts}
-        sums = {pair: total for pair, total in sums.items() if pair in counted}
-    return Sketch({code: counts[code] for code in sorted(counts)}, {pair: sums[pair] for pair in sorted(sums)})
-
-
-def _stored(before: Sketch | None, sketches: Iterable[Sketch]) -> bytes:
-    """Sketches added to what was stored before, which is changed; as it is stored."""
-    codes, pairs = (len(before.counts), len(before.sums)) if before is not None else (0, 0)
-    total = _added(before, sketches)
-    # What was stored is in order, and stays so where nothing came to it and nothing was taken back.
-    in_order = codes == len(total.counts) and pairs == len(total.sums) and 0 not in total.counts.values()
-    return _packed(total if in_order else _ordered(total))
-
-
-def _added(total: Sketch | None, sketches: Iterable[Sketch]) -> Sketch:
-    """Sketches added to one that is nobody else's, and that is changed."""
-    if total is None:
-        total = Sketch({}, {})
-    for sketch in sketches:
-        _add(total, sketch.counts, sketch.sums)
-    return total
-
-
-def _add(total: Sketch, counted: dict[int, int], seconds: dict[int, float]) -> None:
-    """Counts and sums of seconds added to a sketch."""
-    counts, sums = total.counts, total.sums
-    if not counts and not sums:
-        counts.update(counted)
-        sums.update(seconds)
-        return
-    for code, count in counted.items():
-        counts[code] = counts.get(code, 0) + count
-    for pair, more in seconds.items():
-        sums[pair] = sums.get(pair, 0.0) + more
-
-
 def slices_of(window: str, *, now: float) -> tuple[int, range]:
     """The width and the numbers of the slices that make up a window which ends now."""
     seconds = WINDOWS[window]
@@ -334,9 +268,9 @@ def flows(rows: Iterable[StatisticRow], *, window: str) -> list[Flow]:
     """What the slices of a window say, for each site and activity."""
     grouped: dict[tuple[str, str], list[Sketch]] = {}
     for row in rows:
-        grouped.setdefault((row.site, row.activity), []).append(_decoder.decode(row.sketch))
+        grouped.setdefault((row.site, row.activity), []).append(read_sketch(row.sketch))
     return [
-        _flow(_added(None, sketches), window=window, site=site, activity=activity)
+        _flow(added(None, sketches), window=window, site=site, activity=activity)
         for (site, activity), sketches in sorted(grouped.items())
     ]
 

@@ -10,7 +10,6 @@ from pilotage.book import statistics, tally
 from pilotage.book.ledger import Ledger, PackageKey
 from pilotage.book.rows import JobRow, PackageFacts, PackageRow, StageRow
 from pilotage.book.short import ShortLives
-from pilotage.book.short_rows import whole_facts
 from pilotage.book.stage_work import StageWork
 
 UNKNOWN_SHAPE = '{"items":0}'
@@ -51,26 +50,21 @@ class Working:
         self.all_stages: set[int] = set()
 
     def load_packages(self, told: Mapping[PackageKey, Sequence[int]]) -> None:
-        """Load packages with all their attempts, and their stages; what has no row is made.
+        """Load packages of stages that are here, with all their attempts; what has no row is made.
 
         `told` numbers the events about each. Where these are a short life, nothing is left to be done for it.
         """
-        packages, jobs, stages, short = self.packages, self.jobs, self.stages, self.short
-        self.load_stages({(key[0], key[1]) for key in told})
-        for key, begun in self._ledger.begun_packages(told.keys()):
-            job_id, stage, line, number = key
-            if not short.end(key, begun, told[key], jobs[job_id], stages[job_id, stage]):
-                row = PackageRow(job_id, stage, line, number, whole_facts(begun), stored=(begun.state, begun.site))
-                packages[key] = WorkedPackage(row, jobs[job_id], new=False)
-        ended = short.ended
-        wanted = [key for key in told if key not in ended and key not in packages]
-        if wanted:
-            self._add(self._ledger.packages(wanted))
-        for key in wanted:
-            job_id, stage, line, number = key
-            if key not in packages and not short.begin(key, told[key], jobs[job_id], stages[job_id, stage]):
-                row = PackageRow(job_id, stage, line, number, PackageFacts())
-                packages[key] = WorkedPackage(row, jobs[job_id], new=True)
+        packages, stages, short = self.packages, self.stages, self.short
+        begun, others = self._ledger.begun_packages(), []
+        for key, events in told.items():
+            before = begun.get(key)
+            if before is None or not short.end(key, before, events, stages[key[:2]]):
+                others.append(key)
+        if others:
+            self._add(self._ledger.packages(others))
+        for key in others:
+            if key not in packages and not short.begin(key, told[key], stage := stages[key[:2]]):
+                packages[key] = WorkedPackage(PackageRow(*key, PackageFacts()), stage.job, new=True)
 
     def load_rows(self, rows: Iterable[PackageRow]) -> None:
         """Take rows in that were found otherwise, unless they are here."""

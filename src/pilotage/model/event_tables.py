@@ -85,11 +85,17 @@ def _kind(kind: kinds.Type, values: dict[str, type[msgspec.Struct]]) -> str:
             return f"integer{_range(kind.ge, kind.le)}"
         case kinds.FloatType():
             return f"number{_range(kind.ge, kind.le)}"
-        case kinds.StrType(pattern=str(pattern)):
-            return "sha256" if pattern == "^[0-9a-f]{64}$" else f"text like `{pattern}`".replace("|", r"\|")
-        case kinds.StrType(max_length=int(longest)):
-            return f"text of at most {longest:,} characters"
+        case kinds.Metadata(extra_json_schema={"pattern": "^[0-9a-f]{64}$"}):
+            return "sha256"
+        case kinds.StrType():
+            return _text(kind)
     return "text"
+
+
+def _text(kind: kinds.StrType) -> str:
+    if kind.pattern is not None:
+        return f"text like `{kind.pattern}`".replace("|", r"\|")
+    return "text" if kind.max_length is None else f"text of at most {kind.max_length:,} characters"
 
 
 def _range(low: float | None, high: float | None) -> str:

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from pilotage.model.outcomes import AbortCause, ClearedBy, ExitCodeGasw, Phase, RestartCause
 from pilotage.model.reasons import LossReason
-from pilotage.model.texts import NAME_MAX, REASON_MAX, REPLICAS_MAX, TEXT_MAX
+from pilotage.model.texts import NAME_MAX, REASON_MAX, REPLICAS_MAX, TEXT_MAX, check_sha256
 
 Count = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 Position = Annotated[int, Meta(ge=1, le=999_999_999)]  # a stage, a line, a package, an attempt
@@ -24,7 +24,7 @@ ReasonName = Annotated[str, Meta(min_length=1, max_length=REASON_MAX)]
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 TagName = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[A-Za-z_][A-Za-z0-9_.-]*$")]
 Learned = Annotated[str, Meta(max_length=1_000_000)]  # the value of the choice of sites as JSON
-Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]  # who has one calls `check_sha256`
 
 
 class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -67,6 +67,10 @@ class OutputFile(Part, frozen=True, kw_only=True):
     size_bytes: Count
     sha256: Sha256
 
+    def __post_init__(self) -> None:
+        """Check what its type only says."""
+        check_sha256(self.sha256)
+
 
 Manifest = Annotated[tuple[OutputFile, ...], Meta(max_length=100_000)]
 
@@ -92,6 +96,11 @@ class JobRegistered(Payload, frozen=True, kw_only=True):
     parent: Name | None = None
     tags: dict[TagName, str] = {}
 
+    def __post_init__(self) -> None:
+        """Check what its types only say."""
+        for named in (*self.lists.values(), *([] if self.definition is None else [self.definition])):
+            check_sha256(named)
+
 
 class JobAccepted(Payload, frozen=True, kw_only=True):
     """The job was checked and is waited on: its packages are WAITING."""
@@ -103,6 +112,11 @@ class StageExpanded(Payload, frozen=True, kw_only=True):
     stage: Position
     shape: StageShape
     lists: dict[str, Sha256] = {}
+
+    def __post_init__(self) -> None:
+        """Check what its types only say."""
+        for named in self.lists.values():
+            check_sha256(named)
 
 
 class OwnerSet(Payload, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from pilotage.book.codec import Checked, Codec, Refusal
 from pilotage.book.finals import FinalPackage
 from pilotage.book.join import join
 from pilotage.book.ledger import Changes, Ledger
+from pilotage.book.lives import Lives
 from pilotage.book.rows import EventRow, JobRow, PackageRow, PilotRow, SiteRow, StageRow, StatisticRow, StreamRow
 from pilotage.book.settle import default_state
 from pilotage.book.shapes import shape_of
@@ -203,6 +204,9 @@ class _Unobserved(Observations):
     __slots__ = ()
 
     def observe_all(self, *, before: Tries | None, after: Tries) -> None:
+        pass
+
+    def observe_lives(self, lives: Lives, *, known: tuple[float, float]) -> None:
         pass
 
     def enter(self, state: State, *, at: float, activity: str, count: int, since: float | None = None) -> None:

@@ -30,7 +30,7 @@ from pilotage.book.rows import (
     read_facts,
     written_facts,
 )
-from pilotage.book.short_rows import ShortFacts, whole_row
+from pilotage.book.short_rows import Begun, whole_row
 from pilotage.book.tables import TABLE_BY_ROW, TABLES
 from pilotage.simulator.pressed import PressedTexts
 
@@ -102,9 +102,9 @@ class MemoryLedger:
                     found.append(self._package(key, kept))
         return found
 
-    def begun_packages(self, keys: Collection[PackageKey]) -> Iterable[tuple[PackageKey, ShortFacts]]:
+    def begun_packages(self) -> Mapping[PackageKey, Begun]:
         """None: they are kept as all others."""
-        return ()
+        return {}
 
     def packages_of(self, job_id: int, *, stage: int) -> list[PackageRow]:
         """Every package of a stage that has a row."""

@@ -21,7 +21,7 @@ from pilotage.adapters.journals.postgres_text import stored_text
 from pilotage.adapters.journals.row_statements import find_statement, remove_statement
 from pilotage.book import rows, statistics
 from pilotage.book.ledger import Changes, PackageKey, Sought
-from pilotage.book.short_rows import ShortFacts
+from pilotage.book.short_rows import Begun
 from pilotage.book.tables import PACKAGE_KEY
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
@@ -58,9 +58,9 @@ class PostgresLedger:
         """The packages that have a row among some."""
         return map(package_of, by_keys(self._connection, "package_facts", PACKAGE_COLUMNS, PACKAGE_KEY, keys))
 
-    def begun_packages(self, keys: Collection[PackageKey]) -> Iterable[tuple[PackageKey, ShortFacts]]:
+    def begun_packages(self) -> Mapping[PackageKey, Begun]:
         """None: nothing is remembered between transactions."""
-        return ()
+        return {}
 
     def packages_of(self, job_id: int, *, stage: int) -> list[rows.PackageRow]:
         """Every package of a stage that has a row."""

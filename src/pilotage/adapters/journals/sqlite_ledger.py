@@ -10,36 +10,40 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pilotage.adapters.journals.recent import Recent
+from pilotage.adapters.journals.recent import KEPT, Recent
 from pilotage.adapters.journals.row_statements import find_statement, remove_statement
 from pilotage.book import rows, statistics
 from pilotage.book.ledger import PLAIN_COLUMNS, USUAL, Changes, PackageKey, Sought
 from pilotage.book.rows import PackageRow, read_facts, written_facts
-from pilotage.book.short_rows import ShortFacts
+from pilotage.book.short_rows import Begun
 from pilotage.book.tables import TABLE_BY_ROW
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
 
+Statements = dict[int, str]
+"""One statement for each number of rows that it writes, largest first."""
+
+
+def _statements(insert: str, row: str, or_else: str = "") -> Statements:
+    """Many rows in one statement: it is begun and ended once for all of them."""
+    return {count: f"{insert} VALUES {', '.join([row] * count)} {or_else}" for count in (100, 10, 1)}
+
+
 # An update leaves the indexes alone whose columns it does not set; replacing would write them all.
-_AT_ONCE = 100  # rows of one statement: it is begun and ended once for all of them
-_PACKAGE = "(?, ?, ?, ?, ?, ?, ?)"
-_OR_UPDATE = """ON CONFLICT (job_id, stage, line, number) DO UPDATE
-    SET state = excluded.state, site = excluded.site, facts = excluded.facts"""
-_PUT_PACKAGE = f"INSERT INTO package_facts VALUES {_PACKAGE} {_OR_UPDATE}"
-_PUT_PACKAGES = f"INSERT INTO package_facts VALUES {', '.join([_PACKAGE] * _AT_ONCE)} {_OR_UPDATE}"
+_PACKAGE = ("INSERT INTO package_facts", "(?, ?, ?, ?, ?, ?, ?)")
+_ON_CONFLICT = "ON CONFLICT (job_id, stage, line, number) DO UPDATE SET state = excluded.state, facts = excluded.facts"
+_PUT_PACKAGES = _statements(*_PACKAGE, f"{_ON_CONFLICT}, site = excluded.site")
+_PUT_LIVES = _statements(*_PACKAGE, _ON_CONFLICT)  # the site of a short life stays
 _WHICH = "WHERE job_id = ? AND stage = ? AND line = ? AND number = ?"
 _MOVE_PACKAGE = f"UPDATE package_facts SET state = ?, facts = ? {_WHICH}"
 _KEEP_PACKAGE = f"UPDATE package_facts SET facts = ? {_WHICH}"
-_END_PACKAGE = """UPDATE package_facts SET state = ?5, facts = ?7
-    WHERE job_id = ?1 AND stage = ?2 AND line = ?3 AND number = ?4"""  # the site, which is ?6, stays
 
 # What is usual is written into the statement: each value that is bound costs time, and a None most of all, since Python
 # asks first whether anybody adapts it.
 _PLAIN = ", ".join(
     [*("NULL" if value is None else str(value) for value in USUAL.values()), *("?" * len(PLAIN_COLUMNS))]
 )
-_PUT_PLAIN = f"INSERT INTO events ({', '.join((*USUAL, *PLAIN_COLUMNS))}) VALUES ({_PLAIN})"
-_PUT_PLAINS = _PUT_PLAIN + f", ({_PLAIN})" * (_AT_ONCE - 1)
+_PUT_PLAINS = _statements(f"INSERT INTO events ({', '.join((*USUAL, *PLAIN_COLUMNS))})", f"({_PLAIN})")
 _KEYS_AT_ONCE = 200  # keys of one statement: its text is then the same again and again, and is parsed once
 
 
@@ -67,9 +71,9 @@ class SqliteLedger:
         """Every stage of a job."""
         return list(self._select(rows.StageRow, ("job_id",), [(job_id,)]))
 
-    def begun_packages(self, keys: Collection[PackageKey]) -> Iterable[tuple[PackageKey, ShortFacts]]:
-        """Those of them whose short life has begun and not ended, as far as they are remembered."""
-        return self._recent.begun(keys)
+    def begun_packages(self) -> Mapping[PackageKey, Begun]:
+        """Packages whose short life has begun and not ended, as far as they are remembered."""
+        return self._recent.begun
 
     def packages(self, keys: Collection[PackageKey]) -> Iterable[PackageRow]:
         """The packages that have a row among some."""
@@ -146,25 +150,28 @@ class SqliteLedger:
 
     def position(self) -> int:
         """The position of the last event."""
-        found = self._connection.execute("SELECT value FROM counters WHERE name = 'position'").fetchone()
-        return int(found[0])
+        if self._recent.position is None:
+            found = self._connection.execute("SELECT value FROM counters WHERE name = 'position'").fetchone()
+            self._recent.position = int(found[0])
+        return self._recent.position
 
     def advance(self, position: int) -> None:
         """Go on from a position, if the last one is lower."""
-        self._connection.execute("UPDATE counters SET value = max(value, ?) WHERE name = 'position'", (position,))
+        if position > self.position():
+            self._go_on_from(position)
 
     def write(self, changes: Changes) -> None:
         """Put all rows in place of those with the same keys."""
         if position := changes.last_position:
-            self._put(changes.plain_events, one=_PUT_PLAIN, many=_PUT_PLAINS)
-            self._connection.executemany(_insert_statement(rows.EventRow), changes.events)
-            self._connection.execute("UPDATE counters SET value = ? WHERE name = 'position'", (position,))
-        self._put_packages(changes.packages)
+            self._put(changes.plain_events, _PUT_PLAINS)
+            self._each(_insert_statement(rows.EventRow), changes.events)
+            self._go_on_from(position)
+        if changes.packages:
+            self._put_packages(changes.packages)
         if changes.short_packages or changes.ended_packages:
-            self._put(changes.short_packages, one=_PUT_PACKAGE, many=_PUT_PACKAGES)
-            self._connection.executemany(_END_PACKAGE, changes.ended_packages)
+            self._put(changes.short_packages + changes.ended_packages, _PUT_LIVES)
             self._recent.written_short(changes.short_packages, changes.begun_packages, changes.ended_packages)
-        self._connection.executemany("DELETE FROM parked WHERE job = ?", [(job,) for job in changes.unparked])
+        self._each("DELETE FROM parked WHERE job = ?", [(job,) for job in changes.unparked])
         for group in (
             changes.streams, changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags,
             changes.parked, changes.statistics,
@@ -173,11 +180,21 @@ class SqliteLedger:
         if changes.statistics:
             self._forget_statistics(changes.received)
 
-    def _put(self, records: Sequence[tuple[Any, ...]], *, one: str, many: str) -> None:
-        whole = len(records) - len(records) % _AT_ONCE
-        groups = (records[start : start + _AT_ONCE] for start in range(0, whole, _AT_ONCE))
-        self._connection.executemany(many, (reduce(iadd, group, []) for group in groups))
-        self._connection.executemany(one, records[whole:])
+    def _go_on_from(self, position: int) -> None:
+        self._connection.execute("UPDATE counters SET value = ? WHERE name = 'position'", (position,))
+        self._recent.position = position
+
+    def _put(self, records: Sequence[tuple[Any, ...]], statements: Statements) -> None:
+        start = 0
+        for count, statement in statements.items():
+            end = len(records) - (len(records) - start) % count
+            groups = (records[at : at + count] for at in range(start, end, count))
+            self._each(statement, [reduce(iadd, group, []) for group in groups])
+            start = end
+
+    def _each(self, statement: str, records: Sequence[Sequence[object]]) -> None:
+        if records:  # even to do nothing a statement is prepared
+            self._connection.executemany(statement, records)
 
     def _put_packages(self, packages: Sequence[PackageRow]) -> None:
         put: list[tuple[object, ...]] = []
@@ -196,9 +213,9 @@ class SqliteLedger:
             else:
                 kept.append((text, row.job_id, row.stage, row.line, row.number))
             row.stored = (state, site)
-        self._put(put, one=_PUT_PACKAGE, many=_PUT_PACKAGES)
-        self._connection.executemany(_MOVE_PACKAGE, moved)
-        self._connection.executemany(_KEEP_PACKAGE, kept)
+        self._put(put, _PUT_PACKAGES)
+        self._each(_MOVE_PACKAGE, moved)
+        self._each(_KEEP_PACKAGE, kept)
         self._recent.written(packages, lengths)
 
     def find_rows(
@@ -230,16 +247,36 @@ class SqliteLedger:
     ) -> None:
         """Remove the rows with these values; of those only up to a whole key and with it, where one is given."""
         self._connection.execute(*remove_statement(row, having=having, through=through, mark="?"))
+        self._recent.forget(row)
 
     def _forget_statistics(self, now: float) -> None:
         for width, seconds in statistics.KEPT_SECONDS.items():
             oldest = int(now - seconds) // width
-            self._connection.execute("DELETE FROM statistics WHERE width_seconds = ? AND slice < ?", (width, oldest))
+            statement = "DELETE FROM statistics WHERE width_seconds = ? AND slice < ?"
+            if self._connection.execute(statement, (width, oldest)).rowcount:
+                self._recent.forget(rows.StatisticRow)
 
     def _insert(self, changed: Sequence[rows.Row]) -> None:
-        if changed:
-            statement = _insert_statement(type(changed[0]))
-            self._connection.executemany(statement, map(msgspec.structs.astuple, changed))
+        if not changed:
+            return
+        kind = type(changed[0])
+        others = changed
+        if kind in KEPT:
+            others = [row for row in changed if not self._update(row)]
+            self._recent.keep(changed)
+        self._each(_insert_statement(kind), [msgspec.structs.astuple(row) for row in others])
+
+    def _update(self, row: rows.Row) -> bool:
+        """Whether it is remembered how a row is stored: then only the columns are set that changed, and few indexes."""
+        before = self._recent.before(row)
+        if before is None:
+            return False
+        kind = type(row)
+        columns = tuple(name for name in kind.__struct_fields__ if getattr(row, name) != getattr(before, name))
+        if columns:
+            values = [getattr(row, name) for name in (*columns, *TABLE_BY_ROW[kind].key)]
+            self._connection.execute(_update_statement(kind, columns), values)
+        return True
 
     def _next(self, counter: str) -> int:
         found = self._connection.execute(
@@ -251,7 +288,11 @@ class SqliteLedger:
         self, row: type[AnyRow], by: tuple[str, ...], keys: Collection[tuple[Any, ...]], and_where: str = ""
     ) -> Iterator[AnyRow]:
         table = TABLE_BY_ROW[row]
-        for found in _by_keys(self._connection, table.name, table.columns, by, list(keys), and_where):
+        wanted = list(keys)
+        if KEPT.get(row) == by:
+            here, wanted = self._recent.kept(row, wanted)
+            yield from here
+        for found in _by_keys(self._connection, table.name, table.columns, by, wanted, and_where):
             yield row(**dict(zip(table.columns, found, strict=True)))
 
 
@@ -266,6 +307,13 @@ def _insert_statement(row: type[rows.Row]) -> str:
     verb = "INSERT" if row in (rows.EventRow, rows.ParkedRow) else "INSERT OR REPLACE"
     places = ", ".join("?" * len(table.columns))
     return f"{verb} INTO {table.name} ({', '.join(table.columns)}) VALUES ({places})"
+
+
+@lru_cache(maxsize=256)
+def _update_statement(row: type[rows.Row], columns: tuple[str, ...]) -> str:
+    table = TABLE_BY_ROW[row]
+    changes = ", ".join(f"{column} = ?" for column in columns)
+    return f"UPDATE {table.name} SET {changes} WHERE {' AND '.join(f'{column} = ?' for column in table.key)}"
 
 
 @lru_cache(maxsize=1024)

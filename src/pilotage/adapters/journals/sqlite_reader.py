@@ -22,7 +22,7 @@ from pilotage.adapters.journals.sqlite_packages import (
     shelf_of,
 )
 from pilotage.adapters.journals.sqlite_places import SqlitePlaces, jobs_named, select
-from pilotage.adapters.journals.sqlite_schema import LIVE, SEALED
+from pilotage.adapters.journals.sqlite_schema import LIVE, PACKAGE_PLACES, SEALED
 from pilotage.adapters.journals.sqlite_sources import Candidate, job_sources, jobs_sql, merged
 from pilotage.book import tally
 from pilotage.book.finals import FINAL_ORDER, SURELY_OVER, FinalPackage, is_over, read_finals
@@ -250,11 +250,11 @@ class SqliteReader(SqlitePlaces):
                 yield PackageRow(job.job_id, stage, line, number, facts)
 
     def _in_place(self, job: JobRow, where: str) -> Iterator[tuple[int, int, int, str, str]]:
-        """Packages of a job as they lie: no other index is asked, so that nothing is sorted."""
+        """Packages of a job in the order of their key: no other index is asked, so that nothing is sorted."""
         with self.book_of(job.job_id) as book:
             if book is not None:
                 yield from book.execute(
-                    "SELECT stage, line, number, state, facts FROM package_facts NOT INDEXED"
+                    f"SELECT stage, line, number, state, facts FROM package_facts INDEXED BY {PACKAGE_PLACES}"
                     f" WHERE job_id = ? AND {where} ORDER BY stage, line, number",
                     (job.job_id,),
                 )

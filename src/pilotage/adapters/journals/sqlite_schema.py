@@ -28,7 +28,12 @@ _PLACE = (
 
 PACKAGE_FACTS = f"""CREATE TABLE package_facts (
     job_id INTEGER NOT NULL, stage INTEGER NOT NULL, line INTEGER NOT NULL, number INTEGER NOT NULL,
-    state TEXT NOT NULL, site TEXT, facts TEXT NOT NULL, PRIMARY KEY ({_PACKAGE_KEY})) WITHOUT ROWID"""
+    state TEXT NOT NULL, site TEXT, facts TEXT NOT NULL, PRIMARY KEY ({_PACKAGE_KEY}))"""
+# Rows lie as they came, and their key is an index beside them: facts are long, and a tree of them by key is deep, has
+# large pages to split in its midst, and is searched twice for each row that is written. Books that were made with such
+# a tree are read and written by the same statements.
+PACKAGE_PLACES = "sqlite_autoindex_package_facts_1"
+"""That index, as SQLite names it."""
 
 
 JOB_INDEXES = (
