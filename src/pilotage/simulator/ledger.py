@@ -2,7 +2,8 @@
 
 Every row is found by its key, never by looking through a table. Rows are copied on the way out, as a database would, so
 that what was read and never written leaves no trace. A package that is over is kept as the text a database would keep,
-pressed together with others: it takes a fraction of the room, and is seldom wanted again.
+pressed together with others: it takes a fraction of the room, and is seldom wanted again. One whose short life has begun
+is kept as what is known of that.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pilotage.book.rows import (
     read_facts,
     written_facts,
 )
-from pilotage.book.short_rows import ShortFacts, whole_row
+from pilotage.book.short_rows import ShortFacts, whole_facts
 from pilotage.book.tables import TABLE_BY_ROW, TABLES
 from pilotage.simulator.pressed import PressedTexts
 
@@ -38,8 +39,9 @@ AnyRow = TypeVar("AnyRow", bound=rows.Row)
 Key = tuple[Any, ...]
 Place = int
 """A line and a number within it; they have nine digits at most."""
-Kept = PackageRow | int
-"""A package as it is kept: its row; or, once it is over, its state and the number of the text of its facts, as one number."""
+Kept = PackageRow | ShortFacts | int
+"""A package as it is kept: its row, or the facts of a short life that has begun; or, once it is over, its state and the
+number of the text of its facts, as one number."""
 
 _NUMBER_BITS = 30
 _NUMBER_MASK = (1 << _NUMBER_BITS) - 1
@@ -93,18 +95,20 @@ class MemoryLedger:
 
     def packages(self, keys: Collection[PackageKey]) -> Iterable[PackageRow]:
         """The packages that have a row among some."""
-        found, stages = [], self._stages
+        return [self._package(key, kept) for key, kept in self._found(keys)]
+
+    def begun_packages(self, keys: Collection[PackageKey]) -> Iterable[tuple[PackageKey, ShortFacts]]:
+        """Those of them whose short life has begun and not ended."""
+        return [(key, kept) for key, kept in self._found(keys) if isinstance(kept, ShortFacts)]
+
+    def _found(self, keys: Collection[PackageKey]) -> Iterator[tuple[PackageKey, Kept]]:
+        stages = self._stages
         for key in keys:
             job_id, stage, line, number = key
             if job_id in stages and stage in stages[job_id]:
                 kept = stages[job_id][stage].get(line << _NUMBER_BITS | number)
                 if kept is not None:
-                    found.append(self._package(key, kept))
-        return found
-
-    def begun_packages(self, keys: Collection[PackageKey]) -> Iterable[tuple[PackageKey, ShortFacts]]:
-        """None: they are kept as all others."""
-        return ()
+                    yield key, kept
 
     def packages_of(self, job_id: int, *, stage: int) -> list[PackageRow]:
         """Every package of a stage that has a row."""
@@ -153,6 +157,8 @@ class MemoryLedger:
         """A row of its own for whoever asked: what may be changed in place is copied, and nothing else."""
         if isinstance(kept, int):
             return PackageRow(*key, read_facts(self._over.text(kept // _STATES)))
+        if isinstance(kept, ShortFacts):
+            return PackageRow(*key, whole_facts(kept))
         facts = kept.facts
         own = replace(
             facts,
@@ -216,7 +222,8 @@ class MemoryLedger:
     def write(self, changes: Changes) -> None:
         """Put all rows in place of those with the same keys."""
         self._write_events(changes)
-        self._write_packages((*changes.packages, *map(whole_row, changes.short_packages + changes.ended_packages)))
+        self._write_packages(changes.packages)
+        self._write_short(changes)
         for stream in changes.streams:
             self._stream_ids[stream.source, stream.stream] = stream.stream_id
         for job in changes.jobs:
@@ -246,6 +253,16 @@ class MemoryLedger:
             if (state := numbers.get(facts.state)) is not None:
                 kept = put(written_facts(facts, buffer)) * _STATES + state
             stage[package.line << _NUMBER_BITS | package.number] = kept
+
+    def _write_short(self, changes: Changes) -> None:
+        """Short lives come with the text of their facts, which is what is kept once they are over."""
+        put, numbers, begun = self._over.put, _STATE_NUMBERS, changes.begun_packages
+        for changed in (changes.short_packages, changes.ended_packages):
+            for *key, state, _, text in changed:
+                job_id, stage, line, number = key
+                facts = begun.get((job_id, stage, line, number))
+                kept: Kept = facts if facts is not None else put(text) * _STATES + numbers[state]
+                self._stages.setdefault(job_id, {}).setdefault(stage, {})[line << _NUMBER_BITS | number] = kept
 
     def _write_events(self, changes: Changes) -> None:
         table = self.tables["events"]
@@ -340,4 +357,6 @@ def _key(job_id: int, stage: int, place: Place) -> PackageKey:
 
 
 def _state(kept: Kept) -> str:
-    return FINAL_ORDER[kept % _STATES] if isinstance(kept, int) else kept.facts.state
+    if isinstance(kept, int):
+        return FINAL_ORDER[kept % _STATES]
+    return kept.state if isinstance(kept, ShortFacts) else kept.facts.state
