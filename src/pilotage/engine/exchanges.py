@@ -25,15 +25,11 @@ _OF_THE_ENGINE = (payloads.AttemptStarted, payloads.AttemptSuspected)  # what no
 _OWED_MAX = 64  # ends that a pilot may owe beyond what it holds until somebody looks
 
 
-def hear(engine: Engine, exchange: Exchange) -> None:
+def hear(engine: Engine, pilot: PilotState, exchange: Exchange) -> None:
     """A pilot speaks, and this is its newest exchange: its lease goes on, and it may take more.
 
-    Its events were applied before; what it holds and should not is found when the answer is written. One that is not
-    known has to leave, which the answer says.
+    Its events were applied before; what it holds and should not is found when the answer is written.
     """
-    pilot = engine.pilots.get(exchange.pilot)
-    if pilot is None:
-        return
     pilot.sequence = exchange.sequence
     pilot.heard_at = engine.now
     pilot.leaving = exchange.leaving

@@ -51,7 +51,7 @@ def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event,
     work = job.work.get(number) or job.work_of(number)
     room: tuple[SiteState, int] | None = None  # what its reservation took
     if work.bound is not None:
-        room = unreserve(engine, job, work)
+        room = unreserve(work)
     elif job.standing[number] == Standing.READY:
         # It was taken out of its queue; where a further attempt is wanted, it must go in again.
         move(engine, job, number, Standing.BLOCKED)

@@ -118,6 +118,7 @@ class PackageWork:
     __slots__ = (
         "attempts",
         "bound",
+        "bound_as",
         "bound_at",
         "candidates",
         "choice",
@@ -145,6 +146,7 @@ class PackageWork:
         self.verdict: Verdict | None = None  # what follows from the failures, while there are any
         self.queue: QueueClass | None = None  # while it is ready or reserved, and not in the class of its template
         self.bound: SiteState | None = None
+        self.bound_as: QueueClass | None = None  # the class that it was bound in
         self.bound_at = 0.0
         self.choice: ChoiceNote | None = None  # how the sites stood when it was last bound to one
         self.delayed_until = 0.0

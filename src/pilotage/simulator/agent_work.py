@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 from pilotage.model.demand import Capacity, Demand
@@ -57,7 +56,7 @@ class Workbench:
         self.free_gpus = capacity.gpus
         self.free_scratch_bytes = capacity.scratch_bytes
         self.held: dict[AttemptRef, Run] = {}  # in the order in which they came
-        self.waiting: deque[Run] = deque()
+        self.waiting: list[Run] = []
 
     def accept(self, assignment: Assignment) -> Run:
         """Hold an attempt, which runs as soon as those before it leave room."""
@@ -69,7 +68,7 @@ class Workbench:
         """Start what has room now, in order: a large one is not overtaken, or it would wait for ever."""
         waiting = self.waiting
         while waiting and self._fits(waiting[0].assignment.demand):
-            self._start(waiting.popleft())
+            self._start(waiting.pop(0))
 
     def never_fits(self, demand: Demand) -> bool:
         """Whether an attempt asks for more than the whole node has."""

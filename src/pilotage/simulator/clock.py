@@ -60,18 +60,15 @@ class Schedule:
     def at(self, time: float, action: Action, *arguments: object) -> Handle:
         """Let something happen at a time; what should have happened already happens now."""
         handle = Handle(self, action)
-        self._put(time, handle, arguments)
+        self.post(time, handle, *arguments)
         return handle
 
     def after(self, seconds: float, action: Action, *arguments: object) -> Handle:
         """Let something happen some time from now."""
         return self.at(self.now + seconds, action, *arguments)
 
-    def post(self, time: float, action: Action, *arguments: object) -> None:
+    def post(self, time: float, action: Action | Handle, *arguments: object) -> None:
         """As `at`, for what nobody will call off: it costs half as much."""
-        self._put(time, action, arguments)
-
-    def _put(self, time: float, action: Action | Handle, arguments: tuple[object, ...]) -> None:
         self._count = count = self._count + 1
         at = time if time > self.now else self.now  # noqa: FURB136 # a call costs more
         stretch = int(at * _STRETCHES)
