@@ -69,6 +69,7 @@ class AttemptState:
         "site",
         "submitting",
         "suspect",
+        "told",
     )
 
     def __init__(
@@ -96,6 +97,7 @@ class AttemptState:
         self.leased = False
         self.queued = False  # in bound mode, the batch system has it
         self.suspect = False
+        self.told = False  # its agent said how it ended
         self.lost = False
         self.lost_reason = ""
         self.drop_revision = 0

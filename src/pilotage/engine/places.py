@@ -76,7 +76,8 @@ class PilotState:
         self.gone = ""  # why its batch system does not know it any more, which a lease overrules
         self.waiting = False  # its exchange is open and it could take more
         self.assigned: dict[AttemptRef, AttemptState] = {}
-        self.owed: dict[AttemptRef, int] = {}  # what it was given and has not told the end of → epoch; 0: not known
+        # What it was given, has no more, and has not told the end of → epoch; 0: not known.
+        self.owed: dict[AttemptRef, int] = {}
 
     def take(self, attempt: AttemptState) -> None:
         """Give it an attempt."""
@@ -86,14 +87,17 @@ class PilotState:
         elif attempt.shape != self.alike:
             self.alike = None
         assigned[ref] = attempt
-        self.owed[ref] = attempt.epoch
+        if self.owed:
+            self.owed.pop(ref, None)
         self._use(attempt.demand, -1)
 
     def give_back(self, ref: AttemptRef) -> AttemptState | None:
-        """Take an attempt off it."""
+        """Take an attempt off it, of which it may still tell the end."""
         attempt = self.assigned.pop(ref, None)
         if attempt is not None:
             self._use(attempt.demand, 1)
+            if not attempt.told:
+                self.owed[ref] = attempt.epoch
         return attempt
 
     def _use(self, demand: Demand, sign: int) -> None:
