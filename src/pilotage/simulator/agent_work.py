@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pilotage.model.demand import Capacity, Demand
 from pilotage.model.exchange import Assignment, AttemptRef
-from pilotage.simulator.attempts import OUTPUT_NAMES, Run
+from pilotage.simulator.attempts import Run
 from pilotage.simulator.nature import DEADLY
 from pilotage.simulator.surroundings import Host, Surroundings
 
@@ -161,7 +161,7 @@ class Workbench:
             schedule.post(run.ends_at, self._over, run)
             return
         if run.reason is None:
-            self._world.store.stage(run.assignment.ref, OUTPUT_NAMES)
+            self._world.store.stage(run.assignment.ref)
         elif run.reason in BY_NATURE:
             self._world.box.count(BY_NATURE[run.reason])
         self.remove(run)
