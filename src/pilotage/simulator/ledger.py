@@ -258,9 +258,9 @@ class MemoryLedger:
         """Short lives come with the text of their facts, which is what is kept once they are over."""
         put, numbers, begun = self._over.put, _STATE_NUMBERS, changes.begun_packages
         for changed in (changes.short_packages, changes.ended_packages):
-            for *key, state, _, text in changed:
-                job_id, stage, line, number = key
-                facts = begun.get((job_id, stage, line, number))
+            for row in changed:
+                job_id, stage, line, number, state, _, text = row
+                facts = begun.get(row[:4])
                 kept: Kept = facts if facts is not None else put(text) * _STATES + numbers[state]
                 self._stages.setdefault(job_id, {}).setdefault(stage, {})[line << _NUMBER_BITS | number] = kept
 
