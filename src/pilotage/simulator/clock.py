@@ -81,9 +81,13 @@ class Schedule:
             _push(self._stretches, stretch)
 
     def _go_on(self) -> list[_Entry]:
-        """Make the next stretch in which anything happens the present one, since nothing is left of that."""
-        if self._stretches:
-            self._stretch = stretch = _pop(self._stretches)
+        """Make the next stretch in which anything happens the present one, since nothing is left of that.
+
+        Not where something that is lined up comes before: what that leads to would have to be sorted in.
+        """
+        line, stretches = self._line, self._stretches
+        if stretches and not (line and line[0][0] * _STRETCHES < stretches[0]):
+            self._stretch = stretch = _pop(stretches)
             self._near = self._far.pop(stretch)
             heapq.heapify(self._near)
         return self._near
