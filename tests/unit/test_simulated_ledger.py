@@ -91,6 +91,26 @@ def test_a_package_that_begins_again_after_it_was_over_has_one_row_at_every_time
     assert book.package("j", "1.3.1").site == "prague"
 
 
+def test_short_lives_are_told_as_a_database_tells_them_begun_and_ended() -> None:
+    told = history()[: COUNT + 2]  # all have begun but the last
+    for line in range(11, COUNT, 2):
+        told.append(event(len(told) + 1, "AttemptFinished", f"1.{line}.1", exit_code="SUCCESS", node="n1"))
+        told.append(event(len(told) + 1, "CommitGranted", f"1.{line}.1"))
+    told.append(event(len(told) + 1, "AttemptLost", "1.12.1", reason="unheard"))  # its life is an ordinary one
+    database, book = SqliteBook(), MemoryBook()
+    for start in range(0, len(told), 7):
+        for each in (database, book):
+            each.take(told[start : start + 7])
+    assert everything(book) == everything(database)
+    keys = [key for key, _ in book.memory.states(1)]
+    begun = [key[2] for key, _ in book.memory.begun_packages(keys) if key[2] > 10]
+    assert begun == [*range(14, COUNT, 2), COUNT]
+    over = list(range(11, COUNT, 2))
+    assert [one.line for one in book.memory.finals(1)] == over
+    assert [row.line for row in book.memory.unfinished(1)] == [n for n in range(1, COUNT + 1) if n not in over]
+    database.close()
+
+
 def test_what_was_read_and_never_written_leaves_no_trace() -> None:
     book = MemoryBook()
     book.take(history()[: 2 * COUNT])  # all have begun, and most are over

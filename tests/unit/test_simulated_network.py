@@ -127,9 +127,9 @@ def test_only_what_was_staged_can_be_read_and_every_read_is_remembered() -> None
     told: list[tuple[AttemptRef, AttemptRef, float]] = []
     store = Store(Schedule(7.0), on_read=lambda *read: told.append(read))
     assert not store.read(A, B)
-    store.stage(A, ("out",))
+    store.stage(A)
     assert store.read(A, B)
-    assert store.names(A) == ("out",)
+    assert not store.has(AttemptRef("job", "1.1.1", 2))
     assert store.reads == [(B, A), (B, A)]
     assert told == [(B, A, 7.0), (B, A, 7.0)]
 
@@ -137,7 +137,7 @@ def test_only_what_was_staged_can_be_read_and_every_read_is_remembered() -> None
 def test_what_vanished_comes_back() -> None:
     schedule = Schedule()
     store = Store(schedule)
-    store.stage(A, ("out",))
+    store.stage(A)
     store.vanish(A, 10.0)
     store.vanish(A, 5.0)
     schedule.run(until=9.0)

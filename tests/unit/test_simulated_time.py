@@ -63,6 +63,39 @@ def test_what_is_lined_up_happens_in_the_same_order_as_what_is_sorted_in(entries
     assert happened == expected
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.25, 0.3, 7.0, 300.0]), st.sampled_from(["heap", "line", "off"])))
+)
+def test_what_is_scheduled_while_things_happen_takes_its_place_among_what_is_to_come(
+    steps: list[tuple[float, str]],
+) -> None:
+    schedule, left = Schedule(1e6), list(steps)
+    happened: list[tuple[float, int]] = []
+    expected: list[tuple[float, int]] = []
+
+    def happen(number: int) -> None:
+        happened.append((schedule.now, number))
+        for _ in range(2):  # each leads to two more
+            if left:
+                seconds, way = left.pop()
+                put(schedule.now + seconds, way)
+
+    def put(time: float, way: str) -> None:
+        number = len(expected)
+        if way == "off":
+            schedule.at(time, happen, number).cancel()
+            return
+        expected.append((time, number))
+        (schedule.line_up if way == "line" else schedule.post)(time, happen, number)
+
+    put(1e6, "heap")
+    while (due := schedule.next_time()) is not None:
+        assert schedule.step()
+        assert schedule.now == due
+    assert happened == sorted(expected)
+    assert (schedule.pending, schedule.step()) == (0, False)
+
+
 def test_what_is_lined_up_with_nothing_in_between_is_one_step() -> None:
     schedule = Schedule()
     seen: list[int] = []
@@ -117,7 +150,7 @@ def test_entries_that_were_called_off_do_not_pile_up() -> None:
         schedule.at(1e9 - number, seen.append, number).cancel()
     schedule.at(5.0, seen.append, -1)
     assert schedule.pending == 1
-    assert len(schedule._heap) < 3000
+    assert len(schedule._near) + sum(map(len, schedule._far.values())) < 3000
     schedule.run(until=2e9)
     assert seen == [-1]
 

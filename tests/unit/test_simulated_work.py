@@ -68,7 +68,7 @@ def test_what_never_fits_fails_instead_of_blocking_the_rest() -> None:
 
 def test_inputs_are_read_from_the_attempts_that_the_assignment_names() -> None:
     site = SimulatedSite()
-    site.store.stage(ref(7, 2), ("out",))
+    site.store.stage(ref(7, 2))
     outcome = run_one(site, inputs=(InputSource("1.7.1", 2),))
     assert outcome == ("SUCCESS", None)
     assert site.store.reads == [(ref(1), ref(7, 2))]
@@ -81,7 +81,7 @@ def test_an_input_that_is_not_there_fails_the_attempt() -> None:
 
 def test_an_input_can_vanish_for_a_while() -> None:
     site = SimulatedSite(faults=Faults(input_vanishes=1.0))
-    site.store.stage(ref(7), ("out",))
+    site.store.stage(ref(7))
     assert run_one(site, inputs=(InputSource("1.7.1", 1),)) == ("ERROR_FILE_NOT_FOUND", "missing-input")
     assert not site.store.has(ref(7)) or site.box.fired["input_vanishes"] == 1
     site.run(900.0)

@@ -22,18 +22,14 @@ if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
 _OF_THE_ENGINE = (payloads.AttemptStarted, payloads.AttemptSuspected)  # what no agent says of an attempt
-_OWED_MAX = 64  # ends that a pilot may owe beyond what it holds until somebody looks
+_OWED_MAX = 64  # ends that a pilot may owe of what it does not hold until somebody looks
 
 
-def hear(engine: Engine, exchange: Exchange) -> None:
+def hear(engine: Engine, pilot: PilotState, exchange: Exchange) -> None:
     """A pilot speaks, and this is its newest exchange: its lease goes on, and it may take more.
 
-    Its events were applied before; what it holds and should not is found when the answer is written. One that is not
-    known has to leave, which the answer says.
+    Its events were applied before; what it holds and should not is found when the answer is written.
     """
-    pilot = engine.pilots.get(exchange.pilot)
-    if pilot is None:
-        return
     pilot.sequence = exchange.sequence
     pilot.heard_at = engine.now
     pilot.leaving = exchange.leaving
@@ -56,10 +52,10 @@ def hear(engine: Engine, exchange: Exchange) -> None:
     if engine.acting and exchange.seen >= engine.began_at_position:
         # What it said before it was told anything by this engine may be older than what it was given last.
         stop_all_but(engine, pilot.name, exchange.held)
-    if len(pilot.owed) > _OWED_MAX and len(pilot.owed) > len(pilot.assigned) + len(exchange.held) + _OWED_MAX:
+    if pilot.owed and len(pilot.owed) > len(exchange.held) + _OWED_MAX:
         # It holds everything of which it has not told the end: the rest it forgot, as it was told.
-        known = pilot.assigned.keys() | set(exchange.held)
-        pilot.owed = {ref: epoch for ref, epoch in pilot.owed.items() if ref in known}
+        held = set(exchange.held)
+        pilot.owed = {ref: epoch for ref, epoch in pilot.owed.items() if ref in held}
     if exchange.serves is not None:
         _lease(engine, pilot, exchange.serves, exchange.node)
     site = pilot.site

@@ -51,7 +51,7 @@ def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event,
     work = job.work.get(number) or job.work_of(number)
     room: tuple[SiteState, int] | None = None  # what its reservation took
     if work.bound is not None:
-        room = unreserve(engine, job, work)
+        room = unreserve(work)
     elif job.standing[number] == Standing.READY:
         # It was taken out of its queue; where a further attempt is wanted, it must go in again.
         move(engine, job, number, Standing.BLOCKED)
@@ -266,6 +266,8 @@ def on_attempt_finished(
     """It is over, well or not. One that was cancelled because nobody wanted it has not failed."""
     found = _spoken_for(job, number, event)
     if event.source == "agent":
+        if found is not None:
+            found[1].told = True
         ref = found[1].ref if found is not None else AttemptRef(job.id, event.package or "", event.attempt or 0)
         _told_end(engine, event.stream, ref)
     if found is None:
@@ -296,8 +298,9 @@ def _told_end(engine: Engine, pilot: str, ref: AttemptRef) -> None:
     if engine.acting:
         stop_acting(engine, pilot, ref)
     speaker = engine.pilots.get(pilot)
-    owed = speaker.owed if speaker is not None else engine.owed.get(pilot, {})
-    owed.pop(ref, None)
+    owed = speaker.owed if speaker is not None else engine.owed.get(pilot)
+    if owed:
+        owed.pop(ref, None)
 
 
 def on_commit_granted(engine: Engine, job: JobState, number: int, event: Event, data: payloads.CommitGranted) -> None:

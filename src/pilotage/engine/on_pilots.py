@@ -89,7 +89,7 @@ def on_pilot_ended(engine: Engine, event: Event, data: payloads.PilotEnded) -> N
     if pilot is None:
         return
     if event.source != "agent":
-        owe(engine, name, pilot.owed)
+        owe(engine, name, pilot.owed | {ref: attempt.epoch for ref, attempt in pilot.assigned.items()})
     site = pilot.site
     site.remove_pilot(pilot)
     engine.selection.pilot_gone(site.name, name)

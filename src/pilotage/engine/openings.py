@@ -286,7 +286,7 @@ class Openings:
 def _slots(pilot: PilotState, shape: int, demand: Demand) -> int:
     """How many of a shape a pilot holds at once: none where they may run on other nodes only, which is noted with it."""
     if demand.node_restriction and not _is_on(pilot, demand.node_restriction):
-        pilot.barred.add(shape)
+        pilot.barred |= {shape}
         return 0
     return slots_for(demand, pilot.capacity)
 

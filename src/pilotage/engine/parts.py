@@ -69,6 +69,7 @@ class AttemptState:
         "site",
         "submitting",
         "suspect",
+        "told",
     )
 
     def __init__(
@@ -96,6 +97,7 @@ class AttemptState:
         self.leased = False
         self.queued = False  # in bound mode, the batch system has it
         self.suspect = False
+        self.told = False  # its agent said how it ended
         self.lost = False
         self.lost_reason = ""
         self.drop_revision = 0
@@ -118,6 +120,7 @@ class PackageWork:
     __slots__ = (
         "attempts",
         "bound",
+        "bound_as",
         "bound_at",
         "candidates",
         "choice",
@@ -145,6 +148,7 @@ class PackageWork:
         self.verdict: Verdict | None = None  # what follows from the failures, while there are any
         self.queue: QueueClass | None = None  # while it is ready or reserved, and not in the class of its template
         self.bound: SiteState | None = None
+        self.bound_as: QueueClass | None = None  # the class that it was bound in
         self.bound_at = 0.0
         self.choice: ChoiceNote | None = None  # how the sites stood when it was last bound to one
         self.delayed_until = 0.0

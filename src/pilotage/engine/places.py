@@ -31,6 +31,7 @@ class PilotState:
     """An agent at a site, as long as it may speak."""
 
     __slots__ = (
+        "alike",
         "assigned",
         "backlog",
         "barred",
@@ -47,7 +48,6 @@ class PilotState:
         "owed",
         "request",
         "sequence",
-        "shapes",
         "site",
         "suspect",
         "taken_over",
@@ -63,12 +63,12 @@ class PilotState:
         self.capacity = Capacity(cores_hundredths=0)
         self.free = [0, 0, 0, 0]  # cores in hundredths, memory, gpus, scratch: below nothing where a backlog waits
         self.backlog = 0
-        self.shapes: dict[int, int] = {}  # how much it was given of each shape
+        self.alike: int | None = None  # the shape of all that it was given, where it was given nothing else meanwhile
         self.ends_at: float | None = None
         self.leaving = ""
         self.draining = ""  # why it is given nothing more, and is to leave when it holds nothing
         self.node = ""
-        self.barred: set[int] = set()  # shapes that may run on some nodes only, and not on its own
+        self.barred: frozenset[int] = frozenset()  # shapes that may run on some nodes only, and not on its own
         self.sequence = 0
         self.suspect = False
         self.taken_over = False  # from an engine that is gone, and not heard since
@@ -76,30 +76,32 @@ class PilotState:
         self.gone = ""  # why its batch system does not know it any more, which a lease overrules
         self.waiting = False  # its exchange is open and it could take more
         self.assigned: dict[AttemptRef, AttemptState] = {}
-        self.owed: dict[AttemptRef, int] = {}  # what it was given and has not told the end of → epoch; 0: not known
+        # What it was given, has no more, and has not told the end of → epoch; 0: not known.
+        self.owed: dict[AttemptRef, int] = {}
 
     def take(self, attempt: AttemptState) -> None:
         """Give it an attempt."""
-        ref = attempt.ref
-        self.assigned[ref] = attempt
-        self.owed[ref] = attempt.epoch
-        self._use(attempt, -1)
+        ref, assigned = attempt.ref, self.assigned
+        if not assigned:
+            self.alike = attempt.shape
+        elif attempt.shape != self.alike:
+            self.alike = None
+        assigned[ref] = attempt
+        if self.owed:
+            self.owed.pop(ref, None)
+        self._use(attempt.demand, -1)
 
     def give_back(self, ref: AttemptRef) -> AttemptState | None:
-        """Take an attempt off it."""
+        """Take an attempt off it, of which it may still tell the end."""
         attempt = self.assigned.pop(ref, None)
         if attempt is not None:
-            self._use(attempt, 1)
+            self._use(attempt.demand, 1)
+            if not attempt.told:
+                self.owed[ref] = attempt.epoch
         return attempt
 
-    def _use(self, attempt: AttemptState, sign: int) -> None:
-        shapes, shape = self.shapes, attempt.shape
-        count = shapes.get(shape, 0) - sign
-        if count:
-            shapes[shape] = count
-        else:
-            del shapes[shape]
-        demand, free = attempt.demand, self.free
+    def _use(self, demand: Demand, sign: int) -> None:
+        free = self.free
         free[0] += sign * demand.cores_hundredths
         if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
             free[1] += sign * demand.memory_bytes
@@ -110,15 +112,14 @@ class PilotState:
         """Note what it has; what is left follows from what it was given."""
         self.capacity = capacity
         self.free = [capacity.cores_hundredths, capacity.memory_bytes, capacity.gpus, capacity.scratch_bytes]
-        self.shapes.clear()
         for attempt in self.assigned.values():
-            self._use(attempt, -1)
+            self._use(attempt.demand, -1)
 
     def in_backlog(self) -> int:
         """How many of the attempts it was given cannot run beside those before them."""
-        if len(self.shapes) == 1:
-            alike = next(iter(self.assigned.values())).demand
-            return max(0, len(self.assigned) - slots_for(alike, self.capacity))
+        if self.alike is not None and self.assigned:
+            demand = next(iter(self.assigned.values())).demand
+            return max(0, len(self.assigned) - slots_for(demand, self.capacity))
         cores, memory, gpus, scratch = (
             self.capacity.cores_hundredths,
             self.capacity.memory_bytes,

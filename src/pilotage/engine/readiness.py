@@ -211,14 +211,14 @@ def reopen(engine: Engine, job: JobState) -> None:
 
 def release(engine: Engine, job: JobState, number: int) -> None:
     """Give a reservation back."""
-    engine.openings.free(*unreserve(engine, job, job.work[number]))
+    engine.openings.free(*unreserve(job.work[number]))
 
 
-def unreserve(engine: Engine, job: JobState, work: PackageWork) -> tuple[SiteState, int]:
+def unreserve(work: PackageWork) -> tuple[SiteState, int]:
     """End a reservation; the site and the shape that it still takes room of."""
-    site, number = work.bound, work.number
+    site, queue, number = work.bound, work.bound_as, work.number
     assert site is not None
-    queue = work.queue or queue_of(engine, job, number)
+    assert queue is not None
     numbers = site.reserved[queue]
     if numbers[0] == number:
         numbers.popleft()
@@ -226,7 +226,7 @@ def unreserve(engine: Engine, job: JobState, work: PackageWork) -> tuple[SiteSta
         numbers.remove(number)
     if not numbers:
         del site.reserved[queue]
-    work.bound = None
+    work.bound = work.bound_as = None
     queue.reservations.count -= 1
     queue.kin.count -= 1
     return site, queue.shape
@@ -239,6 +239,7 @@ def reserve(engine: Engine, queue: QueueClass, number: int, site: SiteState, cho
     if work is None:
         work = job.work[number] = PackageWork(number)
     work.bound = site
+    work.bound_as = queue
     work.bound_at = engine.now
     work.choice = choice
     engine.selection.sites.use(site.place, queue.shape)

@@ -110,7 +110,7 @@ def hold(engine: Engine, attempt: AttemptState) -> None:
 def owe(engine: Engine, pilot: str, owed: Mapping[AttemptRef, int]) -> None:
     """Remember what a pilot may still tell the end of: as long as it lives, and of those given up since, of the latest."""
     if (known := engine.pilots.get(pilot)) is not None:
-        known.owed.update(owed)
+        known.owed.update((ref, epoch) for ref, epoch in owed.items() if ref not in known.assigned)
         return
     if owed:
         engine.owed.setdefault(pilot, {}).update(owed)

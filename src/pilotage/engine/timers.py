@@ -25,26 +25,25 @@ class Due:
 
 
 class Timers:
-    """A heap of (time, number, due, what); the number makes the order total."""
+    """A heap of (time, serial, due, name, number); the serial makes the order total."""
 
     __slots__ = ("_heap", "_serial")
 
     def __init__(self) -> None:
         """Begin empty."""
-        self._heap: list[tuple[float, int, int, tuple[str, int]]] = []
+        self._heap: list[tuple[float, int, int, str, int]] = []
         self._serial = 0
 
     def at(self, time: float, due: int, name: str, number: int = 0) -> None:
         """Look again at a time."""
         self._serial += 1
-        heapq.heappush(self._heap, (time, self._serial, due, (name, number)))
+        heapq.heappush(self._heap, (time, self._serial, due, name, number))
 
     def pop(self, now: float) -> tuple[int, str, int] | None:
         """The next that is due, if any."""
         if not self._heap or self._heap[0][0] > now:
             return None
-        _, _, due, (name, number) = heapq.heappop(self._heap)
-        return due, name, number
+        return heapq.heappop(self._heap)[2:]
 
     @property
     def next_at(self) -> float | None:

@@ -175,9 +175,10 @@ class Core:
                     continue
                 self._take(event, exchange, outbox)
         pilot = engine.pilots.get(name)
-        if pilot is not None and exchange.sequence <= pilot.sequence:
-            return False
-        hear(engine, exchange)
+        if pilot is not None:
+            if exchange.sequence <= pilot.sequence:
+                return False
+            hear(engine, pilot, exchange)
         self._waiting.pop(name, None)
         return True
 
@@ -224,25 +225,24 @@ class Core:
 
     def _reply(self, exchanges: dict[str, Exchange], outbox: Outbox) -> None:
         """Answer every exchange there is something to say to; the others stay open until one interval has passed."""
-        engine = self.engine
-        self._waiting.update(exchanges)
-        for name in exchanges:
-            self._answer(name, outbox, patient=True)
+        engine, waiting, polls = self.engine, self._waiting, self._polls
+        until = engine.now + engine.settings.interval_seconds
+        for name, exchange in exchanges.items():
+            if not self._answer(exchange, outbox, patient=True):
+                waiting[name] = exchange
+                polls.append((until, name, exchange.sequence))
         told, engine.told = engine.told, {}
         for name in told:
-            if name in self._waiting:
-                self._answer(name, outbox, patient=True)
-        while self._polls and self._polls[0][0] <= engine.now:
-            _, name, sequence = self._polls.popleft()
-            exchange = self._waiting.get(name)
-            if exchange is not None and exchange.sequence == sequence:
-                self._answer(name, outbox, patient=False)
-        until = engine.now + engine.settings.interval_seconds
-        self._polls.extend((until, name, each.sequence) for name, each in exchanges.items() if name in self._waiting)
+            if (asking := waiting.get(name)) is not None and self._answer(asking, outbox, patient=True):
+                del waiting[name]
+        while polls and polls[0][0] <= engine.now:
+            _, name, sequence = polls.popleft()
+            if name in waiting and waiting[name].sequence == sequence:
+                self._answer(waiting.pop(name), outbox, patient=False)
 
-    def _answer(self, name: str, outbox: Outbox, *, patient: bool) -> None:
-        """Answer an open exchange; who is patient is answered only if there is something to say."""
-        engine, exchange = self.engine, self._waiting[name]
+    def _answer(self, exchange: Exchange, outbox: Outbox, *, patient: bool) -> bool:
+        """Answer an open exchange, and say so; who is patient is answered only if there is something to say."""
+        engine, name = self.engine, exchange.pilot
         pilot = engine.pilots.get(name)
         leave = "" if pilot is not None else "no live pilot has this name"
         assignments: list[Assignment] = []
@@ -259,8 +259,7 @@ class Core:
             if exchange.serves is not None and exchange.serves not in pilot.assigned:
                 leave = "the attempt it serves is over, or another agent has it"
         if patient and not (assignments or cancelled or leave or exchange.leaving or exchange.events):
-            return
-        del self._waiting[name]
+            return False
         if pilot is not None:
             pilot.waiting = False
             pilot.site.waiting.pop(name, None)
@@ -276,6 +275,7 @@ class Core:
                 leave=leave,
             )
         )
+        return True
 
     def _assignment(self, attempt: AttemptState) -> Assignment:
         """What an agent must know to run an attempt: its inputs come from granted attempts, as it saw what was dropped."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 from pilotage.model.demand import Capacity, Demand
 from pilotage.model.exchange import Assignment, AttemptRef
-from pilotage.simulator.attempts import OUTPUT_NAMES, Run
+from pilotage.simulator.attempts import Run
 from pilotage.simulator.nature import DEADLY
 from pilotage.simulator.surroundings import Host, Surroundings
 
@@ -57,7 +56,7 @@ class Workbench:
         self.free_gpus = capacity.gpus
         self.free_scratch_bytes = capacity.scratch_bytes
         self.held: dict[AttemptRef, Run] = {}  # in the order in which they came
-        self.waiting: deque[Run] = deque()
+        self.waiting: list[Run] = []
 
     def accept(self, assignment: Assignment) -> Run:
         """Hold an attempt, which runs as soon as those before it leave room."""
@@ -69,7 +68,7 @@ class Workbench:
         """Start what has room now, in order: a large one is not overtaken, or it would wait for ever."""
         waiting = self.waiting
         while waiting and self._fits(waiting[0].assignment.demand):
-            self._start(waiting.popleft())
+            self._start(waiting.pop(0))
 
     def never_fits(self, demand: Demand) -> bool:
         """Whether an attempt asks for more than the whole node has."""
@@ -94,11 +93,7 @@ class Workbench:
         if run.started_at < 0.0:  # it never ran
             self.waiting.remove(run)
             return
-        demand = run.assignment.demand
-        self.free_cores_hundredths += demand.cores_hundredths
-        self.free_memory_bytes += demand.memory_bytes
-        self.free_gpus += demand.gpus
-        self.free_scratch_bytes += demand.scratch_bytes
+        self._use(run.assignment.demand, -1)
 
     def remove_all(self) -> None:
         """Let go of everything."""
@@ -120,14 +115,18 @@ class Workbench:
             and demand.scratch_bytes <= self.free_scratch_bytes
         )
 
+    def _use(self, demand: Demand, sign: int) -> None:
+        self.free_cores_hundredths -= sign * demand.cores_hundredths
+        if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
+            self.free_memory_bytes -= sign * demand.memory_bytes
+            self.free_gpus -= sign * demand.gpus
+            self.free_scratch_bytes -= sign * demand.scratch_bytes
+
     def _start(self, run: Run) -> None:
         world = self._world
         assignment = run.assignment
         demand, ref, now = assignment.demand, assignment.ref, world.schedule.now
-        self.free_cores_hundredths -= demand.cores_hundredths
-        self.free_memory_bytes -= demand.memory_bytes
-        self.free_gpus -= demand.gpus
-        self.free_scratch_bytes -= demand.scratch_bytes
+        self._use(demand, 1)
         memory_limit_bytes = demand.memory_bytes or self.capacity.memory_bytes
         fate = world.nature.fate(ref, self._site)
         run.start(fate, now=now, speed=self._speed, memory_limit_bytes=memory_limit_bytes)
@@ -162,7 +161,7 @@ class Workbench:
             schedule.post(run.ends_at, self._over, run)
             return
         if run.reason is None:
-            self._world.store.stage(run.assignment.ref, OUTPUT_NAMES)
+            self._world.store.stage(run.assignment.ref)
         elif run.reason in BY_NATURE:
             self._world.box.count(BY_NATURE[run.reason])
         self.remove(run)

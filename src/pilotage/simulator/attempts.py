@@ -15,7 +15,7 @@ from pilotage.model.outcomes import ExitCodeGasw, Phase
 from pilotage.model.payloads import AttemptFinished, OutputFile, PhaseTimes
 from pilotage.simulator.nature import Fate
 
-OUTPUT_NAMES = ("out",)
+OUTPUT_NAME = "out"
 _SUCCESS = ExitCodeGasw.SUCCESS  # a member of an enumeration is slow to look up
 BLACK_HOLE_SECONDS = 0.5  # how soon an attempt fails on a node that fails everything
 
@@ -189,4 +189,4 @@ def manifest_of(ref: AttemptRef) -> tuple[OutputFile, ...]:
     """What an attempt stages: files whose content no other attempt of its job has."""
     content = f"{ref.package}.{ref.attempt}".encode()
     digest = content.hex().rjust(64, "0")[-64:]  # of the right form, and as telling as a real one
-    return (OutputFile(name=OUTPUT_NAMES[0], size_bytes=len(content), sha256=digest),)
+    return (OutputFile(name=OUTPUT_NAME, size_bytes=len(content), sha256=digest),)

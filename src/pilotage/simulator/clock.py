@@ -1,4 +1,8 @@
-"""Virtual time: what is to happen, in order. Nothing waits; the clock jumps to whatever comes next."""
+"""Virtual time: what is to happen, in order. Nothing waits; the clock jumps to whatever comes next.
+
+Time is cut into short stretches. Only what happens in the present one is sorted; what comes later lies together with all
+else of its stretch until then. So putting it there costs the same however much is still to happen.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ Action = Callable[..., object]
 _push, _pop = heapq.heappush, heapq.heappop
 
 _SWEEP_MIN = 1024  # fewer entries that were called off are not worth a sweep
+_STRETCHES = 4.0  # in a second: shorter ones leave less to be sorted, longer ones are fewer
 
 
 class Handle:
@@ -38,32 +43,54 @@ _Batch = tuple[float, int, Any, Any]  # an action, and what it is called with, o
 class Schedule:
     """The one clock of a simulation. Of two things at one time, the one that was scheduled first happens first."""
 
-    __slots__ = ("_called_off", "_count", "_heap", "_line", "now")
+    __slots__ = ("_called_off", "_count", "_far", "_line", "_near", "_stretch", "_stretches", "_sweep_at", "now")
 
     def __init__(self, start: float = 0.0) -> None:
         """Begin at a time; nothing is to happen yet."""
         self.now = start
-        self._heap: list[_Entry] = []
+        self._stretch = int(start * _STRETCHES)
+        self._near: list[_Entry] = []  # a heap: up to the end of the present stretch
+        self._far: dict[int, list[_Entry]] = {}  # by stretch, in no order
+        self._stretches: list[int] = []  # a heap of those
         self._line: deque[_Batch] = deque()  # what came in order, and need not be sorted
         self._count = 0
         self._called_off = 0
+        self._sweep_at = _SWEEP_MIN  # when so many were called off
 
     def at(self, time: float, action: Action, *arguments: object) -> Handle:
         """Let something happen at a time; what should have happened already happens now."""
         handle = Handle(self, action)
-        self._count = count = self._count + 1
-        heapq.heappush(self._heap, (max(self.now, time), count, handle, arguments))
+        self.post(time, handle, *arguments)
         return handle
 
     def after(self, seconds: float, action: Action, *arguments: object) -> Handle:
         """Let something happen some time from now."""
         return self.at(self.now + seconds, action, *arguments)
 
-    def post(self, time: float, action: Action, *arguments: object) -> None:
+    def post(self, time: float, action: Action | Handle, *arguments: object) -> None:
         """As `at`, for what nobody will call off: it costs half as much."""
         self._count = count = self._count + 1
         at = time if time > self.now else self.now  # noqa: FURB136 # a call costs more
-        _push(self._heap, (at, count, action, arguments))
+        stretch = int(at * _STRETCHES)
+        if stretch <= self._stretch:
+            _push(self._near, (at, count, action, arguments))
+        elif (entries := self._far.get(stretch)) is not None:
+            entries.append((at, count, action, arguments))
+        else:
+            self._far[stretch] = [(at, count, action, arguments)]
+            _push(self._stretches, stretch)
+
+    def _go_on(self) -> list[_Entry]:
+        """Make the next stretch in which anything happens the present one, since nothing is left of that.
+
+        Not where something that is lined up comes before: what that leads to would have to be sorted in.
+        """
+        line, stretches = self._line, self._stretches
+        if stretches and not (line and line[0][0] * _STRETCHES < stretches[0]):
+            self._stretch = stretch = _pop(stretches)
+            self._near = self._far.pop(stretch)
+            heapq.heapify(self._near)
+        return self._near
 
     def line_up(self, time: float, action: Callable[[Any], object], argument: object) -> None:
         """As `post`, at a time that has not passed, for what happens after all that was lined up before: it is not sorted in.
@@ -84,14 +111,14 @@ class Schedule:
 
     def step(self) -> bool:
         """Let the earliest thing happen; False when there is nothing left."""
-        heap, line = self._heap, self._line
-        while heap or line:
-            if line and (not heap or line[0] < heap[0]):
+        line = self._line
+        while (near := self._near or self._go_on()) or line:
+            if line and (not near or line[0] < near[0]):
                 self.now, _, act, batch = line.popleft()
                 for argument in batch:
                     act(argument)
                 return True
-            time, _, action, arguments = _pop(heap)
+            time, _, action, arguments = _pop(near)
             if isinstance(action, Handle):
                 planned, action.action = action.action, None
                 if planned is None:
@@ -111,24 +138,32 @@ class Schedule:
 
     def next_time(self) -> float | None:
         """When the earliest thing happens, or None."""
-        while self._heap and _is_called_off(self._heap[0]):
-            heapq.heappop(self._heap)
+        while (near := self._near or self._go_on()) and _is_called_off(near[0]):
+            _pop(near)
             self._called_off -= 1
-        times = [entries[0][0] for entries in (self._heap, self._line) if entries]
+        times = [entries[0][0] for entries in (near, self._line) if entries]
         return min(times, default=None)
 
     @property
     def pending(self) -> int:
         """How many things are still to happen."""
-        return len(self._heap) - self._called_off + sum(len(arguments) for _, _, _, arguments in self._line)
+        sorted_in = len(self._near) + sum(map(len, self._far.values()))
+        return sorted_in - self._called_off + sum(len(arguments) for _, _, _, arguments in self._line)
 
     def call_off(self) -> None:
-        """Count one entry that was called off, and sweep once most of them are."""
+        """Count one entry that was called off, and sweep once most of them may be."""
         self._called_off += 1
-        if self._called_off > _SWEEP_MIN and self._called_off * 2 > len(self._heap):
-            self._heap = [entry for entry in self._heap if not _is_called_off(entry)]
-            heapq.heapify(self._heap)
-            self._called_off = 0
+        if self._called_off > self._sweep_at:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        self._near = [entry for entry in self._near if not _is_called_off(entry)]
+        heapq.heapify(self._near)
+        far = {stretch: [one for one in some if not _is_called_off(one)] for stretch, some in self._far.items()}
+        self._far = {stretch: entries for stretch, entries in far.items() if entries}
+        self._stretches = sorted(self._far)
+        self._called_off = 0
+        self._sweep_at = max(_SWEEP_MIN, self.pending)
 
 
 def _is_called_off(entry: _Entry) -> bool:

@@ -2,7 +2,8 @@
 
 Every row is found by its key, never by looking through a table. Rows are copied on the way out, as a database would, so
 that what was read and never written leaves no trace. A package that is over is kept as the text a database would keep,
-pressed together with others: it takes a fraction of the room, and is seldom wanted again.
+pressed together with others: it takes a fraction of the room, and is seldom wanted again. Of one whose short life has begun it is
+the text alone.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from pilotage.book.rows import (
     read_facts,
     written_facts,
 )
-from pilotage.book.short_rows import Begun, whole_row
+from pilotage.book.settle import RUNNING
+from pilotage.book.short_rows import Begun
 from pilotage.book.tables import TABLE_BY_ROW, TABLES
 from pilotage.simulator.pressed import PressedTexts
 
@@ -38,8 +40,9 @@ AnyRow = TypeVar("AnyRow", bound=rows.Row)
 Key = tuple[Any, ...]
 Place = int
 """A line and a number within it; they have nine digits at most."""
-Kept = PackageRow | int
-"""A package as it is kept: its row; or, once it is over, its state and the number of the text of its facts, as one number."""
+Kept = PackageRow | str | int
+"""A package as it is kept: its row, or the text of the facts of a short life that has begun; or, once it is over, its state and
+the number of the text of its facts, as one number."""
 
 _NUMBER_BITS = 30
 _NUMBER_MASK = (1 << _NUMBER_BITS) - 1
@@ -63,6 +66,7 @@ class MemoryLedger:
         self.tables: dict[str, dict[Key, Any]] = {table.name: {} for table in TABLES}
         self._stages: dict[int, dict[int, dict[Place, Kept]]] = {}  # job_id → stage → packages
         self._over = PressedTexts()
+        self._begun: dict[PackageKey, Begun] = {}  # short lives that have not ended
         self._stream_ids: dict[tuple[str, str], int] = {}
         self._job_ids: dict[str, int] = {}
         self._positions: dict[tuple[int, int], int] = {}  # of the event that a stream has under a number
@@ -93,7 +97,7 @@ class MemoryLedger:
 
     def packages(self, keys: Collection[PackageKey]) -> Iterable[PackageRow]:
         """The packages that have a row among some."""
-        found, stages = [], self._stages
+        stages, found = self._stages, []
         for key in keys:
             job_id, stage, line, number = key
             if job_id in stages and stage in stages[job_id]:
@@ -103,8 +107,8 @@ class MemoryLedger:
         return found
 
     def begun_packages(self) -> Mapping[PackageKey, Begun]:
-        """None: they are kept as all others."""
-        return {}
+        """Packages whose short life has begun and not ended."""
+        return self._begun
 
     def packages_of(self, job_id: int, *, stage: int) -> list[PackageRow]:
         """Every package of a stage that has a row."""
@@ -153,6 +157,8 @@ class MemoryLedger:
         """A row of its own for whoever asked: what may be changed in place is copied, and nothing else."""
         if isinstance(kept, int):
             return PackageRow(*key, read_facts(self._over.text(kept // _STATES)))
+        if isinstance(kept, str):
+            return PackageRow(*key, read_facts(kept))
         facts = kept.facts
         own = replace(
             facts,
@@ -216,7 +222,8 @@ class MemoryLedger:
     def write(self, changes: Changes) -> None:
         """Put all rows in place of those with the same keys."""
         self._write_events(changes)
-        self._write_packages((*changes.packages, *map(whole_row, changes.short_packages + changes.ended_packages)))
+        self._write_packages(changes.packages)
+        self._write_short(changes)
         for stream in changes.streams:
             self._stream_ids[stream.source, stream.stream] = stream.stream_id
         for job in changes.jobs:
@@ -237,15 +244,29 @@ class MemoryLedger:
             self._forget_statistics(changes.statistics, now=changes.received)
 
     def _write_packages(self, changed: Sequence[PackageRow]) -> None:
-        put, buffer, numbers = self._over.put, bytearray(), _STATE_NUMBERS
+        put, buffer, numbers, begun = self._over.put, bytearray(), _STATE_NUMBERS, self._begun
         for package in changed:
             facts = package.facts
+            if begun:
+                begun.pop((package.job_id, package.stage, package.line, package.number), None)
             stage = self._stages.setdefault(package.job_id, {}).setdefault(package.stage, {})
             # Whoever joined a row is done with it: it need not be copied on the way in.
             kept: Kept = package
             if (state := numbers.get(facts.state)) is not None:
                 kept = put(written_facts(facts, buffer)) * _STATES + state
             stage[package.line << _NUMBER_BITS | package.number] = kept
+
+    def _write_short(self, changes: Changes) -> None:
+        """Short lives come with the text of their facts, which is what is kept."""
+        put, numbers, begun = self._over.put, _STATE_NUMBERS, self._begun
+        begun |= changes.begun_packages
+        for changed in (changes.short_packages, changes.ended_packages):
+            for job_id, stage, line, number, state, _, text in changed:
+                kept: Kept = text
+                if state in numbers:
+                    kept = put(text) * _STATES + numbers[state]
+                    begun.pop((job_id, stage, line, number), None)
+                self._stages.setdefault(job_id, {}).setdefault(stage, {})[line << _NUMBER_BITS | number] = kept
 
     def _write_events(self, changes: Changes) -> None:
         table = self.tables["events"]
@@ -340,4 +361,6 @@ def _key(job_id: int, stage: int, place: Place) -> PackageKey:
 
 
 def _state(kept: Kept) -> str:
-    return FINAL_ORDER[kept % _STATES] if isinstance(kept, int) else kept.facts.state
+    if isinstance(kept, int):
+        return FINAL_ORDER[kept % _STATES]
+    return RUNNING if isinstance(kept, str) else kept.facts.state

@@ -121,7 +121,7 @@ class Rogue:
             return False
         other = next(name for name, held in self._others.items() if assignment.ref in held)
         event = _event_of(assignment, self._some_end(assignment))
-        self._spool.smuggled.append(msgspec.structs.replace(event, stream=other, n=self._chance.randint(1, 50)))
+        self._spool.smuggled += (msgspec.structs.replace(event, stream=other, n=self._chance.randint(1, 50)),)
         return True
 
     def _talk_nonsense(self) -> None:

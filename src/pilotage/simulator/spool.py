@@ -34,12 +34,12 @@ class Spool:
         self._stream = stream
         self._n = 0
         self._acknowledged = 0
-        self._forged: list[int] = []  # the numbers of events that should not have been said, and were not heard yet
+        self._forged: tuple[int, ...] = ()  # the numbers of events that should not have been said, until they are heard
         self.seen = 0  # the position of the book that the last reply told
         self.skew_seconds = 0.0  # how far the clock here is off
         self.events: list[Event] = []  # not acknowledged yet
         self.ends: dict[AttemptRef, Event] = {}
-        self.smuggled: list[Event] = []  # of other streams, which go out once
+        self.smuggled: tuple[Event, ...] = ()  # of other streams, which go out once
 
     def tell(self, payload: Payload) -> None:
         """Put an event about the agent itself into the spool."""
@@ -94,7 +94,7 @@ class Spool:
             if world.witness is not None:
                 world.witness.on_acknowledged(self._stream, n, world.schedule.now)
             while self._forged and self._forged[0] <= n:
-                del self._forged[0]
+                self._forged = self._forged[1:]
                 world.box.took("agent_rogue")
         events = self.events
         if events and events[0].n <= n:
@@ -112,13 +112,13 @@ class Spool:
         now = self.local(self._world.schedule.now)
         forged = msgspec.structs.replace(event, stream=self._stream, n=self._n, time=now, seen=self.seen)
         self.events.append(forged)
-        self._forged.append(self._n)
+        self._forged += (self._n,)
         if self._world.witness is not None:
             self._world.witness.on_forged(forged)
 
     def take_all(self) -> tuple[Event, ...]:
         """What the next exchange says."""
-        smuggled, self.smuggled = self.smuggled, []
+        smuggled, self.smuggled = self.smuggled, ()
         for _ in smuggled:
             self._world.box.took("agent_rogue")
         return (*self.events, *smuggled)

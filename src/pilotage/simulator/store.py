@@ -17,31 +17,31 @@ class Store:
     def __init__(self, schedule: Schedule, *, on_read: OnRead | None = None, remembers: bool = True) -> None:
         """Take the clock, and who is told of reads; large benches have it remember no list of them."""
         self._schedule = schedule
-        self._staged: dict[AttemptRef, tuple[str, ...]] = {}
+        self._staged: dict[str, dict[str, int]] = {}  # by job and package: its attempts that staged, one bit each
         self._back_at: dict[AttemptRef, float] = {}
         self._on_read = on_read
         self._remembers = remembers
         self.reads: list[tuple[AttemptRef, AttemptRef]] = []
 
-    def stage(self, ref: AttemptRef, names: tuple[str, ...]) -> None:
+    def stage(self, ref: AttemptRef) -> None:
         """Keep what an attempt made."""
-        self._staged[ref] = names
+        staged = self._staged.get(ref.job)
+        if staged is None:
+            staged = self._staged[ref.job] = {}
+        staged[ref.package] = staged.get(ref.package, 0) | 1 << ref.attempt
 
     def has(self, ref: AttemptRef) -> bool:
         """Whether the files of an attempt are there and within reach."""
-        if ref not in self._staged:
+        staged = self._staged.get(ref.job)
+        if staged is None or not staged.get(ref.package, 0) >> ref.attempt & 1:
             return False
-        back_at = self._back_at.get(ref)
+        back_at = self._back_at.get(ref) if self._back_at else None
         if back_at is None:
             return True
         if self._schedule.now < back_at:
             return False
         del self._back_at[ref]
         return True
-
-    def names(self, ref: AttemptRef) -> tuple[str, ...]:
-        """What an attempt staged; nothing where it staged nothing."""
-        return self._staged.get(ref, ())
 
     def read(self, ref: AttemptRef, reader: AttemptRef) -> bool:
         """Let an attempt read the files of another; False where they are not there. A vain read is remembered too."""

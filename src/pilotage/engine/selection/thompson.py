@@ -147,10 +147,14 @@ def is_quicker(one: Arm, other: Arm, now: float, draw: float, settings: Selectio
     good, both = 1.0 + successes, 2.0 + successes + failures
     other_good, other_both = 1.0 + other_successes, 2.0 + other_successes + other_failures
     ratio = good * good * other_both * (prior + other_seconds) / (other_good * other_good * both * (prior + seconds))
-    a, b, c, d = 1.0 / good, 1.0 / both, 1.0 / other_good, 1.0 / other_both
-    mean = math.log(ratio) - (a * (12.0 + 2.0 * a) - b * (6.0 + b) - c * (12.0 + 2.0 * c) + d * (6.0 + d)) / 12.0
-    variance = a * (12.0 + a * (6.0 + 2.0 * a)) - b * (6.0 + b * (3.0 + b))
-    variance += c * (12.0 + c * (6.0 + 2.0 * c)) - d * (6.0 + d * (3.0 + d))
+    by_good, by_both, by_other_good, by_other_both = 1.0 / good, 1.0 / both, 1.0 / other_good, 1.0 / other_both
+    shift = by_good * (12.0 + 2.0 * by_good) - by_both * (6.0 + by_both)
+    shift = shift - by_other_good * (12.0 + 2.0 * by_other_good) + by_other_both * (6.0 + by_other_both)
+    mean = math.log(ratio) - shift / 12.0
+    variance = by_good * (12.0 + by_good * (6.0 + 2.0 * by_good)) - by_both * (6.0 + by_both * (3.0 + by_both))
+    variance += by_other_good * (12.0 + by_other_good * (6.0 + 2.0 * by_other_good)) - by_other_both * (
+        6.0 + by_other_both * (3.0 + by_other_both)
+    )
     return draw < 0.5 * math.erfc(-mean / math.sqrt(variance / 3.0))
 
 
