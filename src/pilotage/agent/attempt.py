@@ -136,8 +136,13 @@ class AttemptRunner:
             return [text for text in (log.text(final=False) for log in self._logs) if text is not None]
         return []
 
+    def rest(self) -> None:
+        """No attempt follows for now: hold no folder open meanwhile."""
+        self._scratch.rest()
+
     def close(self) -> None:
-        """Let go of the log files."""
+        """Let go of the folder and the log files."""
+        self.rest()
         self._workplace.watcher.forget(self._watch)
         self._commands.close()
         self._token.close()
@@ -228,7 +233,9 @@ class AttemptRunner:
         if inputs:
             linked: dict[str, Placed] = {}
             if workplace.sight.of(work).folder and watch.stopped is None:
-                linked = link_known(inputs, folder=work["folder"], scratch=scratch, known=workplace.known)
+                linked = link_known(
+                    inputs, folder=work["folder"], scratch=self._scratch.descriptor, known=workplace.known
+                )
             placed = linked.values()
             if len(linked) != len(inputs):
                 placed = self._inputs(assignment, work, fetch).place(inputs, commands.check, before=linked)
@@ -263,7 +270,11 @@ class AttemptRunner:
             if workplace.sight.of(work).staged:  # now: the command may have taken long
                 target = f"{work['staged']}/{ref['package']}-{ref['attempt']}-0"
                 manifest = stage_small(
-                    outputs, scratch=scratch, target=target, known=workplace.known, input_inodes=inodes
+                    outputs,
+                    scratch=self._scratch.descriptor,
+                    target=target,
+                    known=workplace.known,
+                    input_inodes=inodes,
                 )
             if manifest is None:
                 names = find_outputs(work, scratch, [each.name for each in placed])

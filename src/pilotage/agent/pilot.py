@@ -109,6 +109,8 @@ class Slot:
             held = self.next
             while held is not None:
                 held = self._pilot.run(self, held)
+            if self.runner is not None:
+                self.runner.rest()
             self._wake.acquire()
 
 

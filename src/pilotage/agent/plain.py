@@ -42,9 +42,12 @@ def plain_binary(assignment: Mapping[str, Any], work: Mapping[str, Any]) -> Mapp
 
 
 def link_known(
-    inputs: Sequence[Mapping[str, Any]], *, folder: str, scratch: str, known: KnownFiles
+    inputs: Sequence[Mapping[str, Any]], *, folder: str, scratch: int, known: KnownFiles
 ) -> dict[str, Placed]:
-    """Link the inputs that packages of the job made and whose content is known to be right, up to the first other one."""
+    """Link the inputs that packages of the job made and whose content is known to be right, up to the first other one.
+
+    `scratch` is the open folder that they are put into.
+    """
     placed: dict[str, Placed] = {}
     for each in inputs:
         name, sha256 = each["name"], each.get("sha256")
@@ -58,7 +61,7 @@ def link_known(
                 break
             if each.get("size_bytes", size_bytes) != size_bytes:
                 break
-            os.link(source, f"{scratch}/{name}")
+            os.link(source, name, dst_dir_fd=scratch)
         except (OSError, ValueError):
             break
         placed[name] = Placed(name, source, status.st_ino, size_bytes, status.st_mtime_ns)
@@ -68,20 +71,22 @@ def link_known(
 def stage_small(
     outputs: Sequence[Mapping[str, Any]],
     *,
-    scratch: str,
+    scratch: int,
     target: str,
     known: KnownFiles,
     input_inodes: Collection[int],
 ) -> list[dict[str, Any]] | None:
-    """Stage the only output, where it is a small new file; the manifest. None where it is not: nothing was done then."""
+    """Stage the only output, where it is a small new file; the manifest. None where it is not: nothing was done then.
+
+    `scratch` is the open folder that it is in.
+    """
     if len(outputs) != 1 or "pattern" in outputs[0]:
         return None
     name = outputs[0].get("name", "")
     if not name or "/" in name or name.startswith(_OWN) or not name.isascii():
         return None
-    path = f"{scratch}/{name}"
     try:
-        descriptor = os.open(path, _LOOKING)
+        descriptor = os.open(name, _LOOKING, dir_fd=scratch)
         try:
             status = os.fstat(descriptor)
             # What has another name somewhere could be changed by that one later.
@@ -93,7 +98,7 @@ def stage_small(
         size_bytes = status.st_size
         if len(content) != size_bytes or size_bytes >= SMALL_BYTES:
             return None
-        os.rename(path, target)
+        os.rename(name, target, src_dir_fd=scratch)
     except (OSError, ValueError):
         return None
     return [{"name": name, "size_bytes": size_bytes, "sha256": known.keep_content(status, content)}]
