@@ -39,17 +39,18 @@ class Outcome(NamedTuple):
 class _Phases:
     """The phases of an attempt: each ends where the next begins."""
 
+    __slots__ = ("_ahead", "_entered", "_on_phase")
+
     def __init__(self, on_phase: Callable[[str, float], None]) -> None:
         self._on_phase = on_phase
-        self._began = time.monotonic()
-        self._clock_began = time.time() - self._began
+        self._ahead = time.time() - time.monotonic()  # a clock that is set does not make a phase longer, or shorter
         self._entered: list[tuple[str, float]] = []
 
     def enter(self, phase: str) -> None:
         """A phase begins."""
-        began = time.monotonic() if self._entered else self._began
-        self._entered.append((phase, began))
-        self._on_phase(phase, self._clock_began + began)
+        at = self._ahead + time.monotonic()
+        self._entered.append((phase, at))
+        self._on_phase(phase, at)
 
     @property
     def now(self) -> str:
@@ -58,12 +59,12 @@ class _Phases:
 
     def ended(self) -> list[dict[str, Any]]:
         """All of them, the last of which is over now."""
-        entered, clock_began = self._entered, self._clock_began
-        ends = [began for _, began in entered[1:]]
-        ends.append(time.monotonic())
+        entered = self._entered
+        ends = [at for _, at in entered[1:]]
+        ends.append(self._ahead + time.monotonic())
         return [
-            {"phase": phase, "started_at": clock_began + began, "seconds": ends[number] - began}
-            for number, (phase, began) in enumerate(entered)
+            {"phase": phase, "started_at": at, "seconds": ends[number] - at}
+            for number, (phase, at) in enumerate(entered)
         ]
 
 

@@ -25,6 +25,8 @@ PLAIN_WORK = frozenset({
     "path", "name", "index", "folder", "staged", "mark", "folder_mark", "inputs", "binaries", "keep_failed", "software",
 })  # fmt: skip
 PLAIN_BINARY = frozenset({"argv", "environment", "outputs"})
+MADE_INPUT = frozenset({"name", "sha256", "size_bytes", "made"})
+"""What is said of a file that a package of the job made."""
 _OWN = ".pilotage"
 # Nobody waits at what is no regular file, and no link is followed.
 _LOOKING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -50,16 +52,14 @@ def link_known(
     """
     placed: dict[str, Placed] = {}
     for each in inputs:
-        name, sha256 = each["name"], each.get("sha256")
-        if not sha256 or "/" in name or "made" not in each or "executable" in each or "content" in each:
+        name = each["name"]
+        if each.keys() != MADE_INPUT or "/" in name:
             break
         source = f"{folder}/{name}"
         try:
             status = os.lstat(source)
             size_bytes = status.st_size
-            if not known.is_known(status, sha256):
-                break
-            if each.get("size_bytes", size_bytes) != size_bytes:
+            if size_bytes != each["size_bytes"] or not known.is_known(status, each["sha256"]):
                 break
             os.link(source, name, dst_dir_fd=scratch)
         except (OSError, ValueError):
