@@ -241,17 +241,15 @@ class AttemptRunner:
             if len(linked) != len(inputs):
                 placed = self._inputs(assignment, work, fetch).place(inputs, commands.check, before=linked)
         phases.enter("application")
-        demand = assignment.get("demand") or {}
-        asked = binary.get("environment") or {}
-        environment = self._environments.make(ours, asked, threads=threads_of(demand) if demand else 1)
+        demand, threads = assignment.get("demand"), 1
+        if demand:
+            threads = threads_of(demand)
+            watch.application_began(limits_of(demand, work, scratch))  # until the attempt is over
+        environment = self._environments.make(ours, binary.get("environment") or {}, threads=threads)
         files = Files(workplace.null(), self._logs[0].descriptor, self._logs[1].descriptor)
         marks = [workplace.mark, *ours[:3]]
         argv = binary["argv"]
-        watch.application_began(limits_of(demand, work, scratch))
-        try:
-            ended = commands.run(argv, environment=environment, folder=scratch, files=files, marks=marks)
-        finally:
-            watch.application_ended()
+        ended = commands.run(argv, environment=environment, folder=scratch, files=files, marks=marks)
         if ended.exit_status != 0:
             what = repr(argv[0]) if argv else "the command"
             failure = self._application(assignment, work, None).failure_of(ended, what, argv=argv)
