@@ -180,8 +180,8 @@ def test_the_end_of_an_attempt_is_written_as_json_would_be(payload: dict[str, An
             assert told[name] == value
 
 
-def held_open(folder: str) -> list[str]:
-    return [each for each in os.listdir("/proc/self/fd") if os.path.realpath(f"/proc/self/fd/{each}") == folder]
+def held_open(folder: str) -> list[Path]:
+    return [each for each in Path("/proc/self/fd").iterdir() if os.path.realpath(each) == folder]
 
 
 def test_a_slot_at_rest_holds_nothing_open_and_goes_on_in_the_same_folder(scratch: Scratch) -> None:
