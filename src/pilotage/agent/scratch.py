@@ -105,8 +105,9 @@ class Scratch:
     def rest(self) -> None:
         """No attempt follows for now: let go of what is held open. The folder stays, and is used again."""
         if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+            held, self.descriptor = self.descriptor, -1
+            with contextlib.suppress(OSError):  # as a network file system may say that is gone
+                os.close(held)
 
     def abandon(self) -> None:
         """Leave the folder as it is and use another from now on; it goes with the pilot's folder."""
