@@ -251,10 +251,10 @@ def test_results_that_cannot_be_staged_are_told(place: Place) -> None:
 def test_outputs_go_to_another_file_system_whole(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.rename
 
-    def across(source: str, target: str) -> None:
+    def across(source: str, target: str, **folders: int) -> None:
         if not source.endswith(".part") and str(place.staged) in target:
             raise OSError(errno.EXDEV, "another file system")
-        real(source, target)
+        real(source, target, **folders)
 
     monkeypatch.setattr(os, "rename", across)
     outcome = place.shell("echo x > a; chmod 750 a", binary=_outputs({"name": "a"}))
