@@ -41,7 +41,7 @@ def test_what_packages_made_lies_under_its_name_as_a_second_name_of_the_file(pla
 
 
 def test_inputs_are_copied_where_there_are_no_hard_links(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(errno.EPERM, "no hard links here")
 
     monkeypatch.setattr(os, "link", refuse)
