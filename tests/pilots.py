@@ -71,6 +71,9 @@ class Player:
                 del stage.running[assignment["ref"]["package"]]
                 stage.change.notify_all()
 
+    def rest(self) -> None:
+        """There is nothing to let go of."""
+
     def cancel(self, why: str) -> None:
         with self._stage.change:
             self._cancels += 1

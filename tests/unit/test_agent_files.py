@@ -41,7 +41,7 @@ def test_what_packages_made_lies_under_its_name_as_a_second_name_of_the_file(pla
 
 
 def test_inputs_are_copied_where_there_are_no_hard_links(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(errno.EPERM, "no hard links here")
 
     monkeypatch.setattr(os, "link", refuse)
@@ -251,10 +251,10 @@ def test_results_that_cannot_be_staged_are_told(place: Place) -> None:
 def test_outputs_go_to_another_file_system_whole(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.rename
 
-    def across(source: str, target: str) -> None:
+    def across(source: str, target: str, **folders: int) -> None:
         if not source.endswith(".part") and str(place.staged) in target:
             raise OSError(errno.EXDEV, "another file system")
-        real(source, target)
+        real(source, target, **folders)
 
     monkeypatch.setattr(os, "rename", across)
     outcome = place.shell("echo x > a; chmod 750 a", binary=_outputs({"name": "a"}))

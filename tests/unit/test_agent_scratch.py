@@ -180,6 +180,36 @@ def test_the_end_of_an_attempt_is_written_as_json_would_be(payload: dict[str, An
             assert told[name] == value
 
 
+def held_open(folder: str) -> list[Path]:
+    return [each for each in Path("/proc/self/fd").iterdir() if os.path.realpath(each) == folder]
+
+
+def test_a_slot_at_rest_holds_nothing_open_and_goes_on_in_the_same_folder(scratch: Scratch) -> None:
+    path = scratch.path
+    assert len(held_open(path)) == 1
+    leave_file(Path(path))
+    scratch.empty()
+    scratch.rest()
+    assert held_open(path) == []
+    scratch.prepare()
+    assert scratch.path == path
+    leave_file(Path(path))
+    scratch.empty()
+    assert list(Path(path).iterdir()) == []
+
+
+def test_a_link_that_took_the_place_of_a_folder_at_rest_is_not_followed(scratch: Scratch, precious: Path) -> None:
+    before = Path(scratch.path)
+    scratch.empty()
+    scratch.rest()
+    before.rmdir()
+    before.symlink_to(precious)
+    scratch.prepare()
+    assert Path(scratch.path) != before
+    assert scratch.empty()
+    assert is_whole(precious)
+
+
 # --- what is not ours -------------------------------------------------------------------------------------------------
 
 

@@ -105,10 +105,10 @@ def test_a_folder_that_may_only_be_read_is_read_and_outputs_are_handed_over(
 ) -> None:
     real = os.rename
 
-    def closed(source: str, target: str) -> None:
+    def closed(source: str, target: str, **folders: int) -> None:
         if str(place.staged) in str(target):
             raise OSError(number, os.strerror(number))
-        real(source, target)
+        real(source, target, **folders)
 
     monkeypatch.setattr(os, "rename", closed)
     assert copied(place) == {"service": b"of here"}

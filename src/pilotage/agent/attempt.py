@@ -39,17 +39,18 @@ class Outcome(NamedTuple):
 class _Phases:
     """The phases of an attempt: each ends where the next begins."""
 
+    __slots__ = ("_ahead", "_entered", "_on_phase")
+
     def __init__(self, on_phase: Callable[[str, float], None]) -> None:
         self._on_phase = on_phase
-        self._began = time.monotonic()
-        self._clock_began = time.time() - self._began
+        self._ahead = time.time() - time.monotonic()  # a clock that is set does not make a phase longer, or shorter
         self._entered: list[tuple[str, float]] = []
 
     def enter(self, phase: str) -> None:
         """A phase begins."""
-        began = time.monotonic() if self._entered else self._began
-        self._entered.append((phase, began))
-        self._on_phase(phase, self._clock_began + began)
+        at = self._ahead + time.monotonic()
+        self._entered.append((phase, at))
+        self._on_phase(phase, at)
 
     @property
     def now(self) -> str:
@@ -58,12 +59,12 @@ class _Phases:
 
     def ended(self) -> list[dict[str, Any]]:
         """All of them, the last of which is over now."""
-        entered, clock_began = self._entered, self._clock_began
-        ends = [began for _, began in entered[1:]]
-        ends.append(time.monotonic())
+        entered = self._entered
+        ends = [at for _, at in entered[1:]]
+        ends.append(self._ahead + time.monotonic())
         return [
-            {"phase": phase, "started_at": clock_began + began, "seconds": ends[number] - began}
-            for number, (phase, began) in enumerate(entered)
+            {"phase": phase, "started_at": at, "seconds": ends[number] - at}
+            for number, (phase, at) in enumerate(entered)
         ]
 
 
@@ -136,8 +137,13 @@ class AttemptRunner:
             return [text for text in (log.text(final=False) for log in self._logs) if text is not None]
         return []
 
+    def rest(self) -> None:
+        """No attempt follows for now: hold no folder open meanwhile."""
+        self._scratch.rest()
+
     def close(self) -> None:
-        """Let go of the log files."""
+        """Let go of the folder and the log files."""
+        self.rest()
         self._workplace.watcher.forget(self._watch)
         self._commands.close()
         self._token.close()
@@ -228,22 +234,22 @@ class AttemptRunner:
         if inputs:
             linked: dict[str, Placed] = {}
             if workplace.sight.of(work).folder and watch.stopped is None:
-                linked = link_known(inputs, folder=work["folder"], scratch=scratch, known=workplace.known)
+                linked = link_known(
+                    inputs, folder=work["folder"], scratch=self._scratch.descriptor, known=workplace.known
+                )
             placed = linked.values()
             if len(linked) != len(inputs):
                 placed = self._inputs(assignment, work, fetch).place(inputs, commands.check, before=linked)
         phases.enter("application")
-        demand = assignment.get("demand") or {}
-        asked = binary.get("environment") or {}
-        environment = self._environments.make(ours, asked, threads=threads_of(demand) if demand else 1)
+        demand, threads = assignment.get("demand"), 1
+        if demand:
+            threads = threads_of(demand)
+            watch.application_began(limits_of(demand, work, scratch))  # until the attempt is over
+        environment = self._environments.make(ours, binary.get("environment") or {}, threads=threads)
         files = Files(workplace.null(), self._logs[0].descriptor, self._logs[1].descriptor)
         marks = [workplace.mark, *ours[:3]]
         argv = binary["argv"]
-        watch.application_began(limits_of(demand, work, scratch))
-        try:
-            ended = commands.run(argv, environment=environment, folder=scratch, files=files, marks=marks)
-        finally:
-            watch.application_ended()
+        ended = commands.run(argv, environment=environment, folder=scratch, files=files, marks=marks)
         if ended.exit_status != 0:
             what = repr(argv[0]) if argv else "the command"
             failure = self._application(assignment, work, None).failure_of(ended, what, argv=argv)
@@ -263,7 +269,11 @@ class AttemptRunner:
             if workplace.sight.of(work).staged:  # now: the command may have taken long
                 target = f"{work['staged']}/{ref['package']}-{ref['attempt']}-0"
                 manifest = stage_small(
-                    outputs, scratch=scratch, target=target, known=workplace.known, input_inodes=inodes
+                    outputs,
+                    scratch=self._scratch.descriptor,
+                    target=target,
+                    known=workplace.known,
+                    input_inodes=inodes,
                 )
             if manifest is None:
                 names = find_outputs(work, scratch, [each.name for each in placed])

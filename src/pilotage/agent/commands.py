@@ -50,11 +50,7 @@ class Commands:
 
     def reset(self) -> None:
         """Begin to count anew."""
-        self._user_seconds = 0.0
-        self._system_seconds = 0.0
-        self._read_bytes = 0
-        self._written_bytes = 0
-        self._peak_below_bytes = 0
+        self._used: list[resource.struct_rusage] = []  # by each command
         self.peak_bytes = 0
         self.left_behind = False  # something that even SIGKILL does not end may still use the folder and the logs
 
@@ -63,20 +59,28 @@ class Commands:
 
         Time and disk are those of each command and of the children that were waited for.
         """
+        user_seconds = system_seconds = 0.0
+        read_blocks = written_blocks = largest = 0
+        for used in self._used:
+            user_seconds += used.ru_utime
+            system_seconds += used.ru_stime
+            read_blocks += used.ru_inblock
+            written_blocks += used.ru_oublock
+            if used.ru_maxrss > largest:
+                largest = used.ru_maxrss
         told: dict[str, Any] = {
-            "cpu_seconds": self._user_seconds + self._system_seconds,
-            "cpu_user_seconds": self._user_seconds,
-            "cpu_system_seconds": self._system_seconds,
+            "cpu_seconds": user_seconds + system_seconds,
+            "cpu_user_seconds": user_seconds,
+            "cpu_system_seconds": system_seconds,
         }
-        if self._read_bytes:
-            told["read_bytes"] = self._read_bytes
-        if self._written_bytes:
-            told["written_bytes"] = self._written_bytes
-        peak_bytes = max(self.peak_bytes, seen_peak_bytes)
-        if peak_bytes:
-            told["peak_memory_bytes"] = peak_bytes
-        elif self._peak_below_bytes:
-            told["peak_memory_below_bytes"] = self._peak_below_bytes
+        if read_blocks:
+            told["read_bytes"] = read_blocks * _BLOCK_BYTES
+        if written_blocks:
+            told["written_bytes"] = written_blocks * _BLOCK_BYTES
+        if self.peak_bytes or seen_peak_bytes:
+            told["peak_memory_bytes"] = max(self.peak_bytes, seen_peak_bytes)
+        elif largest:
+            told["peak_memory_below_bytes"] = largest * 1024
         return told
 
     def run(
@@ -162,19 +166,14 @@ class Commands:
             raise
 
     def _count(self, usage: resource.struct_rusage) -> None:
-        self._user_seconds += usage.ru_utime
-        self._system_seconds += usage.ru_stime
-        self._read_bytes += usage.ru_inblock * _BLOCK_BYTES
-        self._written_bytes += usage.ru_oublock * _BLOCK_BYTES
+        self._used.append(usage)
         # Every command began as this process: the kernel's figure is the peak of the command where it says more than how
         # large this process is, and elsewhere only what the command stayed below.
         told_bytes = usage.ru_maxrss * 1024
         if told_bytes > self._own_peak_bytes:
             self._own_peak_bytes = own_peak_bytes() + _PEAK_MARGIN_BYTES
-        if told_bytes > self._own_peak_bytes:
-            self.peak_bytes = max(self.peak_bytes, told_bytes)
-        else:
-            self._peak_below_bytes = max(self._peak_below_bytes, told_bytes)
+            if told_bytes > self._own_peak_bytes:
+                self.peak_bytes = max(self.peak_bytes, told_bytes)
 
     def _not_started(self, argv: Sequence[str], refused: NotStarted, environment: list[bytes], folder: str) -> Failure:
         if refused.where:

@@ -168,13 +168,14 @@ class Inputs:
 def changed_input(placed: Collection[Placed]) -> Placed | None:
     """The first input that is not what it was when it was placed."""
     for each in placed:
-        if not each.source:
+        _, source, inode, size_bytes, modified_ns = each
+        if not source:
             continue
         try:
-            status = os.lstat(each.source)
+            status = os.lstat(source)
         except OSError:
             continue  # removed or replaced, which no second name can do to it
-        if status.st_ino == each.inode and (status.st_size, status.st_mtime_ns) != (each.size_bytes, each.modified_ns):
+        if status.st_ino == inode and (status.st_mtime_ns != modified_ns or status.st_size != size_bytes):
             return each
     return None
 

@@ -65,7 +65,7 @@ class LeftEvents:
         self._clock = clock
         self._looked = clock()
         self._running: dict[str, str] = {}  # the same of attempts that run, where nobody else delivers for them
-        self._ended: deque[tuple[str, str]] = deque()  # attempts that are over: the names of their spools, and tokens
+        self._ended: deque[tuple[Mapping[str, Any], str]] = deque()  # attempts that are over, and their tokens
         self._change = threading.Condition()
         self._left: list[_Left] = []
         self._thread: threading.Thread | None = None
@@ -78,10 +78,9 @@ class LeftEvents:
 
     def attempt_ended(self, ref: Mapping[str, Any], token: str) -> None:
         """An attempt is over: what it left, if anything, is found by the next `look`. Every attempt says this."""
-        name = spool_name(ref)
         if self._is_alone:
-            self._running.pop(name, None)
-        self._ended.append((name, token))
+            self._running.pop(spool_name(ref), None)
+        self._ended.append((ref, token))
 
     def look(self) -> None:
         """Take care of what attempts have left. To be called from time to time, by one thread."""
@@ -92,11 +91,12 @@ class LeftEvents:
         if not self._ended and not running:
             return
         # Slots add to it meanwhile: what is taken out is taken out one by one.
-        ended = dict(self._ended.popleft() for _ in range(len(self._ended)))
+        over = [self._ended.popleft() for _ in range(len(self._ended))]
         try:
             names = os.listdir(self._spools) if self._spools else []
         except OSError:
             return  # nobody has logged anything
+        ended = {spool_name(ref): token for ref, token in over} if names else {}
         found = [_Left(os.path.join(self._spools, name), ended[name], True) for name in names if name in ended]
         found += [_Left(os.path.join(self._spools, name), running[name], False) for name in names if name in running]
         if not found:

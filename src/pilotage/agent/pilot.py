@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.attempt import AttemptRunner, Outcome
 from pilotage.agent.backlog import Bench, Held, Room
-from pilotage.agent.pilot_spool import TOKEN_SUFFIX, PilotSpool, encode, encode_end, log_text
+from pilotage.agent.pilot_spool import TOKEN_SUFFIX, PilotSpool, log_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,6 +109,8 @@ class Slot:
             held = self.next
             while held is not None:
                 held = self._pilot.run(self, held)
+            if self.runner is not None:
+                self.runner.rest()
             self._wake.acquire()
 
 
@@ -255,8 +257,7 @@ class Pilot:
             phase = held.phase
             if phase is not None and phase is not held.told and phase[1] <= old:
                 held.told = phase
-                payload = b'{"phase":"%b"}' % phase[0].encode()
-                self.spool.tell_of(held, "PhaseEntered", payload, at=phase[1])
+                self.spool.tell_of(held, "PhaseEntered", {"phase": phase[0]}, at=phase[1])
 
     # --- what happens in the slots -----------------------------------------------------------------------------------
 
@@ -271,11 +272,10 @@ class Pilot:
         payload = outcome.payload
         if held.stopping and payload.get("exit_code") == "EXECUTION_CANCELED":
             payload = _stopped(payload, held.stopping)
-        text = encode_end(payload)
         with self.guard:
             held.slot = None
             self.bench.remove(held)
-            self.spool.tell_of(held, "AttemptFinished", text, at=time.time(), logs=outcome.logs)
+            self.spool.tell_of(held, "AttemptFinished", payload, at=time.time(), logs=outcome.logs)
             self.idle_since = now = time.monotonic()
             before = self._pace_seconds
             self._pace_seconds = now - began if before < 0.0 else 0.8 * before + 0.2 * (now - began)
@@ -316,7 +316,7 @@ class Pilot:
 
     def _tell_end(self, held: Held, payload: dict[str, Any]) -> None:
         payload["node"] = self.settings.node
-        self.spool.tell_of(held, "AttemptFinished", encode(payload).encode(), at=time.time())
+        self.spool.tell_of(held, "AttemptFinished", payload, at=time.time())
         self.idle_since = time.monotonic()
 
     def _end_if_empty(self) -> None:

@@ -25,6 +25,8 @@ PLAIN_WORK = frozenset({
     "path", "name", "index", "folder", "staged", "mark", "folder_mark", "inputs", "binaries", "keep_failed", "software",
 })  # fmt: skip
 PLAIN_BINARY = frozenset({"argv", "environment", "outputs"})
+MADE_INPUT = frozenset({"name", "sha256", "size_bytes", "made"})
+"""What is said of a file that a package of the job made."""
 _OWN = ".pilotage"
 # Nobody waits at what is no regular file, and no link is followed.
 _LOOKING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -42,23 +44,24 @@ def plain_binary(assignment: Mapping[str, Any], work: Mapping[str, Any]) -> Mapp
 
 
 def link_known(
-    inputs: Sequence[Mapping[str, Any]], *, folder: str, scratch: str, known: KnownFiles
+    inputs: Sequence[Mapping[str, Any]], *, folder: str, scratch: int, known: KnownFiles
 ) -> dict[str, Placed]:
-    """Link the inputs that packages of the job made and whose content is known to be right, up to the first other one."""
+    """Link the inputs that packages of the job made and whose content is known to be right, up to the first other one.
+
+    `scratch` is the open folder that they are put into.
+    """
     placed: dict[str, Placed] = {}
     for each in inputs:
-        name, sha256 = each["name"], each.get("sha256")
-        if not sha256 or "/" in name or "made" not in each or "executable" in each or "content" in each:
+        name = each["name"]
+        if each.keys() != MADE_INPUT or "/" in name:
             break
         source = f"{folder}/{name}"
         try:
             status = os.lstat(source)
             size_bytes = status.st_size
-            if not known.is_known(status, sha256):
+            if size_bytes != each["size_bytes"] or not known.is_known(status, each["sha256"]):
                 break
-            if each.get("size_bytes", size_bytes) != size_bytes:
-                break
-            os.link(source, f"{scratch}/{name}")
+            os.link(source, name, dst_dir_fd=scratch)
         except (OSError, ValueError):
             break
         placed[name] = Placed(name, source, status.st_ino, size_bytes, status.st_mtime_ns)
@@ -68,20 +71,22 @@ def link_known(
 def stage_small(
     outputs: Sequence[Mapping[str, Any]],
     *,
-    scratch: str,
+    scratch: int,
     target: str,
     known: KnownFiles,
     input_inodes: Collection[int],
 ) -> list[dict[str, Any]] | None:
-    """Stage the only output, where it is a small new file; the manifest. None where it is not: nothing was done then."""
+    """Stage the only output, where it is a small new file; the manifest. None where it is not: nothing was done then.
+
+    `scratch` is the open folder that it is in.
+    """
     if len(outputs) != 1 or "pattern" in outputs[0]:
         return None
     name = outputs[0].get("name", "")
     if not name or "/" in name or name.startswith(_OWN) or not name.isascii():
         return None
-    path = f"{scratch}/{name}"
     try:
-        descriptor = os.open(path, _LOOKING)
+        descriptor = os.open(name, _LOOKING, dir_fd=scratch)
         try:
             status = os.fstat(descriptor)
             # What has another name somewhere could be changed by that one later.
@@ -93,7 +98,7 @@ def stage_small(
         size_bytes = status.st_size
         if len(content) != size_bytes or size_bytes >= SMALL_BYTES:
             return None
-        os.rename(path, target)
+        os.rename(name, target, src_dir_fd=scratch)
     except (OSError, ValueError):
         return None
     return [{"name": name, "size_bytes": size_bytes, "sha256": known.keep_content(status, content)}]

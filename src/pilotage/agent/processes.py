@@ -170,10 +170,10 @@ class Remains:
         """
         self._running.pop(session, None)
         # Whatever is left has lost a parent, or descends from what has; and who has lost its parent has become our child.
-        if self._adopts:
-            adopted = self._adopted()
-            if not adopted or all(self._is_anothers(int(pid), marks) for pid in adopted):
-                return True
+        if self._adopts and (
+            not os.pread(self._children, 1, 0) or all(self._is_anothers(int(pid), marks) for pid in self._adopted())
+        ):
+            return True
         return self._end(session, marks, urgent=urgent, patience_seconds=patience_seconds)
 
     def _adopted(self) -> list[bytes]:

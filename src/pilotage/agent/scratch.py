@@ -17,7 +17,10 @@ _MARK_NS = 1_234_567_891_234_567_000  # to the microsecond: some file systems ke
 
 
 class Scratch:
-    """A slot's folder. Another one takes its place where it cannot be emptied, or somebody may still be in it."""
+    """A slot's folder. Another one takes its place where it cannot be emptied, or somebody may still be in it.
+
+    It is held open from one attempt to the next, so that it is known whatever takes its name; `rest` lets go of it.
+    """
 
     def __init__(self, root: str, slot_number: int) -> None:
         """Say where; the folder is made by `prepare`."""
@@ -26,12 +29,13 @@ class Scratch:
         self._generation = 0
         self._is_ready = False
         self._is_marked = False  # its time is ours, and stays so until something is made in it
-        self._folder = -1  # held open while an attempt is in it, so that it is known whatever takes its name
+        self._identity = (0, 0)  # device and inode of what is held open: nothing else has them meanwhile
+        self.descriptor = -1  # what is held open; less than 0: nothing
         self.path = os.path.join(root, f"slot-{slot_number}")
 
     def prepare(self) -> None:
         """Make sure that there is an empty folder. Raises `OSError`."""
-        if self._is_ready and (self._folder >= 0 or self._hold()):
+        if self._is_ready and (self.descriptor >= 0 or self._hold_again()):
             return
         os.makedirs(self._root, mode=0o700, exist_ok=True)
         spread(self._root)
@@ -40,8 +44,8 @@ class Scratch:
         elif _empty(self.path) is None:
             self.abandon()
             self._make()
-        self._let_go()
-        self._folder = _open_folder(self.path)
+        self.rest()
+        self._hold()
         self._is_ready = True
         self._mark()
 
@@ -57,14 +61,13 @@ class Scratch:
 
         Where something else has its name now, as a link that a command put there, that is not ours to empty.
         """
-        if not self._is_ready:
-            return True
-        if self._is_marked and self._has_mark():
-            self._let_go()
+        if self.descriptor < 0:
+            return True  # nobody was in it
+        found = self._found()
+        if found is not None and self._is_marked and found.st_mtime_ns == _MARK_NS:
             return True
         self._is_marked = False
-        removed = self._remove_all()
-        self._let_go()
+        removed = _empty_below(self.descriptor, self.path) if found is not None else None
         if removed is None:
             self.abandon()
             return False
@@ -76,49 +79,41 @@ class Scratch:
         """Give the empty folder a time that no other has: the system sets another as soon as something is made in it."""
         with contextlib.suppress(OSError):
             os.utime(self.path, ns=(_MARK_NS, _MARK_NS), follow_symlinks=False)
-            self._is_marked = self._has_mark()
+            found = self._found()
+            self._is_marked = found is not None and found.st_mtime_ns == _MARK_NS
 
-    def _has_mark(self) -> bool:
-        try:
-            found = os.lstat(self.path)
-        except OSError:
-            return False
-        return found.st_mtime_ns == _MARK_NS and self._is_same(found)
+    def _hold(self) -> None:
+        self.descriptor = _open_folder(self.path)
+        held = os.fstat(self.descriptor)
+        self._identity = (held.st_dev, held.st_ino)
 
-    def _hold(self) -> bool:
+    def _hold_again(self) -> bool:
         try:
-            self._folder = _open_folder(self.path)
+            self._hold()
         except OSError:
             self._is_ready = False  # something else has its name: it is looked at as a pilot does that begins
         return self._is_ready
 
-    def _remove_all(self) -> int | None:
-        if self._folder < 0:
-            return _empty(self.path)
-        return _empty_below(self._folder) if self._is_in_place() else None
-
-    def _is_in_place(self) -> bool:
+    def _found(self) -> os.stat_result | None:
+        """What the system says of the folder; None where something else has its name."""
         try:
-            return self._is_same(os.lstat(self.path))
+            found = os.lstat(self.path)
         except OSError:
-            return False
+            return None
+        return found if (found.st_dev, found.st_ino) == self._identity else None
 
-    def _is_same(self, found: os.stat_result) -> bool:
-        if self._folder < 0:
-            return stat.S_ISDIR(found.st_mode)
-        ours = os.fstat(self._folder)
-        return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
-
-    def _let_go(self) -> None:
-        if self._folder >= 0:
-            os.close(self._folder)
-            self._folder = -1
+    def rest(self) -> None:
+        """No attempt follows for now: let go of what is held open. The folder stays, and is used again."""
+        if self.descriptor >= 0:
+            held, self.descriptor = self.descriptor, -1
+            with contextlib.suppress(OSError):  # as a network file system may say that is gone
+                os.close(held)
 
     def abandon(self) -> None:
         """Leave the folder as it is and use another from now on; it goes with the pilot's folder."""
         self._generation += 1
         self._is_ready = False
-        self._let_go()
+        self.rest()
         self.path = os.path.join(self._root, f"slot-{self._slot_number}.{self._generation}")
 
     def keep(self, folder: str, name: str) -> str:
@@ -128,7 +123,7 @@ class Scratch:
         remove_tree(kept)
         os.rename(self.path, kept)
         self._is_ready = False
-        self._let_go()
+        self.rest()
         return kept
 
 
@@ -188,14 +183,17 @@ def _open_folder(path: str, top: int | None = None) -> int:
         return os.open(path, flags, dir_fd=top)
 
 
-def _empty_below(top: int) -> int | None:
-    """The same for a folder that is open: whatever is named is named from there."""
+def _empty_below(top: int, path: str = "") -> int | None:
+    """The same for a folder that is open: whatever is removed is named from there.
+
+    Who has just seen that it lies at `path` may say so: then it is listed in fewer calls.
+    """
     found = [""]
     removed = 0
     whole = True
     for folder in found:  # which grows: the folders within come after it
         try:
-            entries = _entries_of(folder, top)
+            entries = _entries_at(path, top) if path and not folder else _entries_of(folder, top)
         except OSError:
             if not folder:
                 return None
@@ -212,6 +210,15 @@ def _empty_below(top: int) -> int | None:
         removed += 1
         whole = _remove(os.rmdir, folder, top) and whole
     return removed if whole or not _entries_of("", top) else None
+
+
+def _entries_at(path: str, top: int) -> list[tuple[str, bool]]:
+    """What is in a folder that is open and lies at a path."""
+    try:
+        with os.scandir(path) as entries:
+            return [(each.name, each.is_dir(follow_symlinks=False)) for each in entries]
+    except OSError:
+        return _entries_of("", top)  # it is closed to its owner, perhaps
 
 
 def _entries_of(folder: str, top: int) -> list[tuple[str, bool]]:

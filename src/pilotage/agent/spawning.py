@@ -99,9 +99,14 @@ class Spawner:
             # One for all: a child tells its failure by its exit status, so nobody waits at this pipe for its closing.
             self._error_pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         read_end, write_end = self._error_pipe
-        head = (words, _candidates(words[0], environment), True, (write_end,), os.fsencode(folder), environment)
-        streams = (files.stdin, -1, -1, files.stdout, -1, files.stderr, read_end, write_end)
-        return int(_fork_exec(*head, *streams, *_TAIL))
+        stdin, stdout, stderr = files
+        candidates = [words[0]] if b"/" in words[0] else _candidates(words[0], environment)
+        where = folder.encode(_ENCODING, "surrogateescape")
+        pid: int = _fork_exec(
+            words, candidates, True, (write_end,), where, environment,
+            stdin, -1, -1, stdout, -1, stderr, read_end, write_end, *_TAIL,
+        )  # fmt: skip
+        return pid
 
     def close(self) -> None:
         """Let go of what is held."""
@@ -112,9 +117,7 @@ class Spawner:
 
 
 def _candidates(word: bytes, environment: list[bytes]) -> list[bytes]:
-    """Where a command may be: as it is written if it has a folder, else in every folder of its own PATH."""
-    if b"/" in word:
-        return [word]
+    """Where a command may be that is written without a folder: in every folder of its own PATH."""
     path = next((entry[5:] for entry in environment if entry.startswith(b"PATH=")), os.fsencode(os.defpath))
     return [os.path.join(folder, word) for folder in path.split(b":")]
 

@@ -112,7 +112,7 @@ class Watch:
         with self._lock:
             self._session = session
             self._began = time.monotonic()
-            self._look_at = self._began + min(self._watcher.look_seconds, _FIRST_LOOK_SECONDS)
+            self._look_at = self._began + self._watcher.first_look_seconds
             self._was_seen = False
             self._kill_at = 0.0
             if self.stopped is not None:
@@ -230,6 +230,7 @@ class Watcher:
     def __init__(self, remains: Remains, *, look_seconds: float, grace_seconds: float, log_bytes_max: int) -> None:
         """Say how often it looks and what it grants."""
         self.look_seconds = look_seconds
+        self.first_look_seconds = min(look_seconds, _FIRST_LOOK_SECONDS)
         self.grace_seconds = grace_seconds
         self.log_bytes_max = log_bytes_max
         self.is_parked = True

@@ -48,14 +48,14 @@ def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event,
         if queued:
             reconsider(engine, job, number)
         return
-    work = job.work.get(number) or job.work_of(number)
+    known = job.work.get(number)
     room: tuple[SiteState, int] | None = None  # what its reservation took
-    if work.bound is not None:
-        room = unreserve(work)
+    if known is not None and known.bound is not None:
+        room = unreserve(known)
     elif job.standing[number] == Standing.READY:
         # It was taken out of its queue; where a further attempt is wanted, it must go in again.
         move(engine, job, number, Standing.BLOCKED)
-        work = job.work_of(number)
+    work = job.work_of(number)
     ref = AttemptRef(job.id, event.package or "", tried)
     attempt = begun(engine, job, number, ref, site=site, epoch=event.epoch, created_at=event.time, data=data)
     work.attempts[tried] = attempt

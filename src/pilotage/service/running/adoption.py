@@ -119,7 +119,7 @@ class Earlier:
         granted: Mapping[int, tuple[OutputFile, ...]] | None = None,
         explain: bool = False,
     ) -> None:
-        """With `explain`, the field that changed is looked for, too."""
+        """With `explain`, it is said of what is not adopted why, and the field that changed is looked for."""
         self._expansion = expansion
         self._origin = origin
         self._store = store
@@ -150,7 +150,8 @@ class Earlier:
                 yield from self._settle()
             missing = next((each for each in producers if each not in self._manifests), None)
             if missing is not None:
-                yield Verdict(number=number, changed=f"waits for {self._expansion.id(missing).dotted}")
+                waits = f"waits for {self._expansion.id(missing).dotted}" if self._explain else ""
+                yield Verdict(number=number, changed=waits)
             elif id(block) in self._behind_late:
                 yield Verdict(number=number, changed="waits for a stage that is not laid out yet")
             else:
@@ -219,10 +220,8 @@ class Earlier:
         found: list[int] = []
         for segment in self._expansion.graph.segments:
             start, end = segment.predecessors.span(number)
-            if start != end:
-                others = segment.predecessors.others[start:end].tolist()
-                kinds = segment.kinds[start:end].tolist()
-                found += [other for other, kind in zip(others, kinds, strict=True) if kind & _FILES]
+            numbers, kinds = segment.predecessors.numbers, segment.kind_numbers
+            found += [numbers[at] for at in range(start, end) if kinds[at] & _FILES]
         return found
 
 

@@ -12,13 +12,14 @@ from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar
 
 from pilotage.book.codec import Checked
+from pilotage.engine.classes import template_of
 from pilotage.engine.engine import Engine
 from pilotage.engine.jobs import JobState
 from pilotage.model import payloads
 from pilotage.model.exchange import Assignment, AttemptRef, InputSource
 from pilotage.model.outcomes import ADOPTED, ExitCodeGasw
 from pilotage.ports import FileStore, MadeWork, StoreError, WorkIndex
-from pilotage.service.running.at_work import JobAtWork, JobsAtWork
+from pilotage.service.running.at_work import JobsAtWork
 from pilotage.service.running.completing import Completer
 from pilotage.service.running.keys import is_complete
 from pilotage.service.running.manifests import Manifests
@@ -84,11 +85,14 @@ class Aftermath:
         adopted: set[AttemptRef] = set()
         touched, self._lingering = self._lingering, {}
         for one in events:
-            kind = type(one.data)
+            data = one.data
+            if isinstance(data, payloads.AttemptCreated):
+                if data.site == ADOPTED:
+                    adopted.add(_ref(one))  # the index has it
+                continue
+            kind = type(data)
             if kind is payloads.CommitGranted:
                 granted.append(_ref(one))
-            elif isinstance(one.data, payloads.AttemptCreated) and one.data.site == ADOPTED:
-                adopted.add(_ref(one))  # the index has it
             elif (handler := self._HANDLERS.get(kind)) is not None:
                 handler(self, engine, one)
             if kind in _ENDS and one.event.job is not None:
@@ -182,20 +186,20 @@ class Aftermath:
         if state is None or number is None:
             return
         if isinstance(data, payloads.AttemptFinished):
-            self._note_time(at_work, number, data)
+            self._note_time(ref.job, template_of(state, number).activity, data)
         if state.is_final(number) and state.granted[number] != ref.attempt:  # too late, or another has won
             self._publisher.discard(at_work.folder, ref)
 
-    def _note_time(self, at_work: JobAtWork, number: int, data: payloads.AttemptFinished) -> None:
+    def _note_time(self, job: str, activity: str, data: payloads.AttemptFinished) -> None:
         seconds = [phase.seconds for phase in data.phases if phase.phase == "application"]
         if seconds:  # what was adopted was not run, and says nothing about how long it takes
-            spent = self._spent.setdefault(at_work.job, {})
-            times = spent.setdefault(at_work.activity(number), [0.0, 0.0])
+            spent = self._spent.setdefault(job, {})
+            times = spent.setdefault(activity, [0.0, 0.0])
             times[0] += 1
             times[1] += sum(seconds)
-            count = self._timed[at_work.job] = self._timed.get(at_work.job, 0) + 1
+            count = self._timed[job] = self._timed.get(job, 0) + 1
             if not count & (count - 1):  # ever more seldom: a plan made meanwhile has something to go by
-                self._note_times(at_work.job)
+                self._note_times(job)
 
     def _note_times(self, job: str) -> None:
         """Have it remembered how long packages of a job took."""

@@ -76,10 +76,6 @@ class JobAtWork:
         asked = self._asked.get(ref)
         return asked[0] if asked is not None else self.number(ref.package)
 
-    def activity(self, number: int) -> str:
-        """The activity of a package."""
-        return self.expansion.block(number).activity
-
     def work(self, assignment: Assignment, manifests: Manifests) -> Work:
         """How an attempt is run; what it is asked for is remembered until it is over."""
         number = self.number(assignment.ref.package)
