@@ -20,7 +20,7 @@ from pilotage.engine.forsaken import write_off
 from pilotage.engine.on_pilots import lose
 from pilotage.engine.places import SiteState
 from pilotage.engine.provisioning import submit_pilot, withdraw
-from pilotage.engine.releasing import release_site
+from pilotage.engine.releasing import release_estimated, release_site
 from pilotage.engine.selection import Underway
 from pilotage.engine.selection.filters import described
 from pilotage.engine.selection.scores import Operation
@@ -59,6 +59,8 @@ def change_sites(engine: Engine, sites: Sequence[Site], *, rewritten: Collection
             release_site(engine, known)  # what it can no longer run must go elsewhere
         elif known.described:
             continue
+        release_estimated(engine, known)
+        engine.openings.offer(known)
         _describe(engine, known)
     for name in rewritten:
         if (known := engine.sites.get(name)) is not None and not known.removed and _could_not_start(known):
