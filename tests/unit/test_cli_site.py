@@ -13,6 +13,8 @@ from pilotage.adapters.sites.callers import Here
 from pilotage.agent.batch import Answer, Call, Unknown
 from pilotage.app.site_adding import PYTHONS, CannotLook, Chosen, entry_from, look_around
 from pilotage.app.sites_shown import written_sites
+from pilotage.cli.site_probes import LATE_SECONDS, patience_seconds
+from pilotage.engine.settings import EngineSettings
 from pilotage.service.http.sites import SiteDetail, SiteView
 from tests.command_line import in_an_empty_folder, refused, run
 
@@ -278,6 +280,12 @@ def test_a_token_is_for_a_site_that_is_written_down_and_only_its_owner_reads_it(
     run("site", "token", "lyon", "--output", "t")
     file = tmp_path / "t"
     assert (file.stat().st_mode & 0o777, file.read_text().count(".")) == (0o600, 2)
+
+
+def test_a_probe_is_waited_for_until_its_service_gives_it_up(tmp_path: Path) -> None:
+    assert patience_seconds() == EngineSettings().probe_timeout_seconds + LATE_SECONDS
+    (tmp_path / "pilotage.toml").write_text("[engine]\nprobe_timeout_seconds = 5\n")
+    assert patience_seconds() == 5 + LATE_SECONDS
 
 
 def test_probes_are_of_sites_that_are_named_or_of_all() -> None:

@@ -20,7 +20,6 @@ from pilotage.model.texts import moment
 if TYPE_CHECKING:
     from pilotage.client import Server
 
-PROBE_SECONDS = 600.0
 NOT_SERVED = "not served"
 GONE = ("gone", "removed")
 _DONE = {"hibernate": "hibernates", "wake": "is woken", "probe": "is being probed"}
@@ -147,14 +146,14 @@ def wake(names: tuple[str, ...], message: str, server: str | None, token_file: s
 @click.option("--all", "everywhere", is_flag=True, help="All sites that the service knows.")
 @click.option("--no-wait", is_flag=True, help="End when the probes have begun; what came of them is in the book.")
 @click.option(
-    "--timeout", "seconds_max", type=click.FloatRange(min=1), default=PROBE_SECONDS, metavar="SECONDS", show_default=True,
-    help="How long to wait for each.",
+    "--timeout", "seconds_max", type=click.FloatRange(min=1), metavar="SECONDS",
+    help="How long to wait for them; none: until a probe has failed, as engine.probe_timeout_seconds is set here.",
 )  # fmt: skip
 @json_option
 @server_option
 def probe(
     names: tuple[str, ...],
-    seconds_max: float,
+    seconds_max: float | None,
     server: str | None,
     token_file: str | None,
     *,
@@ -167,10 +166,11 @@ def probe(
     What came of it is an event, SiteProbed. One that fails puts the site to sleep; one that passes wakes it,
     unless somebody put it to sleep by hand.
     """
-    from pilotage.cli.site_probes import await_probes, position
+    from pilotage.cli.site_probes import await_probes, patience_seconds, position
 
     if bool(names) == everywhere:
         raise click.UsageError("Which sites? Name them, or say --all.")
+    patience = patience_seconds() if seconds_max is None else seconds_max
     with connect(server, token_file) as connection:
         if everywhere:
             names = tuple(
@@ -181,7 +181,7 @@ def probe(
             return _operate(connection, "probe", names, as_json=as_json)
         done, refused = _asked(connection, "probe", names, message="", quiet=as_json)
         begun = [each["site"] for each in done]
-        results = await_probes(connection, begun, after=before, seconds_max=seconds_max)
+        results = await_probes(connection, begun, after=before, seconds_max=patience)
         passed = [each["site"] for each in results if each["ok"]]
         asleep = [name for name in passed if _one(connection, name)["site"]["status"] == "hibernated"]
     if as_json:
