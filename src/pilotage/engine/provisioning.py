@@ -8,6 +8,7 @@ Whoever goes first is counted first, so that what is asked for within the limit 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pilotage.engine.behaviour import is_to_show, submitting
@@ -114,6 +115,9 @@ def shares(engine: Engine, site: SiteState, most: int) -> list[tuple[QueueClass,
         for queue in (*engine.active, *engine.stuck):
             if may_start(engine, queue) and engine.openings.able(site, queue) and not _in_vain(site, queue):
                 waiting[queue] = waiting.get(queue, 0) + queue.ready
+    if site.site.kind == "local":
+        for queue, count in _unserved(engine, site):
+            waiting[queue] = waiting.get(queue, 0) + count
     found: list[tuple[QueueClass, float]] = []
     for queue in engine.fairness.ordered(waiting):
         if left <= 0.0:
@@ -123,6 +127,19 @@ def shares(engine: Engine, site: SiteState, most: int) -> list[tuple[QueueClass,
             left -= share
             found.append((queue, share))
     return found
+
+
+def _unserved(engine: Engine, site: SiteState) -> Iterator[tuple[QueueClass, int]]:
+    """What is reserved behind batch systems for pilots that have not come, and this computer could run.
+
+    A pilot here waits in no queue and costs nobody anything. It is there before those come, if they ever do, and fetches
+    what waits for them.
+    """
+    for other in engine.sites.values():
+        if other.site.kind != "local":
+            for queue, numbers in other.reserved.items():
+                if not other.slots[queue.shape] and engine.openings.able(site, queue):
+                    yield queue, len(numbers)
 
 
 def _in_vain(site: SiteState, queue: QueueClass) -> bool:
