@@ -347,7 +347,7 @@ def test_what_ends_at_a_site_that_sleeps_is_not_scored_and_leaves_no_load() -> N
         sites.submission_began("a")
         sites.operation_began("a", "transfer")
         sites.hibernate("a", at=1.0)
-        sites.submission_ended("a", seconds=0.0, trouble=trouble)  # type: ignore[arg-type]
+        sites.submission_ended("a", seconds=0.0, trouble=trouble)
         sites.operation_ended("a", "transfer")
         assert place_of(sites).score.value == 0.0
     sites.wake("a")

@@ -147,7 +147,7 @@ def _packed(mark: str) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _pack(mark: str) -> bytes:
+def _pack(_mark: str) -> bytes:
     return archive(compression=ZIP_DEFLATED)
 
 
