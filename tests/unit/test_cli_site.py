@@ -213,7 +213,8 @@ def test_sites_are_listed_from_their_file_where_no_service_runs(tmp_path: Path) 
     assert [(each["site"], each["status"]) for each in told["sites"]] == [("lyon", "not served")]
     shown = json.loads(run("site", "show", "lyon", "--json").stdout)
     assert (shown["site"]["status"], shown["entry"]) == ("not served", {"name": "lyon", "kind": "slurm"})
-    assert "no server is known" in refused("site", "show", "lille")
+    assert "no such site in this file" in refused("site", "show", "lille")
+    assert "did you mean 'lyon'" in refused("site", "show", "loyn")
     (tmp_path / "sites.yaml").write_text("pilotage: 1\nsites:\n  - {name: lyon, kidn: slurm}\n")
     assert "did you mean 'kind'" in refused("site", "list")
 
@@ -254,6 +255,12 @@ def test_a_site_is_removed_and_one_that_is_not_there_is_refused(tmp_path: Path) 
     assert "did you mean 'lyon'" in refused("site", "remove", "loyn", "--sites", "mine.yaml")
     assert json.loads(run("site", "remove", "lyon", "--sites", "mine.yaml", "--json").stdout)["removed"] is True
     assert (tmp_path / "mine.yaml").read_text() == "pilotage: 1\nsites: []\n"
+
+
+def test_a_file_that_is_named_and_not_there_is_refused_but_for_a_site_that_is_added() -> None:
+    for words in (["list"], ["remove", "lyon"], ["test", "lyon"]):
+        assert "there is no such file of sites" in refused("site", *words, "--sites", "mine.yaml")
+    assert "no batch system" in refused("site", "add", "lyon", "--sites", "mine.yaml", "--kind", "dirac")
 
 
 def test_a_bad_name_address_or_kind_is_refused_before_anything_is_called(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from pilotage.model import payloads
 from pilotage.model.effects import CancelSubmitted, SubmitPilot
-from pilotage.model.operations import Accepted, AnySiteOperation, HibernateSite, ProbeSite, Refused, TrySite
+from pilotage.model.operations import Accepted, AnySiteOperation, HibernateSite, ProbeSite, Refused, TrySite, WakeSite
 from pilotage.model.reports import Gone, Submitted
 from pilotage.service.messages import AskedOfSite, SitesChanged
 from pilotage.service.running.probing import probes_under_way, sites_to_probe
@@ -137,6 +137,21 @@ def test_a_site_without_pilots_is_not_tried_by_one() -> None:
         small.answers.remove(answer)
         assert isinstance(answer.outcome, Refused)
         assert answer.outcome.code == "no-pilots"
+
+
+def test_what_cannot_be_done_with_a_site_is_refused_with_what_to_do() -> None:
+    with Small(site("a")) as small:
+        ask(small, HibernateSite(site="a"))
+        ask(small, ProbeSite(site="a"))
+        told = {HibernateSite: "site wake a", ProbeSite: "site show a", WakeSite: "site explain a"}
+        for kind, words in told.items():
+            if kind is WakeSite:
+                ask(small, WakeSite(site="a"))
+            [answer] = small.step(AskedOfSite(token=1, operation=kind(site="a"))).answers
+            small.answers.remove(answer)
+            assert isinstance(answer.outcome, Refused)
+            assert words in answer.outcome.next_step
+        settle(small)
 
 
 def test_sites_that_somebody_put_to_sleep_are_not_probed_by_themselves() -> None:

@@ -12,7 +12,15 @@ from pilotage.adapters.settings_files import state_folder
 from pilotage.app.book import settings_here
 from pilotage.app.dialects import add_dialects
 from pilotage.app.site_adding import Chosen, Found, entry_from, look_around
-from pilotage.app.site_entries import SiteRefused, add_entry, file_here, known_sites, remove_entry, text_of
+from pilotage.app.site_entries import (
+    SiteRefused,
+    add_entry,
+    file_here,
+    known_sites,
+    named_sites,
+    remove_entry,
+    text_of,
+)
 from pilotage.language.text.quantities import BYTES_FORM, parse_bytes
 from pilotage.model.definition import plain
 from pilotage.model.site_entry import SiteEntry
@@ -100,7 +108,7 @@ def _server(entry: SiteEntry, state: Path, settings: Settings) -> tuple[str, str
 
 def remove_site(name: str, *, named: str) -> Path:
     """Take the entry of a site out of its file; the file. Raises `SiteRefused`."""
-    file = file_here(settings_here(), named=named)
+    file = named_sites(settings_here(), named).file
     remove_entry(file, name)
     return file
 
@@ -110,8 +118,8 @@ def test_site(name: str, *, named: str, seconds_max: float, tell: Callable[[Hop]
     from pilotage.app.site_testing import SiteTest
 
     settings = settings_here({"service.sites": named or None})
-    file = file_here(settings)
-    entry = known_sites(file).entry(name)
+    known = named_sites(settings, named)
+    file, entry = known.file, known.entry(name)
     add_dialects(state_folder(settings, folder=Path.cwd()).absolute())
     tested = SiteTest(
         entry,
