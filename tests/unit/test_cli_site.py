@@ -94,7 +94,7 @@ def test_files_go_where_the_nodes_are_surest_to_see_them() -> None:
     cluster = Cluster(user="me")
     cluster.paths = (
         ("SCRATCH", "yes", "lustre", "/scratch/me"),
-        ("WORK", "no", "lustre", "/work/group"),
+        ("WORK", "no", "lustre", "/group/work"),
         ("VSC_SCRATCH", "yes", "lustre", "/scratch/me"),
         ("PATH", "yes", "lustre", "/bin"),
     )
@@ -140,11 +140,11 @@ def test_variables_are_those_of_a_login_shell(tmp_path: Path, monkeypatch: pytes
 
 def test_what_is_found_and_chosen_is_shown_with_what_only_the_test_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(user="me", kind="xfs")
-    cluster.paths = (("SCRATCH", "yes", "lustre", "/scratch/me"), ("WORK", "no", "lustre", "/work/group"))
+    cluster.paths = (("SCRATCH", "yes", "lustre", "/scratch/me"), ("WORK", "no", "lustre", "/group/work"))
     monkeypatch.setattr("pilotage.app.sites.caller_for", lambda *_, **__: cluster)
     shown = run("site", "add", "lyon", "--slots", "2", "--gpus", "1").stdout
     for words in (
-        "$WORK      /work/group on lustre, which cannot be written",
+        "$WORK      /group/work on lustre, which cannot be written",
         "$SCRATCH   /scratch/me on lustre",
         "64 cores a node  250 GiB a node",
         "at most 5, of 2 slots, 7.81 GiB, 1 GPU, 1 d each",
