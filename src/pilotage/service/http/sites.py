@@ -215,8 +215,8 @@ async def _known(request: Ask, services: Services, only: str | None) -> list[_Kn
     if running is not None and runs:
         stands = await asyncio.wrap_future(running.jobs.ask(lambda engine: _stands(engine, only)))
     if only is not None and only not in rows and only not in stands:
-        served = running is not None and runs and await asyncio.wrap_future(running.jobs.ask(_names))
-        raise _unknown(only, {*rows, *(served or ())})
+        served = await asyncio.wrap_future(running.jobs.ask(_names)) if running is not None and runs else []
+        raise _unknown(only, {*rows, *served})
     names = [only] if only is not None else [*stands, *sorted(rows.keys() - stands.keys())]
     found = []
     for name in names:
