@@ -32,8 +32,8 @@ Expected = Callable[[], Collection[str]]
 
 UNREACHABLE_SECONDS_MAX = 60.0
 STOP_SECONDS = 2.0
-TURN_SECONDS = 0.2
-"""How soon a site asks again for its turn to be looked at."""
+TURN_SECONDS, DOUBTFUL_TURN_SECONDS = 0.2, 1.0
+"""How soon a site asks again for its turn to be looked at, and one that is not known to answer: there may be hundreds of those."""
 BUSY_SECONDS, BUSY_SECONDS_MAX = 5.0, 300.0
 TOGETHER_MAX = 100
 """Pilots that are asked for at once, or things that are cancelled."""
@@ -258,7 +258,7 @@ class SiteWorker:
             return True
         turn = self._turns.take(is_known=bool(self._answers))
         if turn is None:
-            self._look_at = time.monotonic() + TURN_SECONDS
+            self._look_at = time.monotonic() + (TURN_SECONDS if self._answers else DOUBTFUL_TURN_SECONDS)
             return False
         try:
             self._look()
