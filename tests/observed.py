@@ -136,10 +136,12 @@ class Story:
         self.created(package, attempt)
         self.finished(package, attempt, reason=reason)
 
-    def pilot(self, name: str = PILOT, *, cores: int = 1, backlog: int = 0, memory_bytes: int = 0) -> None:
+    def pilot(
+        self, name: str = PILOT, *, cores: int = 1, backlog: int = 0, memory_bytes: int = 0, node: str = ""
+    ) -> None:
         """A pilot really begins."""
         capacity = Capacity(cores_hundredths=100 * cores, memory_bytes=memory_bytes)
-        self.observer.on_pilot(name, SITE, capacity, backlog)
+        self.observer.on_pilot(name, SITE, capacity, backlog, node=node)
 
     def assigned(self, package: str, attempt: int = 1, *, pilot: str = PILOT, **said: Any) -> None:
         """An assignment reaches a pilot."""

@@ -209,6 +209,7 @@ def package(events: Sequence[WireEvent], job: Found, activity: str | None) -> Fo
         "bound_site": said(reserved, "site"),
         "registered_at": time_of(registered),
         "opened_at": time_of(opened),
+        "hold_set_at": time_of(held),
         "bound_at": time_of(reserved),
         "cancelled_at": time_of(cancelled),
         "aborted_at": time_of(aborted),

@@ -134,7 +134,7 @@ class SimulatedSite:
 
     # --- the witness
 
-    def on_pilot(self, pilot: str, site: str, capacity: Capacity, backlog: int) -> None:
+    def on_pilot(self, pilot: str, site: str, capacity: Capacity, backlog: int, *, node: str) -> None:
         self.trace.append(("pilot", pilot))
 
     def on_assigned(self, pilot: str, assignment: Assignment, now: float) -> None:

@@ -1,13 +1,37 @@
-"""The choice of sites, told of attempts by the names of their sites: the engine has the sites at hand, tests have their names."""
+"""The choice of sites, spoken with by the names of sites: the engine has the sites at hand, tests have their names."""
 
 from __future__ import annotations
 
-from pilotage.engine.selection import Cause, Change
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from pilotage.engine.selection import Asked, Cause, Change, Draws, Woken
 from pilotage.engine.selection import Selection as ByPlace
+from pilotage.engine.selection.pools import CANDIDATE, NAMES, Pool
+from pilotage.engine.selection.room import Room
+from pilotage.engine.selection.settings import Policy
+
+_ANYTHING = Asked()
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """The site that was picked, and how it came to that."""
+
+    site: str
+    policy: Policy
+    tscore: float
+    weight: int
+    total: int  # of all candidates with room, its own included
+    candidates: int
+    preferred: bool = False  # it was asked for by name
+    woken: Woken | None = None  # it slept until now
 
 
 class Selection(ByPlace):
-    """What the engine tells of a place, told by name; nothing is told of a site that is not known."""
+    """What the engine tells and asks of a place, told and asked by name; nothing is told of a site that is not known."""
+
+    # --- attempts -------------------------------------------------------------------------------------------------------
 
     def attempt_created(self, site: str, *, at: float, activity: str = "") -> None:
         """An attempt was handed over to a site."""
@@ -36,3 +60,103 @@ class Selection(ByPlace):
         if (place := self.sites.by_name.get(site)) is None:
             return []
         return self.ended_at(place, cause, at, created_at, began_at, queued_seconds, activity, pilot, node)
+
+    # --- room -----------------------------------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """The sites, in the order of their picking: the same draws give the same choices only in the same order."""
+        return [place.name for place in self.sites.places if place is not None]
+
+    def use(self, site: str, shape: int = 0) -> None:
+        """One more of a shape is reserved or under way."""
+        if (place := self.sites.by_name.get(site)) is not None:
+            self.sites.use(place, shape)
+
+    def free(self, site: str, shape: int = 0) -> None:
+        """One less."""
+        if (place := self.sites.by_name.get(site)) is not None:
+            self.sites.free(place, shape)
+
+    def room_changed(
+        self,
+        site: str,
+        *,
+        slots: Mapping[int, int] | None = None,
+        backlog: int | None = None,
+        answers: bool | None = None,
+    ) -> None:
+        """Its live slots of some shapes, what its pilots let wait besides, or whether it answers: what is given."""
+        if (place := self.sites.by_name.get(site)) is None:
+            return
+        place.slots.update(slots or {})
+        place.backlog = place.backlog if backlog is None else backlog
+        place.answers = place.answers if answers is None else answers
+        self.sites.touch(place)
+
+    def room(self, site: str, shape: int = 0) -> Room:
+        """How much of a shape may be at a site at once; raises KeyError for one that is not known."""
+        return self.sites.by_name[site].room(shape)
+
+    def status(self, site: str, *, asked: Asked = _ANYTHING, shape: int = 0) -> str:
+        """The set a site is in for what is asked; empty where it could not do it or is not known."""
+        place = self.sites.by_name.get(site)
+        return NAMES[self.sites.pool(asked, shape).status[place.index]] if place is not None else ""
+
+    # --- picking --------------------------------------------------------------------------------------------------------
+
+    def pick(
+        self,
+        draws: Draws,
+        *,
+        now: float,
+        pool: Pool | None = None,
+        asked: Asked = _ANYTHING,
+        shape: int = 0,
+        activity: str = "",
+        prefer: str = "",
+        avoid: Collection[str] = (),
+        unfit: Collection[str] = (),
+    ) -> Choice | None:
+        """What `choose` answers, with how it came to that."""
+        self.sites.end_trials(now)
+        pool = self._fresh(pool, asked, shape)
+        preferred = self.sites.by_name.get(prefer) if prefer else None
+        wished = -1 if preferred is None else preferred.index
+        found = self.choose(draws, pool, now, self._indices(avoid), self._indices(unfit), wished, activity)
+        if found is None:
+            return None
+        place, woken, is_preferred = found
+        pool = self._fresh(pool, asked, shape)
+        return Choice(
+            site=place.name,
+            policy=self.settings.policy,
+            tscore=place.score.tscore,
+            weight=pool.weights[place.index],
+            total=pool.weights.total,
+            candidates=pool.counts[CANDIDATE],
+            preferred=is_preferred,
+            woken=woken,
+        )
+
+    def ask_again_at(
+        self,
+        *,
+        now: float,
+        pool: Pool | None = None,
+        asked: Asked = _ANYTHING,
+        shape: int = 0,
+        avoid: Collection[str] = (),
+        unfit: Collection[str] = (),
+    ) -> float | None:
+        """When to ask again where nothing could be picked, besides when something happens; None: only then."""
+        self.sites.end_trials(now)
+        return self.choose_again_at(self._fresh(pool, asked, shape), now, self._indices(avoid), self._indices(unfit))
+
+    def _fresh(self, pool: Pool | None, asked: Asked, shape: int) -> Pool:
+        if pool is None:
+            return self.sites.pool(asked, shape)
+        self.sites.refresh(pool)
+        return pool
+
+    def _indices(self, names: Collection[str]) -> set[int]:
+        return {place.index for name in names if (place := self.sites.by_name.get(name)) is not None}

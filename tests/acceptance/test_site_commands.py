@@ -69,6 +69,7 @@ def test_a_cluster_is_added_and_a_pilot_goes_through_every_hop(
 ) -> None:
     made = add(place, "here", "--slots", "2")
     assert (made["found"]["kind"], made["entry"]["wall_time_seconds"]) == ("slurm", 86_400)
+    assert made["entry"]["memory_bytes"] == 2 * 2000 << 20  # of eight cores that share 16,000 MiB
     assert [each["name"] for each in made["found"]["queues"]][:2] == ["main", "short"]
     made = add(place, "far", ssh_server.address, "--queue", "short")
     assert (made["entry"]["address"], made["entry"]["wall_time_seconds"]) == (ssh_server.address, 300)

@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pilotage.engine.selection import Asked, Draws, SelectionSettings, SiteDescription, Standing, Underway
 from pilotage.engine.selection.causes import Cause
-from pilotage.engine.selection.picking import Choice
 from pilotage.engine.selection.place import Place
 from pilotage.engine.selection.pools import CANDIDATE, HIBERNATED, OVERLOADED
 from pilotage.engine.selection.scores import Operation, Score, tscore
@@ -21,7 +20,7 @@ from pilotage.engine.selection.weights import Weights, weight_of, weight_of_grad
 from pilotage.model.demand import Capacity, Demand
 from pilotage.model.reports import Trouble
 from pilotage.model.site import Site
-from tests.told_selection import Selection
+from tests.told_selection import Choice, Selection
 
 POLICIES: list[Policy] = ["weighted-random", "best", "thompson", "uniform"]
 CAUSES: list[Cause] = ["success", "platform", "application", "nobody"]

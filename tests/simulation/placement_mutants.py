@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from pilotage.engine import dispatch, fits, releasing, restore
-from pilotage.engine.parts import QueueClass
+from msgspec.structs import replace
+
+from pilotage.engine import dispatch, fits, openings, releasing, restore
+from pilotage.engine.engine import Engine
+from pilotage.engine.parts import AttemptState, QueueClass
 from pilotage.engine.places import PilotState
 from pilotage.engine.selection import filters
 from pilotage.engine.selection.place import Place
 from pilotage.engine.selection.room import Room
 from pilotage.model.demand import slots_for
+from pilotage.model.effects import SubmitAttempt
 from tests.simulation.mutants import Patch, graft, mutant
 
 
@@ -69,6 +73,26 @@ def a_category_has_no_limit(patch: Patch) -> None:
 def an_executor_is_a_wish(patch: Patch) -> None:
     """A package that is for one site runs at any."""
     patch.setitem(filters.FILTERS, "executor", lambda site, asked: "")
+
+
+@mutant(first_seed=15, by="nodes")
+def a_node_is_a_wish(patch: Patch) -> None:
+    """A package that is for some nodes is given to a pilot on any."""
+    graft(patch, openings._is_on, lambda pilot, names: True)
+
+
+@mutant(first_seed=15, by="nodes")
+def a_batch_job_is_not_told_its_nodes(patch: Patch) -> None:
+    """What names its nodes has a batch job of its own, which may begin anywhere."""
+    submit = dispatch.submit
+
+    def anywhere(engine: Engine, attempt: AttemptState) -> None:
+        submit(engine, attempt)
+        effect = engine.effects[-1]
+        if isinstance(effect, SubmitAttempt):
+            engine.effects[-1] = replace(effect, demand=replace(effect.demand, node_restriction=()))
+
+    graft(patch, submit, anywhere)
 
 
 @mutant(first_seed=2, by="sites sanity")

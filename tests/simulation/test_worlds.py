@@ -66,6 +66,19 @@ def test_every_world_has_packages_and_sites_enough() -> None:
     assert {site.site.mode for world in worlds for site in world.sites} == {"pilots", "bound"}
 
 
+def test_some_worlds_have_packages_that_name_their_nodes_and_the_others_none() -> None:
+    worlds = [make_world(seed) for seed in range(1, WORLDS + 1)]
+    named = [world for world in worlds if any(site.nodes for site in world.sites)]
+    assert WORLDS // 10 < len(named) < WORLDS // 3
+    names = {
+        world.seed: {name for job in world.jobs for each in job.templates for name in each.demand.node_restriction}
+        for world in worlds
+    }
+    assert {seed for seed, found in names.items() if found} <= {world.seed for world in named}
+    assert sum(map(bool, names.values())) > WORLDS // 10
+    assert {site.site.places_nodes for world in named for site in world.sites} == {True, False}
+
+
 @pytest.mark.parametrize("seed", sorted(SEEDS_THAT_FOUND_BUGS))
 def test_what_was_found_once_stays_mended(seed: int) -> None:
     held(run(seed))

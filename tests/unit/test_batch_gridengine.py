@@ -177,6 +177,7 @@ def test_queues_tell_the_most_that_one_host_gives(gridengine: Dialect) -> None:
     main, long = limits.queues
     assert (main.name, main.cores, main.wall_seconds, main.memory_bytes) == ("main.q", 16, 86_400, 32 << 30)
     assert (long.name, long.cores, long.wall_seconds, long.memory_bytes) == ("long.q", 4, 0, 0)
+    assert (main.core_memory_bytes, long.core_memory_bytes) == (2 << 30, 0)
     assert (limits.array_max, limits.jobs_max) == (75_000, 500)
 
 

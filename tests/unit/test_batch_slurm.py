@@ -198,11 +198,23 @@ def test_without_accounting_nothing_is_remembered(slurm: Dialect) -> None:
 
 
 def test_unlike_nodes_of_a_partition_are_one_queue(slurm: Dialect) -> None:
-    told = "up|1-00:00:00|8|16000|2|main*\nup|1-00:00:00|64|256000|1|main*\ndown|5:00|8|16000|2|old\n"
+    told = (
+        "up|1-00:00:00|8|16000|2|(null)|main*\nup|1-00:00:00|64|256000|1|gpu:a100:4(S:0-1),gpu:3090:2|main*\n"
+        "down|5:00|8|16000|2|(null)|old\n"
+    )
     limits = slurm.limited([Answer(0, told), Answer(0, "MaxArraySize            = 1001\n")])
     (queue,) = limits.queues
     assert (queue.name, queue.cores, queue.nodes, queue.wall_seconds) == ("main", 64, 3, 86_400)
     assert queue.memory_bytes == 256_000 << 20
+    assert (queue.core_memory_bytes, queue.gpus) == (2000 << 20, 6)
+
+
+def test_what_a_core_may_have_is_no_more_than_the_site_gives_one(slurm: Dialect) -> None:
+    told = "up|infinite|8|16000|2|gpu:2|main*\nup|infinite|0|16000|2|(null)|odd\n"
+    limits = slurm.limited([Answer(0, told), Answer(0, "MaxMemPerCPU            = 1500\nMaxArraySize = 1001\n")])
+    assert [(each.core_memory_bytes >> 20, each.gpus) for each in limits.queues] == [(1500, 2), (1500, 0)]
+    free = slurm.limited([Answer(0, told), Answer(0, "MaxMemPerNode           = UNLIMITED\n")])
+    assert [each.core_memory_bytes >> 20 for each in free.queues] == [2000, 0]
 
 
 def test_what_is_asked_for(slurm: Dialect) -> None:

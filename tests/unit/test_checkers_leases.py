@@ -230,6 +230,22 @@ def test_an_attempt_that_runs_twice_is_seen() -> None:
         story.started(ONE)
 
 
+# --- nodes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("node, is_right", [("n17", True), ("n2", True), ("n18", False), ("", False)])
+def test_an_attempt_on_a_node_that_its_package_does_not_name_is_seen(node: str, *, is_right: bool) -> None:
+    story = Story(merging_plan(demanding(node_restriction=("n17", "n[12]"))))
+    story.pilot(node=node)
+    story.created(ONE)
+    story.assigned(ONE, demand=demanding(node_restriction=("n17", "n[12]")).demand)
+    if is_right:
+        story.started(ONE)
+        return
+    with broken("nodes", f"{node or 'a node that nobody knows'}, and may run on n17, n\\[12\\] only"):
+        story.started(ONE)
+
+
 # --- rooms ----------------------------------------------------------------------------------------------------------
 
 

@@ -9,13 +9,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pilotage.adapters.sites.callers import Here
 from pilotage.agent.batch import Answer, Call, Unknown
 from pilotage.app.site_adding import PYTHONS, CannotLook, Chosen, entry_from, look_around
 from pilotage.app.sites_shown import written_sites
+from pilotage.cli.site_probes import LATE_SECONDS, patience_seconds
+from pilotage.engine.settings import EngineSettings
 from pilotage.service.http.sites import SiteDetail, SiteView
 from tests.command_line import in_an_empty_folder, refused, run
 
-SINFO = "up|infinite|64|256000|10|main*\nup|5:00|8|16000|2|short\n"
+SINFO = "up|infinite|64|256000|10|(null)|main*\nup|5:00|8|16000|2|gpu:a100:4(S:0-1)|short\n"
 CONFIG = "MaxArraySize = 1001\nMaxJobCount = 5\n"
 
 
@@ -29,12 +32,15 @@ class Cluster:
 
     def __init__(self, **said: str) -> None:
         self.said = {"home": "/home/me", "writable": "yes", "kind": "nfs", "platform": "x86_64-linux", **said}
+        self.paths: tuple[tuple[str, str, str, str], ...] = ()
         self.pythons = {"python3": "3.6.8", "python3.11": "3.11.4"}
         self.schedulers = {"sbatch": "slurm 22.05.8"}
         self.reach = "yes"
         self.limits = True
 
     def run(self, call: Call) -> Answer:
+        if call.argv == ("sh",) and "SCRATCH" in call.stdin:
+            return Answer(0, "\n".join("pilotage-found:path " + "\t".join(cells) for cells in self.paths))
         if call.argv == ("sh",):
             lines = [f"pilotage-found:{name} {value}" for name, value in self.said.items() if value]
             lines += [f"pilotage-found:python {name} {told}" for name, told in self.pythons.items()]
@@ -68,6 +74,89 @@ def test_what_is_found_and_what_follows_from_it() -> None:
     assert (entry.pilots_max, entry.platform) == (5, "x86_64-linux")
     short = entry_from("lyon", "", found, Chosen(queue="short", slots=4))
     assert (short.queue, short.wall_time_seconds, short.slots) == ("short", 300, 4)
+
+
+def test_a_pilot_asks_for_its_share_of_the_memory_of_a_node() -> None:
+    found = look_around(Cluster())
+    assert [(each.name, each.core_memory_bytes >> 20, each.gpus) for each in found.queues] == [
+        ("main", 4000, 0),
+        ("short", 2000, 4),
+    ]
+    assert entry_from("lyon", "", found, Chosen(slots=4)).memory_bytes == 16_000 << 20
+    asked = entry_from("lyon", "", found, Chosen(queue="short", memory_bytes=7, gpus=2))
+    assert (asked.memory_bytes, asked.gpus) == (7, 2)
+    silent = Cluster()
+    silent.limits = False
+    assert entry_from("lyon", "", look_around(silent, kind="slurm"), Chosen()).memory_bytes is None
+
+
+def test_files_go_where_the_nodes_are_surest_to_see_them() -> None:
+    cluster = Cluster(user="me")
+    cluster.paths = (
+        ("SCRATCH", "yes", "lustre", "/scratch/me"),
+        ("WORK", "no", "lustre", "/group/work"),
+        ("VSC_SCRATCH", "yes", "lustre", "/scratch/me"),
+        ("PATH", "yes", "lustre", "/bin"),
+    )
+
+    def folder(kind: str, writable: str = "yes") -> str:
+        cluster.said |= {"kind": kind, "writable": writable}
+        return entry_from("lyon", "", look_around(cluster), Chosen()).folder
+
+    assert [each.variable for each in look_around(cluster).paths] == ["WORK", "SCRATCH"]
+    assert folder("nfs") == ""
+    assert folder("xfs") == "/scratch/me/.pilotage-site-me"  # a disk of the login node
+    assert folder("nfs", writable="") == "/scratch/me/.pilotage-site-me"
+    cluster.paths = (("SCRATCH", "yes", "tmpfs", "/scratch/me"),)
+    assert folder("xfs") == ""
+    assert folder("xfs", writable="") == "/scratch/me/.pilotage-site-me"
+    assert entry_from("lyon", "", look_around(cluster), Chosen(folder="/mine")).folder == "/mine"
+
+
+def test_variables_are_those_of_a_login_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("two words", "closed"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "closed" / "file").touch()
+    (tmp_path / ".profile").write_text(
+        f"echo welcome; read -r answer\nexport SCRATCH='{tmp_path}/two words' WORK={tmp_path}/gone"
+        f" WORKDIR={tmp_path}/closed/file WRKDIR=elsewhere\n"
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", "/bin/sh")
+    here = Here()
+
+    class Login(Cluster):
+        def run(self, call: Call) -> Answer:
+            return here.run(call) if call.argv == ("sh",) else super().run(call)
+
+    found = look_around(Login(), kind="slurm")
+    (scratch,) = found.paths
+    assert (scratch.variable, scratch.path, scratch.writable) == ("SCRATCH", f"{tmp_path}/two words", True)
+    assert scratch.file_system
+    assert [*(tmp_path / "two words").iterdir()] == []
+    monkeypatch.setenv("SHELL", "/no/such/shell")
+    assert look_around(Login(), kind="slurm").paths == ()
+
+
+def test_what_is_found_and_chosen_is_shown_with_what_only_the_test_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(user="me", kind="xfs")
+    cluster.paths = (("SCRATCH", "yes", "lustre", "/scratch/me"), ("WORK", "no", "lustre", "/group/work"))
+    monkeypatch.setattr("pilotage.app.sites.caller_for", lambda *_, **__: cluster)
+    shown = run("site", "add", "lyon", "--slots", "2", "--gpus", "1").stdout
+    for words in (
+        "$WORK      /group/work on lustre, which cannot be written",
+        "$SCRATCH   /scratch/me on lustre",
+        "64 cores a node  250 GiB a node",
+        "at most 5, of 2 slots, 7.81 GiB, 1 GPU, 1 d each",
+        "/scratch/me/.pilotage-site-me",
+        "try it: pilotage site test lyon\n  only a pilot shows that the nodes",
+    ):
+        assert words in shown, shown
+    assert "a size such as" in refused("site", "add", "lille", "--memory", "much")
+    assert (
+        json.loads(run("site", "add", "lille", "--memory", "3 GiB", "--json").stdout)["entry"]["memory_bytes"]
+        == 3 << 30
+    )
 
 
 def test_a_cluster_that_does_not_reach_the_service_gets_a_site_agent() -> None:
@@ -124,7 +213,8 @@ def test_sites_are_listed_from_their_file_where_no_service_runs(tmp_path: Path) 
     assert [(each["site"], each["status"]) for each in told["sites"]] == [("lyon", "not served")]
     shown = json.loads(run("site", "show", "lyon", "--json").stdout)
     assert (shown["site"]["status"], shown["entry"]) == ("not served", {"name": "lyon", "kind": "slurm"})
-    assert "no server is known" in refused("site", "show", "lille")
+    assert "no such site in this file" in refused("site", "show", "lille")
+    assert "did you mean 'lyon'" in refused("site", "show", "loyn")
     (tmp_path / "sites.yaml").write_text("pilotage: 1\nsites:\n  - {name: lyon, kidn: slurm}\n")
     assert "did you mean 'kind'" in refused("site", "list")
 
@@ -167,6 +257,12 @@ def test_a_site_is_removed_and_one_that_is_not_there_is_refused(tmp_path: Path) 
     assert (tmp_path / "mine.yaml").read_text() == "pilotage: 1\nsites: []\n"
 
 
+def test_a_file_that_is_named_and_not_there_is_refused_but_for_a_site_that_is_added() -> None:
+    for words in (["list"], ["remove", "lyon"], ["test", "lyon"]):
+        assert "there is no such file of sites" in refused("site", *words, "--sites", "mine.yaml")
+    assert "no batch system" in refused("site", "add", "lyon", "--sites", "mine.yaml", "--kind", "dirac")
+
+
 def test_a_bad_name_address_or_kind_is_refused_before_anything_is_called(tmp_path: Path) -> None:
     assert "cannot name a site" in refused("site", "add", "no good")
     assert "ssh://HOST" in refused("site", "add", "lyon", "http://lyon")
@@ -191,6 +287,12 @@ def test_a_token_is_for_a_site_that_is_written_down_and_only_its_owner_reads_it(
     run("site", "token", "lyon", "--output", "t")
     file = tmp_path / "t"
     assert (file.stat().st_mode & 0o777, file.read_text().count(".")) == (0o600, 2)
+
+
+def test_a_probe_is_waited_for_until_its_service_gives_it_up(tmp_path: Path) -> None:
+    assert patience_seconds() == EngineSettings().probe_timeout_seconds + LATE_SECONDS
+    (tmp_path / "pilotage.toml").write_text("[engine]\nprobe_timeout_seconds = 5\n")
+    assert patience_seconds() == 5 + LATE_SECONDS
 
 
 def test_probes_are_of_sites_that_are_named_or_of_all() -> None:

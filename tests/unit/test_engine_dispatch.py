@@ -67,7 +67,7 @@ def test_where_more_is_ready_than_sites_have_room_for_each_is_filled_and_nothing
 
         small.engine.selection.choose = noted  # type: ignore[method-assign, assignment]
         small.submit(bag(20))
-        rooms = {name: small.engine.selection.room(name).limit for name in ("a", "b")}
+        rooms = {name: small.engine.selection.place(name).room(0).limit for name in ("a", "b")}
         assert {each.name: sum(map(len, each.reserved.values())) for each in small.engine.sites.values()} == rooms
         assert not chosen
         small.ask(Kill(job=JOB))

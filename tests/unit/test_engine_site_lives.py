@@ -7,8 +7,8 @@ import pytest
 
 from pilotage.model import payloads
 from pilotage.model.effects import CancelSubmitted, SubmitPilot
-from pilotage.model.operations import Accepted, AnySiteOperation, HibernateSite, ProbeSite, Refused, TrySite
-from pilotage.model.reports import Gone
+from pilotage.model.operations import Accepted, AnySiteOperation, HibernateSite, ProbeSite, Refused, TrySite, WakeSite
+from pilotage.model.reports import Gone, Submitted
 from pilotage.service.messages import AskedOfSite, SitesChanged
 from pilotage.service.running.probing import probes_under_way, sites_to_probe
 from pilotage.service.running.site_stands import stand_of_site
@@ -84,6 +84,19 @@ def test_a_probe_that_is_under_way_at_a_restart_fails_in_its_time() -> None:
         settle(small)
 
 
+def test_a_probe_that_comes_to_a_site_that_somebody_put_to_sleep_changes_neither_its_sleep_nor_its_score() -> None:
+    with Small(site("a")) as small:
+        ask(small, HibernateSite(site="a"))
+        ask(small, ProbeSite(site="a"))
+        [wanted] = small.take(SubmitPilot)
+        small.step(Submitted(site="a", key=wanted.key, native_id="1", seconds=0.1))
+        probe = small.agent("probe.1", site="a", request=wanted.key)
+        probe.exchange()
+        state = small.engine.sites["a"]
+        assert (state.asleep, state.place.score.value) == (True, 0.0)
+        settle(small, probe)
+
+
 @pytest.mark.parametrize("name", ["a", "a-trial"])
 def test_a_pilot_that_is_tried_beside_others_comes_is_given_nothing_and_says_nothing_of_its_site(name: str) -> None:
     with Small(site(name, cores=1)) as small:
@@ -126,6 +139,21 @@ def test_a_site_without_pilots_is_not_tried_by_one() -> None:
         assert answer.outcome.code == "no-pilots"
 
 
+def test_what_cannot_be_done_with_a_site_is_refused_with_what_to_do() -> None:
+    with Small(site("a")) as small:
+        ask(small, HibernateSite(site="a"))
+        ask(small, ProbeSite(site="a"))
+        told = {HibernateSite: "site wake a", ProbeSite: "site show a", WakeSite: "site explain a"}
+        for kind, words in told.items():
+            if kind is WakeSite:
+                ask(small, WakeSite(site="a"))
+            [answer] = small.step(AskedOfSite(token=1, operation=kind(site="a"))).answers
+            small.answers.remove(answer)
+            assert isinstance(answer.outcome, Refused)
+            assert words in answer.outcome.next_step
+        settle(small)
+
+
 def test_sites_that_somebody_put_to_sleep_are_not_probed_by_themselves() -> None:
     here, a, b, c = site("here", kind="local"), *(site(name, kind="slurm") for name in "abc")
     with Small(here, a, b, c) as small:
@@ -151,9 +179,9 @@ def test_when_a_site_is_woken_is_told_by_the_clock_that_it_fell_asleep_by() -> N
         pilot.fail("1.1.1", "platform-failure")
         small.step(after=8 * 3600.0)  # the computer slept: its own time stood still
         assert small.engine.stamp - small.engine.now > 3600.0
-        stand, why = stand_of_site(small.engine, "a"), small.engine.explain_site("a")
+        stand = stand_of_site(small.engine, "a")
+        why = small.engine.selection.explain("a", now=small.engine.stamp)
         assert stand is not None
-        assert why is not None
         [told] = [each.message for each in stand.reasons if each.stage == "status"]
         assert [told] == [each.message for each in why.stages if each.stage == "status"]
         settle(small, pilot)

@@ -105,9 +105,9 @@ def test_pilots_that_never_speak_put_their_site_to_sleep_and_the_row_says_why() 
         assert "python3: not found" in slept.message
         small.wait(3000)
         assert small.take(SubmitPilot) == []  # nothing more is submitted there
-        for each in (*small.engine.explain_site("a").stages,):  # type: ignore[union-attr]
-            if each.stage == "status":
-                assert "before somebody wakes it, a probe passes or its entry changes" in each.message
+        why = small.engine.selection.explain("a", now=small.engine.stamp)
+        [told] = [each.message for each in why.stages if each.stage == "status"]
+        assert "before somebody wakes it, a probe passes or its entry changes" in told
         small.step(SitesChanged(sites=small.sites))
         assert small.take(SubmitPilot) == []
         small.step(SitesChanged(sites=small.sites, rewritten=("a",)))
@@ -367,11 +367,9 @@ def test_what_a_package_asks_of_a_site_is_asked_of_every_site() -> None:
 def test_every_stage_of_the_choice_says_something_of_a_site() -> None:
     with Small(site("a")) as small:
         ask(small, HibernateSite(site="a", message="for repair"))
-        why = small.engine.explain_site("a")
-        assert why is not None
+        why = small.engine.selection.explain("a", now=small.engine.stamp)
         assert why.status == "hibernated"
         assert any("for repair" in each.message for each in why.stages)
-        assert small.engine.explain_site("b") is None
 
 
 def test_what_was_learned_of_a_site_survives_a_restart() -> None:

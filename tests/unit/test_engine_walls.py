@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from pilotage.model import payloads
 from pilotage.model.effects import SubmitAttempt
 from pilotage.model.operations import Refused
+from pilotage.service.messages import SitesChanged
 from tests.small_engine import Small
-from tests.small_plans import bag, kind, site
+from tests.small_plans import IN_ORDER, bag, kind, site
 
 
 def test_what_is_estimated_to_last_longer_than_a_pilot_is_not_given_to_it() -> None:
@@ -63,6 +65,34 @@ def test_where_no_site_lasts_as_long_as_the_estimate_it_is_tried_all_the_same_an
         small.submit(bag(1, kind(run_seconds=5000.0)), job="one")
         small.submit(bag(1, kind(run_seconds=4000.0)), job="other", owner="eve")
         assert [each.site for each in small.take(SubmitAttempt)] == ["a", "a"]
+
+
+@pytest.mark.parametrize("comes", ["new", "changed", "back"])
+def test_an_estimate_counts_again_when_a_site_comes_that_lasts_so_long(comes: str) -> None:
+    short, long = site("a", wall_seconds=600.0), site("b", mode="bound", wall_seconds=9000.0)
+    sites = {"new": [short], "changed": [short, site("b", mode="bound", wall_seconds=300.0)], "back": [short, long]}
+    with Small(*sites[comes], selection=IN_ORDER) as small:
+        if comes == "back":
+            small.step(SitesChanged(sites=(short,)))
+        small.submit(bag(2, kind(run_seconds=5000.0)))
+        assert {each.name for each in small.engine.sites.values() if each.reserved} == {"a"}
+        small.sites = (short, long)
+        small.step(SitesChanged(sites=small.sites))
+        assert [each.site for each in small.take(SubmitAttempt)] == ["b"] * 2
+        assert small.engine.sites["a"].reserved == {}
+        small.effects.clear()
+
+
+@pytest.mark.parametrize("comes", ["new", "changed"])
+def test_what_found_no_room_hears_of_a_site_that_will_do(comes: str) -> None:
+    full, other = site("a", mode="bound", job_throttle=0.0, platform="arm"), site("b", mode="bound", platform="arm")
+    with Small(full, *([site("b", mode="bound", platform="x86")] if comes == "changed" else [])) as small:
+        small.step(SitesChanged(sites=small.sites))
+        small.submit(bag(2, kind(platform="arm")))
+        assert [each.site for each in small.take(SubmitAttempt)] == ["a"]
+        small.sites = (full, other)
+        small.step(SitesChanged(sites=small.sites))
+        assert [each.site for each in small.take(SubmitAttempt)] == ["b"]
 
 
 def test_why_a_site_that_is_too_short_is_not_chosen_is_told() -> None:

@@ -13,7 +13,7 @@ from pilotage.model.reports import Gone, SubmissionFailed, Submitted
 from pilotage.model.site import Site
 from pilotage.service.messages import AskedOfSite, SitesChanged, Stopping
 from tests.small_engine import Small
-from tests.small_plans import bag, chain, site
+from tests.small_plans import IN_ORDER, bag, chain, site
 
 
 def ended(small: Small) -> list[str]:
@@ -190,3 +190,25 @@ def test_a_site_that_somebody_put_to_sleep_sleeps_on_when_its_entry_was_away_for
         small.wait(10)
         assert not small.effects
         assert [(row.status, row.message) for row in small.journal.sites()] == [("hibernated", "for repair")]
+
+
+# --- this computer ----------------------------------------------------------------------------------------------------
+
+
+def test_what_waits_for_pilots_that_have_not_come_is_done_by_this_computer_as_quickly_as_it_can() -> None:
+    with Small(site("far", kind="slurm", pilots=9), site("here", kind="local"), selection=IN_ORDER) as small:
+        small.submit(bag(3))
+        assert {each.name for each in small.engine.sites.values() if each.reserved} == {"far"}
+        pilot = small.pilot("here")
+        assert [each.site for each in small.take(SubmitPilot)] == ["far", "far", "far"]
+        for package in ("1.3.1", "1.2.1", "1.1.1"):
+            assert pilot.packages == [package]
+            pilot.succeed(package)
+        small.wait(20)
+        assert len(small.take(CancelSubmitted)) == 3
+
+
+def test_between_batch_systems_no_pilot_is_asked_for_in_case_another_does_not_come() -> None:
+    with Small(site("far", kind="slurm"), site("there", kind="slurm"), selection=IN_ORDER) as small:
+        small.submit(bag(1))
+        assert [each.site for each in small.take(SubmitPilot)] == ["far"]

@@ -119,6 +119,12 @@ def test_a_site_that_answers_says_why_things_wait_there(desk: Desk) -> None:
     assert found["message"] == found["says"] == "sbatch: QOSMaxSubmitJobPerUserLimit"
 
 
+def test_the_site_that_was_probably_meant_is_named(desk: Desk) -> None:
+    for told in (desk.get("/v1/sites/locla"), desk.post("/v1/sites/locla/wake", b"")):
+        assert code_of(told) == (404, "unknown_site")
+        assert told[1]["error"]["hint"] == "did you mean 'local'?"
+
+
 @pytest.mark.parametrize("deed", ["hibernate", "wake", "probe", "try"])
 def test_an_operator_changes_a_site_and_nobody_else(desk: Desk, deed: SiteDeed) -> None:
     path = f"/v1/sites/local/{deed}"

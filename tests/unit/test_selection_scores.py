@@ -341,6 +341,21 @@ def test_a_site_that_sleeps_is_not_proved_by_time() -> None:
     assert (sites.room("a").rule, sites.ask_again_at(now=10.0)) == ("trial", 15.0)
 
 
+def test_what_ends_at_a_site_that_sleeps_is_not_scored_and_leaves_no_load() -> None:
+    sites = selection()
+    for trouble in (None, "connection-refused"):
+        sites.submission_began("a")
+        sites.operation_began("a", "transfer")
+        sites.hibernate("a", at=1.0)
+        sites.submission_ended("a", seconds=0.0, trouble=trouble)
+        sites.operation_ended("a", "transfer")
+        assert place_of(sites).score.value == 0.0
+    sites.wake("a")
+    sites.submission_began("a")
+    sites.submission_ended("a", seconds=None)
+    assert place_of(sites).score.value == pytest.approx(0.1)
+
+
 # --- causes -----------------------------------------------------------------------------------------------------------
 
 

@@ -84,6 +84,26 @@ def gone(key: str, reason: str) -> Gone:
     return Gone(site="north", key=key, reason=reason)
 
 
+def test_something_is_started_on_a_node_that_it_names_where_the_system_can_be_told() -> None:
+    def nodes(named: tuple[str, ...], *, places_nodes: bool = True, there: tuple[str, ...] = ("n1", "n2")) -> set[str]:
+        dice = Dice(1)
+        batch = BatchSystem(
+            Site(name="north", places_nodes=places_nodes),
+            schedule=Schedule(),
+            box=FaultBox(NO_FAULTS, dice),
+            dice=dice,
+            queue=TEN_SECONDS,
+            report=lambda _: None,
+            nodes=there,
+        )
+        return {batch.node_for(named) for _ in range(50)}
+
+    assert nodes(()) == {"n1", "n2"}
+    assert nodes(("n[2-9]", "m1")) == {"n2"}
+    assert nodes(("n2",), places_nodes=False) == {"n1", "n2"}
+    assert nodes((), there=()) == {""}
+
+
 def test_a_job_is_answered_at_once_and_starts_after_it_has_queued() -> None:
     farm = Farm()
     farm.submit("a")

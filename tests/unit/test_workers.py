@@ -19,7 +19,7 @@ from pilotage.model.site_entry import SiteEntry
 from pilotage.model.site_exchange import SiteSays
 from pilotage.ports import SeenAtSite, SiteBusy, SiteUnreachable
 from pilotage.service.running import site_worker
-from pilotage.service.running.agent_site import AgentSettings
+from pilotage.service.running.agent_site import NOT_YET, AgentSettings
 from pilotage.service.running.errors import UnknownSite
 from pilotage.service.running.strays import unknown_at
 from pilotage.service.running.workers import LOOKS_MAX, SiteWorkers, Way, expected_at, has_something, ways_of
@@ -67,10 +67,27 @@ class Batch:
         self.closed = True
 
 
+class Heard(queue.Queue[AnyReport]):
+    """What is reported, but for that a site was not heard yet, and then was, as everyone is at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unheard: set[str] = set()
+
+    def take(self, report: AnyReport) -> None:
+        if isinstance(report, SiteSeen) and report.message == NOT_YET:
+            self.unheard.add(report.site)
+            return
+        at_first = report.site in self.unheard
+        self.unheard.discard(report.site)
+        if not at_first or report != SiteSeen(site=report.site, answers=True):
+            self.put(report)
+
+
 @contextmanager
-def working(**ways: Way) -> Iterator[tuple[SiteWorkers, queue.Queue[AnyReport]]]:
-    heard: queue.Queue[AnyReport] = queue.Queue()
-    workers = SiteWorkers(ways, report=heard.put, expected=lambda _: [])
+def working(**ways: Way) -> Iterator[tuple[SiteWorkers, Heard]]:
+    heard = Heard()
+    workers = SiteWorkers(ways, report=heard.take, expected=lambda _: [])
     workers.start()
     try:
         yield workers, heard
@@ -78,7 +95,7 @@ def working(**ways: Way) -> Iterator[tuple[SiteWorkers, queue.Queue[AnyReport]]]
         workers.stop()
 
 
-def news(heard: queue.Queue[AnyReport]) -> AnyReport:
+def news(heard: Heard) -> AnyReport:
     """What is reported next, but for that nothing is noticed at a site which is reached in another way."""
     while True:
         told = heard.get(timeout=WAIT_SECONDS)
@@ -86,7 +103,7 @@ def news(heard: queue.Queue[AnyReport]) -> AnyReport:
             return told
 
 
-def seen_of(heard: queue.Queue[AnyReport]) -> SiteSeen:
+def seen_of(heard: Heard) -> SiteSeen:
     told = news(heard)
     assert isinstance(told, SiteSeen)
     return told
@@ -99,6 +116,25 @@ def test_what_is_wanted_is_done_at_its_site_and_nowhere_else() -> None:
         told = heard.get(timeout=WAIT_SECONDS)
         assert isinstance(told, Submitted)
         assert (told.site, told.key, told.native_id) == ("farm", "farm-1", "farm-1+0")
+
+
+def test_of_every_site_it_is_told_that_it_was_not_heard_until_it_answers() -> None:
+    told: queue.Queue[AnyReport] = queue.Queue()
+    agent = AgentSettings(entry=SiteEntry(name="oslo", kind="slurm", started_by="agent"))
+    workers = SiteWorkers({"lyon": Batch()}, report=told.put, expected=lambda _: [])
+    workers.start()
+    try:
+        seen = [told.get(timeout=WAIT_SECONDS) for _ in range(2)]
+        not_yet = SiteSeen(site="lyon", answers=False, message=NOT_YET)
+        assert seen == [not_yet, SiteSeen(site="lyon", answers=True)]
+        workers.put("lyon", Batch())
+        assert told.get(timeout=WAIT_SECONDS) == SiteNoticed(site="lyon")  # that it answers is known
+        workers.put("oslo", agent)
+        assert told.get(timeout=WAIT_SECONDS) == SiteSeen(site="oslo", answers=False, message=NOT_YET)
+        workers.exchange(SiteSays(site="oslo", agent="a", sequence=1))
+        assert told.get(timeout=WAIT_SECONDS) == SiteSeen(site="oslo", answers=True)
+    finally:
+        workers.stop()
 
 
 def test_another_way_takes_the_place_of_the_one_before_which_is_closed() -> None:
@@ -280,13 +316,15 @@ def test_hundreds_of_sites_are_looked_at_a_few_at_once() -> None:
     assert 0 < Looked.most <= LOOKS_MAX
 
 
-def test_sites_that_hang_hold_up_neither_the_others_for_ever_nor_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_worker, "TURN_SECONDS", 0.05)
+def test_sites_that_hang_hold_up_neither_the_others_nor_the_end() -> None:
     hanging = [Looked(threading.Event()) for _ in range(2 * LOOKS_MAX)]
     plain = Looked()
     ways = {f"s{number}": each for number, each in enumerate(hanging)}
-    with working(**ways, plain=plain):
+    with working(**ways, plain=plain) as (workers, heard):
         assert plain.looked.wait(WAIT_SECONDS)
+        for number in range(20):  # what is wanted does not wait for the next look
+            workers.want("plain", [SubmitPilot(site="plain", key=f"plain-{number}")])
+            assert isinstance(heard.get(timeout=WAIT_SECONDS), Submitted)
         begun = time.monotonic()
     assert time.monotonic() - begun < len(hanging) * site_worker.STOP_SECONDS / 4  # not one after the other
 

@@ -50,8 +50,7 @@ def serve_jobs(
     nothing to run and nobody who asks it ends by itself. `other_ports` are for where the one of the settings is taken.
     """
     from pilotage.app.dialects import add_dialects
-    from pilotage.app.site_entries import file_here
-    from pilotage.app.site_reading import refuse_missing
+    from pilotage.app.site_entries import file_here, refuse_missing
 
     folder = state_folder(settings, folder=Path.cwd()).absolute()
     add_dialects(folder)

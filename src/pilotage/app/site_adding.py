@@ -1,4 +1,4 @@
-"""What can be found out about a cluster by looking: its batch system, its queues, its Python, its disk and its way out."""
+"""What can be found out about a cluster by looking: its batch system, its queues, its Python, its disks and its way out."""
 
 from __future__ import annotations
 
@@ -25,6 +25,22 @@ PYTHONS = (
 )
 PREFIX = "pilotage-look"
 REACH_SECONDS = 5
+LOGIN_SECONDS = 20
+SHARED_VARIABLES = (
+    "WORK",
+    "WORKDIR",
+    "WRKDIR",
+    "CCCWORKDIR",
+    "VSC_DATA",
+    "SCRATCH",
+    "SCRATCHDIR",
+    "CCCSCRATCHDIR",
+    "PSCRATCH",
+    "VSC_SCRATCH",
+)
+"""What clusters call the folders that all nodes share; those first from which nothing is deleted after some time."""
+OWN_DISKS = frozenset({"btrfs", "ext2/ext3", "f2fs", "jfs", "overlayfs", "ramfs", "reiserfs", "tmpfs", "xfs", "zfs"})
+"""File systems of one computer. A login node may still hand its own to the nodes, which cannot be seen there."""
 _MARK = "pilotage-found:"
 
 # Each line tells one thing; what a login shell prints besides is passed over.
@@ -34,9 +50,24 @@ echo "{mark}home $(pwd)"
 if ( umask 077; : > .pilotage-look.$$ ) 2>/dev/null; then rm -f .pilotage-look.$$; echo "{mark}writable yes"; fi
 echo "{mark}kind $(stat -f -c %T . 2>/dev/null)"
 echo "{mark}host $(hostname 2>/dev/null || uname -n)"
+echo "{mark}user $(id -un 2>/dev/null)"
 echo "{mark}platform $(uname -m)-$(uname -s | tr A-Z a-z)"
 for each in {pythons}; do
   told=$("$each" -I -S -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null) && echo "{mark}python $each $told"
+done
+exit 0
+"""
+# Variables as a login shell has them, which may be of any kind and slow; `tcsh -l` takes no command.
+_PATHS = """\
+shell=${{SHELL:-/bin/sh}}
+limit=$(command -v timeout) && limit="$limit {seconds}"
+{{ $limit "$shell" -l -c env || $limit "$shell" -c env; }} </dev/null 2>/dev/null | while IFS= read -r line; do
+  case $line in {cases}) ;; *) continue ;; esac
+  path=${{line#*=}}
+  [ -d "$path" ] || continue
+  told=no
+  if ( umask 077; : > "$path/.pilotage-look.$$" ) 2>/dev/null; then rm -f "$path/.pilotage-look.$$"; told=yes; fi
+  printf '%s\\t%s\\t%s\\t%s\\n' "{mark}path ${{line%%=*}}" "$told" "$(stat -f -c %T "$path" 2>/dev/null)" "$path"
 done
 exit 0
 """
@@ -78,15 +109,28 @@ class FoundQueue(msgspec.Struct, frozen=True, kw_only=True):
     cores: int
     memory_bytes: int
     nodes: int
+    core_memory_bytes: int
+    gpus: int
+
+
+class FoundPath(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder that a variable names, which all nodes may share."""
+
+    variable: str
+    path: str
+    writable: bool
+    file_system: str
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that was found out."""
 
     host: str
+    user: str
     home: str
     writable: bool
     file_system: str
+    paths: tuple[FoundPath, ...]
     platform: str
     kind: str
     version: str
@@ -109,6 +153,8 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     python: str = ""
     folder: str = ""
     slots: int = 0
+    memory_bytes: int = 0
+    gpus: int = 0
     pilots_max: int = 0
     wall_time_seconds: float = 0.0
 
@@ -131,9 +177,11 @@ def look_around(caller: Caller, *, kind: str = "", server: str = "", why_not: st
     enough = next((each for each in pythons if each.is_enough), None)
     return Found(
         host=told.get("host", ""),
+        user=told.get("user", ""),
         home=told["home"],
         writable="writable" in told,
         file_system=told.get("kind", ""),
+        paths=tuple(_paths(caller)),
         platform=told.get("platform", ""),
         kind=dialect.name,
         version=version,
@@ -160,12 +208,8 @@ def entry_from(name: str, address: str, found: Found, chosen: Chosen) -> SiteEnt
             got=versions or "none at all",
             next_step="name one with --python PATH, or write `setup: [module load …]` into its entry",
         )
-    if not found.writable and not chosen.folder:
-        raise CannotLook(
-            "its home folder cannot be written",
-            got=found.home,
-            next_step="name a folder that all nodes share: --folder DIR",
-        )
+    slots = chosen.slots or 1
+    memory_bytes = chosen.memory_bytes or (slots * queue.core_memory_bytes if queue is not None else 0)
     wall = chosen.wall_time_seconds or min(DAY_SECONDS, (queue.wall_seconds if queue is not None else 0) or DAY_SECONDS)
     reaches = found.way_out in ("", "yes")
     return SiteEntry(
@@ -175,9 +219,11 @@ def entry_from(name: str, address: str, found: Found, chosen: Chosen) -> SiteEnt
         started_by="service" if reaches else "agent",
         queue=chosen.queue or (queue.name if queue is not None and not queue.is_default else ""),
         account=chosen.account,
-        folder=chosen.folder,
+        folder=chosen.folder or _folder(found),
         python=python,
-        slots=chosen.slots or 1,
+        slots=slots,
+        memory_bytes=memory_bytes or None,
+        gpus=chosen.gpus,
         wall_time_seconds=float(wall),
         pilots_max=chosen.pilots_max or min(10, found.jobs_max or 10),
         platform=found.platform,
@@ -196,6 +242,41 @@ def _pythons(answer: Answer) -> Iterator[FoundPython]:
         words = line.split()
         if len(words) == 3 and words[0] == f"{_MARK}python" and words[2].replace(".", "").isdecimal():
             yield FoundPython(word=words[1], version=words[2])
+
+
+def _paths(caller: Caller) -> Iterator[FoundPath]:
+    """The folders that variables name, each once; none where that cannot be found out."""
+    cases = "|".join(f"{name}=/*" for name in SHARED_VARIABLES)
+    try:
+        answer = caller.run(Call(("sh",), _PATHS.format(mark=_MARK, cases=cases, seconds=LOGIN_SECONDS)))
+    except Unknown:
+        return
+    lines = (line.removeprefix(f"{_MARK}path ").split("\t", 3) for line in answer.stdout.splitlines())
+    told = [cells for cells in lines if len(cells) == 4 and cells[0] in SHARED_VARIABLES]
+    named: set[str] = set()
+    for variable, writable, file_system, path in sorted(told, key=lambda cells: SHARED_VARIABLES.index(cells[0])):
+        if path not in named:
+            named.add(path)
+            yield FoundPath(variable=variable, path=path, writable=writable == "yes", file_system=file_system)
+
+
+def _folder(found: Found) -> str:
+    """Where agents keep their files; none: in the home folder, unless another is surer to be seen by the nodes.
+
+    One of several users has a name of its own in it. Raises `CannotLook` where no folder can be written.
+    """
+    writable = [each for each in found.paths if each.writable]
+    shared = [each for each in writable if each.file_system not in OWN_DISKS]
+    if found.writable and (found.file_system not in OWN_DISKS or not shared):
+        return ""
+    if not writable:
+        raise CannotLook(
+            "its home folder cannot be written",
+            got=found.home,
+            next_step="name a folder that all nodes share: --folder DIR",
+        )
+    name = ".pilotage-site" + (f"-{found.user}" if found.user else "")
+    return f"{(shared or writable)[0].path.rstrip('/')}/{name}"
 
 
 def _scheduler(caller: Caller, kind: str) -> tuple[Dialect, str, Limits, str]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pilotage.adapters.sites_file import Kept, read_file, sites_file, write_file
+from pilotage.adapters.sites_file import Kept, SitesFileError, mark_of, read_file, sites_file, write_file
 from pilotage.language.reading.sites import entry_lines, read_sites, sites_schema, write_sites
 from pilotage.model.configuration import Settings
 from pilotage.model.errors import DocumentError, PilotageError, did_you_mean
@@ -53,6 +53,22 @@ def known_sites(file: Path) -> KnownSites:
     if found is None:
         raise DocumentError(report.errors)
     return KnownSites(file, kept, found.sites)
+
+
+def named_sites(settings: Settings, named: str) -> KnownSites:
+    """What the file says that somebody named, which must be there, or the one that commands here mean, which need not."""
+    file = file_here(settings, named=named)
+    if named:
+        refuse_missing(file)
+    return known_sites(file)
+
+
+def refuse_missing(file: Path) -> None:
+    """Raise where a file that somebody named is not there."""
+    if mark_of(file) is None:
+        raise SitesFileError(
+            "there is no such file of sites", subject=str(file), next_step="write it: pilotage site add NAME"
+        )
 
 
 def known_kinds() -> frozenset[str]:

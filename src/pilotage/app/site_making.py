@@ -12,7 +12,16 @@ from pilotage.adapters.settings_files import state_folder
 from pilotage.app.book import settings_here
 from pilotage.app.dialects import add_dialects
 from pilotage.app.site_adding import Chosen, Found, entry_from, look_around
-from pilotage.app.site_entries import SiteRefused, add_entry, file_here, known_sites, remove_entry, text_of
+from pilotage.app.site_entries import (
+    SiteRefused,
+    add_entry,
+    file_here,
+    known_sites,
+    named_sites,
+    remove_entry,
+    text_of,
+)
+from pilotage.language.text.quantities import BYTES_FORM, parse_bytes
 from pilotage.model.definition import plain
 from pilotage.model.site_entry import SiteEntry
 from pilotage.ports import SiteUnreachable, SubmissionRefused
@@ -49,6 +58,10 @@ def add_site(name: str, address: str, *, named: str, dry_run: bool, **asked: Any
     if any(each.name == name for each in known_sites(file).entries):
         next_step = f"remove it first: pilotage site remove {name}"
         raise SiteRefused("there is a site of this name", subject=f"{file}: {name}", next_step=next_step)
+    memory = asked.get("memory", "")
+    memory_bytes = parse_bytes(memory) if memory else 0
+    if memory_bytes is None:
+        raise SiteRefused("this is no size", subject="--memory", expected=BYTES_FORM, got=memory)
     state = state_folder(settings, folder=Path.cwd()).absolute()
     add_dialects(state)
     from pilotage.app.sites import caller_for
@@ -68,6 +81,8 @@ def add_site(name: str, address: str, *, named: str, dry_run: bool, **asked: Any
         python=asked.get("python", ""),
         folder=asked.get("folder", ""),
         slots=asked.get("slots") or 0,
+        memory_bytes=memory_bytes,
+        gpus=asked.get("gpus") or 0,
         pilots_max=asked.get("pilots_max") or 0,
         wall_time_seconds=asked.get("wall_seconds") or 0.0,
     )
@@ -93,7 +108,7 @@ def _server(entry: SiteEntry, state: Path, settings: Settings) -> tuple[str, str
 
 def remove_site(name: str, *, named: str) -> Path:
     """Take the entry of a site out of its file; the file. Raises `SiteRefused`."""
-    file = file_here(settings_here(), named=named)
+    file = named_sites(settings_here(), named).file
     remove_entry(file, name)
     return file
 
@@ -103,8 +118,8 @@ def test_site(name: str, *, named: str, seconds_max: float, tell: Callable[[Hop]
     from pilotage.app.site_testing import SiteTest
 
     settings = settings_here({"service.sites": named or None})
-    file = file_here(settings)
-    entry = known_sites(file).entry(name)
+    known = named_sites(settings, named)
+    file, entry = known.file, known.entry(name)
     add_dialects(state_folder(settings, folder=Path.cwd()).absolute())
     tested = SiteTest(
         entry,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pilotage.adapters.sites_file import SitesFileError, mark_of
+from pilotage.adapters.sites_file import mark_of
 from pilotage.app.site_entries import known_sites
 from pilotage.model.errors import DocumentError
 from pilotage.model.site import Site
@@ -77,14 +77,6 @@ class GivenSites:
         """All of them, once."""
         placed, self._placed = self._placed, None
         return placed
-
-
-def refuse_missing(file: Path) -> None:
-    """Raise where a file that somebody named is not there."""
-    if mark_of(file) is None:
-        raise SitesFileError(
-            "there is no such file of sites", subject=str(file), next_step="write it: pilotage site add NAME"
-        )
 
 
 def arranged(

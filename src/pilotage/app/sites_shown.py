@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pilotage.app.book import settings_here
-from pilotage.app.site_entries import file_here, known_sites
+from pilotage.app.site_entries import file_here, known_sites, named_sites
 from pilotage.model.definition import plain
 from pilotage.model.site_entry import SiteEntry
 
@@ -14,16 +14,13 @@ NOT_SERVED = "not served"
 
 def written_sites(named: str | None) -> dict[str, Any]:
     """All sites of the file that commands in this folder mean; raises `DocumentError` for what is wrong with it."""
-    known = known_sites(file_here(settings_here(), named=named or ""))
+    known = named_sites(settings_here(), named or "")
     return {"sites": [_view(entry) for entry in known.entries], "file": str(known.file), "fault": ""}
 
 
-def written_site(name: str) -> dict[str, Any] | None:
-    """One site of that file, as a service that never ran for it would tell of it; None where it is not in there."""
-    entries = known_sites(file_here(settings_here())).entries
-    entry = next((each for each in entries if each.name == name), None)
-    if entry is None:
-        return None
+def written_site(name: str) -> dict[str, Any]:
+    """One site of that file, as a service that never ran for it would tell of it; raises `SiteRefused`."""
+    entry = known_sites(file_here(settings_here())).entry(name)
     return {"site": _view(entry), "entry": plain(entry), "reasons": [], "pilots": [], "noticed": []}
 
 

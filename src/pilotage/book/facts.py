@@ -216,7 +216,7 @@ def on_replica_wanted(row: PackageFacts, key: StoredKey, event: Event, data: pay
 def on_held(row: PackageFacts, key: StoredKey, event: Event, data: payloads.Held | payloads.Released) -> None:
     """Held or released: the operation with the higher number stands, whatever epoch it came in."""
     if takes(row.keys, Register.HOLD, (data.operation, *key[1:])):
-        row.held = int(isinstance(data, payloads.Held))
+        row.held, row.hold_set_at = int(isinstance(data, payloads.Held)), event.time
 
 
 def on_dropped(row: PackageFacts, key: StoredKey, event: Event, data: payloads.Dropped | payloads.Restored) -> None:

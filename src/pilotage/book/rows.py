@@ -184,6 +184,7 @@ class PackageFacts(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     bound_site: str | None = None
     registered_at: float | None = None
     opened_at: float | None = None
+    hold_set_at: float | None = None  # when it was last held or released; none: never, or nobody noted it
     bound_at: float | None = None
     cancelled_at: float | None = None
     aborted_at: float | None = None

@@ -20,8 +20,7 @@ from pilotage.model.texts import moment
 if TYPE_CHECKING:
     from pilotage.client import Server
 
-PROBE_SECONDS = 600.0
-NOT_SERVED = "not served"
+NOT_SERVED, SILENT = "not served", "silent"
 GONE = ("gone", "removed")
 _DONE = {"hibernate": "hibernates", "wake": "is woken", "probe": "is being probed"}
 _COLUMNS = ("SITE", "KIND", "STATUS", "SCORE", "TSCORE", "PILOTS", "SLOTS", "USED", "QUEUE", "MESSAGE")
@@ -147,14 +146,14 @@ def wake(names: tuple[str, ...], message: str, server: str | None, token_file: s
 @click.option("--all", "everywhere", is_flag=True, help="All sites that the service knows.")
 @click.option("--no-wait", is_flag=True, help="End when the probes have begun; what came of them is in the book.")
 @click.option(
-    "--timeout", "seconds_max", type=click.FloatRange(min=1), default=PROBE_SECONDS, metavar="SECONDS", show_default=True,
-    help="How long to wait for each.",
+    "--timeout", "seconds_max", type=click.FloatRange(min=1), metavar="SECONDS",
+    help="How long to wait for them; none: until a probe has failed, as engine.probe_timeout_seconds is set here.",
 )  # fmt: skip
 @json_option
 @server_option
 def probe(
     names: tuple[str, ...],
-    seconds_max: float,
+    seconds_max: float | None,
     server: str | None,
     token_file: str | None,
     *,
@@ -167,10 +166,11 @@ def probe(
     What came of it is an event, SiteProbed. One that fails puts the site to sleep; one that passes wakes it,
     unless somebody put it to sleep by hand.
     """
-    from pilotage.cli.site_probes import await_probes, position
+    from pilotage.cli.site_probes import await_probes, patience_seconds, position
 
     if bool(names) == everywhere:
         raise click.UsageError("Which sites? Name them, or say --all.")
+    patience = patience_seconds() if seconds_max is None else seconds_max
     with connect(server, token_file) as connection:
         if everywhere:
             names = tuple(
@@ -181,7 +181,8 @@ def probe(
             return _operate(connection, "probe", names, as_json=as_json)
         done, refused = _asked(connection, "probe", names, message="", quiet=as_json)
         begun = [each["site"] for each in done]
-        results = await_probes(connection, begun, after=before, seconds_max=seconds_max)
+        _say_who_is_silent(connection, begun, quiet=as_json)
+        results = await_probes(connection, begun, after=before, seconds_max=patience)
         passed = [each["site"] for each in results if each["ok"]]
         asleep = [name for name in passed if _one(connection, name)["site"]["status"] == "hibernated"]
     if as_json:
@@ -199,6 +200,15 @@ def probe(
     if refused:
         return ExitCode.BAD_INPUT
     return ExitCode.COMPLETE if all(each["ok"] for each in results) else ExitCode.FAILED
+
+
+def _say_who_is_silent(connection: Server, names: Sequence[str], *, quiet: bool) -> None:
+    """A probe of a site that does not answer waits for that, and so does whoever waits for the probe: it is said why."""
+    for name in () if quiet else names:
+        about = _one(connection, name)["site"]
+        if about["status"] == SILENT:
+            why = f": {one_line(about['says'])}" if about["says"] else ""
+            emit([f"{one_line(name)} does not answer{why}\n  its pilot is submitted when it does\n"])
 
 
 for _command in (add, remove, test, agent, pack, token):
@@ -242,14 +252,11 @@ def _shown(server: str | None, token_file: str | None, name: str) -> dict[str, A
             try:
                 return _one(connection, name)
             except ServerRefused as error:
-                written = written_site(name) if connection.resting and error.code == "unknown_site" else None
-                if written is None:
+                if not connection.resting or error.code != "unknown_site":
                     raise
-                return written
+                return written_site(name)
     except NoServer:
-        if (written := written_site(name)) is None:
-            raise
-        return written
+        return written_site(name)
 
 
 def _one(connection: Server, name: str) -> dict[str, Any]:
@@ -295,7 +302,7 @@ def _trouble_lines(about: dict[str, Any]) -> Iterator[str]:
         yield f"  | {one_line(line)}\n"
     if about["next_try_at"] is not None:
         yield f"  the next pilot is tried at {moment(about['next_try_at'])}, where nothing else runs what waits\n"
-    if about["unheard"]:
+    if about["unheard"] or about["status"] == SILENT:
         yield f"  find out which hop fails: pilotage site test {name}\n"
     elif about["dead_starts"]:
         yield f"  find out which hop fails: pilotage site test {name}; then: pilotage site wake {name}\n"

@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pilotage.cli.cards import size_text
 from pilotage.cli.output import emit
 from pilotage.cli.remote import json_option
-from pilotage.cli.words import duration, one_line, table
+from pilotage.cli.words import duration, one_line, plural, table
 from pilotage.model.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from pilotage.app.site_adding import Found
+    from pilotage.app.site_adding import Found, FoundPath
     from pilotage.model.site_entry import SiteEntry
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 QUEUES_SHOWN_MAX = 12
+NOT_PROVED = "only a pilot shows that the nodes have this Python, see the folder and reach the service"
 
 
 def sites_option(command: Decorated) -> Decorated:
@@ -34,6 +36,11 @@ def sites_option(command: Decorated) -> Decorated:
 @click.option("--queue", default="", metavar="NAME", help="The queue or partition; none: the usual one there.")
 @click.option("--account", default="", metavar="NAME", help="The account or project that is charged.")
 @click.option("--slots", type=click.IntRange(min=1), metavar="N", help="Cores that a pilot asks for; none: 1.")
+@click.option(
+    "--memory", default="", metavar="SIZE",
+    help="Memory that a pilot asks for, such as 4 GiB; none: its cores' share of what the queue tells.",
+)  # fmt: skip
+@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Graphics processors that a pilot asks for.")
 @click.option("--pilots", "pilots_max", type=click.IntRange(min=1), metavar="N", help="Pilots at once; none: 10.")
 @click.option(
     "--wall-time", "wall_seconds", type=click.FloatRange(min=60), metavar="SECONDS",
@@ -42,7 +49,7 @@ def sites_option(command: Decorated) -> Decorated:
 @click.option(
     "--python", default="", metavar="WORD", help="What starts Python 3.8 or later there; none: what is found."
 )
-@click.option("--folder", default="", metavar="DIR", help="Where agents keep their files; none: in the home folder.")
+@click.option("--folder", default="", metavar="DIR", help="Where agents keep their files; none: what is found.")
 @click.option("--dry-run", is_flag=True, help="Look, and say what would be written; write nothing.")
 @sites_option
 @json_option
@@ -50,8 +57,8 @@ def add(name: str, address: str | None, sites: str | None, *, dry_run: bool, as_
     """Look at a cluster, and write it into sites.yaml.
 
     With an address over ssh, which must let you in without a question; without one the commands of the batch system
-    are run here. Its scheduler, its queues and their limits, Python, the home folder and the way to the service are
-    looked at. What was found and what was chosen is shown; change the entry as you like.
+    are run here. Its scheduler, its queues and their limits, Python, the folders that nodes may share and the way to the
+    service are looked at. What was found and what was chosen is shown; change the entry as you like.
     """
     from pilotage.app.site_making import add_site
 
@@ -65,7 +72,9 @@ def add(name: str, address: str | None, sites: str | None, *, dry_run: bool, as_
     emit(_chosen_lines(made.entry, made.found))
     emit([made.text if made.text.startswith("pilotage") else f"sites:\n{made.text}"] if dry_run else [])
     told = "would be written into" if dry_run else "written into"
-    emit([f"{told} {made.file}\n", "" if dry_run else f"try it: pilotage site test {name}\n"])
+    emit([f"{told} {made.file}\n"])
+    if not dry_run:
+        emit([f"try it: pilotage site test {name}\n", f"  {NOT_PROVED}\n"])
     return ExitCode.COMPLETE
 
 
@@ -95,11 +104,13 @@ def _found_lines(name: str, found: Found) -> Iterator[str]:
     yield f"{one_line(name)}: {one_line(found.host)}\n"
     python = ", ".join(f"{each.word} {each.version}" for each in found.pythons) or "none"
     home = f"{found.home} on {found.file_system or 'an unknown file system'}"
-    way_out = found.way_out or ("not tried: no service runs here" if not found.server else "not tried: no Python")
+    way_out = f"{found.way_out}, from the login node" if found.way_out == "yes" else found.way_out
+    way_out = way_out or ("not tried: no service runs here" if not found.server else "not tried: no Python")
     facts = [
         ("scheduler", f"{found.kind} {found.version}{marked}"),
         ("python", python),
         ("home", home if found.writable else f"{home}, which cannot be written"),
+        *(("$" + each.variable, _path(each)) for each in found.paths),
         ("way out", f"{way_out} ({found.server})" if found.server else way_out),
         ("limits", f"not known: {found.unknown}" if found.unknown else _limits(found)),
     ]
@@ -111,6 +122,8 @@ def _found_lines(name: str, found: Found) -> Iterator[str]:
                 f"{each.name}{' (usual)' if each.is_default else ''}",
                 f"{duration(each.wall_seconds)}" if each.wall_seconds else "no limit of time told",
                 f"{each.cores} cores a node" if each.cores else "",
+                f"{size_text(each.memory_bytes)} a node" if each.memory_bytes else "",
+                f"{each.gpus} GPUs a node" if each.gpus else "",
                 f"{each.nodes} nodes" if each.nodes else "",
             )
             for each in found.queues[:QUEUES_SHOWN_MAX]
@@ -118,6 +131,11 @@ def _found_lines(name: str, found: Found) -> Iterator[str]:
         yield from table(rows, indent="    ")
         if len(found.queues) > QUEUES_SHOWN_MAX:
             yield f"    … and {len(found.queues) - QUEUES_SHOWN_MAX} more\n"
+
+
+def _path(found: FoundPath) -> str:
+    told = f"{found.path} on {found.file_system or 'an unknown file system'}"
+    return told if found.writable else f"{told}, which cannot be written"
 
 
 def _limits(found: Found) -> str:
@@ -138,15 +156,14 @@ def _chosen_lines(entry: SiteEntry, found: Found) -> Iterator[str]:
     started = (
         "the service itself" if entry.started_by == "service" else "a site agent there: the service is not reached"
     )
+    each = [plural(entry.slots, "slot"), size_text(entry.memory_bytes) if entry.memory_bytes else ""]
+    each += [plural(entry.gpus, "GPU") if entry.gpus else "", duration(entry.wall_time_seconds or 0)]
     yield "chosen\n"
     facts = [
         ("queue", queue),
-        (
-            "pilots",
-            f"at most {pilots_max_of(entry)}, of {entry.slots} slots, {duration(entry.wall_time_seconds or 0)} each",
-        ),
+        ("pilots", f"at most {pilots_max_of(entry)}, of {', '.join(filter(None, each))} each"),
         ("python", entry.python),
-        ("folder", entry.folder or "~/.pilotage-site; whether the nodes see it is found by the test"),
+        ("folder", entry.folder or "~/.pilotage-site"),
         ("started by", started),
     ]
     yield from table(facts, indent="  ")

@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from pilotage.client.server import Parameters
 
 LOOK_SECONDS = 1.0
+LATE_SECONDS = 30.0
+"""That a probe has failed is in the book so much later, at the latest."""
+
+
+def patience_seconds() -> float:
+    """How long a probe is waited for where nobody says: until its service gives it up, as far as the settings here tell."""
+    from pilotage.app.book import settings_here
+
+    return settings_here().engine.probe_timeout_seconds + LATE_SECONDS
 
 
 def position(connection: Server) -> int:

@@ -253,7 +253,7 @@ def _fetch(engine: Engine, site: SiteState) -> None:
         return
     if not any(reserved.count for reserved in engine.reservations.values()):
         return
-    site.fetched_at = engine.now
+    before, site.fetched_at = site.fetched_at, engine.now
     idle = [pilot for pilot in site.waiting.values() if not pilot.assigned]
     for other in engine.sites.values():
         if other is site or not other.reserved or any(pilot.free[0] > 0 for pilot in other.waiting.values()):
@@ -271,6 +271,8 @@ def _fetch(engine: Engine, site: SiteState) -> None:
                     choice = choice or ChoiceNote(engine, queue, "idle")
                     reserve(engine, queue, number, site, choice)
                     _serve(engine, site, pilot)
+                    if site.site.kind == "local":
+                        site.fetched_at = before  # there may be more, and this computer waits for nobody
 
 
 def _would_do(engine: Engine, site: SiteState, queue: QueueClass) -> bool:

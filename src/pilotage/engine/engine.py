@@ -29,7 +29,6 @@ from pilotage.engine.parts import AttemptState, QueueClass, Reservations
 from pilotage.engine.places import PilotRequest, PilotState, SiteState
 from pilotage.engine.sanity import durable_state, sanity_check
 from pilotage.engine.selection import Change, Selection
-from pilotage.engine.selection.explaining import SiteWhy
 from pilotage.engine.selection.filters import described
 from pilotage.engine.settings import EngineSettings
 from pilotage.engine.shapes import SHAPES_MIN, forget_unused_shapes
@@ -281,11 +280,6 @@ class Engine:
             known.number((place.stage, place.line, place.number)) if known is not None and place is not None else None
         )
         return explain(self, known, number, facts) if known is not None and number is not None else None
-
-    def explain_site(self, name: str) -> SiteWhy | None:
-        """What every stage of the choice says of a site; None where there is no such site."""
-        site = self.sites.get(name)
-        return self.selection.explain(name, now=self.stamp) if site is not None and not site.removed else None
 
     def sanity_check(self) -> None:
         """Look at the whole state, slowly; raises `Insane` where it contradicts itself."""

@@ -89,6 +89,15 @@ class Openings:
         for site in self.possible_sites(queue):
             site.stuck[queue] = None
 
+    def offer(self, site: SiteState) -> None:
+        """A site came, or is another than it was: who found none and could run there asks again."""
+        engine = self._engine
+        for queue in [each for each in engine.stuck if self.able(site, each)]:
+            del engine.stuck[queue]
+            if queue.job.open:
+                engine.active[queue] = None
+        engine.stirred = True
+
     def ask_again(self) -> None:
         """The time has come that somebody waits for who found no site."""
         engine = self._engine
@@ -271,6 +280,17 @@ class Openings:
             return False
         self.leave_pool(queue)
         queue.asked = msgspec.structs.replace(queue.asked, run_seconds=0.0)
+        return True
+
+    def recall_estimate(self, queue: QueueClass, site: SiteState) -> bool:
+        """Ask again that a site lasts as long as a class is expected to take, where one does so now; whether one does."""
+        if queue.asked.run_seconds == queue.run_seconds:
+            return False
+        asked = msgspec.structs.replace(queue.asked, run_seconds=queue.run_seconds)
+        if not allows(site.place.description, asked):
+            return False
+        self.leave_pool(queue)
+        queue.asked = asked
         return True
 
     def open_sites(self, queue: QueueClass) -> list[SiteState]:

@@ -6,6 +6,7 @@ Those that are still in a queue when nothing waits for them any more are taken o
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pilotage.engine.behaviour import is_to_show, submitting
@@ -116,6 +117,9 @@ def wanted(engine: Engine, site: SiteState, most: int, startable: Startable | No
             if pool.allowed(site.index) and not _in_vain(site, queue):
                 slots = slots_for(queue.demand, about.capacity)
                 pilots.append(ready / slots if slots else 0.0)
+    if about.kind == "local":
+        unserved = ((slots_for(queue.demand, about.capacity), count) for queue, count in _unserved(engine, site))
+        pilots += [count / slots for slots, count in unserved if slots]
     return max(0, min(most, math.ceil(min(left, math.fsum(pilots))) - site.expected))
 
 
@@ -131,6 +135,19 @@ def startable_in(engine: Engine) -> Startable:
             first, ready = found.get(pool, (queue, 0))
             found[pool] = first, ready + queue.ready
     return found
+
+
+def _unserved(engine: Engine, site: SiteState) -> Iterator[tuple[QueueClass, int]]:
+    """What is reserved behind batch systems for pilots that have not come, and this computer could run.
+
+    A pilot here waits in no queue and costs nobody anything. It is there before those come, if they ever do, and fetches
+    what waits for them.
+    """
+    for other in engine.sites.values():
+        if other.site.kind != "local":
+            for queue, numbers in other.reserved.items():
+                if not other.slots[queue.shape] and engine.openings.able(site, queue):
+                    yield queue, len(numbers)
 
 
 def _in_vain(site: SiteState, queue: QueueClass) -> bool:

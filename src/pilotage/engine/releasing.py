@@ -34,6 +34,18 @@ def release_unfit(engine: Engine, site: SiteState) -> None:
         engine.timers.at(again, Due.UNFIT, site.name)
 
 
+def release_estimated(engine: Engine, site: SiteState) -> None:
+    """A site came, or is another than it was: what waits where no pilot lasts so long goes elsewhere, if this one does."""
+    for job in engine.jobs.values():
+        for queue in job.classes.values():
+            if not engine.openings.recall_estimate(queue, site):
+                continue
+            for other in engine.sites.values():
+                if queue in other.reserved and not engine.openings.able(other, queue):
+                    for number in list(other.reserved[queue]):
+                        move(engine, job, number, Standing.READY)
+
+
 def release_site(engine: Engine, site: SiteState) -> None:
     """Give back everything that is reserved at a site that cannot be reached."""
     for queue, numbers in list(site.reserved.items()):

@@ -20,7 +20,7 @@ from pilotage.engine.forsaken import write_off
 from pilotage.engine.on_pilots import lose
 from pilotage.engine.places import SiteState
 from pilotage.engine.provisioning import submit_pilot, withdraw
-from pilotage.engine.releasing import release_site
+from pilotage.engine.releasing import release_estimated, release_site
 from pilotage.engine.selection import Underway
 from pilotage.engine.selection.filters import described
 from pilotage.engine.selection.scores import Operation
@@ -59,6 +59,8 @@ def change_sites(engine: Engine, sites: Sequence[Site], *, rewritten: Collection
             release_site(engine, known)  # what it can no longer run must go elsewhere
         elif known.described:
             continue
+        release_estimated(engine, known)
+        engine.openings.offer(known)
         _describe(engine, known)
     for name in rewritten:
         if (known := engine.sites.get(name)) is not None and not known.removed and _could_not_start(known):
@@ -199,16 +201,19 @@ def operate_site(engine: Engine, operation: AnySiteOperation) -> Accepted | Refu
         case HibernateSite():
             sleep = site.place.sleep
             if sleep is not None and sleep.reason == "by-hand":
-                return Refused(code="hibernated", message=f"{name} sleeps already: {sleep.message}", subject=name)
+                message, hint = f"{name} sleeps already: {sleep.message}", f"wake it: pilotage site wake {name}"
+                return Refused(code="hibernated", message=message, subject=name, next_step=hint)
             message = clipped(operation.message)
             engine.changes += engine.selection.hibernate(name, at=engine.stamp, message=message)
         case WakeSite():
             if not site.asleep and not site.dead_starts:
-                return Refused(code="not-hibernated", message=f"{name} does not sleep", subject=name)
+                message, hint = f"{name} does not sleep", f"see how it stands: pilotage site explain {name}"
+                return Refused(code="not-hibernated", message=message, subject=name, next_step=hint)
             _wake(engine, site, clipped(operation.message))
         case ProbeSite():
             if any(is_probe(key, site=name) for key in site.requests):
-                return Refused(code="probing", message=f"{name} is being probed", subject=name)
+                message, hint = f"{name} is being probed", f"see whether its pilot comes: pilotage site show {name}"
+                return Refused(code="probing", message=message, subject=name, next_step=hint)
             _show(engine, site, probe_key(name, first))
         case TrySite():
             if site.site.mode != "pilots":

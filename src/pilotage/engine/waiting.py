@@ -1,10 +1,10 @@
 """Since when packages are ready, from what the book has: a limit on waiting goes on over a restart of the service.
 
 The book does not say when a package became ready; it says what had to be there first: when its job was accepted or
-opened again, when its producers were granted, how its own last attempt ended. The latest of these is when it became
-ready. What a package does not tell the time of (that it was released, a drop) counts as having been just now: then the package has
-its full term again, so nobody is given up too early. That a package was reserved meanwhile is in no event; it is ready
-again after a restart, and is given the length of a lease to be reserved as before.
+opened again, when its producers were granted, when it was released, how its own last attempt ended. The latest of these is when it
+became ready. What a package does not tell the time of (a drop) counts as having been just now: then the package has its full
+term again, so nobody is given up too early. That a package was reserved meanwhile is in no event; it is ready again after a
+restart, and is given the length of a lease to be reserved as before.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 def own_time(facts: PackageFacts, now: float) -> float:
     """Before when a package that is not over was not ready, as far as that lies with itself."""
-    if facts.dropped or Register.HOLD in facts.keys or Register.DROP in facts.keys:
+    was_held = Register.HOLD in facts.keys
+    if facts.dropped or facts.held or Register.DROP in facts.keys or (was_held and facts.hold_set_at is None):
         return now
-    times = [facts.opened_at]
+    times = [facts.opened_at, facts.hold_set_at]
     for attempt in facts.attempts.values():
         times += [attempt.created_at, attempt.finished_at, attempt.lost_at, attempt.suspected_at]
     return max((time for time in times if time is not None), default=0.0)

@@ -50,6 +50,7 @@ class Agent:
         "bench",
         "leaving",
         "name",
+        "node",
         "request",
         "serves",
     )
@@ -64,13 +65,18 @@ class Agent:
         site: Site,
         serves: AttemptRef | None = None,
         capacity: Capacity | None = None,
+        node: str = "",
     ) -> None:
-        """Make an agent that has not started yet; it has a whole node of the site unless a capacity is given."""
+        """Make an agent that has not started yet; it has a whole node of the site unless a capacity is given.
+
+        The node is called like the agent where nobody says otherwise.
+        """
         settings, now = world.settings, world.schedule.now
         self._world = world
         self._host = host
         self._site = site.name
         self.name = name
+        self.node = node or name
         self.request = request
         self.serves = serves
         self.backlog = 0 if serves is not None else settings.backlog
@@ -103,9 +109,9 @@ class Agent:
         if world.box.strikes("clock_skewed"):
             self._spool.skew_seconds = world.box.between("clock_skewed", low=-SKEW_SECONDS, high=SKEW_SECONDS)
         if world.witness is not None:
-            world.witness.on_pilot(self.name, self._site, capacity, self.backlog)
+            world.witness.on_pilot(self.name, self._site, capacity, self.backlog, node=self.node)
         slots = max(1, capacity.cores_hundredths // 100)
-        self._spool.tell(PilotStarted(site=self._site, node=self.name, slots=slots, request=self.request or None))
+        self._spool.tell(PilotStarted(site=self._site, node=self.node, slots=slots, request=self.request or None))
         self._exchange()
 
     def kill(self, reason: str = "ended") -> None:
@@ -360,7 +366,7 @@ class Agent:
 
     def _tell_end(self, run: Run) -> None:
         now, spool = self._world.schedule.now, self._spool
-        payload = run.finish(now=now, skew_seconds=spool.skew_seconds, node=self.name)
+        payload = run.finish(now=now, skew_seconds=spool.skew_seconds, node=self.node)
         spool.ends[run.assignment.ref] = spool.tell_of(run.assignment, payload, time=now)
         self._idle_since = now
 

@@ -7,7 +7,8 @@ Whoever listens hears from submissions and listings alone; nobody is told of an 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from typing import Protocol
 
 from pilotage.model.reports import AnyReport, Gone, SiteSeen, SubmissionFailed, Submitted
@@ -77,8 +78,9 @@ class BatchSystem:
         running_max: int = 1_000_000,
         queue_max: int = 1_000_000,
         poll_seconds: float = 30.0,
+        nodes: Sequence[str] = (),
     ) -> None:
-        """Take the site, how long a job queues, and how many jobs run and are known at once; `begin` starts it."""
+        """Take the site, how long a job queues, how many jobs run and are known at once, and its nodes; `begin` starts it."""
         self.site = site
         self._schedule = schedule
         self._box = box
@@ -88,6 +90,8 @@ class BatchSystem:
         self._running_max = running_max
         self._queue_max = queue_max
         self._poll_seconds = poll_seconds
+        self._nodes = tuple(nodes)
+        self._places = dice.stream(f"nodes/{site.name}")
         self._jobs: dict[str, _Job] = {}
         self._owners: dict[str, _Job] = {}  # by the name of what runs
         self._ready: deque[_Job] = deque()  # has queued long enough, and waits for a free place
@@ -133,6 +137,13 @@ class BatchSystem:
             self._untold[key] = job  # whoever asks does not know
         else:
             self._end(job, "cancelled")
+
+    def node_for(self, named: Sequence[str]) -> str:
+        """Where something is started: on any node, or on one of those that are named if it takes that; none: on one of its own."""
+        nodes = self._nodes
+        if named and self.site.places_nodes:
+            nodes = tuple(node for node in nodes if any(fnmatchcase(node, name) for name in named))
+        return self._places.choice(nodes) if nodes else ""
 
     def poll(self) -> None:
         """List the jobs, and report what is new: those it took without an answer, and those that are gone."""

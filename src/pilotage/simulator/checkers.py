@@ -12,6 +12,7 @@ one of the checks. The promises, by the name that a violation carries:
 | `acknowledged` | what was acknowledged or accepted is durable, once, as it was said |
 | `epochs` | an epoch ends once; epochs and attempt numbers only grow; nothing is cleared before it is over |
 | `rooms` | what runs in a pilot fits, also into its time; it is given what fits and its backlog; sites and categories hold what they may |
+| `nodes` | what names its nodes runs on one of them |
 | `leases` | an attempt is durable and leased before one pilot gets it; no two live attempts of a package unasked; nobody is suspected or given up within a lease |
 | `creations` | no attempt for what has ended, is held, dropped, cleared or not accepted |
 | `finals` | what runs last begins after all the others are over; after a status that ends a job nothing else of it begins |
@@ -179,9 +180,9 @@ class Observer:
         """A reply reached an agent, and says that events up to `n` need not be sent again."""
         self._streams.on_acknowledged(pilot, n)
 
-    def on_pilot(self, pilot: str, site: str, capacity: Capacity, backlog: int) -> None:
-        """An agent really began at a site, or what it can take has changed."""
-        self._pilots.on_pilot(pilot, site, capacity, backlog)
+    def on_pilot(self, pilot: str, site: str, capacity: Capacity, backlog: int, *, node: str = "") -> None:
+        """An agent really began at a site, on a node, or what it can take has changed."""
+        self._pilots.on_pilot(pilot, site, capacity, backlog, node=node)
 
     def on_gone(self, pilot: str, now: float) -> None:
         """An agent really is no more: it left, was killed, or died; nothing of it runs."""

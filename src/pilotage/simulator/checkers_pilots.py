@@ -6,6 +6,7 @@ An assignment reaches an agent only after the attempt and its lease are durable,
 from __future__ import annotations
 
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from typing import NoReturn
 
 from pilotage.model.demand import Capacity, Demand, lacking
@@ -14,6 +15,7 @@ from pilotage.simulator.checkers_attempts import LEASES, ROOMS, demand_of
 from pilotage.simulator.checkers_inputs import Inputs
 from pilotage.simulator.checkers_traces import AttemptTrace, PackageTrace, Record
 
+NODES = "nodes"
 Amounts = tuple[int, int, int, int]
 _NAMES = ("cores_hundredths", "memory_bytes", "gpus", "scratch_bytes")
 
@@ -23,11 +25,11 @@ def _amounts(of: Demand | Capacity) -> Amounts:
 
 
 class _Pilot:
-    __slots__ = ("backlog", "capacity", "held", "name", "running", "site", "used")
+    __slots__ = ("backlog", "capacity", "held", "name", "node", "running", "site", "used")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.site = ""
+        self.site = self.node = ""
         self.capacity = Capacity()
         self.backlog = 0
         self.held: dict[AttemptRef, Demand] = {}  # given to it, and not over
@@ -44,12 +46,12 @@ class Pilots:
         self._inputs = inputs
         self._pilots: dict[str, _Pilot] = {}
 
-    def on_pilot(self, name: str, site: str, capacity: Capacity, backlog: int) -> None:
+    def on_pilot(self, name: str, site: str, capacity: Capacity, backlog: int, *, node: str) -> None:
         """An agent began, or says anew what it can take."""
         pilot = self._pilots.get(name)
         if pilot is None:
             pilot = self._pilots[name] = _Pilot(name)
-        pilot.site, pilot.capacity, pilot.backlog = site, capacity, backlog
+        pilot.site, pilot.capacity, pilot.backlog, pilot.node = site, capacity, backlog, node
 
     def on_gone(self, name: str) -> None:
         """An agent is no more, and nothing that it ran."""
@@ -92,7 +94,8 @@ class Pilots:
             fail("it was started, and is not held")
         if ref in pilot.running:
             fail("it was started twice")
-        _, attempt = self._known(ref, name, said="started")
+        package, attempt = self._known(ref, name, said="started")
+        self._check_node(pilot, package, ref)
         attempt.running = True
         pilot.running[ref] = demand
         used = pilot.used
@@ -125,6 +128,13 @@ class Pilots:
             if used > given:
                 message = f"{len(pilot.running)} attempts run there and take {name} {used} of {given}"
                 raise self._record.broken_stream(ROOMS, message, pilot.name)
+
+    def _check_node(self, pilot: _Pilot, package: PackageTrace, ref: AttemptRef) -> None:
+        """By the plan of its job, and not by what its assignment says."""
+        names = package.template.demand.node_restriction if package.template is not None else ()
+        if names and not any(fnmatchcase(pilot.node, name) for name in names):
+            where = pilot.node or "a node that nobody knows"
+            self._failing(NODES, pilot.name, ref)(f"it was started on {where}, and may run on {', '.join(names)} only")
 
     def _check_room(self, pilot: _Pilot, package: PackageTrace, attempt: AttemptTrace, assignment: Assignment) -> None:
         demand = assignment.demand

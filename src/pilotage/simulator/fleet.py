@@ -30,9 +30,12 @@ class Fleet:
         site: Site,
         serves: AttemptRef | None = None,
         capacity: Capacity | None = None,
+        node: str = "",
     ) -> Agent:
         """Start an agent under a name that no other has had; it has a whole node unless a capacity is given."""
-        agent = Agent(self._world, host, name=name, request=request, site=site, serves=serves, capacity=capacity)
+        agent = Agent(
+            self._world, host, name=name, request=request, site=site, serves=serves, capacity=capacity, node=node
+        )
         agent.start()
         return agent
 

@@ -89,7 +89,7 @@ class Watch:
         figures.batch_jobs += 1
         figures.queue_seconds += queued_seconds
 
-    def on_pilot(self, pilot: str, site: str, capacity: Capacity, backlog: int) -> None:
+    def on_pilot(self, pilot: str, site: str, capacity: Capacity, backlog: int, *, node: str) -> None:
         """An agent has started."""
         self._pilots[pilot] = _Pilot(site, capacity.cores_hundredths / 100, self._now)
 

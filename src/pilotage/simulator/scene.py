@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -108,6 +109,7 @@ class Scene:
                 queue=sketch.queue,
                 report=self._report,
                 running_max=sketch.running_max,
+                nodes=sketch.nodes,
             )
             for sketch in world.sites
         }
@@ -195,8 +197,9 @@ class Scene:
         match effect:
             case SubmitPilot(site=site, key=key):
                 self._batches[site].submit(key, lambda name: self._launch(name, site=site, key=key, serves=None))
-            case SubmitAttempt(site=site, key=key, ref=ref):
-                self._batches[site].submit(key, lambda name: self._launch(name, site=site, key=key, serves=ref))
+            case SubmitAttempt(site=site, key=key, ref=ref, demand=demand):
+                launch = partial(self._launch, site=site, key=key, serves=ref, named=demand.node_restriction)
+                self._batches[site].submit(key, launch)
             case CancelSubmitted(site=site, key=key):
                 self._batches[site].cancel(key)
 
@@ -244,10 +247,11 @@ class Scene:
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
-    def _launch(self, name: str, *, site: str, key: str, serves: AttemptRef | None) -> Agent:
+    def _launch(self, name: str, *, site: str, key: str, serves: AttemptRef | None, named: Sequence[str] = ()) -> Agent:
         batch = self._batches[site]
         host = _Host(batch, self.observer, self.schedule)
-        return self._fleet.start(name, host, request=key, site=batch.site, serves=serves)
+        node = batch.node_for(named)
+        return self._fleet.start(name, host, request=key, site=batch.site, serves=serves, node=node)
 
     def _uplink(self, exchange: Exchange) -> None:
         self.user.before_exchange(exchange)

@@ -39,8 +39,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Witness(Protocol):
     """Sees what really happens, whatever is told of it. Every time is the true one."""
 
-    def on_pilot(self, pilot: str, site: str, capacity: Capacity, backlog: int) -> None:
-        """An agent has started."""
+    def on_pilot(self, pilot: str, site: str, capacity: Capacity, backlog: int, *, node: str) -> None:
+        """An agent has started, on a node."""
         ...
 
     def on_assigned(self, pilot: str, assignment: Assignment, now: float) -> None:

@@ -21,6 +21,7 @@ from pilotage.simulator.driver import Timing
 from pilotage.simulator.faults import Faults
 from pilotage.simulator.jobs import JobSketch, Join, JoinKind, LineSketch, Sketch, StageSketch, packages_of
 from pilotage.simulator.nature import Habits, SiteHabits
+from pilotage.simulator.nodes import with_nodes
 from pilotage.simulator.randomness import AnyDistribution, Exponential, Fixed, LogNormal, Mixture, Uniform
 from pilotage.simulator.surroundings import AgentSettings
 from pilotage.simulator.users import UserHabits
@@ -78,6 +79,7 @@ class SiteSketch(Sketch, frozen=True, kw_only=True):
     running_max: int = 10  # what its batch system runs at once
     habits: SiteHabits = SiteHabits()
     outages: tuple[tuple[float, float], ...] = ()  # from, and for how long
+    nodes: tuple[str, ...] = ()  # where its batch system starts something; none: each time on one of its own
 
 
 class World(Sketch, frozen=True, kw_only=True):
@@ -112,10 +114,12 @@ def make_world(seed: int, *, packages_min: int = 50, sites_min: int = 3) -> Worl
     wanted = packages_min + dice.randint(0, packages_min)
     while (left := wanted - sum(map(packages_of, jobs))) > 0:
         jobs.append(_job(dice, len(jobs) + 1, sites=sites, packages=left))
+    ending = tuple(_with_end(random.Random(f"end/{seed}/{job.job}"), job) for job in jobs)
+    sites, named = with_nodes(random.Random(f"where/{seed}"), sites, ending)
     return World(
         seed=seed,
         sites=sites,
-        jobs=tuple(_with_end(random.Random(f"end/{seed}/{job.job}"), job) for job in jobs),
+        jobs=named,
         packages=_packages(dice),
         faults=Faults(**_faults(dice, _HEAT), **_faults(random.Random(f"faults/{seed}"), _LATER_HEAT)),
         user=UserHabits(

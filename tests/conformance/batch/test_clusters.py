@@ -178,7 +178,7 @@ def test_the_limits_are_those_of_the_set_up(slurm: RealSlurm, gridengine: RealGr
     told = slurm.dialect.limited([slurm.run(call) for call in slurm.dialect.limits()])
     main, short = (queue for queue in told.queues if queue.name in ("main", "short"))
     assert (main.is_default, main.wall_seconds, main.cores, main.nodes) == (True, 0, 8, 2)
-    assert main.memory_bytes == 16_000 << 20
+    assert (main.memory_bytes, main.core_memory_bytes, main.gpus) == (16_000 << 20, 2000 << 20, 0)
     assert (short.is_default, short.wall_seconds) == (False, 300)
     assert (told.array_max, told.jobs_max) == (1001, 20_000)
     told = gridengine.dialect.limited([gridengine.run(call) for call in gridengine.dialect.limits()])

@@ -50,7 +50,7 @@ def full_facts(text: str, time: float) -> PackageFacts:
     return PackageFacts(
         state="DONE", epoch=LARGEST, activity=text, site=text, node=text, attempt=1, exit_code="SUCCESS",
         exit_message=text, reason=text, cause=text, cleared_by=text, held=1, dropped=1, replicas=9, started=1, conflict=1, shaped=1,
-        inferred=text, bound_site=text, registered_at=time, opened_at=time, bound_at=time, cancelled_at=time,
+        inferred=text, bound_site=text, registered_at=time, opened_at=time, hold_set_at=time, bound_at=time, cancelled_at=time,
         aborted_at=time, cleared_at=time, ready_at=time, scheduled_at=time, running_at=time, done_at=time,
         entered_at=time, updated_at=time, tags={"a": (text, (1, 2, 3, 4, text))},
         attempts={1: attempt, 999_999_999: AttemptFacts()}, positions=[1, LARGEST], keys={20: (1, 0, 4, 1, text)},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import shlex
 import shutil
 import signal
@@ -230,8 +231,9 @@ def run_words(
         status: int | None = None
         if under_way is not None:
             under_way.began(process)
+        given.close()  # hundreds may hang, and each open file counts
         try:
-            status = process.wait(seconds_max)
+            status = _ended(process, seconds_max)
         except subprocess.TimeoutExpired:
             pass  # an answer without a status says so
         finally:
@@ -240,6 +242,21 @@ def run_words(
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         return Answer(None if status == -signal.SIGKILL else status, _read(out), _read(errors))
+
+
+def _ended(process: subprocess.Popen[bytes], seconds_max: float) -> int:
+    """The exit status of a process; raises `TimeoutExpired`. Where the system can, it is slept until then: `wait` looks again and again."""
+    try:
+        file = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):  # an old kernel, or another system
+        return process.wait(seconds_max)
+    try:
+        poll = select.poll()
+        poll.register(file, select.POLLIN)
+        poll.poll(1000 * seconds_max)
+    finally:
+        os.close(file)
+    return process.wait(0)
 
 
 def _read(file: IO[bytes]) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import shlex
+import threading
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from zipfile import ZIP_DEFLATED
 
@@ -23,6 +25,7 @@ OLD_DAYS = 30
 RENEW_LEFT = 0.5
 """A token is replaced when so much of its life is left: what reads it may wait in a queue for days."""
 _HERE = "here:"
+_PACKING = threading.Lock()
 
 _PREPARE = """\
 umask 077
@@ -68,7 +71,7 @@ class Installation:
         self._token = ""
         self._renew_at = 0.0
         self._ca_digest = b""
-        self._agent = f"agent-{VERSION}-{digest()[:12]}.pyz"
+        self._agent = ""  # its name, once it is installed
 
     @property
     def agent(self) -> str:
@@ -117,6 +120,8 @@ class Installation:
         self._folder, self._renew_at, self._ca_digest = "", 0.0, b""
 
     def _prepare(self) -> None:
+        mark = digest()
+        self._agent = f"agent-{VERSION}-{mark[:12]}.pyz"
         script = _PREPARE.format(
             folder=shlex.quote(self._named),
             output=OUTPUT_FOLDER,
@@ -131,8 +136,19 @@ class Installation:
         if answer.exit_status != 0 or not folder:
             raise Unknown(f"cannot use the folder {self._named}: {' '.join(answer.stderr.split()) or 'not a word'}")
         if "agent" not in lines:
-            put(self._caller, f"{folder}/{self._agent}", archive(compression=ZIP_DEFLATED), mode=0o700)
+            put(self._caller, f"{folder}/{self._agent}", _packed(mark), mode=0o700)
         self._folder = folder
+
+
+def _packed(mark: str) -> bytes:
+    """The agent as it goes a long way; packed once, however many sites ask for it at a time."""
+    with _PACKING:
+        return _pack(mark)
+
+
+@lru_cache(maxsize=1)
+def _pack(_mark: str) -> bytes:
+    return archive(compression=ZIP_DEFLATED)
 
 
 def put(caller: Caller, path: str, content: bytes, *, mode: int) -> None:

@@ -154,9 +154,16 @@ class GridEngine(Dialect):
                 slots = max(
                     [number(each) for each in re.findall(r"(?:^|[=,])([0-9]{1,18})", told.get("slots", ""))] or [0]
                 )
-                memory_bytes = slots * size_bytes(told.get("h_vmem", ""))
-                wall_seconds = seconds(told.get("h_rt", ""))
-                queues.append(Queue(told["qname"], wall_seconds=wall_seconds, cores=slots, memory_bytes=memory_bytes))
+                slot_bytes = size_bytes(told.get("h_vmem", ""))
+                queues.append(
+                    Queue(
+                        told["qname"],
+                        wall_seconds=seconds(told.get("h_rt", "")),
+                        cores=slots,
+                        memory_bytes=slots * slot_bytes,
+                        core_memory_bytes=slot_bytes,
+                    )
+                )
         told = fields(answered(answers[1]))
         jobs = [number(told.get(name, "")) for name in ("max_u_jobs", "max_jobs")]
         return Limits(tuple(queues), number(told.get("max_aj_tasks", "")), min(filter(None, jobs), default=0))

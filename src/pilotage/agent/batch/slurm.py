@@ -48,6 +48,7 @@ others=$(printf '%s\\n' "$all" | sort -u | grep -vixE -e "$1" | paste -sd, -)
 shift
 exec "$@" ${others:+"--exclude=$others"}
 """
+_GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:([0-9]{1,9})(?=[(,\s]|$)")  # `gpu:4`, `gpu:a100:4(S:0-1),gpu:3090:2`
 _MEBIBYTE = 1024 * 1024
 _JOBS_ASKED_MAX = 500
 
@@ -161,25 +162,29 @@ class Slurm(Dialect):
 
     def limits(self) -> list[Call]:
         """One sinfo for the partitions, one scontrol for the rest."""
-        return [Call(("sinfo", "--noheader", "--format=%a|%l|%c|%m|%D|%P")), Call(("scontrol", "show", "config"))]
+        return [Call(("sinfo", "--noheader", "--format=%a|%l|%c|%m|%D|%G|%P")), Call(("scontrol", "show", "config"))]
 
     def limited(self, answers: Sequence[Answer]) -> Limits:
         """Partitions that are up, and the limits of the whole."""
+        told = dict(re.findall(r"^(\w+)\s*=\s*(\S+)", answered(answers[1]), re.MULTILINE))
+        core_mebibytes_max = number(told.get("MaxMemPerCPU", ""))  # who asks for more is given more cores
         queues: dict[str, Queue] = {}
         for line in answered(answers[0]).split("\n"):
-            cells = line.split("|", 5)
-            if len(cells) == 6 and cells[0] == "up":
-                name, memory_bytes = cells[5].strip(), number(cells[3]) * _MEBIBYTE
+            cells = line.split("|", 6)
+            if len(cells) == 7 and cells[0] == "up":
+                name, cores, mebibytes = cells[6].strip(), number(cells[2]), number(cells[3])
                 known = queues.get(name.rstrip("*"), Queue(""))  # unlike nodes of one partition have a line each
+                shares = (mebibytes // cores if cores else 0, core_mebibytes_max, known.core_memory_bytes // _MEBIBYTE)
                 queues[name.rstrip("*")] = Queue(
                     name.rstrip("*"),
                     is_default=name.endswith("*"),
                     wall_seconds=seconds(cells[1]),
-                    cores=max(known.cores, number(cells[2])),
-                    memory_bytes=max(known.memory_bytes, memory_bytes),
+                    cores=max(known.cores, cores),
+                    memory_bytes=max(known.memory_bytes, mebibytes * _MEBIBYTE),
                     nodes=known.nodes + number(cells[4]),
+                    core_memory_bytes=min(filter(None, shares), default=0) * _MEBIBYTE,
+                    gpus=max(known.gpus, sum(number(each) for each in _GPUS.findall(cells[5]))),
                 )
-        told = dict(re.findall(r"^(\w+)\s*=\s*(\S+)", answered(answers[1]), re.MULTILINE))
         return Limits(tuple(queues.values()), number(told.get("MaxArraySize", "")), number(told.get("MaxJobCount", "")))
 
 

@@ -129,6 +129,8 @@ class Queue(NamedTuple):
     cores: int = 0
     memory_bytes: int = 0
     nodes: int = 0
+    core_memory_bytes: int = 0  # what each core may have, where all are taken; of unlike nodes the least
+    gpus: int = 0
 
 
 class Limits(NamedTuple):

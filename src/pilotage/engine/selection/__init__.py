@@ -3,7 +3,6 @@
 from pilotage.engine.selection.causes import Cause, cause_of
 from pilotage.engine.selection.draws import Draws
 from pilotage.engine.selection.filters import Asked, SiteDescription
-from pilotage.engine.selection.picking import Choice
 from pilotage.engine.selection.place import Standing, Underway
 from pilotage.engine.selection.selection import Selection
 from pilotage.engine.selection.settings import SelectionSettings
@@ -13,7 +12,6 @@ __all__ = [
     "Asked",
     "Cause",
     "Change",
-    "Choice",
     "Drained",
     "Draws",
     "Hibernated",

@@ -34,7 +34,7 @@ class Happenings:
     def submission_ended(self, site: str, *, seconds: float | None, trouble: Trouble | None = None) -> None:
         """It was, or was not; `seconds` it took, where that is known."""
         place = self.operation_ended(site, "submission", trouble)
-        if place is not None and seconds is not None and trouble is None:
+        if place is not None and place.sleep is None and seconds is not None and trouble is None:
             place.score.submitted(seconds)
             self._sites.scored(place)
 
@@ -51,9 +51,12 @@ class Happenings:
             self._sites.scored(place)
 
     def operation_ended(self, site: str, operation: Operation, trouble: Trouble | None = None) -> Place | None:
-        """It is over: its load is returned, and its end scored."""
+        """It is over: its load is returned, and its end scored, unless its site sleeps: with that its score begins anew."""
         place = self._sites.by_name.get(site)
-        if place is not None:
+        if place is not None and place.sleep is not None:
+            place.score.dropped(operation)
+            self._sites.scored(place)
+        elif place is not None:
             place.score.ended(operation, trouble)
             self._sites.scored(place)
         return place

@@ -4,59 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import msgspec
-
 from pilotage.engine.selection.draws import Draws
 from pilotage.engine.selection.place import Place
 from pilotage.engine.selection.pools import CANDIDATE, HIBERNATED, REFUSED, Pool
-from pilotage.engine.selection.settings import Policy
 from pilotage.engine.selection.sites import Sites
 from pilotage.engine.selection.status import Woken, wakes_at
 from pilotage.engine.selection.thompson import is_quicker, sample
-
-
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """The site that was picked, and how it came to that."""
-
-    site: str
-    policy: Policy
-    tscore: float
-    weight: int
-    total: int  # of all candidates with room, its own included
-    candidates: int
-    preferred: bool = False  # it was asked for by name
-    woken: Woken | None = None  # it slept until now
-
-
-def pick(
-    sites: Sites,
-    pool: Pool,
-    draws: Draws,
-    *,
-    now: float,
-    avoid: Collection[str],
-    unfit: Collection[str],
-    prefer: str,
-    activity: str,
-) -> Choice | None:
-    """One of the candidates of a pool, with how it came to that; None where there is none as things stand."""
-    hard, soft = indices_of(sites, unfit), indices_of(sites, avoid)
-    found = sites.by_name.get(prefer) if prefer else None
-    chosen = choose(
-        sites,
-        pool,
-        draws,
-        now=now,
-        avoid=soft,
-        unfit=hard,
-        prefer=-1 if found is None else found.index,
-        activity=activity,
-    )
-    if chosen is None:
-        return None
-    place, woken, preferred = chosen
-    pool = sites.pool(pool.asked, pool.shape)
-    return msgspec.structs.replace(_choice(sites, pool, place.index, preferred=preferred), woken=woken)
 
 
 def choose(
@@ -70,7 +23,7 @@ def choose(
     prefer: int,
     activity: str,
 ) -> tuple[Place, Woken | None, bool] | None:
-    """The same, sites being known by their indices: the place, whether it was woken for it, whether it was the preferred one."""
+    """One of the candidates of a pool: the place, whether it was woken for it, whether it was the preferred one; or None."""
     if prefer >= 0 and pool.status[prefer] == CANDIDATE and prefer not in unfit:
         place = sites.places[prefer]
         assert place is not None
@@ -92,11 +45,6 @@ def left_out_of(pool: Pool, *, avoid: Collection[int], unfit: Collection[int]) -
     avoided = left_out.union(avoid)
     could = len(pool.status) - pool.counts[REFUSED]
     return avoided if could > sum(pool.allowed(index) for index in avoided) else left_out
-
-
-def indices_of(sites: Sites, names: Collection[str]) -> set[int]:
-    """The sites of these names, as far as they are known."""
-    return {place.index for name in names if (place := sites.by_name.get(name)) is not None}
 
 
 def _drawn(
@@ -143,20 +91,6 @@ def _sampled(
     assert this is not None
     assert that is not None
     return one if is_quicker(this.arms.look(activity), that.arms.look(activity), now, draw, settings) else other
-
-
-def _choice(sites: Sites, pool: Pool, index: int, *, preferred: bool = False) -> Choice:
-    place = sites.places[index]
-    assert place is not None
-    return Choice(
-        site=place.name,
-        policy=sites.settings.policy,
-        tscore=place.score.tscore,
-        weight=pool.weights[index],
-        total=pool.weights.total,
-        candidates=pool.counts[CANDIDATE],
-        preferred=preferred,
-    )
 
 
 def wake_for(sites: Sites, pool: Pool, *, now: float, left_out: Collection[int] = ()) -> Woken | None:

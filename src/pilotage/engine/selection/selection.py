@@ -12,10 +12,9 @@ from pilotage.engine.selection.draws import Draws
 from pilotage.engine.selection.explaining import ChoiceWhy, SiteWhy, explain_choice, explain_site
 from pilotage.engine.selection.filters import Asked, SiteDescription
 from pilotage.engine.selection.happenings import Happenings
-from pilotage.engine.selection.picking import Choice, choose, indices_of, left_out_of, next_wake_at, pick
+from pilotage.engine.selection.picking import choose, left_out_of, next_wake_at
 from pilotage.engine.selection.place import Place, Standing, Underway
-from pilotage.engine.selection.pools import CANDIDATE, NAMES, Pool
-from pilotage.engine.selection.room import Room
+from pilotage.engine.selection.pools import CANDIDATE, Pool
 from pilotage.engine.selection.scores import Operation
 from pilotage.engine.selection.status import Woken
 
@@ -35,10 +34,6 @@ class Selection(Happenings):
         """One less: all that was learned of it goes with it."""
         if (place := self._sites.by_name.get(site)) is not None:
             self._sites.remove(place)
-
-    def names(self) -> list[str]:
-        """The sites, in the order of their picking: the same draws give the same choices only in the same order."""
-        return [place.name for place in self._sites.places if place is not None]
 
     def place(self, site: str) -> Place:
         """A site itself, for who tells of it very often; raises KeyError for one that is not known."""
@@ -71,62 +66,7 @@ class Selection(Happenings):
             place.score.recount(operation, (operations or {}).get(operation, 0))
         self._sites.touch(place)
 
-    # --- room ---------------------------------------------------------------------------------------------------------
-
-    def use(self, site: str, shape: int = 0) -> None:
-        """One more of a shape is reserved or under way."""
-        if (place := self._sites.by_name.get(site)) is not None:
-            self._sites.use(place, shape)
-
-    def free(self, site: str, shape: int = 0) -> None:
-        """One less."""
-        if (place := self._sites.by_name.get(site)) is not None:
-            self._sites.free(place, shape)
-
-    def room_changed(
-        self,
-        site: str,
-        *,
-        slots: Mapping[int, int] | None = None,
-        backlog: int | None = None,
-        answers: bool | None = None,
-    ) -> None:
-        """Its live slots of some shapes, what its pilots let wait besides, or whether it answers: what is given."""
-        if (place := self._sites.by_name.get(site)) is None:
-            return
-        place.slots.update(slots or {})
-        place.backlog = place.backlog if backlog is None else backlog
-        place.answers = place.answers if answers is None else answers
-        self._sites.touch(place)
-
-    def room(self, site: str, shape: int = 0) -> Room:
-        """How much of a shape may be at a site at once; raises KeyError for one that is not known."""
-        return self._sites.by_name[site].room(shape)
-
     # --- picking --------------------------------------------------------------------------------------------------------
-
-    def pick(
-        self,
-        draws: Draws,
-        *,
-        now: float,
-        pool: Pool | None = None,
-        asked: Asked = _ANYTHING,
-        shape: int = 0,
-        activity: str = "",
-        prefer: str = "",
-        avoid: Collection[str] = (),
-        unfit: Collection[str] = (),
-    ) -> Choice | None:
-        """A site with room for what is asked, or None as things stand.
-
-        `prefer` is taken where it can be; `avoid` is left out where any other site could do it, now or later; `unfit` always.
-        Where no site can be picked, the first that sleeps and whose time has come is woken and picked: the choice says so.
-        Who asks the same again and again hands the pool in, which spares looking it up.
-        """
-        self._sites.end_trials(now)
-        pool = self._fresh(pool, asked, shape)
-        return pick(self._sites, pool, draws, now=now, avoid=avoid, unfit=unfit, prefer=prefer, activity=activity)
 
     def choose(
         self,
@@ -138,7 +78,11 @@ class Selection(Happenings):
         prefer: int = -1,
         activity: str = "",
     ) -> tuple[Place, Woken | None, bool] | None:
-        """As `pick`, for who knows sites by their indices and asks very often."""
+        """A site with room for what is asked, whether it was woken for it, and whether it was the preferred one; or None.
+
+        Sites are known by their indices: `prefer` is taken where it can be; `avoid` is left out where any other site could do
+        it, now or later; `unfit` always. Where no site can be picked, the first that sleeps and whose time has come is woken.
+        """
         sites = self._sites
         if sites.trials:
             sites.end_trials(now)
@@ -165,42 +109,13 @@ class Selection(Happenings):
         wake = next_wake_at(sites, pool, now=now, left_out=left_out_of(pool, avoid=avoid, unfit=unfit))
         return min((each for each in (trial, wake) if each is not None), default=None)
 
-    def _fresh(self, pool: Pool | None, asked: Asked, shape: int) -> Pool:
-        if pool is None:
-            return self._sites.pool(asked, shape)
-        self._sites.refresh(pool)
-        return pool
-
     def pool(self, asked: Asked, shape: int = 0) -> Pool:
-        """The sites for what is asked, to be handed in to `pick`; until it is forgotten."""
+        """The sites for what is asked, to be handed in to `choose`; until it is forgotten."""
         return self._sites.pool(asked, shape)
-
-    def ask_again_at(
-        self,
-        *,
-        now: float,
-        pool: Pool | None = None,
-        asked: Asked = _ANYTHING,
-        shape: int = 0,
-        avoid: Collection[str] = (),
-        unfit: Collection[str] = (),
-    ) -> float | None:
-        """When to ask again where nothing could be picked, besides when something happens; None: only then."""
-        trial = self._sites.end_trials(now)
-        pool = self._fresh(pool, asked, shape)
-        sites = self._sites
-        left_out = left_out_of(pool, avoid=indices_of(sites, avoid), unfit=indices_of(sites, unfit))
-        times = (trial, next_wake_at(self._sites, pool, now=now, left_out=left_out))
-        return min((each for each in times if each is not None), default=None)
 
     def forget(self, asked: Asked, shape: int = 0) -> None:
         """Nobody asks for this any more."""
         self._sites.forget(asked, shape)
-
-    def status(self, site: str, *, asked: Asked = _ANYTHING, shape: int = 0) -> str:
-        """The set a site is in for what is asked; empty where it could not do it or is not known."""
-        place = self._sites.by_name.get(site)
-        return NAMES[self._sites.pool(asked, shape).status[place.index]] if place is not None else ""
 
     def explain(self, site: str, *, now: float, asked: Asked = _ANYTHING, shape: int = 0) -> SiteWhy:
         """What every stage says of a site; raises KeyError for one that is not known."""

@@ -16,6 +16,7 @@ from pilotage.model.errors import PilotageError
 from pilotage.model.exit_codes import ExitCode
 from pilotage.service.http.listener import Listener
 from pilotage.service.http.services import Services
+from pilotage.service.http.watching import watched
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +52,8 @@ def end_when_broken(
 
     The reason is noted before anything else: whoever finds the service gone looks for it.
     """
-    over = threading.Event()
 
-    def watch() -> None:
+    def watch(over: threading.Event) -> None:
         while not over.wait(look_seconds):
             # While it starts, and once somebody else ends it, nothing needs to be alive.
             if listener.started and not listener.should_exit and (reason := why()):
@@ -67,11 +67,4 @@ def end_when_broken(
                     leave(ExitCode.STOPPED)
                 return
 
-    thread = threading.Thread(target=watch, name="broken", daemon=True)
-    thread.start()
-
-    def end() -> None:
-        over.set()
-        thread.join()
-
-    return end
+    return watched(watch, name="broken")

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from pilotage.service.http.watching import watched
+
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
@@ -36,11 +38,10 @@ def end_when_displaced(
     When it does not, agents are told to leave by `dismiss`, the processes that this one has started are ended, and it
     leaves with an exit status.
     """
-    over = threading.Event()
     found = file.stat()
     ours = (found.st_dev, found.st_ino)
 
-    def watch() -> None:
+    def watch(over: threading.Event) -> None:
         missed = 0
         while missed < LOOKS:
             if over.wait(look_seconds):
@@ -51,14 +52,7 @@ def end_when_displaced(
         end_children()
         leave(EXIT_STATUS)
 
-    thread = threading.Thread(target=watch, name="displaced", daemon=True)
-    thread.start()
-
-    def end() -> None:
-        over.set()
-        thread.join()
-
-    return end
+    return watched(watch, name="displaced")
 
 
 def _is_another(file: Path, ours: tuple[int, int]) -> bool:

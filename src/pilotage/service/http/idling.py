@@ -13,6 +13,7 @@ from pilotage.engine.parts import Standing
 from pilotage.model.errors import PilotageError
 from pilotage.service.http.listener import Listener
 from pilotage.service.http.running import Running
+from pilotage.service.http.watching import watched
 
 log = logging.getLogger(__name__)
 
@@ -22,9 +23,8 @@ LOOKS = 10
 
 def end_when_idle(listener: Listener, running: Running, *, idle_seconds: float) -> Callable[[], None]:
     """Watch from a thread, and end the listener when its time has come; what is returned ends the watching."""
-    over = threading.Event()
 
-    def watch() -> None:
+    def watch(over: threading.Event) -> None:
         busy_at = time.monotonic()
         while not over.wait(idle_seconds / LOOKS):
             now = time.monotonic()
@@ -39,14 +39,7 @@ def end_when_idle(listener: Listener, running: Running, *, idle_seconds: float) 
                 listener.should_exit = True
                 return
 
-    thread = threading.Thread(target=watch, name="idling", daemon=True)
-    thread.start()
-
-    def end() -> None:
-        over.set()
-        thread.join()
-
-    return end
+    return watched(watch, name="idling")
 
 
 def has_work(engine: Engine) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Collection
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -12,6 +12,7 @@ from litestar.params import PathParameter
 
 from pilotage.book.rows import PilotRow, SiteRow
 from pilotage.model.definition import plain
+from pilotage.model.errors import did_you_mean
 from pilotage.model.operations import Accepted, SiteDeed
 from pilotage.model.reports import Noticed
 from pilotage.service.access import SITES, require_scope
@@ -183,8 +184,9 @@ async def _operated(request: Ask, services: Services, site: str, deed: SiteDeed,
     running = running_of(services)
     require_scope(request.user, SITES)
     message = _message(await request.body())
-    if not await asyncio.wrap_future(running.jobs.ask(lambda engine: site in engine.sites)):
-        raise _unknown(site)
+    known = await asyncio.wrap_future(running.jobs.ask(_names))
+    if site not in known:
+        raise _unknown(site, known)
 
     def operate() -> Awaitable[Accepted]:
         return asyncio.wrap_future(running.jobs.operate_site(deed, site, message=message))
@@ -213,7 +215,8 @@ async def _known(request: Ask, services: Services, only: str | None) -> list[_Kn
     if running is not None and runs:
         stands = await asyncio.wrap_future(running.jobs.ask(lambda engine: _stands(engine, only)))
     if only is not None and only not in rows and only not in stands:
-        raise _unknown(only)
+        served = await asyncio.wrap_future(running.jobs.ask(_names)) if running is not None and runs else []
+        raise _unknown(only, {*rows, *served})
     names = [only] if only is not None else [*stands, *sorted(rows.keys() - stands.keys())]
     found = []
     for name in names:
@@ -293,8 +296,13 @@ def _view(known: _Known) -> SiteView:
     )
 
 
-def _unknown(site: str) -> UnknownSite:
-    return UnknownSite("no such site", subject=f"site {site[:64]}", next_step="see them all: pilotage site list")
+def _names(engine: Engine) -> list[str]:
+    return list(engine.sites)
+
+
+def _unknown(site: str, known: Collection[str]) -> UnknownSite:
+    hint = did_you_mean(site, sorted(known)) or "see them all: pilotage site list"
+    return UnknownSite("no such site", subject=f"site {site[:64]}", next_step=hint)
 
 
 SITE_ROUTES = (sites, one_site, hibernate, wake, probe, try_site)

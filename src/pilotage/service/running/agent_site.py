@@ -36,6 +36,8 @@ SILENT_SECONDS = 45.0
 EFFECTS_MAX = 1000
 REPORTS_MAX = 10_000
 LOOK_SECONDS = 0.2
+NOT_YET = "it has not answered yet"
+"""What is told of a site before anything was heard of it."""
 
 Report = Callable[[AnyReport], None]
 Expected = Callable[[], Collection[str]]
@@ -108,7 +110,7 @@ class AgentSite:
         self._answers = told.answers if told is not None else None
         self._message = told.message if told is not None else ""  # what was said last of why things wait
         self._told = True  # whether the batch system answers, by the agent's last word
-        self._missed = False  # there was no word from it for too long
+        self._missed = told is not None and told.message == NOT_YET  # there was no word from it, or none for too long
         self._token, self._token_until, self._token_made_at = "", 0.0, 0.0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"site {self._site}", daemon=True)
@@ -242,7 +244,7 @@ class AgentSite:
                 silent = self._settings.clock() - self._heard_at >= self._settings.silent_seconds
             if waiting is not None:
                 self._answer(waiting)
-            elif silent and not self._missed:
+            elif silent and (not self._missed or self._message == NOT_YET):
                 self._missed = True
                 self._seen(
                     answers=False,

@@ -173,10 +173,13 @@ class Runner:
 
         Whoever acts at a site that is gone goes on there until `let_go_of_sites` finds nothing left.
         """
-        for name, way in ways.items():
-            self._workers.put(name, way)
+        known = {*self._workers.names}
+        for name in ways.keys() & known:
+            self._workers.put(name, ways[name])
         self._sites = sites
         self._driver.receive(sites_changed(sites, rewritten=ways))
+        for name in ways.keys() - known:  # what is told of a new one is for who knows it
+            self._workers.put(name, ways[name])
 
     def let_go_of_sites(self) -> None:
         """Nobody acts any longer at sites that are gone, and with them all that was started there."""

@@ -19,6 +19,7 @@ from pilotage.ports import SiteAccess, SiteBusy, SiteUnreachable, SubmissionRefu
 from pilotage.service.running.site_troubles import trouble_of
 from pilotage.service.running.stopping import behind
 from pilotage.service.running.strays import Strays, Unknown, none_unknown
+from pilotage.service.running.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +35,8 @@ UNREACHABLE_SECONDS_MAX = 60.0
 STOP_SECONDS = 2.0
 REST_LOOKS = 6
 """Where nothing of ours is, a site is looked at so many times as seldom."""
-TURN_SECONDS, TURN_LOOK_SECONDS = 60.0, 0.5
-"""How long a site waits for its turn to be looked at, and how soon it hears that it is to end meanwhile."""
+TURN_SECONDS, DOUBTFUL_TURN_SECONDS = 0.2, 1.0
+"""How soon a site asks again for its turn to be looked at, and one that is not known to answer: there may be hundreds of those."""
 BUSY_SECONDS, BUSY_SECONDS_MAX = 5.0, 300.0
 TOGETHER_MAX = 100
 """Pilots that are asked for at once, or things that are cancelled."""
@@ -53,7 +54,7 @@ class SiteWorker:
         report: Report,
         expected: Expected,
         unknown: Unknown = none_unknown,
-        turns: threading.Semaphore | None = None,
+        turns: Turns | None = None,
         unheard: Expected = tuple,
         told: SiteSeen | None = None,
         busy_seconds: float = BUSY_SECONDS,
@@ -126,13 +127,14 @@ class SiteWorker:
     def _run(self) -> None:
         while not self._stopping:
             try:
-                if time.monotonic() >= self._look_at:
-                    self._look_in_turn()
+                looked = time.monotonic() >= self._look_at and self._look_in_turn()
+                if looked:
                     self._take_back()
                     self._look_at = time.monotonic() + self._access.look_seconds * (REST_LOOKS if self._rests else 1)
-                self._work()
-                self._seen(answers=True)
-                self._pause_seconds = self._access.look_seconds
+                if looked or self._answers:  # what is wanted does not wait for a turn where the site is known to answer
+                    self._work()
+                    self._seen(answers=True)
+                    self._pause_seconds = self._access.look_seconds
             except SiteUnreachable as fault:
                 self._failed(str(fault))
             except Exception as fault:  # one surprise must not end the work of a site for ever
@@ -257,18 +259,20 @@ class SiteWorker:
 
     # --- what is seen ---
 
-    def _look_in_turn(self) -> None:
-        """Look when few others do, or have done so for long: a site that hangs must hold up nobody for ever."""
-        turns, until = self._turns, time.monotonic() + TURN_SECONDS
-        has_turn = turns is None
-        while turns is not None and not has_turn and not self._stopping and time.monotonic() < until:
-            has_turn = turns.acquire(timeout=TURN_LOOK_SECONDS)
+    def _look_in_turn(self) -> bool:
+        """Look when few others do; whether it was so."""
+        if self._turns is None:
+            self._look()
+            return True
+        turn = self._turns.take(is_known=bool(self._answers))
+        if turn is None:
+            self._look_at = time.monotonic() + (TURN_SECONDS if self._answers else DOUBTFUL_TURN_SECONDS)
+            return False
         try:
-            if not self._stopping:
-                self._look()
+            self._look()
         finally:
-            if turns is not None and has_turn:
-                turns.release()
+            self._turns.give_back(turn)
+        return True
 
     def _look(self) -> None:
         """Report what has ended, and what the engine believes to be there and is not."""

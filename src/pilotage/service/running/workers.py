@@ -19,14 +19,15 @@ from pilotage.model.effects import CancelSubmitted
 from pilotage.model.reports import AnyReport, SiteNoticed, SiteSeen
 from pilotage.model.site_exchange import SiteSays
 from pilotage.ports import SiteAccess
-from pilotage.service.running.agent_site import AgentSettings, AgentSite
+from pilotage.service.running.agent_site import NOT_YET, AgentSettings, AgentSite
 from pilotage.service.running.errors import UnknownSite
 from pilotage.service.running.site_worker import STOP_SECONDS, AtSite, SiteWorker
+from pilotage.service.running.turns import Turns
 
 log = logging.getLogger(__name__)
 
-LOOKS_MAX = 16
-"""So many sites are looked at at once: each look may be a command, or an ssh."""
+LOOKS_MAX, HANGING_MAX = 16, 128
+"""So many looks at sites begin at once: each may be a command, or an ssh. And so many hang, of sites that did not answer before."""
 
 Way = SiteAccess | AgentSettings
 """How things get to a site: the service itself submits there, or the agent of the site does."""
@@ -56,7 +57,7 @@ class SiteWorkers:
         self._unheard = unheard
         self._guard = threading.Lock()
         self._running = False
-        self._turns = threading.BoundedSemaphore(LOOKS_MAX)
+        self._turns = Turns(LOOKS_MAX, hanging_max=HANGING_MAX)
         self.behind: list[str] = []  # what could not be ended at sites when all this ended, in words
         self._workers = {name: self._made(name, way) for name, way in ways.items()}
 
@@ -64,7 +65,8 @@ class SiteWorkers:
         """Begin at all of them."""
         with self._guard:
             self._running = True
-            for worker in self._workers.values():
+            for name, worker in self._workers.items():
+                self._tell(_not_yet(name))
                 worker.start()
 
     def withdraw(self, *, patience_seconds: float) -> None:
@@ -112,6 +114,8 @@ class SiteWorkers:
                 worker.want(*before.left())
             self._workers[name] = worker
             if self._running:
+                if name not in self._seen:
+                    self._tell(_not_yet(name))
                 worker.start()
 
     def remove(self, name: str) -> None:
@@ -158,7 +162,7 @@ class SiteWorkers:
 
     def _made(self, name: str, way: Way) -> SiteWorker | AgentSite:
         expected, unheard = partial(self._expected, name), partial(self._unheard, name)
-        unknown, told, report = partial(self._unknown, name), self._seen.get(name), self._report
+        unknown, told, report = partial(self._unknown, name), self._seen.get(name, _not_yet(name)), self._report
         if isinstance(way, AgentSettings):
             return AgentSite(way, report=report, expected=expected, unknown=unknown, unheard=unheard, told=told)
         return SiteWorker(
@@ -171,6 +175,11 @@ class SiteWorkers:
             turns=self._turns,
             told=told,
         )
+
+
+def _not_yet(site: str) -> SiteSeen:
+    """Nothing was heard of a site so far: until it answers, what could wait there had better go elsewhere."""
+    return SiteSeen(site=site, answers=False, message=NOT_YET)
 
 
 def ways_of(ways: Mapping[str, Way]) -> tuple[dict[str, SiteAccess], dict[str, AgentSettings]]:
