@@ -102,8 +102,7 @@ def test_short_lives_are_told_as_a_database_tells_them_begun_and_ended() -> None
         for each in (database, book):
             each.take(told[start : start + 7])
     assert everything(book) == everything(database)
-    keys = [key for key, _ in book.memory.states(1)]
-    begun = [key[2] for key, _ in book.memory.begun_packages(keys) if key[2] > 10]
+    begun = [key[2] for key in book.memory.begun_packages() if key[2] > 10]
     assert begun == [*range(14, COUNT, 2), COUNT]
     over = list(range(11, COUNT, 2))
     assert [one.line for one in book.memory.finals(1)] == over

@@ -130,6 +130,7 @@ RefusedCode = Literal[
     "producer-over",
     "quota",
     "side-effects",
+    "spent",
     "stage-laid-out",
     "too-many",
     "unknown-job",
