@@ -6,8 +6,7 @@ nobody looked at fails the test, and so does a history that does not fold to the
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from random import Random
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -36,6 +35,7 @@ from pilotage.model.site import Site
 from pilotage.service.core import Core, start_core
 from pilotage.service.messages import Answer, Asked, Grown, Input, Outbox, Submit
 from pilotage.simulator.journal import SimulatedJournal
+from tests.decided import check_decisions
 from tests.small_plans import IN_ORDER, grown, number_of, registered_of, shape_of
 
 JOB = "j"
@@ -438,16 +438,3 @@ def differences(one: Any, other: Any, *, where: str = "") -> list[str]:
 
 def _goes_on(job: JobState) -> bool:
     return not (job.cancelled or job.aborted) and bool(job.unfinished or job.late)
-
-
-def check_decisions(book: Iterable[Checked]) -> None:
-    """At most one grant for each package and epoch, and never beside an accepted cancel."""
-    granted: Counter[tuple[str | None, str | None, int]] = Counter()
-    cancelled = set()
-    for one in book:
-        about = (one.event.job, one.event.package, one.event.epoch)
-        if isinstance(one.data, payloads.CommitGranted):
-            granted[about] += 1
-        elif isinstance(one.data, payloads.CancelAccepted):
-            cancelled.add(about)
-    assert [about for about, count in granted.items() if count > 1 or about in cancelled] == []

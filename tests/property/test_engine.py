@@ -31,7 +31,8 @@ from pilotage.model.plan import JobPlan
 from pilotage.model.reports import Gone, SiteSeen, SubmissionFailed, Submitted
 from pilotage.model.site import Site
 from pilotage.service.messages import Asked, Reload, SitesChanged
-from tests.small_engine import Agent, Small, check_decisions, differences
+from tests.decided import check_decisions
+from tests.small_engine import Agent, Small, differences
 from tests.small_plans import bag, chain, grown, kind, plan, site, stage
 
 GIB = 2**30

@@ -13,7 +13,8 @@ from pilotage.model.demand import Capacity
 from pilotage.model.effects import CancelSubmitted, ExpandStage, SubmitAttempt, SubmitPilot
 from pilotage.model.operations import Drop, Hold, Kill, Release, Replicate, Reschedule, Restart, Restore
 from pilotage.model.reports import Gone, Submitted
-from tests.small_engine import JOB, Small, check_decisions, differences
+from tests.decided import check_decisions
+from tests.small_engine import JOB, Small, differences
 from tests.small_plans import bag, chain, grown, kind, plan, site, stage
 
 LEASE = 60.0

@@ -19,6 +19,7 @@ from pilotage.model.errors import PilotageError, did_you_mean
 from pilotage.service.http.error_responses import on_http_error, on_pilotage_error, on_surprise
 from pilotage.service.http.errors import BadParameter
 from pilotage.service.http.events import EVENT_ROUTES
+from pilotage.service.http.explaining import explain
 from pilotage.service.http.jobs import JOB_ROUTES
 from pilotage.service.http.openapi import openapi_config
 from pilotage.service.http.operations import OPERATION_ROUTES
@@ -56,6 +57,7 @@ def make_app(services: Services) -> Litestar:
             *RUNNING_ROUTES,
             *OPERATION_ROUTES,
             *PROGRESS_ROUTES,
+            explain,
             *OUTPUT_ROUTES,
             *SUBSCRIPTION_ROUTES,
             *SITE_ROUTES,

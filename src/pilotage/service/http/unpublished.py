@@ -43,3 +43,13 @@ def fault_left(services: Services, job: JobRow) -> Unpublished | None:
     return Unpublished(
         package=package, attempt=attempt, what=f"what {package} made is not under its names", count=len(left)
     )
+
+
+def cure_of(fault: Unpublished, job: str) -> str:
+    """What to do about it where a service runs."""
+    return f"{fault.next_step or 'mend that'}; then: pilotage release {job}"
+
+
+def tried_by(job: str) -> str:
+    """What to do about it where none does."""
+    return f"a service tries again, and says what is in the way: pilotage attach {job}"

@@ -169,16 +169,13 @@ class Runner:
         return self._workers.said(site)
 
     def change_sites(self, sites: Sequence[Site], ways: Mapping[str, Way]) -> None:
-        """These are the sites from now on, and these are new or other ways to some.
-
-        Whoever acts at a site that is gone goes on there until `let_go_of_sites` finds nothing left.
-        """
-        known = {*self._workers.names}
-        for name in ways.keys() & known:
+        """These are the sites from now on, and new or other ways to some; those that are gone are left by `let_go_of_sites`."""
+        new = ways.keys() - self._workers.names  # what is told of these is for who knows them
+        for name in ways.keys() - new:
             self._workers.put(name, ways[name])
         self._sites = sites
         self._driver.receive(sites_changed(sites, rewritten=ways))
-        for name in ways.keys() - known:  # what is told of a new one is for who knows it
+        for name in new:
             self._workers.put(name, ways[name])
 
     def let_go_of_sites(self) -> None:
