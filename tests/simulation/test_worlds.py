@@ -29,6 +29,8 @@ SEEDS_THAT_FOUND_BUGS: dict[int, str] = {
     209: "packages of a stage that grew late waited for ever for a producer that had been given up",
     240: "a package restarted by hand waited for ever for a late stage that could not be laid out",
     248: "a reservation of a replica that was released made room in its category",
+    250: "a late copy of an old message told a service that had just started that something had stopped",
+    300: "a package that had failed as often as it may got a replica",
 }
 """What each of them found, so that a later failure is understood sooner."""
 

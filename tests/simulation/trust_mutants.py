@@ -20,7 +20,7 @@ def a_late_success_is_forgotten_and_nobody_compares(patch: Patch) -> None:
     a_late_success_is_forgotten(patch)
 
 
-@mutant(first_seed=2, by="leases")
+@mutant(first_seed=137, by="leases")
 def a_pilot_is_suspected_within_its_lease(patch: Patch) -> None:
     """Half a lease of silence is taken for a whole one."""
     checked = leases.check_lease
@@ -37,7 +37,7 @@ def a_pilot_is_suspected_within_its_lease(patch: Patch) -> None:
     graft(patch, checked, check_lease)
 
 
-@mutant(first_seed=2, by="leases")
+@mutant(first_seed=137, by="leases")
 def a_batch_system_is_believed_before_its_pilots(patch: Patch) -> None:
     """A pilot that speaks is given up because a listing does not have it."""
     heard = reports._gone
@@ -50,13 +50,13 @@ def a_batch_system_is_believed_before_its_pilots(patch: Patch) -> None:
     graft(patch, heard, gone)
 
 
-@mutant(first_seed=1, by="rogues")
+@mutant(first_seed=2, by="rogues")
 def whatever_an_agent_says_of_attempts_is_believed(patch: Patch) -> None:
     """An agent may end what another runs, and what it has ended itself, as often as it likes."""
     graft(patch, exchanges.may_say, whoever_it_is)
 
 
-@mutant(first_seed=12, by="journal")
+@mutant(first_seed=44, by="journal")
 def a_text_is_written_however_long_it_is(patch: Patch) -> None:
     """What somebody said too much of is decided, and cannot be read by whoever starts from the book."""
 
