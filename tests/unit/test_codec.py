@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, get_args
 
 import pytest
 
-from pilotage.book.codec import UPCASTERS, Checked, Codec, Limits, Refusal, RefusalCode
+from pilotage.book.codec import PLACES_MAX, UPCASTERS, Checked, Codec, Limits, Refusal, RefusalCode
 from pilotage.book.intake import Intake
 from pilotage.model.events import EVENT_TYPES, EventType
 from pilotage.model.payloads import Payload
@@ -222,3 +223,21 @@ def test_a_name_that_is_good_for_one_thing_is_not_good_for_a_job(kind: str, name
     about = {"stream": name} if kind == "stream" else {"site": name, "job": None}
     assert isinstance(read(codec, **about, type="Noted", data={"text": ""}), Checked)
     assert refusal(codec, job=name)[0] == "malformed"
+
+
+class Shared(dict[str, Any]):
+    """What another thread forgets as well, while somebody looks what is oldest."""
+
+    def __iter__(self) -> Iterator[str]:
+        names = list(super().__iter__())
+        del self[names[0]]
+        return iter(names)
+
+
+def test_two_threads_may_forget_old_places_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec = Codec()
+    known = {f"1.{line}.1": (1, line, 1) for line in range(1, 2 * PLACES_MAX + 1)}
+    monkeypatch.setattr(codec, "_places", Shared(known))
+    found = read(codec, **FINISHED | {"package": "2.1.1"})
+    assert isinstance(found, Checked)
+    assert found.place == (2, 1, 1)

@@ -285,7 +285,7 @@ class Codec:
             return None
         if len(self._places) >= 2 * PLACES_MAX:
             for older in list(self._places)[:PLACES_MAX]:
-                del self._places[older]
+                self._places.pop(older, None)  # another thread may have done so
         stage, line, number = found.groups()
         place = self._places[text] = (int(stage), int(line), int(number))
         return place
