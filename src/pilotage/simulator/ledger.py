@@ -2,8 +2,8 @@
 
 Every row is found by its key, never by looking through a table. Rows are copied on the way out, as a database would, so
 that what was read and never written leaves no trace. A package that is over is kept as the text a database would keep,
-pressed together with others: it takes a fraction of the room, and is seldom wanted again. Of one whose short life has begun it is
-the text alone.
+pressed together with others: it takes a fraction of the room, and is seldom wanted again. Of one whose short life has
+begun it is the text alone.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Key = tuple[Any, ...]
 Place = int
 """A line and a number within it; they have nine digits at most."""
 Kept = PackageRow | str | int
-"""A package as it is kept: its row, or the text of the facts of a short life that has begun; or, once it is over, its state and
-the number of the text of its facts, as one number."""
+"""A package as it is kept: its row, or the text of the facts of a short life that has begun; or, once it is over, its
+state and the number of the text of its facts, as one number."""
 
 _NUMBER_BITS = 30
 _NUMBER_MASK = (1 << _NUMBER_BITS) - 1
