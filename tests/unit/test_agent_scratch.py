@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 import struct
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,30 @@ def test_a_file_system_that_knows_nothing_of_such_folders_will_do(
 def test_a_folder_that_nobody_touched_is_not_looked_into(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scratch_module, "_empty_below", lambda *_: pytest.fail("it was looked into"))
     assert scratch.empty()
+
+
+@pytest.mark.parametrize("touch", [lambda _: None, leave_file])
+@pytest.mark.parametrize("mode", [0, 0o300, 0o500])
+def test_a_folder_that_was_closed_to_its_owner_is_open_for_the_next(scratch: Scratch, mode: int, touch: Any) -> None:
+    folder = Path(scratch.path)
+    touch(folder)
+    folder.chmod(mode)
+    assert scratch.empty()
+    assert (scratch.path, stat.S_IMODE(folder.stat().st_mode)) == (str(folder), 0o700)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_that_stays_closed_is_used_by_nobody(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(errno.EPERM, "not yours")
+
+    before = Path(scratch.path)
+    before.chmod(0)
+    monkeypatch.setattr(os, "fchmod", refuse)
+    assert not scratch.empty()
+    before.chmod(0o700)  # whoever clears up after the tests has no other rights
+    scratch.prepare()
+    assert Path(scratch.path) != before
 
 
 def test_what_is_made_and_removed_again_leaves_a_folder_that_can_be_used(scratch: Scratch) -> None:

@@ -14,7 +14,7 @@ from pilotage.model.effects import CancelSubmitted, SubmitPilot
 from pilotage.model.reports import AnyReport, Gone, Noticed, SiteNoticed, SiteSeen, SubmissionFailed, Submitted
 from pilotage.model.site_entry import SiteEntry
 from pilotage.model.site_exchange import SiteHears, SiteSays
-from pilotage.service.running.agent_site import EFFECTS_MAX, AgentSettings, AgentSite
+from pilotage.service.running.agent_site import EFFECTS_MAX, NOT_YET, AgentSettings, AgentSite
 from pilotage.service.running.errors import NotRunning, Superseded
 from pilotage.service.running.strays import STRAY_SECONDS
 from tests.pilots import wait_until
@@ -41,7 +41,7 @@ class Tending:
 class Watched:
     """Such a site, and what it reports."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, told: SiteSeen | None = None, **settings: Any) -> None:
         self.reports: list[AnyReport] = []
         self.expected: list[str] = []
         entry = SiteEntry(name=LYON, kind="slurm", started_by="agent")
@@ -53,6 +53,7 @@ class Watched:
             expected=lambda: self.expected,
             unknown=lambda keys: self.unknown & set(keys),
             unheard=lambda: self.expected[:1],
+            told=told,
         )
         self.sequence = 0
         self.hears: SiteHears | None = None
@@ -303,10 +304,11 @@ def test_what_the_agent_notices_is_passed_on(watched: Watched) -> None:
     assert watched.reports == [noticed]
 
 
-def test_who_waits_for_a_silent_agent_is_not_woken_before_somebody_comes() -> None:
+@pytest.mark.parametrize("told", [None, SiteSeen(site=LYON, answers=False, message=NOT_YET)])
+def test_who_waits_for_a_silent_agent_is_not_woken_before_somebody_comes(told: SiteSeen | None) -> None:
     now: list[float] = [1000.0]
     waits: list[float | None] = []
-    silent = Watched(clock=lambda: now[0])
+    silent = Watched(clock=lambda: now[0], told=told)
 
     class Passing(threading.Condition):
         """Time passes as soon as somebody waits; the site is stopped when it waits for ever, or again and again."""
@@ -319,5 +321,6 @@ def test_who_waits_for_a_silent_agent_is_not_woken_before_somebody_comes() -> No
 
     silent.site._change = Passing()
     silent.site._run()
-    assert [type(each) for each in silent.reports] == [SiteSeen]
+    message = "the agent of the site was not heard for 45 s"
+    assert [(each.answers, each.message) for each in silent.reports if isinstance(each, SiteSeen)] == [(False, message)]
     assert waits == [45.0, None]

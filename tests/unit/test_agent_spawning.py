@@ -173,3 +173,23 @@ def test_an_agent_runs_on_every_python_of_this_machine(python: str, tmp_path: Pa
     ]  # fmt: skip
     assert [each["name"] for each in payloads[0]["manifest"]] == ["a.b"]
     assert dropped == 3_000_000 - 2 * 32 * 1024
+
+
+READ_ALL = """
+    import importlib, os, sys, types
+    for name in ("pilotage", "pilotage.agent"):
+        module = types.ModuleType(name)
+        module.__path__ = [os.path.join(sys.argv[1], *name.split("."))]
+        sys.modules[name] = module
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
+"""
+
+
+@pytest.mark.parametrize("python", _pythons())
+def test_every_module_of_the_agent_is_read_by_every_python_of_this_machine(python: str) -> None:
+    files = [each for each in (SOURCE / "pilotage" / "agent").rglob("*.py") if not each.stem.startswith("__")]
+    names = sorted(".".join(each.relative_to(SOURCE).with_suffix("").parts) for each in files)
+    command = [python, "-I", "-W", "error", "-c", textwrap.dedent(READ_ALL), str(SOURCE), *names]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stderr

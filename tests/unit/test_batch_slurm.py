@@ -217,6 +217,11 @@ def test_what_a_core_may_have_is_no_more_than_the_site_gives_one(slurm: Dialect)
     assert [each.core_memory_bytes >> 20 for each in free.queues] == [2000, 0]
 
 
+def test_the_one_mebibyte_of_nodes_whose_memory_nobody_wrote_down_is_not_taken_for_it(slurm: Dialect) -> None:
+    limits = slurm.limited([Answer(0, "up|infinite|1|1|2|(null)|main*\n"), Answer(0, "MaxArraySize = 1001\n")])
+    assert [(each.memory_bytes, each.core_memory_bytes) for each in limits.queues] == [(0, 0)]
+
+
 def test_what_is_asked_for(slurm: Dialect) -> None:
     wanted = Wanted(
         key="lyon-1",

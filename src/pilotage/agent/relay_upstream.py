@@ -10,11 +10,15 @@ import asyncio
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pilotage.agent.link import CONNECT_SECONDS, SOCKET_PATH_MAX, Address
 from pilotage.agent.tls import client_context
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    Fields = Sequence[tuple[bytes, bytes]]
 
 PIECE_BYTES = 1 << 16
 HEAD_BYTES_MAX = 1 << 16
@@ -33,9 +37,6 @@ class Unheard(OSError):
 
 class BadMessage(OSError):
     """What came is no HTTP that could be carried on."""
-
-
-Fields = Sequence["tuple[bytes, bytes]"]
 
 
 class Head(NamedTuple):

@@ -63,7 +63,7 @@ class Scratch:
         """
         if self.descriptor < 0:
             return True  # nobody was in it
-        found = self._found()
+        found = self._opened(self._found())
         if found is not None and self._is_marked and found.st_mtime_ns == _MARK_NS:
             return True
         self._is_marked = False
@@ -101,6 +101,15 @@ class Scratch:
         except OSError:
             return None
         return found if (found.st_dev, found.st_ino) == self._identity else None
+
+    def _opened(self, found: os.stat_result | None) -> os.stat_result | None:
+        """The folder, open to its owner where a command closed it: who holds it does not notice that. None where it stays closed."""
+        if found is not None and found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
+            try:
+                os.fchmod(self.descriptor, stat.S_IRWXU)
+            except OSError:
+                return None
+        return found
 
     def rest(self) -> None:
         """No attempt follows for now: let go of what is held open. The folder stays, and is used again."""

@@ -173,6 +173,8 @@ class Slurm(Dialect):
             cells = line.split("|", 6)
             if len(cells) == 7 and cells[0] == "up":
                 name, cores, mebibytes = cells[6].strip(), number(cells[2]), number(cells[3])
+                if mebibytes == 1:  # what is said where nobody has written down how much there is
+                    mebibytes = 0
                 known = queues.get(name.rstrip("*"), Queue(""))  # unlike nodes of one partition have a line each
                 shares = (mebibytes // cores if cores else 0, core_mebibytes_max, known.core_memory_bytes // _MEBIBYTE)
                 queues[name.rstrip("*")] = Queue(

@@ -268,8 +268,8 @@ class AgentSite:
         now = self._settings.clock()
         if self._waiting is not None:
             return max(0.0, self._waiting.due_at - now)
-        if self._missed:
-            return None  # whoever is missed says so when it is back
+        if self._missed and self._message != NOT_YET:
+            return None  # that is told already, and whoever is missed says so when it is back
         return max(0.1, self._heard_at + self._settings.silent_seconds - now)
 
     def _answer(self, waiting: _Waiting) -> None:
