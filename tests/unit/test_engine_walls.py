@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import msgspec
 import pytest
 
@@ -67,6 +69,15 @@ def test_where_no_site_lasts_as_long_as_the_estimate_it_is_tried_all_the_same_an
         assert [each.site for each in small.take(SubmitAttempt)] == ["a", "a"]
 
 
+def test_what_is_tried_in_spite_of_its_estimate_and_fails_is_tried_again() -> None:
+    with Small(site("a", wall_seconds=600.0)) as small:
+        small.submit(bag(1, kind(run_seconds=5000.0)))
+        pilot = small.pilot()
+        pilot.fail("1.1.1", "platform-failure")
+        assert small.told(payloads.Aborted, "1.1.1") == []
+        assert len(small.told(payloads.AttemptCreated, "1.1.1")) == 2
+
+
 @pytest.mark.parametrize("comes", ["new", "changed", "back"])
 def test_an_estimate_counts_again_when_a_site_comes_that_lasts_so_long(comes: str) -> None:
     short, long = site("a", wall_seconds=600.0), site("b", mode="bound", wall_seconds=9000.0)
@@ -80,6 +91,19 @@ def test_an_estimate_counts_again_when_a_site_comes_that_lasts_so_long(comes: st
         small.step(SitesChanged(sites=small.sites))
         assert [each.site for each in small.take(SubmitAttempt)] == ["b"] * 2
         assert small.engine.sites["a"].reserved == {}
+        small.effects.clear()
+
+
+def test_what_was_cut_off_and_waits_again_hears_of_a_site_that_lasts_as_long_as_the_estimate() -> None:
+    short, long = site("a", wall_seconds=600.0), site("b", mode="bound", wall_seconds=9000.0)
+    with Small(short, selection=IN_ORDER) as small:
+        small.submit(bag(1, kind(run_seconds=5000.0)))
+        pilot = small.pilot(remaining_seconds=530.0)
+        pilot.fail("1.1.1", "wall-time")
+        assert list(small.engine.sites["a"].reserved.values()) == [deque([0])]
+        small.sites = (short, long)
+        small.step(SitesChanged(sites=small.sites))
+        assert [each.site for each in small.take(SubmitAttempt)] == ["b"]
         small.effects.clear()
 
 

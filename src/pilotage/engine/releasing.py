@@ -37,7 +37,7 @@ def release_unfit(engine: Engine, site: SiteState) -> None:
 def release_estimated(engine: Engine, site: SiteState) -> None:
     """A site came, or is another than it was: what waits where no pilot lasts so long goes elsewhere, if this one does."""
     for job in engine.jobs.values():
-        for queue in job.classes.values():
+        for queue in list(job.classes.values()):  # what is given back may be of another class since, and a new one
             if not engine.openings.recall_estimate(queue, site):
                 continue
             for other in engine.sites.values():

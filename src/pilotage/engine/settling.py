@@ -119,9 +119,11 @@ def _carry_out(engine: Engine, job: JobState, work: PackageWork, answer: Verdict
 
 def _impossible(engine: Engine, job: JobState, work: PackageWork) -> str:
     """Why no site there is could run the package as its failures ask for it; empty where one could."""
-    queue = class_for(engine, job, work)
-    if queue is None or not engine.sites or engine.openings.possible_sites(queue):
+    queue, openings = class_for(engine, job, work), engine.openings
+    if queue is None or not engine.sites or openings.possible_sites(queue):
         return ""
+    if openings.forget_estimate(queue) and openings.possible_sites(queue):
+        return ""  # it was tried in spite of its estimate, and may be again
     asked = f"{queue.demand.memory_bytes:,} bytes of memory" if queue.demand.memory_bytes else "what it asks for"
     if queue.more_wall_than:
         asked += f" and more than {queue.more_wall_than:.0f} s"
