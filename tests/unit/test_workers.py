@@ -133,6 +133,9 @@ def test_of_every_site_it_is_told_that_it_was_not_heard_until_it_answers() -> No
         assert told.get(timeout=WAIT_SECONDS) == SiteSeen(site="oslo", answers=False, message=NOT_YET)
         workers.exchange(SiteSays(site="oslo", agent="a", sequence=1))
         assert told.get(timeout=WAIT_SECONDS) == SiteSeen(site="oslo", answers=True)
+        workers.remove("lyon")
+        workers.put("lyon", Batch())
+        assert [told.get(timeout=WAIT_SECONDS) for _ in range(2)] == seen
     finally:
         workers.stop()
 

@@ -178,10 +178,10 @@ class Driver:
                 self._change.notify()
         return future
 
-    def receive(self, message: Input) -> None:
-        """Take in what a site reports, or a plan that has grown."""
+    def receive(self, *messages: Input) -> None:
+        """Take in what a site reports, or a plan that has grown; what comes together is taken in with one step."""
         with self._change:
-            self._inbox.append(message)
+            self._inbox += messages
             self._change.notify()
 
     def _ask_core(self, make: Callable[[int], Input], *, before: Sequence[Input] = ()) -> Future[Accepted]:

@@ -53,7 +53,7 @@ from pilotage.service.running.starting import snapshot_of, start_from
 from pilotage.service.running.stopping import Winding
 from pilotage.service.running.strays import unknown_at
 from pilotage.service.running.submission import Prepared, Submission, SubmissionAnswer, prepare, submit_message
-from pilotage.service.running.workers import SiteWorkers, Way, expected_at, has_something, unheard_at
+from pilotage.service.running.workers import SiteWorkers, Way, expected_at, has_something, not_yet, unheard_at
 from pilotage.service.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -120,6 +120,7 @@ class Runner:
 
     def start(self) -> None:
         """Go on from the book; returns when agents and users are answered."""
+        self._driver.receive(*map(not_yet, self._workers.names))  # before anything is decided
         self._driver.start()
         self._expander.start()
         self._workers.start()
@@ -174,7 +175,7 @@ class Runner:
         for name in ways.keys() - new:
             self._workers.put(name, ways[name])
         self._sites = sites
-        self._driver.receive(sites_changed(sites, rewritten=ways))
+        self._driver.receive(sites_changed(sites, rewritten=ways), *map(not_yet, new))
         for name in new:
             self._workers.put(name, ways[name])
 

@@ -66,7 +66,7 @@ class SiteWorkers:
         with self._guard:
             self._running = True
             for name, worker in self._workers.items():
-                self._tell(_not_yet(name))
+                self._tell(not_yet(name))
                 worker.start()
 
     def withdraw(self, *, patience_seconds: float) -> None:
@@ -108,6 +108,8 @@ class SiteWorkers:
         if before is not None:
             before.stop()  # before the other begins: two at one site would both submit
             self._tell(SiteNoticed(site=name))  # what is there is looked at anew
+        else:
+            self._seen.pop(name, None)  # what was told of one that is back may be long ago
         worker = self._made(name, way)
         with self._guard:
             if before is not None:
@@ -115,7 +117,7 @@ class SiteWorkers:
             self._workers[name] = worker
             if self._running:
                 if name not in self._seen:
-                    self._tell(_not_yet(name))
+                    self._tell(not_yet(name))
                 worker.start()
 
     def remove(self, name: str) -> None:
@@ -162,7 +164,7 @@ class SiteWorkers:
 
     def _made(self, name: str, way: Way) -> SiteWorker | AgentSite:
         expected, unheard = partial(self._expected, name), partial(self._unheard, name)
-        unknown, told, report = partial(self._unknown, name), self._seen.get(name, _not_yet(name)), self._report
+        unknown, told, report = partial(self._unknown, name), self._seen.get(name, not_yet(name)), self._report
         if isinstance(way, AgentSettings):
             return AgentSite(way, report=report, expected=expected, unknown=unknown, unheard=unheard, told=told)
         return SiteWorker(
@@ -177,7 +179,7 @@ class SiteWorkers:
         )
 
 
-def _not_yet(site: str) -> SiteSeen:
+def not_yet(site: str) -> SiteSeen:
     """Nothing was heard of a site so far: until it answers, what could wait there had better go elsewhere."""
     return SiteSeen(site=site, answers=False, message=NOT_YET)
 
