@@ -208,6 +208,18 @@ def test_what_waits_for_pilots_that_have_not_come_is_done_by_this_computer_as_qu
         assert len(small.take(CancelSubmitted)) == 3
 
 
+def test_for_what_avoids_this_computer_none_of_its_pilots_is_asked_for() -> None:
+    with Small(site("here", kind="local"), site("far", kind="slurm"), selection=IN_ORDER) as small:
+        small.submit(bag(1))
+        pilot = small.pilot("here")
+        pilot.fail("1.1.1", "out-of-memory", after=5.0)
+        pilot.say(payloads.PilotEnded(reason="idle"))
+        pilot.exchange()
+        small.wait(5.0)
+        assert {each.name for each in small.engine.sites.values() if each.reserved} == {"far"}
+        assert [each.site for each in small.take(SubmitPilot)] == ["far"]
+
+
 def test_between_batch_systems_no_pilot_is_asked_for_in_case_another_does_not_come() -> None:
     with Small(site("far", kind="slurm"), site("there", kind="slurm"), selection=IN_ORDER) as small:
         small.submit(bag(1))

@@ -258,7 +258,7 @@ def _fetch(engine: Engine, site: SiteState) -> None:
     for other in engine.sites.values():
         if other is site or not other.reserved or any(pilot.free[0] > 0 for pilot in other.waiting.values()):
             continue
-        for queue in [each for each in other.reserved if _would_do(engine, site, each)]:
+        for queue in [each for each in other.reserved if would_do(engine, site, each)]:
             choice: ChoiceNote | None = None
             for pilot in idle:
                 while queue in other.reserved and pilot.fits(queue.demand) and takes(pilot, queue, engine.now):
@@ -275,7 +275,8 @@ def _fetch(engine: Engine, site: SiteState) -> None:
                         site.fetched_at = before  # there may be more, and this computer waits for nobody
 
 
-def _would_do(engine: Engine, site: SiteState, queue: QueueClass) -> bool:
+def would_do(engine: Engine, site: SiteState, queue: QueueClass) -> bool:
+    """Whether the pilots of a site may fetch what is reserved of a class elsewhere."""
     return site.name not in queue.avoid and site.index not in queue.unfit and engine.openings.able(site, queue)
 
 

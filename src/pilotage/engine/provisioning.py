@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pilotage.engine.behaviour import is_to_show, submitting
-from pilotage.engine.dispatch import may_start
+from pilotage.engine.dispatch import may_start, would_do
 from pilotage.engine.fits import is_bound
 from pilotage.engine.parts import QueueClass, Standing
 from pilotage.engine.places import SiteState
@@ -138,7 +138,7 @@ def startable_in(engine: Engine) -> Startable:
 
 
 def _unserved(engine: Engine, site: SiteState) -> Iterator[tuple[QueueClass, int]]:
-    """What is reserved behind batch systems for pilots that have not come, and this computer could run.
+    """What is reserved behind batch systems for pilots that have not come, and this computer may fetch.
 
     A pilot here waits in no queue and costs nobody anything. It is there before those come, if they ever do, and fetches
     what waits for them.
@@ -146,7 +146,7 @@ def _unserved(engine: Engine, site: SiteState) -> Iterator[tuple[QueueClass, int
     for other in engine.sites.values():
         if other.site.kind != "local":
             for queue, numbers in other.reserved.items():
-                if not other.slots[queue.shape] and engine.openings.able(site, queue):
+                if not other.slots[queue.shape] and would_do(engine, site, queue):
                     yield queue, len(numbers)
 
 
