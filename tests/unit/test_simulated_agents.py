@@ -25,6 +25,14 @@ def test_the_first_exchange_says_who_it_is_and_what_it_has() -> None:
     assert (first.events[0].n, first.events[0].seen) == (1, 0)
 
 
+def test_whatever_an_agent_says_of_its_node_is_the_name_that_the_node_was_given() -> None:
+    site = SimulatedSite()
+    site.fleet.start("p.1", site, request="p", site=site.site, node="north-n2")
+    site.run(1.0)
+    assert site.last.node == "north-n2"
+    assert said(site.last.events[0]) == PilotStarted(site="north", node="north-n2", slots=1, request="p")
+
+
 def test_an_assignment_runs_and_its_end_is_told_with_phases_and_manifest() -> None:
     site = SimulatedSite()
     site.nature.usual = Fate(5.0, 40.0, 2.0, 1000)

@@ -197,7 +197,7 @@ class Agent:
             sequence=self._sequence,
             seen=spool.seen,
             serves=self.serves,
-            node=self.name,
+            node=self.node,
             capacity=bench.capacity,
             backlog=self.backlog,
             remaining_seconds=None if self._limit_at == math.inf else max(0.0, self._limit_at - now),
