@@ -14,7 +14,7 @@ from pilotage.adapters.journals.queries import UNINDEXED_STATES
 from pilotage.book.rows import AttemptFacts, PackageFacts
 from pilotage.book.tables import TABLES, Index, Table
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 APPLICATION_ID = 0x70696C6F  # "pilo", so that `file` knows whose it is
 
 _PACKAGE_KEY = "job_id, stage, line, number"
@@ -69,7 +69,8 @@ MIGRATIONS: Mapping[int, Migration] = {
         "ALTER TABLE sites ADD COLUMN learned TEXT NOT NULL DEFAULT ''",
         "ALTER TABLE sites ADD COLUMN probed_at REAL",
         "ALTER TABLE sites ADD COLUMN probe TEXT NOT NULL DEFAULT ''",
-    )
+    ),
+    2: (),  # packages stay in their tree
 }
 """For each version but the last, the statements that make the next of it; of the live book and of sealed jobs alike."""
 
