@@ -24,7 +24,7 @@ def test_a_book_of_version_one_learns_how_sites_stand(harness: Harness) -> None:
     harness.set_schema_version(1)
 
     journal = harness.open()
-    assert harness.schema_version() == 2
+    assert harness.schema_version() == 3
     [site] = journal.sites()
     assert (site.site, site.kind, site.status, site.message) == ("lyon", "slurm", "candidate", "as it was")
     assert [getattr(site, name) for name in SINCE_TWO] == ["", None, None, "", None, ""]
@@ -50,3 +50,22 @@ def test_a_book_of_version_one_learns_how_sites_stand(harness: Harness) -> None:
     journal.seal("j1")
     journal.unseal(["j2"])
     assert [row.place for row in harness.rows(rows.JobRow) if row.job == "j1"] == ["sealed"]
+
+
+def test_a_book_of_version_two_shows_what_is_known_today(harness: Harness) -> None:
+    journal = harness.open()
+    keeper(journal).take([*a_short_job("j1"), *a_short_job("j2")])
+    journal.seal("j2")
+    before, attempts = harness.packages(), harness.execute("SELECT job, package, attempt, site FROM attempts")
+    assert attempts
+    harness.close()
+    for view in ("files", "phases", "attempts", "packages"):
+        harness.execute(f"DROP VIEW {view}")
+    harness.execute("CREATE VIEW packages AS SELECT 1 AS one")
+    harness.set_schema_version(2)
+
+    harness.open()
+    assert harness.schema_version() == 3
+    assert harness.packages() == before
+    assert harness.execute("SELECT count(hold_set_at) FROM packages") == [(0,)]
+    assert harness.execute("SELECT job, package, attempt, site FROM attempts") == attempts

@@ -203,7 +203,18 @@ def _standings_of_sites() -> tuple[str, ...]:
     )
 
 
-MIGRATIONS: Sequence[Migration] = (Migration(1, _first_version()), Migration(2, _standings_of_sites()))
+def _views_anew() -> tuple[str, ...]:
+    """The views of today, which show every fact that there is."""
+    schemas, names = ("{schema}", "{sealed}"), ("files", "phases", "attempts", "packages")
+    gone = [f"DROP VIEW IF EXISTS {schema}.{name}" for schema in schemas for name in names]
+    return (*gone, *(view for schema in schemas for view in _views(schema)))
+
+
+MIGRATIONS: Sequence[Migration] = (
+    Migration(1, _first_version()),
+    Migration(2, _standings_of_sites()),
+    Migration(3, _views_anew()),
+)
 SCHEMA_VERSION = MIGRATIONS[-1].version
 
 
