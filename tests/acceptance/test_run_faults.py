@@ -143,7 +143,7 @@ def test_a_failed_attempt_that_nobody_saw_tells_what_it_used_and_that_it_was_cle
     assert "exit status 3, peak memory " in done.stdout
     package = f"{done.stdout.partition(':')[0]}/1.1.1"
     first, second = place.told("status", package, "--json")["attempts"]
-    assert [each["phase"] for each in first["phases"]] == ["setup", "inputs", "application", "cleaning"]
+    assert [each["phase"] for each in first["phases"]] == ["setup", "application", "cleaning"]
     cleaning = first["phases"][-1]
     assert cleaning["seconds"] > 0
     over_at = cleaning["started_at"] + cleaning["seconds"]

@@ -24,13 +24,24 @@ def test_a_command_that_succeeds_tells_its_phases_and_what_it_used(place: Place)
     assert payload["exit_status"] == 0
     assert payload["manifest"] == []
     assert payload["node"] == "here"
-    assert (
-        [each["phase"] for each in payload["phases"]] == ["setup", "inputs", "application", "outputs"] == place.phases
-    )
+    assert [each["phase"] for each in payload["phases"]] == ["setup", "application"] == place.phases
     times = [(each["started_at"], each["seconds"]) for each in payload["phases"]]
     assert all(seconds >= 0 for _, seconds in times)
     assert times == sorted(times)
     assert 0 < payload["cpu_seconds"] < 10
+
+
+@pytest.mark.parametrize("kind", ["plain", "chained"])
+def test_files_are_brought_and_taken_in_phases_of_their_own(place: Place, kind: str) -> None:
+    (place.folder / "in.txt").write_text("x")
+    given = [{"name": "in.txt", "source": "in.txt"}]
+    copies = {"argv": ["/bin/cp", "in.txt", "out.txt"], "outputs": [{"name": "out.txt"}]}
+    binaries = [copies] if kind == "plain" else [{"argv": ["/bin/true"]}, copies]
+    assert place.run(binaries=binaries, inputs=given).payload["exit_code"] == "SUCCESS"
+    assert place.phases == ["setup", "inputs", "application", "outputs"]
+    place.phases.clear()
+    assert place.run("/bin/echo", "x", binary={"stdout": "said.txt"}).payload["exit_code"] == "SUCCESS"
+    assert place.phases == ["setup", "application", "outputs"]
 
 
 def test_what_was_made_before_is_told_and_nothing_is_run(place: Place) -> None:

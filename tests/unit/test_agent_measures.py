@@ -91,7 +91,7 @@ def test_the_cleaning_behind_a_failed_attempt_is_over_and_told_when_its_end_is(p
     script = "echo $$ > part; mkdir d; echo x > d/deep; (sleep 60 & echo $! > $PILOTAGE_FOLDER/child); exit 3"
     payload = place.shell(script).payload
     last = payload["phases"][-1]
-    assert [each["phase"] for each in payload["phases"]] == ["setup", "inputs", "application", "cleaning"]
+    assert [each["phase"] for each in payload["phases"]] == ["setup", "application", "cleaning"]
     assert place.phases[-1] == "cleaning"
     assert last["seconds"] > 0
     assert place.scratch_is_empty()

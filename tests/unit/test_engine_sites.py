@@ -403,36 +403,3 @@ def test_a_pilot_where_everything_fails_in_a_row_is_told_to_leave() -> None:
             pilot.unread.clear()
         assert told(small, payloads.SiteDrained) == ["a"]
         small.effects.clear()
-
-
-def test_a_long_phase_that_moves_files_weighs_on_its_site_until_it_is_over() -> None:
-    with Small(site("a", pilots=1)) as small:
-        small.submit(bag(1))
-        pilot = small.pilot("a")
-        score = small.engine.sites["a"].place.score
-        before, ref = score.value, pilot.ref("1.1.1")
-        seen = []
-        for phase in ("setup", "inputs", "application", "outputs"):
-            pilot.say(payloads.PhaseEntered(phase=phase), ref)
-            pilot.exchange()
-            seen.append(round(score.value - before, 6))
-        # What is over earned 0.1 each; what is under way costs 0.01 for a file operation and 0.2 for a transfer.
-        assert seen == [-0.01, 0.1 - 0.2, 0.2, 0.2 - 0.2]
-        pilot.succeed("1.1.1")
-        assert round(score.value - before, 6) == 0.4  # and the attempt itself
-        assert score.load == 0.0
-
-
-def test_a_phase_that_its_attempt_did_not_survive_leaves_no_load_behind() -> None:
-    with Small(site("a", pilots=1), site("b")) as small:
-        small.submit(bag(1))
-        pilot = small.pilot("a")
-        score = small.engine.sites["a"].place.score
-        before = score.earned
-        pilot.say(payloads.PhaseEntered(phase="inputs"), pilot.ref("1.1.1"))
-        pilot.exchange()
-        assert round(score.load, 6) == -0.2
-        pilot.fail("1.1.1", "application-error")
-        assert (score.load, round(score.earned - before, 6)) == (0.0, -0.5)
-        small.effects.clear()
-        pilot.unread.clear()

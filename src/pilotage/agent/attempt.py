@@ -14,7 +14,7 @@ from pilotage.agent.environment import Environments, own_entries, threads_of
 from pilotage.agent.failure_patterns import LogScans
 from pilotage.agent.inputs import Inputs, changed_input
 from pilotage.agent.logs import LogFile, last_lines_of
-from pilotage.agent.outputs import Outputs, find_outputs
+from pilotage.agent.outputs import Outputs, find_outputs, gives_files
 from pilotage.agent.plain import link_known, plain_binary, stage_small
 from pilotage.agent.scratch import Scratch
 from pilotage.agent.slot_token import SlotToken
@@ -228,10 +228,10 @@ class AttemptRunner:
         ref = assignment["ref"]
         # Before the inputs: a work that cannot be understood fails as such, whatever else is wrong with it.
         ours = own_entries(assignment, work, scratch=scratch, spools=workplace.spools)
-        phases.enter("inputs")
         placed: Collection[Placed] = ()
         inputs = work.get("inputs")
         if inputs:
+            phases.enter("inputs")
             linked: dict[str, Placed] = {}
             if workplace.sight.of(work).folder and watch.stopped is None:
                 linked = link_known(
@@ -258,12 +258,12 @@ class AttemptRunner:
         changed = changed_input(placed)
         if changed is not None:
             raise _changed(changed)
-        phases.enter("outputs")
         if watch.stopped is not None:
             commands.check()
         manifest: list[dict[str, Any]] | None = []
         outputs = binary.get("outputs")
         if outputs:
+            phases.enter("outputs")
             inodes = {each.inode for each in placed if each.source}
             manifest = None
             if workplace.sight.of(work).staged:  # now: the command may have taken long
@@ -307,9 +307,9 @@ class AttemptRunner:
         check()
         if work.get("pre") and not application.run_pre():
             return {"manifest": [], "exit_message": "its pre script says that there is nothing to do"}
-        phases.enter("inputs")
         placed = []
         if work.get("inputs"):
+            phases.enter("inputs")
             placed = self._inputs(assignment, work, fetch).place(work["inputs"], check)
         phases.enter("application")
         names = [each.name for each in placed]
@@ -321,8 +321,9 @@ class AttemptRunner:
             failure = application.run_post(failure)
         if failure is not None:
             raise failure
-        phases.enter("outputs")
         check()
+        if gives_files(work):
+            phases.enter("outputs")
         outputs = find_outputs(work, scratch, names)
         manifest: list[dict[str, Any]] = []
         if outputs:

@@ -47,6 +47,12 @@ def names_below(folder: str) -> Iterator[str]:
                 yield prefix + name
 
 
+def gives_files(work: Mapping[str, Any]) -> bool:
+    """Whether a package shall give any file at all."""
+    kept = ("outputs",) if work.get("startup") else ("outputs", "stdout", "stderr")
+    return any(binary.get(each) for binary in work.get("binaries", ()) for each in kept)
+
+
 def find_outputs(work: Mapping[str, Any], scratch: str, inputs: Collection[str]) -> list[str]:
     """The names of the files that a package has made and shall give, in order. Raises `Failure` where one is missing.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,7 +14,7 @@ from pilotage.engine.selection.scores import Operation
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
 from pilotage.model.events import Event
-from pilotage.model.outcomes import Phase
+from pilotage.model.payloads import PhaseTimes
 from pilotage.model.reports import Trouble
 from pilotage.model.texts import clipped
 
@@ -155,13 +156,16 @@ def not_submitting(engine: Engine, site: SiteState, what: PilotRequest | Attempt
         engine.selection.operation_dropped(site.name, "submission")
 
 
-# --- long phases ------------------------------------------------------------------------------------------------------
+# --- phases -----------------------------------------------------------------------------------------------------------
 
-_OPERATIONS: dict[Phase, Operation] = {"setup": "file-operation", "inputs": "transfer", "outputs": "transfer"}
-"""The phases that are scored operations. Short ones are told with the end of their attempt, and are worth what it is worth."""
+_OPERATIONS: dict[str, Operation] = {"setup": "file-operation", "inputs": "transfer", "outputs": "transfer"}
+"""The phases that are scored operations. An agent enters those in which it has something to do."""
 
 
-def enter_phase(engine: Engine, attempt: AttemptState, phase: Phase) -> None:
+_SCORED_BEFORE = {"inputs": 1, "application": 2, "outputs": 2}  # operations at most, before each phase
+
+
+def enter_phase(engine: Engine, attempt: AttemptState, phase: str) -> None:
     """An attempt is in a phase for long by now, and whatever was before it went well."""
     leave_phase(engine, attempt, succeeded=True)
     operation = _OPERATIONS.get(phase)
@@ -170,16 +174,38 @@ def enter_phase(engine: Engine, attempt: AttemptState, phase: Phase) -> None:
         engine.selection.operation_began(attempt.site.name, operation)
 
 
+def resume_phase(engine: Engine, attempt: AttemptState, phase: str) -> None:
+    """An attempt that the engine finds in the book is in a phase for long; what came before it is taken for scored."""
+    enter_phase(engine, attempt, phase)
+    attempt.operations_scored = _SCORED_BEFORE.get(phase, 0)
+
+
 def leave_phase(engine: Engine, attempt: AttemptState, *, succeeded: bool) -> None:
-    """A long phase is over; where that is not known to be well, the end of its attempt is scored and no more."""
+    """A long phase is over; where that is not known to be well, its load is returned and no more."""
     operation = attempt.operation
     if operation is None:
         return
     attempt.operation = None
     if succeeded:
+        attempt.operations_scored += 1
         engine.selection.operation_ended(attempt.site.name, operation)
     else:
         engine.selection.operation_dropped(attempt.site.name, operation)
+
+
+def score_phases(engine: Engine, attempt: AttemptState, phases: Sequence[PhaseTimes], *, succeeded: bool) -> None:
+    """An attempt is over: score what it brought there and back, but for what was scored as a long phase of it.
+
+    Of one that failed, the phase that it failed in has not been completed.
+    """
+    if not attempt.counted or (len(phases) == 1 and phases[0].phase == "application"):
+        return
+    leave_phase(engine, attempt, succeeded=succeeded)
+    entered = [each.phase for each in phases if each.phase != "cleaning"]
+    completed = entered if succeeded else entered[:-1]
+    count = sum(phase in _OPERATIONS for phase in completed) - attempt.operations_scored
+    if count > 0:
+        engine.selection.operations_completed(attempt.site.name, count)
 
 
 # --- queues -----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from pilotage.engine.behaviour import enter_phase, not_submitting
+from pilotage.engine.behaviour import enter_phase, not_submitting, score_phases
 from pilotage.engine.classes import template_of
 from pilotage.engine.fairness_work import learn
 from pilotage.engine.histories import failure_of
@@ -276,6 +276,7 @@ def on_attempt_finished(
     if data.exit_code == _SUCCESS:
         _tell_guard(engine, attempt, data.manifest)
         learn(job, attempt, phases=data.phases, now=engine.stamp)
+        score_phases(engine, attempt, data.phases, succeeded=True)
         _succeed(engine, job, work, attempt)
         return
     del work.attempts[attempt.ref.attempt]
@@ -288,6 +289,7 @@ def on_attempt_finished(
         lost_reason=lost,
         end=data,
     )
+    score_phases(engine, attempt, data.phases, succeeded=False)
     vacate(engine, attempt, "nobody" if failure is None else cause_of(failure.reason), data.node or "")
     if failure is not None:
         work.failures[attempt.ref.attempt] = failure

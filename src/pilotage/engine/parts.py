@@ -61,6 +61,7 @@ class AttemptState:
         "lost_reason",
         "number",
         "operation",
+        "operations_scored",
         "pilot",
         "queued",
         "ref",
@@ -107,6 +108,7 @@ class AttemptState:
         self.submitting = False  # it is counted as a submission under way
         self.choice: ChoiceNote | None = None  # how the sites stood when it was given to its own
         self.operation: Operation | None = None  # a long phase of it is counted as this
+        self.operations_scored = 0  # of its long phases, by now
 
     @property
     def trusted(self) -> bool:

@@ -16,7 +16,7 @@ import msgspec
 from pilotage.book.finals import FinalPackage
 from pilotage.book.registers import Register
 from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts, PackageRow, PilotRow, SiteRow
-from pilotage.engine.behaviour import is_to_show, told, watch_queue
+from pilotage.engine.behaviour import is_to_show, resume_phase, told, watch_queue
 from pilotage.engine.dispatch import submit
 from pilotage.engine.ending import look_at_end
 from pilotage.engine.engine import Engine
@@ -324,6 +324,8 @@ def _restore_attempt(engine: Engine, job: JobState, work: PackageWork, number: i
     if attempt.lost:
         return
     occupy(engine, attempt)
+    if known.phase is not None and attempt.leased:
+        resume_phase(engine, attempt, known.phase)
     if attempt.suspect and attempt.pilot in engine.pilots:
         engine.pilots[attempt.pilot].suspect = True
     if attempt.leased or site in engine.forsaken:
