@@ -74,11 +74,11 @@ def stage_small(
     scratch: int,
     target: str,
     known: KnownFiles,
-    input_inodes: Collection[int],
+    placed: Collection[Placed],
 ) -> list[dict[str, Any]] | None:
     """Stage the only output, where it is a small new file; the manifest. None where it is not: nothing was done then.
 
-    `scratch` is the open folder that it is in.
+    `scratch` is the open folder that it is in, `placed` the inputs there.
     """
     if len(outputs) != 1 or "pattern" in outputs[0]:
         return None
@@ -90,8 +90,11 @@ def stage_small(
         try:
             status = os.fstat(descriptor)
             # What has another name somewhere could be changed by that one later.
-            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or status.st_ino in input_inodes:
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
                 return None
+            for each in placed:  # whose other name somebody may have removed
+                if each.inode == status.st_ino:
+                    return None
             content = os.read(descriptor, SMALL_BYTES)
         finally:
             os.close(descriptor)
