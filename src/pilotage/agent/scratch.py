@@ -66,17 +66,18 @@ class Scratch:
         found = self._found()
         if found is not None and found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
             found = self._opened(found)
-        if found is not None and self._is_marked and found.st_mtime_ns == _MARK_NS:
-            return True
-        self._is_marked = False
-        removed = None
-        if found is not None:
-            removed = _remove_files(self.path, self.descriptor)
-            if removed is None:
-                removed = _empty_below(self.descriptor)
-        if removed is None:
+        if found is None:
             self.abandon()
             return False
+        if self._is_marked and found.st_mtime_ns == _MARK_NS:
+            return True
+        self._is_marked = False
+        removed = _remove_files(self.path, self.descriptor)
+        if removed is None:
+            removed = _empty_below(self.descriptor)
+            if removed is None:
+                self.abandon()
+                return False
         if not removed:
             self._mark()  # who leaves nothing once will often do so
         return True
