@@ -137,8 +137,7 @@ class SqliteWorkIndex:
                     (folder, unhex(one.key), document, *_place(ref.package),
                      job, ref.attempt, _encode(one.fields), _encode(one.manifest))
                 )  # fmt: skip
-                for file in one.manifest:
-                    files.append((folder, file.name, unhex(file.sha256), file.size_bytes, job))
+                files += [(folder, file.name, unhex(file.sha256), file.size_bytes, job) for file in one.manifest]
             book.executemany(
                 "INSERT OR REPLACE INTO made (folder, key, document, stage, line, number, job, attempt, fields, manifest)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
