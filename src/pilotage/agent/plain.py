@@ -89,17 +89,17 @@ def stage_small(
         descriptor = os.open(name, _LOOKING, dir_fd=scratch)
         try:
             status = os.fstat(descriptor)
+            size_bytes = status.st_size
             # What has another name somewhere could be changed by that one later.
-            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or size_bytes >= SMALL_BYTES:
                 return None
             for each in placed:  # whose other name somebody may have removed
                 if each.inode == status.st_ino:
                     return None
-            content = os.read(descriptor, SMALL_BYTES)
+            content = os.read(descriptor, size_bytes + 1)  # to see that it does not grow
         finally:
             os.close(descriptor)
-        size_bytes = status.st_size
-        if len(content) != size_bytes or size_bytes >= SMALL_BYTES:
+        if len(content) != size_bytes:
             return None
         os.rename(name, target, src_dir_fd=scratch)
     except (OSError, ValueError):
