@@ -61,6 +61,7 @@ _WORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "folder": ("mkdir out", {"binary": _outputs("out")}),
     "input passed on": ("true", {"inputs": [_MADE], "binary": _outputs("in")}),
     "input renamed": ("mv in out", {"inputs": [_MADE], "binary": _outputs("out")}),
+    "input taken away": ("rm $PILOTAGE_FOLDER/in; mv in out", {"inputs": [_MADE], "binary": _outputs("out")}),
     "unreadable": ("echo x > out; chmod 0 out", {"binary": _outputs("out")}),
     "not ASCII": ("echo x > ö", {"binary": _outputs("ö")}),
     "our own": ("mkdir .pilotage; echo x > .pilotage/x", {"binary": _outputs(".pilotage/x")}),

@@ -230,3 +230,12 @@ def test_who_waits_in_vain_costs_little_when_somebody_else_gets_a_slot() -> None
 def test_jobs_that_wait_for_one_site_cost_the_same_however_many_others_there_are() -> None:
     found = [cost_of_success(*waiting_jobs(60, sites=sites, executor="here")) for sites in (2, 60)]
     assert found[1] < 1.5 * found[0] + 60 * 10, found
+
+
+def test_a_package_that_was_named_lately_is_named_for_less_and_every_other_as_ever() -> None:
+    job = running(long_chain(FEW))[0].engine.jobs[JOB]
+    first, again = (calls(partial(job.named, FEW - 1)) for _ in range(2))
+    assert again < first
+    places = [job.named(number)[1] for number in range(FEW)]
+    assert [job.number(place) for place in places] == [*range(FEW)]
+    assert [job.named(number)[1] for number in range(FEW)] == places

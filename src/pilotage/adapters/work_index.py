@@ -127,14 +127,17 @@ class SqliteWorkIndex:
             return
         with self._writing() as book:
             rows, files = [], []
+            known, unhex = self._names.get, bytes.fromhex  # a name has a number greater than 0
             for one in made:
-                place = _place(one.ref.package)
-                folder, job = self._numbered(one.folder), self._numbered(one.ref.job)
+                ref = one.ref
+                folder = known(one.folder) or self._numbered(one.folder)
+                document = known(one.document) or self._numbered(one.document)
+                job = known(ref.job) or self._numbered(ref.job)
                 rows.append(
-                    (folder, bytes.fromhex(one.key), self._numbered(one.document), *place,
-                     job, one.ref.attempt, _encode(one.fields), _encode(one.manifest))
+                    (folder, unhex(one.key), document, *_place(ref.package),
+                     job, ref.attempt, _encode(one.fields), _encode(one.manifest))
                 )  # fmt: skip
-                files += [(folder, f.name, bytes.fromhex(f.sha256), f.size_bytes, job) for f in one.manifest]
+                files += [(folder, file.name, unhex(file.sha256), file.size_bytes, job) for file in one.manifest]
             book.executemany(
                 "INSERT OR REPLACE INTO made (folder, key, document, stage, line, number, job, attempt, fields, manifest)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",

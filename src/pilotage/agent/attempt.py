@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pilotage.agent.workplace import Fetch, Workplace
 
 _LAST_CHARACTERS = 1500
+_monotonic = time.monotonic
 
 
 class Outcome(NamedTuple):
@@ -43,12 +44,12 @@ class _Phases:
 
     def __init__(self, on_phase: Callable[[str, float], None]) -> None:
         self._on_phase = on_phase
-        self._ahead = time.time() - time.monotonic()  # a clock that is set does not make a phase longer, or shorter
+        self._ahead = time.time() - _monotonic()  # a clock that is set does not make a phase longer, or shorter
         self._entered: list[tuple[str, float]] = []
 
     def enter(self, phase: str) -> None:
         """A phase begins."""
-        at = self._ahead + time.monotonic()
+        at = self._ahead + _monotonic()
         self._entered.append((phase, at))
         self._on_phase(phase, at)
 
@@ -59,13 +60,13 @@ class _Phases:
 
     def ended(self) -> list[dict[str, Any]]:
         """All of them, the last of which is over now."""
-        entered = self._entered
-        ends = [at for _, at in entered[1:]]
-        ends.append(self._ahead + time.monotonic())
-        return [
-            {"phase": phase, "started_at": at, "seconds": ends[number] - at}
-            for number, (phase, at) in enumerate(entered)
-        ]
+        told: list[dict[str, Any]] = []
+        end = self._ahead + _monotonic()
+        for phase, at in reversed(self._entered):
+            told.append({"phase": phase, "started_at": at, "seconds": end - at})
+            end = at
+        told.reverse()
+        return told
 
 
 class AttemptRunner:
@@ -84,6 +85,7 @@ class AttemptRunner:
         self._environments = Environments({**workplace.environment, "PILOTAGE_TOKEN_FILE": self._token.path})
         self._commands = Commands(self._watch, workplace.remains)
         self._logs: list[LogFile] = []
+        self._files = Files(-1, -1, -1)  # for a command that writes these logs
         self._generation = 0
 
     def run(
@@ -191,6 +193,7 @@ class AttemptRunner:
             if not self._logs:
                 base = f"{self._workplace.scratch}/slot-{self._slot_number}.{self._generation}"
                 self._logs += [LogFile(f"{base}.{stream}", stream) for stream in ("stdout", "stderr")]
+                self._files = Files(self._workplace.null(), *(log.descriptor for log in self._logs))
             scans = LogScans(work) if work.get("failure_patterns") else None
             for log in self._logs:
                 scan = scans.of_stream(log.stream) if scans is not None else None
@@ -246,10 +249,9 @@ class AttemptRunner:
             threads = threads_of(demand)
             watch.application_began(limits_of(demand, work, scratch))  # until the attempt is over
         environment = self._environments.make(ours, binary.get("environment") or {}, threads=threads)
-        files = Files(workplace.null(), self._logs[0].descriptor, self._logs[1].descriptor)
         marks = [workplace.mark, *ours[:3]]
         argv = binary["argv"]
-        ended = commands.run(argv, environment=environment, folder=scratch, files=files, marks=marks)
+        ended = commands.run(argv, environment=environment, folder=scratch, files=self._files, marks=marks)
         if ended.exit_status != 0:
             what = repr(argv[0]) if argv else "the command"
             failure = self._application(assignment, work, None).failure_of(ended, what, argv=argv)
@@ -264,18 +266,14 @@ class AttemptRunner:
         outputs = binary.get("outputs")
         if outputs:
             phases.enter("outputs")
-            inodes = {each.inode for each in placed if each.source}
             manifest = None
             if workplace.sight.of(work).staged:  # now: the command may have taken long
                 target = f"{work['staged']}/{ref['package']}-{ref['attempt']}-0"
                 manifest = stage_small(
-                    outputs,
-                    scratch=self._scratch.descriptor,
-                    target=target,
-                    known=workplace.known,
-                    input_inodes=inodes,
+                    outputs, scratch=self._scratch.descriptor, target=target, known=workplace.known, placed=placed
                 )
             if manifest is None:
+                inodes = {each.inode for each in placed if each.source}
                 names = find_outputs(work, scratch, [each.name for each in placed])
                 manifest = self._outputs(assignment, work).stage(names, workplace.known, fetch, input_inodes=inodes)
         return {"exit_code": "SUCCESS", "manifest": manifest, "exit_status": 0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _OURS = "PILOTAGE_"
+_ENCODING = sys.getfilesystemencoding()
+_THREADS = "OMP_NUM_THREADS"
 OWN_NAMES = tuple(
     f"{_OURS}{name}"
     for name in (
@@ -42,17 +45,22 @@ def own_entries(
     `spools` is the folder for the events of each attempt; without one, nothing is said of it.
     """
     ref = assignment["ref"]
-    demand = assignment.get("demand") or {}
+    job, package, attempt = ref["job"], ref["package"], ref["attempt"]
     text = (
-        f"PILOTAGE_JOB={ref['job']}\0PILOTAGE_PACKAGE={ref['package']}\0PILOTAGE_ATTEMPT={ref['attempt']}\0"
+        f"PILOTAGE_JOB={job}\0PILOTAGE_PACKAGE={package}\0PILOTAGE_ATTEMPT={attempt}\0"
         f"PILOTAGE_PATH={work['path']}\0PILOTAGE_EPOCH={assignment.get('epoch', 1)}\0PILOTAGE_INDEX={work['index']}\0"
         f"PILOTAGE_SEEN={assignment.get('seen', 0)}"
     )
     if spools:
-        text = f"{text}\0PILOTAGE_SPOOL={spools}/{spool_name(ref)}"
-    given = (demand.get("cores_hundredths", 100), demand.get("memory_bytes", 0), demand.get("gpus", 0))
-    common = _common_entries(*given, demand.get("nodes", 1), scratch, work["folder"])
-    return [*os.fsencode(text).split(b"\0"), *common]
+        text = f"{text}\0PILOTAGE_SPOOL={spools}/{job}-{package}-{attempt}"  # `spool_name`, without a call
+    entries = text.encode(_ENCODING, "surrogateescape").split(b"\0")
+    demand = assignment.get("demand")
+    if demand:
+        given = (demand.get("cores_hundredths", 100), demand.get("memory_bytes", 0), demand.get("gpus", 0))
+        entries += _common_entries(*given, demand.get("nodes", 1), scratch, work["folder"])
+    else:
+        entries += _common_entries(100, 0, 0, 1, scratch, work["folder"])
+    return entries
 
 
 @lru_cache(maxsize=256)
@@ -74,6 +82,7 @@ class Environments:
         """Take what all of them have in common."""
         self._base = dict(base)
         self._written = _written(base)
+        self._says_threads = _THREADS in base
 
     def make(self, ours: list[bytes], asked: Mapping[str, str], *, threads: int) -> list[bytes]:
         """The entries for a command: what the document asks for goes before the base, and what is ours before both.
@@ -86,7 +95,7 @@ class Environments:
             entries = [
                 each for each in _written({**self._base, **asked}) if each.partition(b"=")[0] not in fixed
             ] + ours
-        if threads and "OMP_NUM_THREADS" not in self._base and "OMP_NUM_THREADS" not in asked:
+        if threads and not self._says_threads and _THREADS not in asked:
             entries.append(b"OMP_NUM_THREADS=%d" % threads)
         return entries
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 _PIECE_BYTES = 1024 * 1024
 _KNOWN_MAX = 100_000
@@ -31,6 +32,7 @@ class KnownFiles:
     def __init__(self) -> None:
         """Begin with none."""
         self._checksums: dict[tuple[int, int, int, int], str] = {}  # by device, inode, size and time
+        self._digest: Any = None  # which brings a library of its own, for which a first package need not wait
 
     def is_known(self, status: os.stat_result, sha256: str) -> bool:
         """Whether a file is known to have this sha256; `status` is what the system says of it now."""
@@ -56,9 +58,11 @@ class KnownFiles:
 
     def keep_content(self, status: os.stat_result, content: bytes) -> str:
         """Remember a file by its whole content, which was read just now; its sha256."""
-        import hashlib
+        if self._digest is None:
+            import hashlib
 
-        sha256 = hashlib.sha256(content).hexdigest()
+            self._digest = hashlib.sha256
+        sha256: str = self._digest(content).hexdigest()
         self._keep((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), sha256)
         return sha256
 

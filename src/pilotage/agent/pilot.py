@@ -282,8 +282,10 @@ class Pilot:
             following = None if self.closing else self.bench.take()
             if following is None:
                 self._idle.append(slot)
-            self.begin()
-            self._end_if_empty()
+            if self.bench.waiting:
+                self.begin()
+            if self._leaving:
+                self._end_if_empty()
             self._on_news(self.is_urgent)
         return following
 

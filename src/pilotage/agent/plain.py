@@ -74,11 +74,11 @@ def stage_small(
     scratch: int,
     target: str,
     known: KnownFiles,
-    input_inodes: Collection[int],
+    placed: Collection[Placed],
 ) -> list[dict[str, Any]] | None:
     """Stage the only output, where it is a small new file; the manifest. None where it is not: nothing was done then.
 
-    `scratch` is the open folder that it is in.
+    `scratch` is the open folder that it is in, `placed` the inputs there.
     """
     if len(outputs) != 1 or "pattern" in outputs[0]:
         return None
@@ -89,14 +89,17 @@ def stage_small(
         descriptor = os.open(name, _LOOKING, dir_fd=scratch)
         try:
             status = os.fstat(descriptor)
+            size_bytes = status.st_size
             # What has another name somewhere could be changed by that one later.
-            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or status.st_ino in input_inodes:
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or size_bytes >= SMALL_BYTES:
                 return None
-            content = os.read(descriptor, SMALL_BYTES)
+            for each in placed:  # whose other name somebody may have removed
+                if each.inode == status.st_ino:
+                    return None
+            content = os.read(descriptor, size_bytes + 1)  # to see that it does not grow
         finally:
             os.close(descriptor)
-        size_bytes = status.st_size
-        if len(content) != size_bytes or size_bytes >= SMALL_BYTES:
+        if len(content) != size_bytes:
             return None
         os.rename(name, target, src_dir_fd=scratch)
     except (OSError, ValueError):

@@ -63,14 +63,21 @@ class Scratch:
         """
         if self.descriptor < 0:
             return True  # nobody was in it
-        found = self._opened(self._found())
-        if found is not None and self._is_marked and found.st_mtime_ns == _MARK_NS:
-            return True
-        self._is_marked = False
-        removed = _empty_below(self.descriptor, self.path) if found is not None else None
-        if removed is None:
+        found = self._found()
+        if found is not None and found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
+            found = self._opened(found)
+        if found is None:
             self.abandon()
             return False
+        if self._is_marked and found.st_mtime_ns == _MARK_NS:
+            return True
+        self._is_marked = False
+        removed = _remove_files(self.path, self.descriptor)
+        if removed is None:
+            removed = _empty_below(self.descriptor)
+            if removed is None:
+                self.abandon()
+                return False
         if not removed:
             self._mark()  # who leaves nothing once will often do so
         return True
@@ -102,13 +109,12 @@ class Scratch:
             return None
         return found if (found.st_dev, found.st_ino) == self._identity else None
 
-    def _opened(self, found: os.stat_result | None) -> os.stat_result | None:
-        """The folder, open to its owner where a command closed it: who holds it does not notice that. None where it stays closed."""
-        if found is not None and found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
-            try:
-                os.fchmod(self.descriptor, stat.S_IRWXU)
-            except OSError:
-                return None
+    def _opened(self, found: os.stat_result) -> os.stat_result | None:
+        """The folder, which a command closed to its owner, opened again: who holds it does not notice that. None where it stays closed."""
+        try:
+            os.fchmod(self.descriptor, stat.S_IRWXU)
+        except OSError:
+            return None
         return found
 
     def rest(self) -> None:
@@ -192,17 +198,28 @@ def _open_folder(path: str, top: int | None = None) -> int:
         return os.open(path, flags, dir_fd=top)
 
 
-def _empty_below(top: int, path: str = "") -> int | None:
-    """The same for a folder that is open: whatever is removed is named from there.
+def _remove_files(path: str, top: int) -> int | None:
+    """Remove what is in a folder that is open and was just seen at a path, where that is files alone: mostly it is.
 
-    Who has just seen that it lies at `path` may say so: then it is listed in fewer calls.
+    How many there were; None where there is something else to it.
     """
+    try:
+        names = os.listdir(path)
+        for name in names:
+            os.unlink(name, dir_fd=top)  # which no folder is removed by
+    except OSError:
+        return None
+    return len(names)
+
+
+def _empty_below(top: int) -> int | None:
+    """The same for a folder that is open: whatever is removed is named from there."""
     found = [""]
     removed = 0
     whole = True
     for folder in found:  # which grows: the folders within come after it
         try:
-            entries = _entries_at(path, top) if path and not folder else _entries_of(folder, top)
+            entries = _entries_of(folder, top)
         except OSError:
             if not folder:
                 return None
@@ -219,15 +236,6 @@ def _empty_below(top: int, path: str = "") -> int | None:
         removed += 1
         whole = _remove(os.rmdir, folder, top) and whole
     return removed if whole or not _entries_of("", top) else None
-
-
-def _entries_at(path: str, top: int) -> list[tuple[str, bool]]:
-    """What is in a folder that is open and lies at a path."""
-    try:
-        with os.scandir(path) as entries:
-            return [(each.name, each.is_dir(follow_symlinks=False)) for each in entries]
-    except OSError:
-        return _entries_of("", top)  # it is closed to its owner, perhaps
 
 
 def _entries_of(folder: str, top: int) -> list[tuple[str, bool]]:

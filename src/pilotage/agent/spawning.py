@@ -64,6 +64,8 @@ class Spawner:
         """Choose the way: the quick one if this Python has it (`quick` is for tests)."""
         self._quick = quick_way_works() if quick is None else quick
         self._error_pipe: tuple[int, int] | None = None
+        self._folder = ""  # in which the last one was started
+        self._folder_bytes = b""
 
     def start(self, argv: Sequence[str], *, environment: list[bytes], folder: str, files: Files) -> int:
         """Start a command; its process id, which is that of its group and session too. Raises `NotStarted`, `OSError`.
@@ -75,9 +77,21 @@ class Spawner:
         words = [word.encode(_ENCODING, "surrogateescape") for word in argv]
         if b"\0" in b"".join(words):
             raise NotStarted(errno.EINVAL)
-        if self._quick:
-            return self._start_quickly(words, environment, folder, files)
-        return _start_by_popen(words, environment, folder, files)
+        if not self._quick:
+            return _start_by_popen(words, environment, folder, files)
+        if self._error_pipe is None:
+            # One for all: a child tells its failure by its exit status, so nobody waits at this pipe for its closing.
+            self._error_pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        if folder != self._folder:
+            self._folder, self._folder_bytes = folder, folder.encode(_ENCODING, "surrogateescape")
+        read_end, write_end = self._error_pipe
+        stdin, stdout, stderr = files
+        candidates = words[:1] if b"/" in words[0] else _candidates(words[0], environment)
+        pid: int = _fork_exec(
+            words, candidates, True, (write_end,), self._folder_bytes, environment,
+            stdin, -1, -1, stdout, -1, stderr, read_end, write_end, *_TAIL,
+        )  # fmt: skip
+        return pid
 
     def failed_to_start(self, exit_status: int) -> NotStarted | None:
         """After the end of a process: why it never became the command, or None if it did."""
@@ -93,20 +107,6 @@ class Spawner:
             return NotStarted(int(number, 16), "its folder" if where.startswith(b"noexec") else "")
         except ValueError:
             return NotStarted(errno.ENOEXEC, "an error of Python's own")
-
-    def _start_quickly(self, words: list[bytes], environment: list[bytes], folder: str, files: Files) -> int:
-        if self._error_pipe is None:
-            # One for all: a child tells its failure by its exit status, so nobody waits at this pipe for its closing.
-            self._error_pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        read_end, write_end = self._error_pipe
-        stdin, stdout, stderr = files
-        candidates = [words[0]] if b"/" in words[0] else _candidates(words[0], environment)
-        where = folder.encode(_ENCODING, "surrogateescape")
-        pid: int = _fork_exec(
-            words, candidates, True, (write_end,), where, environment,
-            stdin, -1, -1, stdout, -1, stderr, read_end, write_end, *_TAIL,
-        )  # fmt: skip
-        return pid
 
     def close(self) -> None:
         """Let go of what is held."""

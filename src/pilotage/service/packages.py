@@ -125,6 +125,9 @@ def count_of(journal: Journal, job: JobRow, query: Query) -> int:
 
 
 def _count_unheard(journal: Journal, job: JobRow, query: Query) -> int:
+    asked = {each.attribute for each in query.conditions}
+    if asked.isdisjoint(("activity", "package")) and not _asked_for(job, query, _NOWHERE, ""):
+        return 0  # they differ in nothing that it asks for
     stages = [stage for stage in journal.stages(job) if tally.untouched(stage)]
     if not stages:
         return 0

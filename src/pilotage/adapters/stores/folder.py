@@ -34,6 +34,7 @@ IsRival = Callable[[str], bool]
 
 _STAGED = re.compile(r"([0-9]+\.[0-9]+\.[0-9]+)-([0-9]+)-([0-9]+)")
 _STAGING = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_NOT_PLAIN = frozenset({"", ".", "..", STATE_FOLDER, STAGED_BESIDE})
 _FEW = 16  # so many names of one directory are looked up one by one; for more, the directory is listed
 _PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN})
 
@@ -315,6 +316,10 @@ class FolderStore:
 
     def _below(self, folder: str, name: str) -> str:
         """The path of a name, which must not lead out of the folder by itself."""
+        if "/" not in name and name not in _NOT_PLAIN and "\0" not in name:
+            path = os.path.join(folder, name)
+            if not path.startswith(self._inside):
+                return path
         parts = name.split("/")
         if not name or "\0" in name or "" in parts or "." in parts or ".." in parts:
             raise StoreError("this is no name of a file in the job's tree", subject=name[:200])
@@ -326,6 +331,8 @@ class FolderStore:
     def _target(self, folder: str, name: str) -> str:
         """The path of a name to be written, which must not lead out of the folder through links either."""
         path = self._below(folder, name)
+        if "/" not in name:
+            return path
         parent = folder
         for part in name.split("/")[:-1]:
             parent = os.path.join(parent, part)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NoReturn
 
 import msgspec
@@ -46,6 +47,7 @@ _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "'": "'"}
 _SIGNS = {str(operator): operator for operator in Operator}
 _MEANT = {"==": "=", "<>": "!="}
+_SHORT = 200
 
 
 class _Token(msgspec.Struct, frozen=True):
@@ -67,6 +69,11 @@ def parse(text: str, *, target: Target | None = None) -> Query:
     """The query that a text means; with a target, also that its attributes apply there. Refuses with a `QueryError`."""
     if len(text) > LENGTH_BYTES_MAX or len(text.encode(errors="surrogatepass")) > LENGTH_BYTES_MAX:
         raise too_long(Place())
+    return _parse_short(text, target) if len(text) <= _SHORT else _Parser(text, target).query()
+
+
+@lru_cache(maxsize=256)  # who watches something asks the same again and again
+def _parse_short(text: str, target: Target | None) -> Query:
     return _Parser(text, target).query()
 
 

@@ -81,11 +81,13 @@ class JobAtWork:
         number = self.number(assignment.ref.package)
         if number is None:
             raise PilotageError("the job has no such package", subject=str(assignment.ref))
-        granted = {
-            found: AttemptRef(self.job, source.package, source.attempt)
-            for source in assignment.inputs
-            if (found := self.number(source.package)) is not None
-        }
+        numbers, granted = self._numbers, {}
+        for source in assignment.inputs:
+            found = numbers.get(source.package)
+            if found is None:
+                found = self.number(source.package)
+            if found is not None:
+                granted[found] = AttemptRef(self.job, source.package, source.attempt)
         if self._mark is None:
             self._mark = self._store.mark(self.folder, self.job)
         work = compose(

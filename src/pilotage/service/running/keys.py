@@ -26,14 +26,16 @@ _NAMED_DIGITS = 8  # of a program that is only to be named
 
 def fields_of(work: Work) -> WorkFields:
     """What a work asks for, field by field; an input whose checksum is not known yet has an empty one."""
-    commands = [(each.argv, each.stdin, each.stdout, each.stderr) for each in work.binaries]
-    makes = any(each.outputs or each.stdout or each.stderr for each in work.binaries)
+    commands, environment, makes = [], [], False
+    for each in work.binaries:
+        commands.append((each.argv, each.stdin, each.stdout, each.stderr))
+        environment.append(each.environment)
+        makes = makes or bool(each.outputs or each.stdout or each.stderr)
     programs: dict[str, str] = {}
     inputs: dict[str, str] = {}
     for given in (*work.inputs, *_files(work.pre), *_files(work.post)) if work.pre or work.post else work.inputs:
         (programs if given.executable else inputs)[given.name] = given.sha256
     container = (work.container.image, work.container.engine) if work.container is not None else ()
-    environment = [each.environment for each in work.binaries]
     known: dict[str, str] = {}
     if work.software or container or programs:
         known = {work.software: ""} if work.software else {}

@@ -56,7 +56,8 @@ class _Text:
     def write(self, values: Values) -> str:
         if self._constant is not None:
             return self._constant
-        return tidy_name(render(self._template, values) if self._gaps is None else self._gaps.fill(values))
+        name = render(self._template, values) if self._gaps is None else self._gaps.fill(values)
+        return tidy_name(name) if "/" in name else name
 
 
 class PlainBlock:
