@@ -71,6 +71,7 @@ def test_of_a_stream_of_nothing_but_holes_the_oldest_is_given_up(monkeypatch: py
     assert heard.add(8), "the range grows"
     assert heard.add(10)
     assert remembered(heard.packed()) == (3, [[5, 5], [7, 8], [10, 10]])
+    assert heard.forgotten == 2
     assert not heard.add(2), "the oldest hole was given up"
     assert heard.add(4), "a hole is filled"
     assert remembered(heard.packed()) == (5, [[7, 8], [10, 10]])

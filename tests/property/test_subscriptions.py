@@ -152,7 +152,7 @@ def test_every_failure_is_in_exactly_one_letter(seed: int) -> None:
     history = random_history(chance, steps=60)
     failed = 0
     for event in history:
-        if event.type == "Aborted":
+        if event.type in ("Aborted", "AttemptLost"):
             failed += 1
         elif event.type == "AttemptFinished":
             code = msgspec.json.decode(event.data, type=AttemptFinished).exit_code

@@ -223,6 +223,14 @@ def test_a_purged_job_is_marked_and_what_is_kept_of_it_can_be_seen(canned: Canne
     ]
 
 
+def test_a_query_for_what_a_purged_job_had_says_that_it_was_purged(canned: CannedServer) -> None:
+    canned.answer("/v1/packages", {"packages": [], "next": None, "sealed_jobs": 0})
+    canned.refuse("/v1/jobs/old", 410, "purged", "job old: this job was purged")
+    result = run("query", "job=old and state=DONE")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith("nothing found\njob old: this job was purged\n")
+
+
 def test_when_a_job_finished_is_shown_once_it_has(canned: CannedServer) -> None:
     for state, shown in (("RUNNING", False), ("DONE", True)):
         canned.answer("/v1/jobs/j", job_view(id="j", state=state, finished_at=MOMENT))
@@ -274,6 +282,16 @@ def test_several_servers_are_merged_and_one_that_fails_is_named(canned: CannedSe
         ("c", canned.url),
     ]
     assert [failure["server"] for failure in told["failures"]] == ["http://127.0.0.1:9"]
+
+
+def test_of_several_servers_one_that_refuses_is_named(canned: CannedServer) -> None:
+    with canned_server() as other:
+        canned.pages("/v1/jobs", "jobs", [job_view(id="a")], size=9)
+        other.refuse("/v1/jobs", 401, "unauthenticated", "no token, or one that is not known here")
+        result = run("query", "--jobs", "all", "--server", canned.url, "--server", other.url)
+    assert result.exit_code == 2
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["JOB", "a"]
+    assert f"error: {other.url}: no token, or one that is not known here" in result.stderr
 
 
 def test_a_query_that_cannot_be_read_shows_where(canned: CannedServer) -> None:

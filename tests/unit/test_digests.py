@@ -13,10 +13,10 @@ from pilotage.adapters.notifiers.smtp import SmtpNotifier, SmtpServer
 from pilotage.book.digests import EXAMPLES_MAX, failures
 from pilotage.book.ledger import Changes
 from pilotage.book.notice_rows import FailureRow, MailRow
-from pilotage.book.routes import ROUTES, Audience, audiences
+from pilotage.book.routes import LOSS_ROUTES, ROUTES, Audience, audiences
 from pilotage.model.configuration import NotificationSettings
-from pilotage.model.payloads import Aborted, CancelAccepted
-from pilotage.model.reasons import Reason
+from pilotage.model.payloads import Aborted, AttemptLost, CancelAccepted
+from pilotage.model.reasons import LossReason, Reason
 from pilotage.ports import DeliveryRefused, NotDelivered
 from tests.engines.smtp import BreakOff, MailServer
 from tests.notified import BASE_URL, FakeMailer, Notified
@@ -179,6 +179,31 @@ def test_operators_are_told_by_reason(book: Notified, mailer: FakeMailer, reason
     }
 
 
+@pytest.mark.parametrize(
+    "reason, told",
+    [
+        ("platform-failure", [RESEARCHER, CLUSTER]),
+        ("pilot-killed", [RESEARCHER, CLUSTER]),
+        ("unheard", [RESEARCHER, CLUSTER]),
+        ("wall-time", [RESEARCHER]),
+        ("preempted", [RESEARCHER]),
+        ("rescheduled", []),
+        ("dropped", []),
+        ("outrun", []),
+    ],
+)
+def test_an_attempt_that_was_lost_is_a_failure_unless_somebody_wanted_it_so(
+    book: Notified, mailer: FakeMailer, reason: LossReason, told: list[str]
+) -> None:
+    book.run("1.1.1")
+    book.say(AttemptLost(reason=reason, message="its node is gone"), package="1.1.1", attempt=1)
+    book.deliver()
+    assert recipients(mailer) == sorted(told)
+    for letter in mailer.letters:
+        assert f"{reason}: 1 attempt failed" in letter.body
+        assert "1.1.1 attempt 1 at lyon: its node is gone" in letter.body
+
+
 def test_operators_hear_of_every_owners_failures_but_not_of_ends(book: Notified, mailer: FakeMailer) -> None:
     book.register("j2", owner="nobody", lines=1)
     book.fail("1.1.1", reason="platform-failure")
@@ -216,7 +241,8 @@ def test_a_letter_that_waits_is_sent_after_a_restart_though_nothing_else_happens
 
 def test_every_reason_there_is_has_a_route_that_includes_the_researcher() -> None:
     assert set(ROUTES) == set(get_args(Reason))
-    assert all(Audience.RESEARCHER in audiences(reason) for reason in (*ROUTES, "another"))
+    assert set(LOSS_ROUTES) == set(get_args(LossReason))
+    assert all(Audience.RESEARCHER in audiences(reason) for reason in (*ROUTES, *LOSS_ROUTES, "another"))
 
 
 def test_without_a_mail_server_nothing_is_counted(tmp_path: Path) -> None:
@@ -324,6 +350,6 @@ def test_the_page_has_the_routes_as_the_table_has_them(root: Path) -> None:
         for line in named
         for reason in re.findall(r"`([a-z-]+)`", line.split("|")[1])
     }
-    for reason, reached in ROUTES.items():
-        assert told.get(reason, (Audience.RESEARCHER,)) == reached, reason
-    assert set(told) <= set(ROUTES)
+    for reason in (*ROUTES, *(lost for lost, reached in LOSS_ROUTES.items() if reached)):
+        assert told.get(reason, (Audience.RESEARCHER,)) == audiences(reason), reason
+    assert set(told) <= {*ROUTES, *LOSS_ROUTES}

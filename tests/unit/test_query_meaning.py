@@ -223,3 +223,12 @@ def test_the_journals_index_by_default_what_the_language_promises() -> None:
 
     promised = default_indexed(Target.JOBS) | default_indexed(Target.PACKAGES)
     assert promised - {"job"} == DEFAULT_INDEXED
+
+
+def test_the_reference_page_says_which_indexes_are_possible(root: Path) -> None:
+    from pilotage.adapters.journals.queries import INDEXABLE
+
+    page = (root / "docs/reference/query.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| (jobs|packages) \| (.*) \|$", page, re.MULTILINE))
+    for target, names in INDEXABLE.items():
+        assert re.findall(r"`(\w+)`", rows.get(str(target), "")) == [name for name in ATTRIBUTES if name in names]

@@ -9,9 +9,10 @@ import msgspec
 from pilotage.book.ledger import Changes
 from pilotage.book.notice_rows import FailureRow
 from pilotage.book.notices import plain, time_text
-from pilotage.book.routes import NO_FAILURES, Audience, audiences, reason_of
+from pilotage.book.routes import NO_FAILURES, NO_LOSSES, Audience, audiences, reason_of
 from pilotage.book.rows import EventRow, JobRow
 from pilotage.model.layout import PackageId
+from pilotage.model.payloads import AttemptLost
 from pilotage.model.states import FINAL_NAMES
 
 EXAMPLES_MAX = 5
@@ -21,11 +22,12 @@ END = "end"
 _COLUMNS = EventRow.__struct_fields__
 _TYPE, _TIME, _DATA = (_COLUMNS.index(name) for name in ("type", "time", "data"))
 _JOB_ID, _STAGE = _COLUMNS.index("job_id"), _COLUMNS.index("stage")
-_TYPES = frozenset({"AttemptFinished", "Aborted"})
+_LOST = "AttemptLost"
+_TYPES = frozenset({"AttemptFinished", _LOST, "Aborted"})
 
 
 class _Outcome(msgspec.Struct, frozen=True):
-    """What a digest needs of the payload of AttemptFinished or Aborted, in any version of it."""
+    """What a digest needs of the payload of AttemptFinished, AttemptLost or Aborted, in any version of it."""
 
     exit_code: str = ""
     exit_message: str = ""
@@ -47,7 +49,7 @@ class Example(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt that failed, or a package or a job that was given up."""
+    """An attempt that failed or was lost, or a package or a job that was given up."""
 
     job: JobRow
     kind: str  # attempt, package or job
@@ -84,7 +86,7 @@ def failures(changes: Changes) -> list[Failure]:
     found = []
     for event in events:
         outcome = _outcome.decode(event[_DATA])
-        if outcome.exit_code in NO_FAILURES:
+        if outcome.exit_code in NO_FAILURES or (event[_TYPE] == _LOST and outcome.reason in NO_LOSSES):
             continue
         if sites is None:
             sites = {(row.job_id, row.stage, row.line, row.number): row.facts.site or "" for row in changes.packages}
@@ -95,7 +97,9 @@ def failures(changes: Changes) -> list[Failure]:
 
 def _failure(event: tuple[object, ...], outcome: _Outcome, job: JobRow, *, site: str) -> Failure:
     stage, line, number, attempt = (int(str(value)) for value in event[_STAGE : _STAGE + 4])
-    if outcome.exit_code:
+    if event[_TYPE] == _LOST:
+        kind, reason = "attempt", outcome.reason or AttemptLost().reason
+    elif outcome.exit_code:
         kind, reason = "attempt", reason_of(reason=outcome.reason, exit_code=outcome.exit_code)
     else:
         kind, reason = ("package" if stage else "job"), outcome.cause

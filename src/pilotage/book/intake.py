@@ -75,6 +75,11 @@ class Intake:
         """The streams that were heard further."""
         return [heard.packed() for heard in self._heard.values() if heard.changed]
 
+    @property
+    def forgotten(self) -> int:
+        """How many numbers count as heard of which nothing is kept."""
+        return sum(heard.forgotten for heard in self._heard.values())
+
     def _load(self, checked: Sequence[Checked]) -> None:
         voices = {one.voice or _voice_of(one.event) for one in checked}  # few: the same ones again and again
         jobs = {job for _, _, job, _ in voices if job is not None}
@@ -108,7 +113,7 @@ class Intake:
             n = event.n
             heard, job = ways[one.voice or _voice_of(event)]
             if purged and event.job in purged:
-                heard.add(n)  # no hole stays for what will never be kept
+                heard.forget(n)
                 self._refuse(one, "purged", f"job {event.job} was purged: nothing more is kept of it")
                 continue
             if n == heard.watermark + 1 and not heard.firsts:  # what `add` does, for the stream that counts on

@@ -139,6 +139,7 @@ class Join:
         self._settle(self._observations)
         intake, changes = self._intake, self._changes
         changes.streams = intake.streams
+        changes.forgotten = intake.forgotten
         changes.parked = intake.parked
         changes.unparked = intake.unparked
         changes.short_packages = list(self._short.rows.values())

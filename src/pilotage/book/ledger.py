@@ -61,6 +61,7 @@ class Changes(msgspec.Struct, kw_only=True):
     parked: list[rows.ParkedRow] = []
     unparked: list[str] = []  # jobs whose parked events are among `events` now
     statistics: list[rows.StatisticRow] = []
+    forgotten: int = 0  # numbers of `streams` that count as heard, and of which nothing is kept
 
     @property
     def last_position(self) -> int:

@@ -116,6 +116,7 @@ class _ReplayLedger:
             self._rows.setdefault((row.source, row.stream), new)
         changes.streams = []
         changes.statistics = []
+        changes.forgotten = 0
         self._ledger.write(changes)
 
     def finish(self) -> int:

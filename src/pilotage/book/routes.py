@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from pilotage.model.outcomes import ExitCodeGasw
-from pilotage.model.reasons import Reason
+from pilotage.model.reasons import LossReason, Reason
 
 
 class Audience(StrEnum):
@@ -46,10 +46,27 @@ ROUTES: Mapping[Reason, tuple[Audience, ...]] = {
 }
 """Whom each reason reaches."""
 
-_BY_NAME: dict[str, tuple[Audience, ...]] = {str(reason): reached for reason, reached in ROUTES.items()}
+LOSS_ROUTES: Mapping[LossReason, tuple[Audience, ...]] = {
+    "platform-failure": ROUTES["platform-failure"],
+    "pilot-killed": _PLATFORM,
+    "unheard": _PLATFORM,
+    "preempted": ROUTES["preempted"],
+    "wall-time": ROUTES["wall-time"],
+    "rescheduled": (),
+    "dropped": (),
+    "outrun": (),
+}
+"""Whom it reaches that an attempt was lost; nobody, where somebody wanted it so or another attempt was quicker."""
+
+_BY_NAME: dict[str, tuple[Audience, ...]] = {
+    str(reason): reached for reason, reached in (*ROUTES.items(), *LOSS_ROUTES.items()) if reached
+}
 
 NO_FAILURES = frozenset({ExitCodeGasw.SUCCESS.value, ExitCodeGasw.EXECUTION_CANCELED.value})
 """Exit codes of attempts of which nobody need be told: it went well, or somebody wanted it to end."""
+
+NO_LOSSES = frozenset(reason for reason, reached in LOSS_ROUTES.items() if not reached)
+"""Why attempts are lost of which nobody need be told."""
 
 
 def audiences(reason: str) -> tuple[Audience, ...]:

@@ -19,13 +19,14 @@ _ranges = msgspec.json.Decoder(list[tuple[int, int]])
 class Heard:
     """What was heard of one stream."""
 
-    __slots__ = ("_lasts", "changed", "firsts", "row", "stream_id", "watermark")
+    __slots__ = ("_lasts", "changed", "firsts", "forgotten", "row", "stream_id", "watermark")
 
     def __init__(self, row: StreamRow) -> None:
         """Unpack a row."""
         self.row = row
         self.stream_id = row.stream_id
         self.changed = False
+        self.forgotten = 0  # numbers that count as heard since then, and of which nothing is kept
         self.watermark = row.watermark
         self.firsts: list[int] = []
         self._lasts: list[int] = []
@@ -51,6 +52,10 @@ class Heard:
             del self.firsts[0], self._lasts[0]
         return True
 
+    def forget(self, n: int) -> None:
+        """Count `n` as heard, though nothing is kept of it: no hole stays for what will never be."""
+        self.forgotten += self.add(n)
+
     def _insert(self, at: int, n: int) -> None:
         joins_before = at > 0 and self._lasts[at - 1] == n - 1
         joins_after = at < len(self.firsts) and self.firsts[at] == n + 1
@@ -66,6 +71,7 @@ class Heard:
             self._lasts.insert(at, n)
             if len(self.firsts) > RANGES_MAX:
                 # The oldest hole is given up: most likely what belongs there was refused, and will not come.
+                self.forgotten += self.firsts[0] - self.watermark - 1
                 self.watermark = self._lasts[0]
                 del self.firsts[0], self._lasts[0]
 

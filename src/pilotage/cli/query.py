@@ -75,7 +75,8 @@ def query(
         for server in connections:
             server.close()
     for failure in failures:
-        say_to_reader(f"error: {failure.error}")
+        told = str(failure.error)
+        say_to_reader(f"error: {told}" if failure.server in told else f"error: {failure.server}: {told}")
     return max((failure.error.exit_code for failure in failures), default=ExitCode.COMPLETE)
 
 
@@ -134,17 +135,30 @@ def _show(found: Found, target: Target, failures: list[Failure], *, as_json: boo
 
 
 def _hint_at_ids(connections: Sequence[Server], query: str) -> None:
-    """Say what the id is, where `job=` was given the name of a job."""
-    from pilotage.cli.naming import looked_at_job
+    """Say what became of a job that `job=` names and of which nothing is found."""
     from pilotage.client import ServerRefused
 
     for word in dict.fromkeys(match.group(1) for match in _NAMED_JOB.finditer(query)):
         for connection in connections:
             with suppress(ServerRefused):
-                job = looked_at_job(connection, word)
-                if job != word:
-                    say_to_reader(f"job= is an id: the newest job of the name {word} is {job}; name={word} finds all")
+                if hint := _hint_at(connection, word):
+                    say_to_reader(hint)
                     break
+
+
+def _hint_at(connection: Server, word: str) -> str:
+    """That the job was purged, or what its id is where `job=` was given the name of a job."""
+    from pilotage.cli.naming import looked_at_job
+    from pilotage.client import ServerRefused
+    from pilotage.client.server import path_of
+
+    try:
+        connection.get(path_of("jobs", word))
+    except ServerRefused as error:
+        if error.code == "purged":
+            return str(error)
+    job = looked_at_job(connection, word)
+    return f"job= is an id: the newest job of the name {word} is {job}; name={word} finds all" if job != word else ""
 
 
 def _tell_sealed(jobs: int) -> None:

@@ -249,7 +249,7 @@ class Journal(Protocol):
         ...
 
     def forgotten(self) -> int:
-        """How many events were heard that are kept no more: those of purged jobs, and parked ones that were dropped."""
+        """How many events count as heard that are not kept: those of purged jobs, parked ones that were dropped, given-up holes."""
         ...
 
     def orphans(self) -> list[int]:

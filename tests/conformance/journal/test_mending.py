@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.adapters.journals.sqlite import SqliteJournal
-from pilotage.book import rows
+from pilotage.book import rows, streams
 from pilotage.model.layout import PackageId
 from pilotage.model.payloads import SiteDescribed, Tagged
 from pilotage.ports import Journal
@@ -62,6 +62,30 @@ def test_a_book_that_was_written_in_any_order_is_sound(
     assert found.sound
     assert journal.forgotten() == len(a_short_job())
     assert found.events == 122 + len(a_short_job())
+
+
+def test_a_book_is_sound_that_was_told_of_a_purged_job_again_and_again(
+    journal: Journal, scratches: Iterator[Journal]
+) -> None:
+    late = Stream("agent", "late").event(Tagged(name="t", value="late"), job="j1")
+    keeper(journal).take([*a_short_job("j1"), *a_short_job("j2")])
+    journal.purge("j1", at=START)
+    for _ in range(2):
+        receipt = keeper(journal).take([*a_short_job("j1"), late])
+        assert {refusal.code for refusal in receipt.refused} == {"purged"}
+    assert journal.forgotten() == len(a_short_job("j1")) + 1
+    assert verdict(journal, scratches).first == []
+
+
+def test_a_book_is_sound_of_which_a_stream_had_too_many_holes(
+    journal: Journal, scratches: Iterator[Journal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "RANGES_MAX", 2)
+    by = Stream("client", "laptop")
+    told = [by.event(Tagged(name="t", value=str(n)), job="j1") for n in range(9)]
+    keeper(journal).take([*a_short_job("j1"), *told[2::3], *told[::4]])
+    assert journal.forgotten() == 2
+    assert verdict(journal, scratches).first == []
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)

@@ -144,6 +144,10 @@ class PostgresLedger:
             insert(self._connection, group)
         if changes.statistics:
             self._forget_statistics(changes.received)
+        if changes.forgotten:
+            self._connection.execute(
+                "UPDATE counters SET value = value + %s WHERE name = 'forgotten'", (changes.forgotten,)
+            )
 
     def find_rows(
         self,

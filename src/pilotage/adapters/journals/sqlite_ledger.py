@@ -179,6 +179,10 @@ class SqliteLedger:
             self._insert(group)
         if changes.statistics:
             self._forget_statistics(changes.received)
+        if changes.forgotten:
+            self._connection.execute(
+                "UPDATE counters SET value = value + ? WHERE name = 'forgotten'", (changes.forgotten,)
+            )
 
     def _go_on_from(self, position: int) -> None:
         self._connection.execute("UPDATE counters SET value = ? WHERE name = 'position'", (position,))
