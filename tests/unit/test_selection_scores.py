@@ -18,6 +18,7 @@ from pilotage.engine.selection.windows import WINDOW, Window
 from pilotage.model.reasons import LossReason, Reason
 from pilotage.model.reports import Trouble
 from pilotage.model.site import Site
+from pilotage.model.site_entry import SiteEntry
 from tests.told_selection import Selection
 
 DEFAULTS = SelectionSettings()
@@ -154,6 +155,7 @@ def test_the_table_has_the_defaults_of_swift() -> None:
         "max_replicas": 3,
     }
     assert {name: getattr(DEFAULTS, name) for name in swift} == swift
+    assert (Site(name="a").job_throttle, SiteEntry(name="a", kind="slurm").job_throttle) == (2.0, 2.0)
 
 
 def test_a_submission_is_scored_with_its_time() -> None:
