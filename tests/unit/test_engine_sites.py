@@ -332,7 +332,7 @@ def test_no_more_attempts_of_a_package_are_queued_at_once_than_may_be(limit: int
     selection = msgspec.structs.replace(IN_ORDER, replication_limit=limit, max_replicas=most)
     with Small(*sites, selection=selection) as small:
         small.submit(bag(1))
-        there = []
+        there: list[str] = []
         for _ in range(60):
             for each in small.take(SubmitAttempt):
                 small.step(Submitted(site=each.site, key=each.key, native_id=str(len(there))))
