@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pilotage.model.effects import SubmitPilot
-from pilotage.model.operations import Accepted, HibernateSite, Hold, Kill
+from pilotage.model.operations import Accepted, HibernateSite, Hold, Kill, ProbeSite
 from pilotage.model.reports import Gone, SiteSeen
 from pilotage.service.messages import AskedOfSite
 from pilotage.service.running.standstill import Stand, stand_of
@@ -169,6 +169,22 @@ def test_that_pilots_died_at_a_site_is_told_after_a_restart_too() -> None:
         small.effects.clear()
         told = "no pilot could start at b: its pilots died before they spoke; the next one is tried at 1970-01-01 01:16:40Z"
         assert stand(small).trouble == told
+
+
+def test_a_site_whose_probe_did_not_come_is_told_as_long_as_something_waits_that_it_could_run() -> None:
+    with Small(site(), site("b")) as small:
+        small.step(AskedOfSite(token=1, operation=ProbeSite(site="b")))
+        small.answers.clear()
+        [probe] = small.take(SubmitPilot)
+        small.step(Gone(site="b", key=probe.key, reason="failed", stderr="no python"))
+        assert stand(small).trouble == ""
+        small.submit(bag(9))
+        small.wait(1)
+        pilot = small.pilot("a")
+        told = "no pilot came up at b when it was probed: no python; next: pilotage site test b"
+        assert stand(small).trouble == told
+        small.effects.clear()
+        pilot.unread.clear()
 
 
 def test_the_trouble_of_a_site_that_could_run_nothing_of_the_job_is_not_told() -> None:

@@ -138,6 +138,9 @@ def _trouble(engine: Engine, job: JobState) -> tuple[str, str]:
             return "", f"{told}; next: pilotage site test {site.name}"
         if (died := _dead_starts(site)) and (waiting or site.name in needed):
             return site.name, f"no pilot could start at {site.name}: {died}{_tried_again(engine, [site])}"
+        if waiting and (sleep := site.place.sleep) is not None and sleep.reason == "probe-failed":
+            told = f"no pilot came up at {site.name} when it was probed: {sleep.message}"
+            return "", f"{told}; next: pilotage site test {site.name}"
         if site.name in needed and site.asleep and _waits_for(job, site):
             return "", f"site {site.name} hibernates: see pilotage site explain {site.name}"
     return "", ""
