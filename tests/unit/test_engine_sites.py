@@ -369,6 +369,15 @@ def test_what_acts_on_the_outside_is_never_queued_twice() -> None:
         assert not small.effects
 
 
+def test_a_site_of_a_good_past_is_not_promised_all_work_before_it_has_a_slot() -> None:
+    with Small(site("a", pilots=1), site("b", pilots=1)) as small:
+        small.engine.sites["a"].place.score.reset(50.0)
+        small.submit(bag(90))
+        small.wait(1)
+        assert {each.site for each in small.take(SubmitPilot)} == {"a", "b"}
+        assert max(sum(map(len, each.reserved.values())) for each in small.engine.sites.values()) == 3
+
+
 def test_what_a_package_asks_of_a_site_is_asked_of_every_site() -> None:
     arm, intel = site("arm", platform="aarch64-linux"), site("intel", platform="x86_64-linux")
     with Small(arm, intel) as small:

@@ -267,7 +267,7 @@ def test_room_in_pilot_mode_follows_live_slots_and_no_score_adds_to_it() -> None
     assert room(0.0, pilots=True, slots=10) == Room(14, "pilots")
     assert room(40.0, pilots=True, slots=10, backlog=5) == Room(19, "pilots")
     assert room(-10.0, pilots=True, slots=100).limit == 1 + math.ceil(tscore(-10.0, DEFAULTS) * 125)
-    assert room(0.0, pilots=True) == Room(3, "bound")
+    assert room(0.0, pilots=True) == room(40.0, pilots=True) == Room(3, "no-slots")
 
 
 def test_a_site_has_its_own_throttle() -> None:
