@@ -52,16 +52,23 @@ class Figures:
         return [each for each in self.events if each.type in kinds]
 
     def live(self, site: str, *, position: int | None = None) -> int:
-        """How many leases were held at a site when the book went so far: given, and neither ended nor given up."""
-        held = set()
+        """How many leases were held at a site when the book went so far: given, not run out, and neither ended nor given up."""
+        held, suspect = set(), set()
         for each in self.events:
             if position is not None and each.position > position:
                 break
             key = (each.package, each.attempt)
             if each.type == "AttemptCreated" and each.data["site"] == site and each.data.get("lease_seconds"):
                 held.add(key)
+            elif each.type == "AttemptSuspected" and key in held:
+                held.remove(key)
+                suspect.add(key)
+            elif each.type == "AttemptRecovered" and key in suspect:
+                suspect.remove(key)
+                held.add(key)
             elif each.type in _OVER:
                 held.discard(key)
+                suspect.discard(key)
         return len(held)
 
     def grants(self) -> Counter[tuple[int, int, int]]:
@@ -79,3 +86,7 @@ class Figures:
     def lost(self) -> Counter[str]:
         """How many attempts were given up at each site."""
         return Counter(self.site_of(each) for each in self.of("AttemptLost"))
+
+    def suspected(self) -> Counter[str]:
+        """How often a lease ran out at each site."""
+        return Counter(self.site_of(each) for each in self.of("AttemptSuspected"))

@@ -175,9 +175,12 @@ def report(book: Figures, struck: list[Struck]) -> str:
     began = book.of("AttemptCreated")[0].time
     times = {each.position: each.time - began for each in book.events}
     created = Counter(each.data["site"] for each in book.of("AttemptCreated"))
-    committed, lost = book.committed(), book.lost()
+    committed, suspected, lost = book.committed(), book.suspected(), book.lost()
     lines = [f"{len(book.of('CommitGranted'))} grants, {len(book.grants())} packages, {sum(created.values())} attempts"]
-    lines += [f"{site}: {created[site]} attempts, {committed[site]} committed, {lost[site]} lost" for site in SITES]
+    lines += [
+        f"{site}: {created[site]} attempts, {committed[site]} committed, {suspected[site]} suspected, {lost[site]} lost"
+        for site in SITES
+    ]
     lines += [
         f"{times[each.position]:.1f} s: {each.site}: {each.fault}; {book.live(each.site, position=each.position)} leases live"
         for each in struck

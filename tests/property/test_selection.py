@@ -217,7 +217,10 @@ class Histories(RuleBasedStateMachine):
             else:
                 each.operation_ended(name, operation, trouble)
 
-    @rule(data=st.data(), kind=st.sampled_from(["pilot", "queued", "replica", "probe", "sick", "hibernate", "wake"]))
+    @rule(
+        data=st.data(),
+        kind=st.sampled_from(["pilot", "queued", "replica", "probe", "sick", "dead", "hibernate", "wake"]),
+    )
     def something_is_told(self, data: st.DataObject, kind: str) -> None:
         name, other = self.some(data), self.some(data)
         changes = []
@@ -230,6 +233,7 @@ class Histories(RuleBasedStateMachine):
                 ),
                 "probe": lambda each=each: each.probe_told(name, passed=True, at=self.now, score=3.0),
                 "sick": lambda each=each: each.probe_told(name, passed=False, at=self.now),
+                "dead": lambda each=each: each.died_at_start(name, count=5, message="", at=self.now, what="died"),
                 "hibernate": lambda each=each: each.hibernate(name, at=self.now),
                 "wake": lambda each=each: each.wake(name),
             }[kind]()
@@ -343,12 +347,15 @@ class Histories(RuleBasedStateMachine):
             if not could:
                 continue
             later, alone = self.now, not pool.awake
+            # Where pilots do not even start, each try costs a batch job.
+            dead = all(each.sleep is not None and each.sleep.reason == "dead-starts" for each in could)
+            longest = 3600.0 if dead else 60.0
             choice = selection.pick(Draws(1, 1), now=later, asked=asked, shape=shape)
             while choice is None:  # the end of a trial elsewhere is a time to ask again, too
                 assert alone
                 again = selection.ask_again_at(now=later, asked=asked, shape=shape)
                 assert again is not None
-                assert later < again <= self.now + 60.0
+                assert later < again <= self.now + longest
                 later = again
                 choice = selection.pick(Draws(1, 1), now=later, asked=asked, shape=shape)
             assert choice.site in {each.name for each in could}

@@ -213,6 +213,12 @@ def test_sites_are_listed_from_their_file_where_no_service_runs(tmp_path: Path) 
     assert [(each["site"], each["status"]) for each in told["sites"]] == [("lyon", "not served")]
     shown = json.loads(run("site", "show", "lyon", "--json").stdout)
     assert (shown["site"]["status"], shown["entry"]) == ("not served", {"name": "lyon", "kind": "slurm"})
+    assert run("site", "explain", "lyon").stdout.split("\n")[:2] == [
+        "lyon: not served",
+        "  no service runs here: nothing is given to any site",
+    ]
+    explained = json.loads(run("site", "explain", "lyon", "--json").stdout)
+    assert (explained["site"], explained["status"], explained["reasons"]) == ("lyon", "not served", [])
     assert "no such site in this file" in refused("site", "show", "lille")
     assert "did you mean 'lyon'" in refused("site", "show", "loyn")
     (tmp_path / "sites.yaml").write_text("pilotage: 1\nsites:\n  - {name: lyon, kidn: slurm}\n")

@@ -326,6 +326,21 @@ def test_what_is_queued_for_long_is_queued_elsewhere_and_the_first_to_start_ends
         small.effects.clear()  # whoever lost is taken out once more, which does no harm
 
 
+@pytest.mark.parametrize("limit, most, live", [(9, 3, 3), (9, 2, 2), (1, 3, 2)])
+def test_no_more_attempts_of_a_package_are_queued_at_once_than_may_be(limit: int, most: int, live: int) -> None:
+    sites = [site(name, mode="bound") for name in "abcdef"]
+    selection = msgspec.structs.replace(IN_ORDER, replication_limit=limit, max_replicas=most)
+    with Small(*sites, selection=selection) as small:
+        small.submit(bag(1))
+        there: list[str] = []
+        for _ in range(60):
+            for each in small.take(SubmitAttempt):
+                small.step(Submitted(site=each.site, key=each.key, native_id=str(len(there))))
+                there.append(each.site)
+            small.wait(30)
+        assert there == ["a", "b", "c"][:live]
+
+
 def test_a_replica_that_a_pilot_takes_has_started_and_ends_the_race() -> None:
     sites = (site("a", mode="bound"), site("b"))
     with Small(*sites, selection=msgspec.structs.replace(IN_ORDER, replication_limit=3)) as small:
@@ -352,6 +367,15 @@ def test_what_acts_on_the_outside_is_never_queued_twice() -> None:
         small.step(Submitted(site="a", key=first.key, native_id="1"))
         small.wait(1000)
         assert not small.effects
+
+
+def test_a_site_of_a_good_past_is_not_promised_all_work_before_it_has_a_slot() -> None:
+    with Small(site("a", pilots=1), site("b", pilots=1)) as small:
+        small.engine.sites["a"].place.score.reset(50.0)
+        small.submit(bag(90))
+        small.wait(1)
+        assert {each.site for each in small.take(SubmitPilot)} == {"a", "b"}
+        assert max(sum(map(len, each.reserved.values())) for each in small.engine.sites.values()) == 3
 
 
 def test_what_a_package_asks_of_a_site_is_asked_of_every_site() -> None:

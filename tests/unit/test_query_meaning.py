@@ -135,6 +135,7 @@ def test_an_index_serves(text: str, target: Target, attributes: tuple[str, ...])
         ("job not in (a)", Target.PACKAGES, "job not in, which no index answers"),
         ("(site=a or node=n1)", Target.PACKAGES, "one of job, name, parent, tag.NAME, owner, site, state, got node"),
         ("held=yes", Target.JOBS, "ask for less"),
+        ("type=SiteProbed", Target.EVENTS, "`job=ID and …`, or `position>N and …`"),
     ],
 )
 def test_a_query_that_no_index_serves_is_refused_and_says_what_would_help(

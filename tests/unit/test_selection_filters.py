@@ -59,7 +59,6 @@ def refused(**asked: object) -> dict[str, str]:
         {"data_handling": True},
         {"locators": ("s3://results", "s3://results/run/1", "https://data.example.org/sets/a")},
         {"software": ("fsl", "gate/9.1", "python")},
-        {"sites": ("lyon", "here")},
     ],
 )
 def test_what_the_site_has_passes(asked: dict[str, object]) -> None:
@@ -90,7 +89,6 @@ def test_what_the_site_has_passes(asked: dict[str, object]) -> None:
         ("reachable-data", {"locators": ("s3://results2/x",)}, "lyon does not reach s3://results2/x"),
         ("software", {"software": ("fsl/5.0", "python")}, "lyon does not have fsl/5.0"),
         ("own-sites", {"owner": "eve"}, "lyon is not a site of eve"),
-        ("own-sites", {"sites": ("here",)}, "ada uses here only"),
     ],
 )
 def test_what_it_lacks_is_refused_by_one_filter_with_a_reason(name: str, asked: dict[str, object], told: str) -> None:

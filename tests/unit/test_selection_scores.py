@@ -18,6 +18,7 @@ from pilotage.engine.selection.windows import WINDOW, Window
 from pilotage.model.reasons import LossReason, Reason
 from pilotage.model.reports import Trouble
 from pilotage.model.site import Site
+from pilotage.model.site_entry import SiteEntry
 from tests.told_selection import Selection
 
 DEFAULTS = SelectionSettings()
@@ -154,6 +155,7 @@ def test_the_table_has_the_defaults_of_swift() -> None:
         "max_replicas": 3,
     }
     assert {name: getattr(DEFAULTS, name) for name in swift} == swift
+    assert (Site(name="a").job_throttle, SiteEntry(name="a", kind="slurm").job_throttle) == (2.0, 2.0)
 
 
 def test_a_submission_is_scored_with_its_time() -> None:
@@ -265,7 +267,7 @@ def test_room_in_pilot_mode_follows_live_slots_and_no_score_adds_to_it() -> None
     assert room(0.0, pilots=True, slots=10) == Room(14, "pilots")
     assert room(40.0, pilots=True, slots=10, backlog=5) == Room(19, "pilots")
     assert room(-10.0, pilots=True, slots=100).limit == 1 + math.ceil(tscore(-10.0, DEFAULTS) * 125)
-    assert room(0.0, pilots=True) == Room(3, "bound")
+    assert room(0.0, pilots=True) == room(40.0, pilots=True) == Room(3, "no-slots")
 
 
 def test_a_site_has_its_own_throttle() -> None:

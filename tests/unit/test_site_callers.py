@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.adapters.sites.callers import BadAddress, Caller, Here, Ssh, parse_address
+from pilotage.adapters.sites.batch import LOOK_SECONDS
+from pilotage.adapters.sites.callers import CALL_SECONDS_MAX, BadAddress, Caller, Here, Ssh, parse_address
 from pilotage.agent.batch import Call, Unknown
+from pilotage.agent.site_calls import CALL_SECONDS
+from pilotage.service.running.agent_site import INTERVAL_SECONDS
 from tests.engines.postgres import free_port
 from tests.engines.sshd import SshServer
 from tests.pilots import lives, wait_until
@@ -148,3 +151,8 @@ def test_an_address_is_taken_apart() -> None:
     assert parse_address("ssh://me@login.example.org:2222") == ("login.example.org", "me", 2222)
     assert parse_address("ssh://[::1]") == ("::1", "", 0)
     assert os.path.sep not in parse_address("ssh://login")[0]
+
+
+def test_a_command_that_hangs_is_given_up_so_soon_that_it_is_told_within_a_minute() -> None:
+    assert CALL_SECONDS_MAX + LOOK_SECONDS <= 60.0
+    assert CALL_SECONDS + INTERVAL_SECONDS <= 60.0

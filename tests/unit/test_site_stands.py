@@ -137,3 +137,16 @@ def test_a_package_with_a_batch_job_of_its_own_that_does_not_speak_is_told_to_it
         assert "refused" in stand_of(small.engine, JOB).trouble
         assert stand_of(small.engine, "other").trouble == ""
         assert "unheard" in [each.code for each in small.explain("1.1.1").reasons]
+
+
+def test_a_batch_job_that_does_not_speak_is_told_while_pilots_live_elsewhere() -> None:
+    with Small(site("a", mode="bound"), site("b")) as small:
+        small.submit(bag(1, kind(executor="b")), job="other")
+        pilot = small.pilot("b")
+        small.submit(bag(1, kind(executor="a")))
+        [effect] = small.take(SubmitAttempt)
+        small.step(Submitted(site="a", key=effect.key, native_id="42"))
+        small.step(mute(effect.key))
+        assert "refused" in stand_of(small.engine, JOB).trouble
+        assert stand_of(small.engine, "other").trouble == ""
+        pilot.succeed("1.1.1")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pilotage.model.effects import SubmitPilot
-from pilotage.model.operations import Accepted, HibernateSite, Hold, Kill
+from pilotage.model.operations import Accepted, HibernateSite, Hold, Kill, ProbeSite
 from pilotage.model.reports import Gone, SiteSeen
 from pilotage.service.messages import AskedOfSite
 from pilotage.service.running.standstill import Stand, stand_of
@@ -125,12 +125,30 @@ def test_a_site_at_which_no_pilot_starts_is_trouble_for_who_waits_for_it_alone()
         assert stand(small).trouble == ""
 
 
+def test_a_site_at_which_no_pilot_starts_is_told_while_others_work_as_long_as_something_waits_that_it_could_run() -> (
+    None
+):
+    with Small(site(), site("b")) as small:
+        small.submit(bag(9))
+        pilot = small.pilot("a")
+        for _ in range(2):
+            [wanted] = [each for each in small.take(SubmitPilot) if each.site == "b"]
+            small.step(Gone(site="b", key=wanted.key, reason="failed", stderr="no python"))
+            small.wait(65.0, pilot)
+        assert not small.engine.sites["b"].reserved
+        assert stand(small).trouble.startswith(
+            "no pilot could start at b: 2 died before they spoke; the next one is tried"
+        )
+        put_to_sleep(small, "b", "new disks")
+        assert stand(small).trouble == ""
+
+
 def test_it_is_told_when_the_next_pilot_is_tried_where_none_could_start() -> None:
     with Small(site(), dead_starts_max=2) as small:
         small.submit(bag(1))
         asleep = "a (dead starts: 2 pilots in a row ended before they spoke: no python)"
         for told in (
-            "no pilot could start at a: 1 died before they spoke; the next one is tried at 1970-01-01 00:17:40Z",
+            "no pilot could start at a: 1 died before it spoke; the next one is tried at 1970-01-01 00:17:40Z",
             f"all sites that could run it sleep: {asleep}; the next one is tried at 1970-01-01 01:18:20Z; next: pilotage site wake a",
         ):
             [wanted] = small.take(SubmitPilot)
@@ -138,6 +156,35 @@ def test_it_is_told_when_the_next_pilot_is_tried_where_none_could_start() -> Non
             assert stand(small).trouble == told
             small.wait(100)
         small.effects.clear()
+
+
+def test_that_pilots_died_at_a_site_is_told_after_a_restart_too() -> None:
+    with Small(site(), site("b"), dead_starts_max=1) as small:
+        small.submit(bag(9))
+        pilot = small.pilot("a")
+        [wanted] = [each for each in small.take(SubmitPilot) if each.site == "b"]
+        small.step(Gone(site="b", key=wanted.key, reason="failed", stderr="no python"))
+        small.restart()
+        pilot.exchange()
+        small.effects.clear()
+        told = "no pilot could start at b: its pilots died before they spoke; the next one is tried at 1970-01-01 01:16:40Z"
+        assert stand(small).trouble == told
+
+
+def test_a_site_whose_probe_did_not_come_is_told_as_long_as_something_waits_that_it_could_run() -> None:
+    with Small(site(), site("b")) as small:
+        small.step(AskedOfSite(token=1, operation=ProbeSite(site="b")))
+        small.answers.clear()
+        [probe] = small.take(SubmitPilot)
+        small.step(Gone(site="b", key=probe.key, reason="failed", stderr="no python"))
+        assert stand(small).trouble == ""
+        small.submit(bag(9))
+        small.wait(1)
+        pilot = small.pilot("a")
+        told = "no pilot came up at b when it was probed: no python; next: pilotage site test b"
+        assert stand(small).trouble == told
+        small.effects.clear()
+        pilot.unread.clear()
 
 
 def test_the_trouble_of_a_site_that_could_run_nothing_of_the_job_is_not_told() -> None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from pilotage.agent.batch import Call
 
-CALL_SECONDS = 60.0
+CALL_SECONDS = 50.0
+"""So long a command may take: where one hangs, that is told within a minute."""
 _NOT_FOUND = 127
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 # Looked up here: between fork and exec nothing may be imported.

@@ -69,7 +69,7 @@ def list_sites(
 @server_option
 def show(name: str, server: str | None, token_file: str | None, *, as_json: bool) -> None:
     """Show one site: how it stands, what is written of it, and its latest pilots."""
-    found = _shown(server, token_file, name)
+    found, _ = _shown(server, token_file, name)
     if as_json:
         _emit_json(found)
         return
@@ -95,9 +95,7 @@ def show(name: str, server: str | None, token_file: str | None, *, as_json: bool
 @server_option
 def explain(name: str, server: str | None, token_file: str | None, *, as_json: bool) -> None:
     """Say why a site is or is not given anything: what each stage of the choice says of it."""
-    with look(server, token_file) as connection:
-        found = _one(connection, name)
-        resting = connection.resting
+    found, resting = _shown(server, token_file, name)
     if as_json:
         about = {key: found["site"][key] for key in ("status", "says", "closed", "unheard", "last_words")}
         _emit_json({"site": name, **about, "reasons": found["reasons"]})
@@ -241,8 +239,8 @@ def _sites(connection: Server) -> dict[str, Any]:
     return found
 
 
-def _shown(server: str | None, token_file: str | None, name: str) -> dict[str, Any]:
-    """What the server tells of a site; where no service ever ran for it, what is written down."""
+def _shown(server: str | None, token_file: str | None, name: str) -> tuple[dict[str, Any], bool]:
+    """What the server tells of a site; where no service ever ran for it, what is written down; and whether none runs."""
     from pilotage.app.sites_shown import written_site
     from pilotage.client import ServerRefused
     from pilotage.client.errors import NoServer
@@ -250,13 +248,13 @@ def _shown(server: str | None, token_file: str | None, name: str) -> dict[str, A
     try:
         with look(server, token_file) as connection:
             try:
-                return _one(connection, name)
+                return _one(connection, name), connection.resting
             except ServerRefused as error:
                 if not connection.resting or error.code != "unknown_site":
                     raise
-                return written_site(name)
+                return written_site(name), True
     except NoServer:
-        return written_site(name)
+        return written_site(name), True
 
 
 def _one(connection: Server, name: str) -> dict[str, Any]:

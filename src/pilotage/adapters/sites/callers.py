@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 from pilotage.agent.batch import Answer, Call, Unknown
 from pilotage.model.errors import PilotageError
 
-CALL_SECONDS_MAX = 60.0
+CALL_SECONDS_MAX = 50.0
+"""So long a command may take: where one hangs, that is told within a minute."""
 CONNECT_SECONDS = 15
 ALIVE_SECONDS, ALIVE_COUNT = 15, 3
 PERSIST_SECONDS = 120  # how long a connection waits for the next command

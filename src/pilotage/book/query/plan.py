@@ -75,12 +75,14 @@ def _too_broad(query: Query, *, target: Target, names: frozenset[str]) -> QueryT
     got = "; ".join(
         dict.fromkeys(_why_not(condition, names) for condition in query.conditions if not _serves(condition, names))
     )
+    # Events of sites are of no job: whoever wants them reads on from a position.
+    such_as = "`job=ID and …`, or `position>N and …`" if target is Target.EVENTS else "`job=ID and …`"
     return QueryTooBroad(
         f"no index serves this query over {target}, and all of them would have to be read",
         subject="query",
         expected=f"a clause with =, in or a range on one of {listed}",
         got=got or "no condition",
-        next_step="ask for less, for example `job=ID and …`; which attributes are indexed is the setting query.indexed",
+        next_step=f"ask for less, for example {such_as}; which attributes are indexed is the setting query.indexed",
     )
 
 

@@ -72,7 +72,6 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     locators: tuple[str, ...] = ()  # where its inputs lie and its outputs go; `…*`: only the beginning is known
     software: tuple[str, ...] = ()  # that must be installed: `ID` or `ID/VERSION`
     owner: str = ""
-    sites: tuple[str, ...] = ()  # only these, where its owner names some
 
 
 def executor(site: SiteDescription, asked: Asked) -> str:
@@ -204,11 +203,9 @@ def software(site: SiteDescription, asked: Asked) -> str:
 
 
 def own_sites(site: SiteDescription, asked: Asked) -> str:
-    """A site may be for some users, and a user may name the sites that are to be used."""
+    """A site may be for some users alone."""
     if site.users and asked.owner not in site.users:
         return f"{site.name} is not a site of {asked.owner or 'everybody'}"
-    if asked.sites and site.name not in asked.sites:
-        return f"{asked.owner or 'its owner'} uses {', '.join(asked.sites[:3])} only"
     return ""
 
 

@@ -119,7 +119,7 @@ def _waits_again(engine: Engine, job: JobState) -> str:
 
 
 def _trouble(engine: Engine, job: JobState) -> tuple[str, str]:
-    """The site that keeps pilots from starting where none lives, or where something of the job waits for one; and how.
+    """The site that keeps pilots from starting, and how: where the job waits for it, or where none lives, before any other.
 
     Sites that could run nothing of what waits are nothing to the job, whatever their trouble.
     """
@@ -127,21 +127,33 @@ def _trouble(engine: Engine, job: JobState) -> tuple[str, str]:
     waiting = [queue for queue in job.classes.values() if queue.ready or queue in reserved]
     if asleep := _all_asleep(engine, waiting):
         return "", asleep
-    for site in engine.sites.values():
-        if site.pilots or (engine.pilots and not _waits_for(job, site)):
-            continue
+    idle = [site for site in engine.sites.values() if not site.pilots]
+    needed = {site.name for site in idle if not engine.pilots or _waits_for(job, site)}
+    for site in sorted(idle, key=lambda each: each.name not in needed):
         if waiting and not any(engine.openings.able(site, queue) for queue in waiting):
             continue
-        if not site.answers:
+        if site.name in needed and not site.answers:
             return site.name, f"site {site.name} does not answer"
         if (told := told_of(site)) and (waiting or _is_unheard(job, site)):
             return "", f"{told}; next: pilotage site test {site.name}"
-        if site.dead_starts:
-            told = f"no pilot could start at {site.name}: {site.dead_starts} died before they spoke"
-            return site.name, told + _tried_again(engine, [site])
-        if site.asleep and _waits_for(job, site):
+        if (died := _dead_starts(site)) and (waiting or site.name in needed):
+            return site.name, f"no pilot could start at {site.name}: {died}{_tried_again(engine, [site])}"
+        if waiting and (sleep := site.place.sleep) is not None and sleep.reason == "probe-failed":
+            told = f"no pilot came up at {site.name} when it was probed: {sleep.message}"
+            return "", f"{told}; next: pilotage site test {site.name}"
+        if site.name in needed and site.asleep and _waits_for(job, site):
             return "", f"site {site.name} hibernates: see pilotage site explain {site.name}"
     return "", ""
+
+
+def _dead_starts(site: SiteState) -> str:
+    """How many pilots did not come to speak there, in words; empty where none, or where somebody put the site to sleep."""
+    count, sleep = site.dead_starts, site.place.sleep
+    if sleep is not None and sleep.reason == "by-hand":
+        return ""
+    if not count:  # not counted over a restart
+        return "its pilots died before they spoke" if sleep is not None and sleep.reason == "dead-starts" else ""
+    return f"{count} died before {'it' if count == 1 else 'they'} spoke"
 
 
 def _is_unheard(job: JobState, site: SiteState) -> bool:
