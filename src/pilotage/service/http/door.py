@@ -23,6 +23,7 @@ from pilotage.service.http.running import (
     ONCE_KEY_LENGTH_MAX,
     SUBMISSION_BYTES_MAX,
     keep_content,
+    running_of,
     submit,
 )
 from pilotage.service.http.services import Services
@@ -141,11 +142,7 @@ def _is_early(scope: Any) -> bool:
 
 
 def make_door(services: Services) -> tuple[ASGIApp, Callable[[], None]]:
-    """What answers requests; and what lets go of all who wait. Where jobs are run, agents are answered before the rest."""
-    if services.running is None:
-        from pilotage.service.http.app import make_app
-
-        return make_app(services), services.bell.stop
+    """What answers requests where jobs are run, agents before the rest; and what lets go of all who wait."""
     if importlib.util.find_spec("litestar") is None:
         raise ModuleNotFoundError("No module named 'litestar'", name="litestar")
 
@@ -154,7 +151,7 @@ def make_door(services: Services) -> tuple[ASGIApp, Callable[[], None]]:
 
         return make_app(services)
 
-    door = AgentDoor(LateApp(make, services), services, services.running)
+    door = AgentDoor(LateApp(make, services), services, running_of(services))
 
     def let_go() -> None:
         services.bell.stop()
