@@ -6,6 +6,7 @@ absent or the system grants no privilege to mount: everything else that a test m
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Generator
 from functools import partial
@@ -65,6 +66,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 if name == _TOLD:
                     terminalreporter.section(report.nodeid, sep="-")
                     terminalreporter.write_line(str(text).strip())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for garbage only after thousands of tests were collected, and among these never: they stay to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)  # when it is settled which tests are run

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 PAUSE_SECONDS_MIN = 0.02
 PAUSE_SECONDS_MAX = 0.25
+DEAR_SECONDS_MAX = 1.0  # the pause after a look that starts a whole program
 _LOOKING_PART = 5  # at most about so small a part of the time is spent on looking
 _WAITED_PART = 20  # what has been waited for long is seen later by so small a part of that
 _PAUSE = threading.Event()  # never set
@@ -24,6 +25,6 @@ def wait_until(holds: Callable[[], object], why: Callable[[], str], *, seconds: 
     while not holds():
         now = time.monotonic()
         assert now < began + seconds, why()
-        pause = max(PAUSE_SECONDS_MIN, (now - looked_at) * (_LOOKING_PART - 1), (now - began) / _WAITED_PART)
-        _PAUSE.wait(min(pause, PAUSE_SECONDS_MAX))
+        dear = min((now - looked_at) * (_LOOKING_PART - 1), DEAR_SECONDS_MAX)
+        _PAUSE.wait(max(PAUSE_SECONDS_MIN, dear, min((now - began) / _WAITED_PART, PAUSE_SECONDS_MAX)))
         looked_at = time.monotonic()

@@ -74,6 +74,24 @@ def test_a_service_answers_and_a_package_runs_without_what_neither_needs(tmp_pat
     assert imported(lines) & SLOW == set()
 
 
+def test_a_book_alone_answers_without_what_runs_jobs(tmp_path: Path) -> None:
+    with place_in(tmp_path, environment={"PYTHONPROFILEIMPORTTIME": "1"}) as place:
+        place.run("serve", "--book-only", "--port", "0", "--background")
+        lines = (place.state / "service.log").read_text().splitlines()
+    answers = next(number for number, line in enumerate(lines) if line.startswith("serving "))
+    before = imported(lines[:answers])
+    assert "pilotage.service.http.app" in before
+    assert before & (SLOW | {"numpy", "pilotage.language", "pilotage.engine.engine"}) == set()
+
+
+def test_who_waits_for_a_job_is_answered_without_the_application() -> None:
+    look = "import sys, pilotage.service.http.door, pilotage.service.http.progress; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    modules = set(done.stdout.split())
+    assert "pilotage.service.http.running" in modules
+    assert modules & {"litestar", "pilotage.service.http.app"} == set()
+
+
 def test_an_agent_flies_before_it_imports_what_a_first_package_may_not_need(tmp_path: Path) -> None:
     agent = build(tmp_path / "agent.pyz")
     look = "import sys; sys.path.insert(0, sys.argv[1]); import pilotage.agent.supervisor; print(*sys.modules)"

@@ -18,6 +18,7 @@ case "$2" in
     until) if [ ! -e "$PILOTAGE_FOLDER/$3" ]; then echo "lacks $3" >&2; exit 4; fi ;;
     third) [ "$PILOTAGE_ATTEMPT" -ge 3 ] || exit 1 ;;
     sleep) sleep "$3" ;;
+    beside) until grep -q "begin $3" "$PILOTAGE_FOLDER/journal"; do sleep 0.02; done; exit "$4" ;;
     ?*) exit "$2" ;;
 esac
 echo "end $1" >> "$PILOTAGE_FOLDER/journal"
@@ -118,7 +119,7 @@ ENDING = """\
 JOB A node.sub
 VARS A what=""
 JOB B node.sub
-VARS B what="3"
+VARS B what="beside C 3"
 RETRY B 5
 JOB C node.sub
 VARS C what="sleep 8642"

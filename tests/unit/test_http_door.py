@@ -15,8 +15,9 @@ from pilotage.service.access import READ, Principal, local_principal
 from pilotage.service.http.app import make_app
 from pilotage.service.http.door import LateApp
 from pilotage.service.http.services import Services
+from pilotage.service.keeper import Batch
 from tests.running_jobs import FakeJobs, running_services
-from tests.served_book import TOKEN
+from tests.served_book import TOKEN, registered
 
 PRINCIPALS = {TOKEN: local_principal("ann"), "reads-only": Principal(user="bob", scopes=frozenset({READ}))}
 WAIT_SECONDS = 20.0
@@ -91,6 +92,14 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "no token": {"path": "/v1/jobs", "body": SUBMISSION, "authorization": ""},
     "a token that is not known": {"path": "/v1/content", "body": b"x", "authorization": "Bearer other"},
     "a token that may only read": {"path": "/v1/content", "body": b"x", "authorization": "Bearer reads-only"},
+    "how far a job is": {"path": "/v1/jobs/a/progress", "method": "GET"},
+    "how far a job is that nobody knows": {"path": "/v1/jobs/b/progress", "method": "GET"},
+    "how far a job of somebody else's is": {
+        "path": "/v1/jobs/a/progress",
+        "method": "GET",
+        "authorization": "Bearer reads-only",
+    },
+    "how far a job is, without a token": {"path": "/v1/jobs/a/progress", "method": "GET", "authorization": ""},
 }
 
 
@@ -99,12 +108,17 @@ def test_what_comes_early_is_answered_as_the_application_does(here: tuple[Servic
     services, jobs = here
 
     async def never() -> None:
+        checked, refused, _ = services.codec.read_batch(msgspec.json.encode({"events": [registered(1, "a")]}))
+        assert not refused
+        await asyncio.wrap_future(services.writer.submit(Batch(checked)))
         early = await ask(late, **REQUESTS[which])
         jobs.submitted.clear()
         later = await ask(make_app(services), **REQUESTS[which])
-        assert early[0] == later[0]
+        assert early[0] == later[0] == (200 if which == "how far a job is" else early[0])
         if "key" not in which:  # under one key it is done once
-            assert msgspec.json.decode(early[2]) == msgspec.json.decode(later[2])
+            said, repeated = (msgspec.json.decode(each[2]) for each in (early, later))
+            assert (said.pop("now", 0) > 0) == (repeated.pop("now", 0) > 0)
+            assert said == repeated
         for name in (b"content-type", b"www-authenticate"):
             assert early[1].get(name) == later[1].get(name)
 
@@ -126,7 +140,16 @@ def test_a_key_is_remembered_over_the_making_of_the_application(here: tuple[Serv
 
 
 @pytest.mark.parametrize(
-    "odd", [{"query": "more=1"}, {"method": "GET"}, {"idempotency_key": "k" * 129}, {"path": "/v1/plan"}]
+    "odd",
+    [
+        {"query": "more=1"},
+        {"method": "GET"},
+        {"idempotency_key": "k" * 129},
+        {"path": "/v1/plan"},
+        {"path": "/v1/jobs/a/progress"},
+        {"path": "/v1/jobs/a/progress", "method": "GET", "query": "more=1"},
+        {"path": "/v1/jobs/no job/progress", "method": "GET"},
+    ],
 )
 def test_everything_else_waits_for_the_application(here: tuple[Services, FakeJobs], odd: dict[str, str]) -> None:
     services, _ = here

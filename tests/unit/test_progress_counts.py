@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pilotage.book.rows import JobRow
+from pilotage.service.access import local_principal
 from pilotage.service.http.pace import Pace
 from pilotage.service.http.progress import _counted
 
@@ -28,24 +29,24 @@ class SlowBook:
 def test_what_was_counted_while_a_job_ran_is_not_told_of_its_end() -> None:
     book = SlowBook()
     services: Any = SimpleNamespace(reading=book, pace=Pace(seconds=lambda: book.now))
-    request: Any = SimpleNamespace(user="anna")
+    anna = local_principal("anna")
     running = JobRow(job_id=1, job="j", state="RUNNING", touched=1, heard_at=1.0)
-    assert _counted(services, request, running)["retrying"] == 1
+    assert _counted(services, anna, running)["retrying"] == 1
     book.retrying = 0
     later = JobRow(job_id=1, job="j", state="RUNNING", touched=1, heard_at=2.0)
-    assert _counted(services, request, later)["retrying"] == 1
+    assert _counted(services, anna, later)["retrying"] == 1
     over = JobRow(job_id=1, job="j", state="DONE", touched=1, heard_at=2.0, finished_at=2.0)
-    assert _counted(services, request, over)["retrying"] == 0
+    assert _counted(services, anna, over)["retrying"] == 0
 
 
 def test_all_that_is_done_is_looked_through_more_seldom_than_what_goes_on() -> None:
     book = SlowBook()
     services: Any = SimpleNamespace(reading=book, pace=Pace(seconds=lambda: book.now))
-    request: Any = SimpleNamespace(user="anna")
+    anna = local_principal("anna")
 
     def told(heard_at: float) -> tuple[int, int]:
         row = JobRow(job_id=1, job="j", state="RUNNING", touched=1, heard_at=heard_at)
-        counts = _counted(services, request, row)
+        counts = _counted(services, anna, row)
         return counts["retrying"], counts["adopted"]
 
     assert told(1.0) == (1, 1)

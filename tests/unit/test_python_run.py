@@ -264,6 +264,14 @@ def test_a_job_ends_in_an_exit_code(said: dict[str, Any], code: ExitCode) -> Non
     assert exit_code_of(progress(**said)) == code
 
 
+def test_a_job_is_followed_until_nothing_of_it_is_on_its_way_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = iter([progress(), progress(unpublished=1), progress(unpublished=1), progress(), progress()])
+    following = Following(lambda: pytest.fail("asked"), JOB)
+    monkeypatch.setattr(following, "progress", lambda: next(told))
+    assert [each.unpublished for each in following.until_over()] == [1, 1, 0]
+    assert list(told) == []
+
+
 @pytest.mark.parametrize("said", [{"running": 1}, {"unpublished": 1}, {"state": "RUNNING"}])
 def test_a_job_is_not_over_while_something_runs_or_files_are_on_their_way(said: dict[str, Any]) -> None:
     assert not is_over(progress(**said))

@@ -45,15 +45,17 @@ def test_what_takes_long_is_looked_at_less_often_and_seen_soon_enough(clock: Clo
     assert clock.pauses == sorted(clock.pauses)
 
 
-def test_a_dear_look_takes_a_small_part_of_the_time(clock: Clock) -> None:
+@pytest.mark.parametrize("seconds", [0.05, 0.2])
+def test_a_dear_look_takes_a_small_part_of_the_time(clock: Clock, seconds: float) -> None:
     looks = itertools.count()
 
     def look() -> bool:
-        clock.now += 0.05
+        clock.now += seconds
         return next(looks) == 10
 
-    waiting.wait_until(look, lambda: "not so", seconds=10.0)
-    assert sum(clock.pauses) >= 4 * 10 * 0.05 * 0.99
+    waiting.wait_until(look, lambda: "not so", seconds=20.0)
+    assert sum(clock.pauses) >= 4 * 10 * seconds * 0.99
+    assert max(clock.pauses) <= waiting.DEAR_SECONDS_MAX
 
 
 def test_what_does_not_come_fails_with_its_reason(clock: Clock) -> None:

@@ -95,8 +95,11 @@ class Following:
             progress = self.progress()
             if is_over(progress):
                 # The book is written before files get their names; whoever is asked after that has seen to them.
-                yield self.progress()
-                return
+                # Something may be on its way once more then, such as the end of an attempt that was cancelled.
+                progress = self.progress()
+                if is_over(progress):
+                    yield progress
+                    return
             yield progress
             # It may look stuck between two steps of the service.
             stuck = stuck + 1 if progress.stuck else 0

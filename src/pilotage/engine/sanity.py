@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,8 +14,8 @@ from pilotage.engine.classes import queue_of
 from pilotage.engine.growth import ends
 from pilotage.engine.jobs import JobState
 from pilotage.engine.leaving import closes
-from pilotage.engine.parts import FINAL, STANDINGS, AttemptState, Standing
-from pilotage.engine.places import SiteState
+from pilotage.engine.parts import FINAL, STANDINGS, AttemptState, PackageWork, Standing
+from pilotage.engine.places import PilotState, SiteState
 from pilotage.engine.provisioning import spare
 from pilotage.engine.readiness import is_under_way
 from pilotage.model.graph import EdgeKind, Graph
@@ -36,18 +35,12 @@ def _must(condition: object, what: str, *about: object) -> None:
 
 def sanity_check(engine: Engine) -> None:
     """Look at everything, slowly; raises `Insane`."""
-    used: Counter[tuple[str, int]] = Counter()
-    owners: Counter[str] = Counter()
-    ready: Counter[int] = Counter()
+    seen = _Seen()
     for job in engine.jobs.values():
-        _check_job(engine, job, used, owners, ready)
-    own: dict[int, list[AttemptState]] = {}
-    for job in engine.jobs.values():
-        for _, attempt in job.attempts():
-            if attempt.counted:
-                own.setdefault(id(attempt.site), []).append(attempt)
+        _check_job(engine, job, seen)
     for site in engine.sites.values():
-        _check_site(engine, site, used, own)
+        _check_site(engine, site, seen)
+    owners, ready = seen.owners, seen.ready
     for owner, count in engine.owners.items():
         _must(owners[owner] == count, "packages of an owner under way", owner, owners[owner], count)
     for job in engine.jobs.values():
@@ -59,84 +52,133 @@ def sanity_check(engine: Engine) -> None:
     _must(not quota or all(count <= quota for count in owners.values()), "the quota of an owner", dict(owners))
 
 
-def _check_job(
-    engine: Engine,
-    job: JobState,
-    used: Counter[tuple[str, int]],
-    owners: Counter[str],
-    ready: Counter[int],
-) -> None:
-    counts = Counter(job.standing)
-    queued: dict[int, set[int]] = {}
-    _must(
-        all(counts[each] == job.counts[each] for each in range(len(STANDINGS))),
-        "counts of standings",
-        job.id,
-        job.counts,
-    )
+class _Seen:
+    """What the packages of all jobs come to, for what others say of them."""
+
+    __slots__ = ("counted", "owners", "ready", "used")
+
+    def __init__(self) -> None:
+        self.used: Counter[tuple[str, int]] = Counter()  # by site and shape
+        self.owners: Counter[str] = Counter()  # packages under way
+        self.ready: Counter[int] = Counter()  # by the identity of a class
+        self.counted: dict[int, list[AttemptState]] = {}  # attempts that take room, by the identity of their site
+
+
+def _check_job(engine: Engine, job: JobState, seen: _Seen) -> None:
+    standing = bytes(job.standing)
+    counts = [standing.count(each) for each in range(len(STANDINGS))]
+    _must(counts == job.counts, "counts of standings", job.id, counts, job.counts)
     reserved = sum(each.count for each in job.reservations.values())
     _must(reserved == job.counts[Standing.RESERVED], "reservations of a job", job.id, reserved)
-    finals = set(job.finals)
+    _must(job.open or not job.counts[Standing.RESERVED], "reserved in a job that is not open", job.id)
     looked = job.special and job.accepted
     _must(not looked or job.ending == ends(job), "whether everything but what runs last is over", job.id)
-    left = sum(job.standing[number] < Standing.DROPPED for number in finals)
+    left = sum(standing[number] < Standing.DROPPED for number in job.finals)
     _must(job.finals_left == left, "what runs last and is not over", job.id, job.finals_left)
-    made = sum(job.standing[number] in (Standing.DONE, Standing.ABORTED) for number in finals)
+    made = sum(standing[number] in (Standing.DONE, Standing.ABORTED) for number in job.finals)
     _must(job.finals_made == made, "what runs last and has run", job.id, job.finals_made)
-    _check_packages(job, finals)
-    for number, standing in enumerate(job.standing):
-        if standing == Standing.READY:
-            queue = queue_of(engine, job, number)
-            ready[id(queue)] += 1
-            if id(queue) not in queued:
-                queued[id(queue)] = set(queue.queue)
-            _must(number in queued[id(queue)], "a ready package is in its queue", job.id, number)
-    owners[job.owner] += sum(job.busy)
+    _check_packages(
+        job.id,
+        job.plan.graph,
+        standing=standing,
+        satisfied=bytes(job.satisfied),
+        granted=job.granted.tobytes(),
+        waits=job.waits.tobytes(),
+        dropped=tuple([number for number, work in job.work.items() if work.dropped]),
+        besides=_awaited_besides(job) if job.accepted else None,
+    )
+    seen.owners[job.owner] += sum(job.busy)
+    _check_queues(engine, job, seen)
     for number, work in job.work.items():
-        standing = job.standing[number]
-        _must(not work.idle, "work with nothing to remember", job.id, number)
-        _must((standing == Standing.RESERVED) == (work.bound is not None), "reserved is bound", job.id, number)
+        _check_work(engine, job, number, work)
         if work.bound is not None:
-            queue = queue_of(engine, job, number)
-            _must(number in work.bound.reserved.get(queue, ()), "a reservation at its site", job.id, number)
-            used[work.bound.name, queue.shape] += 1
-        if standing >= FINAL:
-            _must(not work.attempts and not work.candidates, "attempts of what is over", job.id, number)
-        else:
-            live = not work.dropped and not work.refused and is_under_way(work)
-            _must((standing == Standing.LIVE) == live, "live is under way", job.id, number, STANDINGS[standing])
+            seen.used[work.bound.name, queue_of(engine, job, number).shape] += 1
         for attempt in work.attempts.values():
-            _must(attempt.counted == (not attempt.lost), "a lost attempt takes nothing", attempt.ref)
-            has_job = attempt.site.bound.get(attempt.key) is attempt
-            _must(has_job == (attempt.counted and bool(attempt.key)), "a batch job of its own", attempt.ref)
-            used[attempt.site.name, attempt.shape] += attempt.counted
-            pilot = engine.pilots.get(attempt.pilot)
-            if attempt.counted and pilot is not None:
-                _must(pilot.assigned.get(attempt.ref) is attempt, "an attempt is with its pilot", attempt.ref)
+            _check_attempt(engine, attempt)
+            if attempt.counted:
+                seen.used[attempt.site.name, attempt.shape] += 1
+                seen.counted.setdefault(id(attempt.site), []).append(attempt)
 
 
-def _check_packages(job: JobState, finals: set[int]) -> None:
-    """What holds for each package by itself, for all of them at once: a world looks at this thousands of times."""
-    # Copies: as long as somebody looks at an array itself, no package can be added to it.
-    standing = np.frombuffer(bytes(job.standing), np.uint8)
-    satisfied = np.frombuffer(bytes(job.satisfied), np.uint8)
-    granted = np.frombuffer(job.granted.tobytes(), np.intc) != 0
-    waits = np.frombuffer(job.waits.tobytes(), np.intc)
-    dropped = np.zeros(job.count, np.bool_)
-    dropped[[number for number, work in job.work.items() if work.dropped]] = True
-    _must_all(satisfied == (dropped | granted), "satisfied", job)
-    _must_all((standing == Standing.DONE) == granted, "done is granted", job)
-    if job.accepted:
-        consumers, producers = _awaited_edges(job.plan.graph)
-        missing = np.bincount(consumers[satisfied[producers] == 0], minlength=job.count)
-        for template, stages in job.plan.late_waits.items():
-            missing[job.plan.template_of == template] += len(stages)
-        if not job.ending:
-            missing[list(finals)] += 1
-        _must_all(waits == missing, "what a package waits for", job, missing, waits)
-    free = (standing == Standing.READY) | (standing == Standing.RESERVED) | (standing == Standing.DELAYED)
-    _must_all(~free | (waits == 0), "ready with something missing", job)
-    _must(job.open or not job.counts[Standing.RESERVED], "reserved in a job that is not open", job.id)
+def _check_queues(engine: Engine, job: JobState, seen: _Seen) -> None:
+    queued: dict[int, set[int]] = {}
+    number = job.standing.find(Standing.READY)
+    while number >= 0:
+        queue = queue_of(engine, job, number)
+        seen.ready[id(queue)] += 1
+        if id(queue) not in queued:
+            queued[id(queue)] = set(queue.queue)
+        _must(number in queued[id(queue)], "a ready package is in its queue", job.id, number)
+        number = job.standing.find(Standing.READY, number + 1)
+
+
+def _check_work(engine: Engine, job: JobState, number: int, work: PackageWork) -> None:
+    standing = job.standing[number]
+    _must(not work.idle, "work with nothing to remember", job.id, number)
+    _must((standing == Standing.RESERVED) == (work.bound is not None), "reserved is bound", job.id, number)
+    if work.bound is not None:
+        queue = queue_of(engine, job, number)
+        _must(number in work.bound.reserved.get(queue, ()), "a reservation at its site", job.id, number)
+    if standing >= FINAL:
+        _must(not work.attempts and not work.candidates, "attempts of what is over", job.id, number)
+    else:
+        live = not work.dropped and not work.refused and is_under_way(work)
+        _must((standing == Standing.LIVE) == live, "live is under way", job.id, number, STANDINGS[standing])
+
+
+def _check_attempt(engine: Engine, attempt: AttemptState) -> None:
+    _must(attempt.counted == (not attempt.lost), "a lost attempt takes nothing", attempt.ref)
+    has_job = attempt.site.bound.get(attempt.key) is attempt
+    _must(has_job == (attempt.counted and bool(attempt.key)), "a batch job of its own", attempt.ref)
+    pilot = engine.pilots.get(attempt.pilot)
+    if attempt.counted and pilot is not None:
+        _must(pilot.assigned.get(attempt.ref) is attempt, "an attempt is with its pilot", attempt.ref)
+
+
+def _awaited_besides(job: JobState) -> bytes:
+    """How many things each package of a job waits for besides its producers, as the numbers of an array."""
+    waits_for_all = () if job.ending else job.finals
+    if not job.plan.late_waits and not waits_for_all:
+        return bytes(job.waits.itemsize * job.count)
+    besides = np.zeros(job.count, np.intc)
+    for template, stages in job.plan.late_waits.items():
+        besides[job.plan.template_of == template] += len(stages)
+    besides[list(waits_for_all)] += 1
+    return besides.tobytes()
+
+
+@functools.lru_cache(maxsize=16)
+def _check_packages(
+    job: str,
+    graph: Graph,
+    *,
+    standing: bytes,
+    satisfied: bytes,
+    granted: bytes,
+    waits: bytes,
+    dropped: tuple[int, ...],
+    besides: bytes | None,
+) -> None:
+    """What holds for each package by itself, for all of them at once: a world looks at this thousands of times.
+
+    All that it looks at are its arguments, none of which can change: what held of them once holds of them again, and what
+    does not is not remembered. `besides` is None where nothing is waited for yet.
+    """
+    stands = np.frombuffer(standing, np.uint8)
+    done = np.frombuffer(satisfied, np.uint8)
+    is_granted = np.frombuffer(granted, np.intc) != 0
+    waiting = np.frombuffer(waits, np.intc)
+    is_dropped = np.zeros(len(standing), np.bool_)
+    is_dropped[list(dropped)] = True
+    _must_all(done == (is_dropped | is_granted), "satisfied", job)
+    _must_all((stands == Standing.DONE) == is_granted, "done is granted", job)
+    if besides is not None:
+        consumers, producers = _awaited_edges(graph)
+        missing = np.bincount(consumers[done[producers] == 0], minlength=len(standing))
+        missing += np.frombuffer(besides, np.intc)
+        _must_all(waiting == missing, "what a package waits for", job, missing, waiting)
+    free = (stands == Standing.READY) | (stands == Standing.RESERVED) | (stands == Standing.DELAYED)
+    _must_all(~free | (waiting == 0), "ready with something missing", job)
 
 
 @functools.lru_cache(maxsize=64)
@@ -147,30 +189,28 @@ def _awaited_edges(graph: Graph) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     return consumers, producers
 
 
-def _must_all(holds: NDArray[np.bool_], what: str, job: JobState, *about: NDArray[Any]) -> None:
+def _must_all(holds: NDArray[np.bool_], what: str, job: str, *about: NDArray[Any]) -> None:
     if not holds.all():
         number = int(np.flatnonzero(~holds)[0])
-        raise Insane(f"{what}: {(job.id, number, *(int(each[number]) for each in about))}")
+        raise Insane(f"{what}: {(job, number, *(int(each[number]) for each in about))}")
 
 
-def _check_site(
-    engine: Engine, site: SiteState, used: Counter[tuple[str, int]], own: Mapping[int, Sequence[AttemptState]]
-) -> None:
+def _check_site(engine: Engine, site: SiteState, seen: _Seen) -> None:
     if not engine.changes and not site.removed:
         _must((site.status == "hibernated") == site.asleep, "how a site stands is written down", site.name, site.status)
     _must(not ((site.asleep or site.removed) and site.reserved), "something is reserved where nothing goes", site.name)
-    score = site.place.score
+    score = site.place.score.value
     settings = engine.settings.selection
-    _must(settings.score_floor <= score.value <= settings.score_ceiling, "the score of a site", site.name, score.value)
+    _must(settings.score_floor <= score <= settings.score_ceiling, "the score of a site", site.name, score)
     _must(site.removed or site.place.answers == site.known, "whether a site can be reached", site.name)
     for shape, count in site.used.items():
-        _must(count == used[site.name, shape], "what is used of a site", site.name, shape, count)
+        _must(count == seen.used[site.name, shape], "what is used of a site", site.name, shape, count)
     if not site.removed:
-        counted = own.get(id(site), ())
+        counted = seen.counted.get(id(site), ())
         _must(site.place.live == len(counted), "attempts that the choice of sites knows", site.name, site.place.live)
-        _must(site.place.ends.running == sum(each.leased for each in counted), "those of them that run", site.name)
+        _must(site.place.ends.running == sum([each.leased for each in counted]), "those of them that run", site.name)
     _must(not site.full or spare(site) <= 0, "a site that is full of pilots", site.name)
-    _must(site.expected == sum(not each.spoke for each in site.requests.values()), "pilots expected", site.name)
+    _must(site.expected == sum([not each.spoke for each in site.requests.values()]), "pilots expected", site.name)
     for queue, numbers in site.reserved.items():
         _must(numbers, "an empty reservation", site.name)
         for number in numbers:
@@ -180,17 +220,21 @@ def _check_site(
         _must(attempt.counted and attempt.site is site, "a bound attempt of its site", site.name, attempt.ref)
     for pilot in site.pilots.values():
         _must(engine.pilots.get(pilot.name) is pilot, "a pilot of its site", pilot.name)
-        taken = [0, 0, 0, 0]
-        for attempt in pilot.assigned.values():
-            demand = attempt.demand
-            for at, amount in enumerate(
-                (demand.cores_hundredths, demand.memory_bytes, demand.gpus, demand.scratch_bytes)
-            ):
-                taken[at] += amount
-        capacity = pilot.capacity
-        whole = (capacity.cores_hundredths, capacity.memory_bytes, capacity.gpus, capacity.scratch_bytes)
-        left = [all_of_it - part for all_of_it, part in zip(whole, taken, strict=True)]
+        left = _left_of(pilot)
         _must(left == pilot.free, "what is left of a pilot", pilot.name, left, pilot.free)
+
+
+def _left_of(pilot: PilotState) -> list[int]:
+    """What a pilot has, less what the attempts take that it was given."""
+    whole = pilot.capacity
+    cores, memory, gpus, scratch = whole.cores_hundredths, whole.memory_bytes, whole.gpus, whole.scratch_bytes
+    for attempt in pilot.assigned.values():
+        demand = attempt.demand
+        cores -= demand.cores_hundredths
+        memory -= demand.memory_bytes
+        gpus -= demand.gpus
+        scratch -= demand.scratch_bytes
+    return [cores, memory, gpus, scratch]
 
 
 def durable_state(engine: Engine) -> dict[str, Any]:

@@ -22,8 +22,10 @@ from pilotage.service.keeper import Afterwards
 from pilotage.service.notifications import MakeNotifications
 
 if TYPE_CHECKING:
+    from litestar.types import ASGIApp
+
     from pilotage.service.http.certificate import Certificate, TlsFiles
-    from pilotage.service.http.services import MakeRunning
+    from pilotage.service.http.services import MakeRunning, Services
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +62,6 @@ def serve(
     with extra("server", purpose="to serve the book over HTTP"):
         from pilotage.service.http.broken import ServiceBroken, broken_by, end_when_broken
         from pilotage.service.http.displaced import end_when_displaced
-        from pilotage.service.http.door import make_door
-        from pilotage.service.http.idling import end_when_idle
         from pilotage.service.http.listener import Listener, NoSocketsHere, bind, bind_local, url_of
         from pilotage.service.http.services import Services
 
@@ -119,7 +119,7 @@ def serve(
         def note(reason: str, *left: str) -> None:
             note_end(state_folder, Ended(at=clock.now(), reason=reason, left=left))
 
-        door, let_go = make_door(services)
+        door, let_go = _door(services)
         running = services.running
         listener = Listener(
             door,
@@ -131,6 +131,8 @@ def serve(
             certificate=certificate,
         )
         if idle_seconds is not None and running is not None:
+            from pilotage.service.http.idling import end_when_idle
+
             stack.callback(end_when_idle(listener, running, idle_seconds=idle_seconds))
         # To the last: what is broken may hang while it is closed, too.
         outermost.callback(end_when_broken(listener, lambda: broken_by(services), note=note))
@@ -155,6 +157,20 @@ def _certificate(tls: TlsFiles | None) -> Certificate | None:
     from pilotage.service.http.certificate import Certificate
 
     return Certificate(tls)
+
+
+def _door(services: Services) -> tuple[ASGIApp, Callable[[], None]]:
+    """What answers requests; and what lets go of all who wait.
+
+    A book alone answers no agents: what they bring, and with it the language and the engine, is not even imported.
+    """
+    if services.running is None:
+        from pilotage.service.http.app import make_app
+
+        return make_app(services), services.bell.stop
+    from pilotage.service.http.door import make_door
+
+    return make_door(services)
 
 
 def settle_down() -> None:

@@ -24,7 +24,7 @@ from pilotage.service.http.jobs import JOB_ROUTES
 from pilotage.service.http.openapi import openapi_config
 from pilotage.service.http.operations import OPERATION_ROUTES
 from pilotage.service.http.outputs import OUTPUT_ROUTES
-from pilotage.service.http.progress import PROGRESS_ROUTES
+from pilotage.service.http.progress_routes import PROGRESS_ROUTES
 from pilotage.service.http.running_routes import RUNNING_ROUTES
 from pilotage.service.http.services import Services
 from pilotage.service.http.sites import SITE_ROUTES

@@ -1,7 +1,8 @@
-"""What stands at the sockets of a service: agents and new jobs are let in at once, all else once the application is there.
+"""What stands at the sockets of a service: agents, new jobs and who waits for them are answered at once.
 
-To import the application and to lay out its routes takes longer than everything else at a start. A first package need
-not wait for it: it is made in a thread of its own, soon after the start or when somebody asks for something of it.
+To import the application and to lay out its routes takes longer than everything else at a start. Neither a first package
+nor a whole run that is short need wait for it: it is made in a thread of its own, when somebody asks for something of it,
+or some time after the start.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pilotage.model.events import JOB_ID
 from pilotage.service.http.agents import AgentDoor, header_of, read_body, refuse, send_whole
 from pilotage.service.http.running import (
     CONTENT_BYTES_MAX,
     ONCE_KEY_LENGTH_MAX,
     SUBMISSION_BYTES_MAX,
     keep_content,
+    running_of,
     submit,
 )
 from pilotage.service.http.services import Services
@@ -29,17 +33,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LATE_SECONDS = 1.0
-"""How long after the start the application is made, if nobody has asked for it by then."""
+LATE_SECONDS = 10.0
+"""How long after the start the application is made, if nobody has asked for it by then: a short run ends before."""
 FIRST_SECONDS = 0.15
 """How long it waits behind a job that has just come in: the first package of that goes before."""
 
 _JSON = (b"content-type", b"application/json")
+_PROGRESS = re.compile(rf"/v1/jobs/({JOB_ID.pattern})/progress")
 _encode = msgspec.json.Encoder().encode
 
 
 class LateApp:
-    """An application that is made when it is needed; until then it takes in jobs and what they bring along."""
+    """An application that is made when it is needed; until then it takes in jobs, and says how far they are."""
 
     def __init__(self, make: Callable[[], ASGIApp], services: Services, *, late_seconds: float = LATE_SECONDS) -> None:
         """Take what makes it; nothing is made before the start."""
@@ -57,7 +62,7 @@ class LateApp:
             return
         if self._app is None and _is_early(scope):
             try:
-                await self._take_in(scope, receive, send)
+                await self._answer_early(scope, receive, send)
             except Exception as fault:  # noqa: BLE001 # whatever it is, who asked is told, and the log
                 await refuse(scope, send, fault)
             return
@@ -79,11 +84,16 @@ class LateApp:
             raise
         return self._app
 
-    async def _take_in(self, scope: Any, receive: Receive, send: Send) -> None:
-        """A job, or bytes that it brings along, as the application would."""
+    async def _answer_early(self, scope: Any, receive: Receive, send: Send) -> None:
+        """A job, bytes that it brings along, or the question how far it is, as the application would."""
         services = self._services
         principal = services.access.principal(header_of(scope, b"authorization") or None)
         told: Any
+        if found := _PROGRESS.fullmatch(scope["path"]):
+            from pilotage.service.http.progress import how_far
+
+            await send_whole(send, 200, _encode(await how_far(services, principal, found[1])), [_JSON])
+            return
         if scope["path"] == "/v1/jobs":
             key = header_of(scope, b"idempotency-key") or None
             body = await read_body(receive, SUBMISSION_BYTES_MAX)
@@ -122,17 +132,17 @@ def _complain(made: asyncio.Future[Any]) -> None:
 
 def _is_early(scope: Any) -> bool:
     """Whether a request can be answered before the application is there: in its plainest form only."""
-    if scope["method"] != "POST" or scope["path"] not in ("/v1/jobs", "/v1/content") or scope.get("query_string"):
+    if scope.get("query_string"):
+        return False
+    if scope["method"] == "GET":
+        return _PROGRESS.fullmatch(scope["path"]) is not None
+    if scope["method"] != "POST" or scope["path"] not in ("/v1/jobs", "/v1/content"):
         return False
     return len(header_of(scope, b"idempotency-key")) <= ONCE_KEY_LENGTH_MAX
 
 
 def make_door(services: Services) -> tuple[ASGIApp, Callable[[], None]]:
-    """What answers requests; and what lets go of all who wait. Where jobs are run, agents are answered before the rest."""
-    if services.running is None:
-        from pilotage.service.http.app import make_app
-
-        return make_app(services), services.bell.stop
+    """What answers requests where jobs are run, agents before the rest; and what lets go of all who wait."""
     if importlib.util.find_spec("litestar") is None:
         raise ModuleNotFoundError("No module named 'litestar'", name="litestar")
 
@@ -141,7 +151,7 @@ def make_door(services: Services) -> tuple[ASGIApp, Callable[[], None]]:
 
         return make_app(services)
 
-    door = AgentDoor(LateApp(make, services), services, services.running)
+    door = AgentDoor(LateApp(make, services), services, running_of(services))
 
     def let_go() -> None:
         services.bell.stop()

@@ -1,4 +1,7 @@
-"""How far a job is, and why a package is where it is, over HTTP: counts from the book, reasons from the engine."""
+"""How far a job is: counts from the book, and from the engine why nothing moves.
+
+Asked again and again by whoever waits for a job, also before the application is there (`door.py`).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
-from litestar import get
 
 from pilotage.book.rows import AttemptFacts, Counted, JobRow, PackageFacts, PilotRow, StageRow
 from pilotage.book.shapes import shape_of
@@ -15,9 +17,7 @@ from pilotage.model.events import parse_dotted
 from pilotage.model.outcomes import ADOPTED, MADE_BEFORE, ExitCodeGasw
 from pilotage.model.progress import CARDS_MAX, FailureCard, FailureGroup, Progress, StageProgress
 from pilotage.model.states import FINAL_NAMES
-from pilotage.service.http.asking import Ask, Book
-from pilotage.service.http.error_responses import faults
-from pilotage.service.http.parameters import JobPath
+from pilotage.service.access import Principal
 from pilotage.service.http.running import Running
 from pilotage.service.http.services import Services
 from pilotage.service.http.unpublished import cure_of, fault_left, tried_by
@@ -53,19 +53,12 @@ _STOPPED = ("wall-time", "out-of-memory", "looping")
 _NO_FAILURE = (ExitCodeGasw.SUCCESS, ExitCodeGasw.EXECUTION_CANCELED)
 
 
-@get(
-    "/v1/jobs/{job:str}/progress",
-    operation_id="progress",
-    summary="How far a job is",
-    tags=["running"],
-    responses=faults(400, 401, 403, 404, 410, 503),
-)
-async def progress(request: Ask, services: Book, job: JobPath) -> Progress:
+async def how_far(services: Services, principal: Principal, job: str) -> Progress:
     """Counts for each stage, failures by their cause, and, where nothing can move any more, why."""
     running = services.running
-    progress = await services.ask(_by_the_counts, services, request, job)
+    progress = await services.ask(_by_the_counts, services, principal, job)
     if running is None or not running.jobs.alive:
-        return await services.ask(_at_rest, services, request, progress)
+        return await services.ask(_at_rest, services, principal, progress)
 
     def stand(engine: Engine) -> tuple[Stand, int, Unpublished | None]:
         from pilotage.service.running.standstill import stand_of
@@ -97,11 +90,11 @@ async def progress(request: Ask, services: Book, job: JobPath) -> Progress:
     )
 
 
-def _at_rest(services: Services, request: Ask, progress: Progress) -> Progress:
+def _at_rest(services: Services, principal: Principal, progress: Progress) -> Progress:
     """The same, with what is known of a job that is over where no service runs it: whether its files have their names."""
     if progress.state not in FINAL_NAMES:
         return progress
-    fault = fault_left(services, services.reading.job(request.user, progress.job))
+    fault = fault_left(services, services.reading.job(principal, progress.job))
     if fault is None:
         return progress
     cure = tried_by(progress.job)
@@ -156,12 +149,12 @@ def _last_words(services: Services, site: str) -> str:
     return " / ".join(lines[-LINES_TOLD:])
 
 
-def _by_the_counts(services: Services, request: Ask, job: str) -> Progress:
+def _by_the_counts(services: Services, principal: Principal, job: str) -> Progress:
     reading = services.reading
-    position = reading.position(request.user)
-    row = reading.job(request.user, job)
+    position = reading.position(principal)
+    row = reading.job(principal, job)
     stages, _ = reading.stages(row, after=0, limit=STAGES_MAX)
-    counts = _counted(services, request, row)
+    counts = _counted(services, principal, row)
     return Progress(
         job=row.job,
         name=row.name,
@@ -207,14 +200,14 @@ def _stage(row: StageRow) -> StageProgress:
     )
 
 
-def _counted(services: Services, request: Ask, row: JobRow) -> dict[str, int]:
+def _counted(services: Services, principal: Principal, row: JobRow) -> dict[str, int]:
     """What only the packages themselves tell; counted anew when something was heard, and not too often."""
     if not row.touched:
         return dict.fromkeys((*_COUNTS_DONE, *_COUNTS_LIVE), 0)
 
     def count(texts: Mapping[str, str]) -> dict[str, int]:
         counted = services.reading.count_packages
-        found = {name: counted(request.user, text, job=row) for name, text in texts.items()}
+        found = {name: counted(principal, text, job=row) for name, text in texts.items()}
         return {
             name: each - (_without_failures(services, row, texts[name]) if each and name != "adopted" else 0)
             for name, each in found.items()
@@ -318,6 +311,3 @@ def card_of(job: JobRow, package: ShownPackage) -> FailureCard:
         site=last.site or "",
         node=last.node or "",
     )
-
-
-PROGRESS_ROUTES = (progress,)
