@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -78,7 +78,8 @@ class Intake:
         return [row for row, before in self._streams if row.watermark != before or packed.get(row.stream_id)]
 
     def _load(self, checked: Sequence[Checked]) -> None:
-        voices = {one.voice or _voice_of(one.event) for one in checked}  # few: the same ones again and again
+        self._said = [one.voice or _voice_of(one.event) for one in checked]
+        voices = set(self._said)  # few: the same ones again and again
         jobs = {job for _, _, job, _ in voices if job is not None}
         self.jobs = {row.job: row for row in self._ledger.jobs(jobs)} if jobs else {}
         sealed = [row.job for row in self.jobs.values() if row.place == "sealed"]
@@ -98,18 +99,19 @@ class Intake:
 
     def _sort(self, checked: Sequence[Checked]) -> None:
         """Every event, once. This runs for each event there is, so it is written flat."""
+        said: Iterable[tuple[Checked, Voice]] = zip(checked, self._said, strict=True)
         if self._registers:
             # Registrations first: an event of a job that is registered beside it need not be parked.
-            checked = sorted(checked, key=lambda one: one.event.type != "JobRegistered")
+            said = sorted(said, key=lambda one: one[0].event.type != "JobRegistered")
         repeats: list[tuple[Checked, int]] = []
         ways, jobs, received = self._ways, self.jobs, self._received
         fresh, touched, first, store = self.fresh, self.touched, self.first, self.plain_rows.append
         latest = received + self._skew_seconds
         purged = {row.job for row in jobs.values() if row.place == "purged"}
-        for one in checked:
+        for one, voice in said:
             event = one.event
             n = event.n
-            stream, job = ways[one.voice or _voice_of(event)]
+            stream, job = ways[voice]
             if purged and event.job in purged:
                 self._hear(stream, n)  # no hole stays for what will never be kept
                 self._refuse(one, "purged", f"job {event.job} was purged: nothing more is kept of it")

@@ -77,7 +77,8 @@ class ShortLives:
             facts = self._ended(begun, told[1], told[2], stage)
         if facts is None:
             return False
-        stage.begin(site, activity, at=created)
+        stage.began += 1
+        stage.lives_at(site, activity).began.append(created)
         _encode_into(facts, self._buffer)
         self.rows[key] = (*key, facts.state, site, self._buffer.decode())
         return True
@@ -129,7 +130,11 @@ class ShortLives:
             data.peak_memory_below_bytes, data.cpu_seconds, data.cpu_user_seconds, data.cpu_system_seconds,
             data.read_bytes, data.written_bytes, keys,
         )  # fmt: skip
-        stage.end(site, activity, began_at=created_at, finished_at=finished_at, granted_at=granted_at)
+        stage.granted += 1
+        lives = stage.lives_at(site, activity)
+        lives.finished.append(finished_at)
+        lives.granted.append(granted_at)
+        lives.granted_since.append(created_at)
         return ShortFacts(
             DONE, activity, site, node, number, _SUCCESS_NAME, 1, 1, created_at, created_at, granted_at, granted_at,
             max(created_at, finished_at, granted_at), begun.counted_with, {number: attempt},

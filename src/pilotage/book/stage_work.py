@@ -76,25 +76,14 @@ class StageWork:
             if after is not None:
                 self.count(after, count)
         self.moves.clear()
-        self.count(_RUNS, self.began - self.granted)
-        self.count(_DONE, self.granted)
-        self.touch(self.began)
+        if self.began or self.granted:
+            self.count(_RUNS, self.began - self.granted)
+            self.count(_DONE, self.granted)
+            self.touch(self.began)
         self.count((default_state(self.job), 0, 0, 0), tally.untouched(self.row))
 
-    def begin(self, site: str, activity: str, *, at: float) -> None:
-        """Count a short life that began."""
-        self.began += 1
-        self._lives_at(site, activity).began.append(at)
-
-    def end(self, site: str, activity: str, *, began_at: float, finished_at: float, granted_at: float) -> None:
-        """Count a short life that ended."""
-        self.granted += 1
-        lives = self._lives_at(site, activity)
-        lives.finished.append(finished_at)
-        lives.granted.append(granted_at)
-        lives.granted_since.append(began_at)
-
-    def _lives_at(self, site: str, activity: str) -> Lives:
+    def lives_at(self, site: str, activity: str) -> Lives:
+        """The short lives of a site and an activity, to which one can be added."""
         found = self.lives.get((site, activity))
         if found is None:
             found = self.lives[site, activity] = Lives(site, activity)
