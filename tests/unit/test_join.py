@@ -12,7 +12,7 @@ import pytest
 from pilotage.book import streams
 from pilotage.book.codec import Checked, Codec, Limits
 from pilotage.book.intake import JobsSealed
-from pilotage.book.rows import EventRow, JobRow, ParkedRow, StageRow
+from pilotage.book.rows import EventRow, JobRow, ParkedRow, StageRow, StreamRow
 from tests.memory_ledger import Book, MemoryBook, SqliteBook
 from tests.shown import assert_book_says, everything
 from tests.standing import WireEvent
@@ -310,6 +310,25 @@ def test_an_identity_that_comes_again_with_other_content_is_refused_by_its_index
     receipt = book.take([*last, engine.say("Noted", text="good")]).receipt
     assert [(one.index, one.code) for one in receipt.refused] == [(1, "conflict")]
     assert (receipt.repeated, receipt.kept + receipt.parked) == ((1, 2) if place == "in the batch" else (2, 1))
+
+
+def test_how_far_a_stream_was_heard_is_told_however_its_events_come(book: Book) -> None:
+    engine = Teller()
+    one, two, three, four, five = (
+        engine.register(TWO), *(engine.say("Noted", "1.1.1", text="x") for _ in range(4))
+    )  # fmt: skip
+
+    def heard() -> tuple[int, str]:
+        [row] = book.rows(StreamRow)
+        return row.watermark, row.ahead
+
+    book.take([one, two, one])
+    assert heard() == (2, "[]"), "on, and then a repeat"
+    assert book.take([two]).changes.streams == []
+    book.take([four, four])
+    assert heard() == (2, "[[4,4]]")
+    book.take([five, three])
+    assert heard() == (5, "[]")
 
 
 def test_a_repeat_written_another_way_is_the_same_event(book: Book) -> None:

@@ -394,3 +394,14 @@ def test_the_memory_of_finished_attempts_is_bounded_but_never_loses_an_untold_en
     site.answer(work(3), seconds=5.0)
     assert site.count("started", ref(3)) == 1
     assert isinstance(said(site.last.events[0]), AttemptFinished)
+
+
+def test_an_end_that_is_told_again_is_the_event_that_was_told() -> None:
+    site = SimulatedSite(faults=Faults(clock_skewed=1.0))
+    site.nature.usual = Fate(0.0, 1.0, 0.0, 0)
+    site.start()
+    site.answer(work(1), seconds=5.0)
+    [told] = [event for event in site.spooled if event.type == "AttemptFinished"]
+    site.answer(work(1), seconds=5.0)
+    [again] = site.last.events
+    assert (again, bytes(again.data)) == (told, bytes(told.data))

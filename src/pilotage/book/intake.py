@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -11,7 +11,7 @@ import msgspec
 from pilotage.book.codec import Checked, Codec, Refusal, RefusalCode, Voice
 from pilotage.book.ledger import Ledger, PackageKey, Sought
 from pilotage.book.rows import EventRow, JobRow, ParkedRow, StreamRow
-from pilotage.book.streams import Heard
+from pilotage.book.streams import NO_RANGES, UNPACKED, Heard
 from pilotage.model import payloads
 from pilotage.model.events import Event
 
@@ -50,7 +50,8 @@ class Intake:
         self.touched: dict[PackageKey, list[int]] = {}  # which of the fresh events are about each package,
         self.apart: list[int] = []  # and which are about none
         self.jobs: dict[str, JobRow] = {}
-        self._heard: dict[tuple[str, str], Heard] = {}
+        self._streams: list[tuple[StreamRow, int]] = []  # with how far each was heard before
+        self._heard: dict[int, Heard] = {}  # by stream_id: of those of which something came out of turn
         self._voices_of: dict[str | None, list[Voice]] = {}  # by job, where one is registered
         self._load(checked)
         self._sort(checked)
@@ -73,7 +74,8 @@ class Intake:
     @property
     def streams(self) -> list[StreamRow]:
         """The streams that were heard further."""
-        return [heard.packed() for heard in self._heard.values() if heard.changed]
+        packed = {heard.packed().stream_id: heard.changed for heard in self._heard.values()}
+        return [row for row, before in self._streams if row.watermark != before or packed.get(row.stream_id)]
 
     @property
     def forgotten(self) -> int:
@@ -81,7 +83,8 @@ class Intake:
         return sum(heard.forgotten for heard in self._heard.values())
 
     def _load(self, checked: Sequence[Checked]) -> None:
-        voices = {one.voice or _voice_of(one.event) for one in checked}  # few: the same ones again and again
+        self._said = [one.voice or _voice_of(one.event) for one in checked]
+        voices = set(self._said)  # few: the same ones again and again
         jobs = {job for _, _, job, _ in voices if job is not None}
         self.jobs = {row.job: row for row in self._ledger.jobs(jobs)} if jobs else {}
         sealed = [row.job for row in self.jobs.values() if row.place == "sealed"]
@@ -90,35 +93,38 @@ class Intake:
         kinds = {kind for _, _, _, kind in voices}
         self._registers, self._describes = "JobRegistered" in kinds, "NodeDescribed" in kinds
         names = {voice[:2] for voice in voices}
-        self._heard = {(row.source, row.stream): Heard(row) for row in self._ledger.streams(names)}
-        for source, stream in sorted(names - self._heard.keys()):
+        streams = {(row.source, row.stream): row for row in self._ledger.streams(names)}
+        for source, stream in sorted(names - streams.keys()):
             row = StreamRow(stream_id=self._ledger.next_stream_id(), source=source, stream=stream)
-            self._heard[source, stream] = Heard(row)
-        self._ways: dict[Voice, tuple[Heard, JobRow | None]] = {
-            voice: (self._heard[voice[:2]], self.jobs.get(voice[2] or "")) for voice in voices
+            streams[source, stream] = row
+        self._streams = [(row, row.watermark) for row in streams.values()]
+        self._ways: dict[Voice, tuple[StreamRow, JobRow | None]] = {
+            voice: (streams[voice[:2]], self.jobs.get(voice[2] or "")) for voice in voices
         }
 
     def _sort(self, checked: Sequence[Checked]) -> None:
         """Every event, once. This runs for each event there is, so it is written flat."""
+        said: Iterable[tuple[Checked, Voice]] = zip(checked, self._said, strict=True)
         if self._registers:
             # Registrations first: an event of a job that is registered beside it need not be parked.
-            checked = sorted(checked, key=lambda one: one.event.type != "JobRegistered")
+            said = sorted(said, key=lambda one: one[0].event.type != "JobRegistered")
         repeats: list[tuple[Checked, int]] = []
         ways, jobs, received = self._ways, self.jobs, self._received
         fresh, touched, first, store = self.fresh, self.touched, self.first, self.plain_rows.append
         latest = received + self._skew_seconds
         purged = {row.job for row in jobs.values() if row.place == "purged"}
-        for one in checked:
+        for one, voice in said:
             event = one.event
             n = event.n
-            heard, job = ways[one.voice or _voice_of(event)]
+            stream, job = ways[voice]
             if purged and event.job in purged:
-                heard.forget(n)
+                self._heard_of(stream).forget(n)
                 self._refuse(one, "purged", f"job {event.job} was purged: nothing more is kept of it")
                 continue
-            if n == heard.watermark + 1 and not heard.firsts:  # what `add` does, for the stream that counts on
-                heard.watermark, heard.changed = n, True
-            elif not self._heard_first(heard, one, repeats):
+            if n == stream.watermark + 1 and stream.ahead == NO_RANGES:  # what `Heard` does, for one that counts on
+                stream.watermark = n
+            elif not self._heard_of(stream).add(n):
+                repeats.append((one, stream.stream_id))
                 continue
             if job is not None and (place := one.place) is not None:
                 at, job_id, (stage, line, number), time = len(fresh), job.job_id, place, event.time
@@ -130,18 +136,18 @@ class Intake:
                 fresh.append(one)
                 if event.epoch == 1 == event.version and time <= latest:
                     store((  # in the order of PLAIN_COLUMNS
-                        first + at, heard.stream_id, n, event.type, time, received, event.seen, job_id, stage, line,
+                        first + at, stream.stream_id, n, event.type, time, received, event.seen, job_id, stage, line,
                         number, event.attempt or 0, str(event.data, "utf-8"),
                     ))  # fmt: skip
                 else:
-                    self._store(one, heard.stream_id, received, key)
+                    self._store(one, stream.stream_id, received, key)
             elif job is not None or (name := event.job) is None or isinstance(one.data, payloads.JobRegistered):
                 if job is None and name is not None:
                     self._register(name)
-                self._take(one, heard.stream_id, received)
+                self._take(one, stream.stream_id, received)
             else:
                 text = _encode(event).decode()
-                row = ParkedRow(job=name, stream_id=heard.stream_id, n=n, received=received, event=text)
+                row = ParkedRow(job=name, stream_id=stream.stream_id, n=n, received=received, event=text)
                 self.parked.append(row)
         if repeats:
             self._compare(repeats)
@@ -177,12 +183,13 @@ class Intake:
             str(event.data, "utf-8"),
         ))  # fmt: skip
 
-    def _heard_first(self, heard: Heard, one: Checked, repeats: list[tuple[Checked, int]]) -> bool:
-        """Whether an event out of turn is new; if it is not, it is noted among the repeats."""
-        if heard.add(one.event.n):
-            return True
-        repeats.append((one, heard.stream_id))
-        return False
+    def _heard_of(self, stream: StreamRow) -> Heard:
+        """What was heard of a stream of which something may come out of turn; its row is packed again at the end."""
+        heard = self._heard.get(stream.stream_id)
+        if heard is None:
+            heard = self._heard[stream.stream_id] = Heard(stream)
+            stream.ahead = UNPACKED
+        return heard
 
     def _compare(self, repeats: list[tuple[Checked, int]]) -> None:
         """A repeat with the same content is acknowledged; one with other content is refused."""

@@ -36,6 +36,7 @@ from pilotage.book.rows import (
 from pilotage.book.settle import RUNNING, settle, settle_job
 from pilotage.book.short import ShortLives
 from pilotage.book.short_rows import whole_row
+from pilotage.book.stage_work import known_of, tell_of_lives
 from pilotage.book.statistics import Observations, observe_job, observe_now
 from pilotage.book.working import WorkedPackage, Working
 from pilotage.model import payloads
@@ -273,12 +274,15 @@ class Join:
         self._settle_packages(observations)
         for stage in self._working.stages.values():
             stage.close()
-            for lives in stage.lives.values():
-                observations.observe_lives(lives, known=stage.known)
             if stage.is_rumour:
                 continue
             stage.row.keys = packed(stage.keys)
             self._changes.stages.append(stage.row)
+        for job_id, found in self._working.lives.items():
+            job = self._working.jobs[job_id]
+            for lives in found.values():
+                tell_of_lives(job, lives)
+                observations.observe_lives(lives, known=known_of(job))
         for name in sorted(self._touched_jobs):
             job = self._jobs[name]
             settle_job(job)

@@ -77,6 +77,7 @@ class ShortLives:
             facts = self._ended(begun, told[1], told[2], stage)
         if facts is None:
             return False
+        stage.began += 1
         stage.lives_at(site, activity).began.append(created)
         _encode_into(facts, self._buffer)
         self.rows[key] = (*key, facts.state, site, self._buffer.decode())
@@ -129,6 +130,7 @@ class ShortLives:
             data.peak_memory_below_bytes, data.cpu_seconds, data.cpu_user_seconds, data.cpu_system_seconds,
             data.read_bytes, data.written_bytes, keys,
         )  # fmt: skip
+        stage.granted += 1
         lives = stage.lives_at(site, activity)
         lives.finished.append(finished_at)
         lives.granted.append(granted_at)

@@ -12,21 +12,28 @@ from pilotage.book.shapes import Shape, shape_of
 _RUNS: tally.Standing = (RUNNING, 0, 1, 0)
 _DONE: tally.Standing = (DONE, 0, 1, 1)
 
+JobLives = dict[tuple[str, str], Lives]
+"""The short lives of a job, in one batch, by site and activity."""
+
 
 class StageWork:
     """A stage whose histogram may change; packages that nothing was heard of are taken out and put back at the end."""
 
-    __slots__ = ("_shape", "job", "keys", "known", "lives", "moves", "new", "row")
+    __slots__ = ("_shape", "began", "granted", "job", "keys", "known", "lives", "moves", "new", "row")
 
-    def __init__(self, row: StageRow, job: JobRow, *, job_before: JobRow, new: bool) -> None:
-        """Take the untouched packages out of the histograms of the stage and of its job, where they were counted."""
+    def __init__(self, row: StageRow, job: JobRow, *, job_before: JobRow, lives: JobLives, new: bool) -> None:
+        """Take the untouched packages out of the histograms of the stage and of its job, where they were counted.
+
+        Stages of one job share the `lives` in which short ones gather.
+        """
         self.row = row
         self.job = job
         self.new = new
         self.keys: Keys = keys_of(row)
         self.moves: dict[tuple[tally.Standing | None, tally.Standing | None], int] = {}
-        self.known = (job.submitted_at or NEVER, job.accepted_at or NEVER)  # which no short life sees changed
-        self.lives: dict[tuple[str, str], Lives] = {}  # short ones of this batch, by site and activity
+        self.known = known_of(job)
+        self.lives = lives
+        self.began = self.granted = 0  # how many short lives of this stage did in this batch
         self._shape: Shape | None = None
         self.count((default_state(job_before), 0, 0, 0), -tally.untouched(row))
 
@@ -69,8 +76,10 @@ class StageWork:
             if after is not None:
                 self.count(after, count)
         self.moves.clear()
-        for lives in self.lives.values():
-            self._count_lives(lives)
+        if self.began or self.granted:
+            self.count(_RUNS, self.began - self.granted)
+            self.count(_DONE, self.granted)
+            self.touch(self.began)
         self.count((default_state(self.job), 0, 0, 0), tally.untouched(self.row))
 
     def lives_at(self, site: str, activity: str) -> Lives:
@@ -80,14 +89,17 @@ class StageWork:
             found = self.lives[site, activity] = Lives(site, activity)
         return found
 
-    def _count_lives(self, lives: Lives) -> None:
-        """Count short lives, and tell their job when it was heard of, when it first ran and when it last ended something."""
-        began, granted, job = lives.began, lives.granted, self.job
-        self.count(_RUNS, len(began) - len(granted))
-        self.count(_DONE, len(granted))
-        self.touch(len(began))
-        told = (*began, *lives.finished, *granted)
-        job.updated_at = max(job.updated_at, *told)
-        job.started_at = min(told) if job.started_at is None else min(job.started_at, *told)
-        if granted:
-            job.finished_at = max(granted) if job.finished_at is None else max(job.finished_at, *granted)
+
+def known_of(job: JobRow) -> tuple[float, float]:
+    """When a job was submitted and accepted, as statistics take it; no batch with short lives changes that."""
+    return job.submitted_at or NEVER, job.accepted_at or NEVER
+
+
+def tell_of_lives(job: JobRow, lives: Lives) -> None:
+    """Tell a job of short lives: when it was heard of, when it first ran and when it last ended something."""
+    granted = lives.granted
+    told = (*lives.began, *lives.finished, *granted)
+    job.updated_at = max(job.updated_at, *told)
+    job.started_at = min(told) if job.started_at is None else min(job.started_at, *told)
+    if granted:
+        job.finished_at = max(granted) if job.finished_at is None else max(job.finished_at, *granted)

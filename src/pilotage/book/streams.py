@@ -12,6 +12,9 @@ RANGES_MAX = 10_000
 """Of a stream with more holes than this the oldest one is given up; what comes for it after all is a conflict."""
 
 NO_RANGES = "[]"  # most streams count on, and leave none
+UNPACKED = ""  # in a row whose ranges are looked after elsewhere, until it is packed again
+
+_NONE: list[int] = []  # of every stream that never had any
 
 _ranges = msgspec.json.Decoder(list[tuple[int, int]])
 
@@ -28,8 +31,7 @@ class Heard:
         self.changed = False
         self.forgotten = 0  # numbers that count as heard since then, and of which nothing is kept
         self.watermark = row.watermark
-        self.firsts: list[int] = []
-        self._lasts: list[int] = []
+        self.firsts = self._lasts = _NONE
         if row.ahead != NO_RANGES:
             ranges = _ranges.decode(row.ahead)
             self.firsts, self._lasts = [first for first, _ in ranges], [last for _, last in ranges]
@@ -42,6 +44,8 @@ class Heard:
             return True
         if n <= self.watermark:
             return False
+        if self.firsts is _NONE:
+            self.firsts, self._lasts = [], []
         at = bisect.bisect_right(self.firsts, n)
         if at and n <= self._lasts[at - 1]:
             return False

@@ -10,7 +10,7 @@ from pilotage.book import statistics, tally
 from pilotage.book.ledger import Ledger, PackageKey
 from pilotage.book.rows import JobRow, PackageFacts, PackageRow, StageRow
 from pilotage.book.short import ShortLives
-from pilotage.book.stage_work import StageWork
+from pilotage.book.stage_work import JobLives, StageWork
 
 UNKNOWN_SHAPE = '{"items":0}'
 
@@ -47,6 +47,7 @@ class Working:
         self._jobs_before = {row.job_id: msgspec.structs.replace(row) for row in jobs.values()}
         self.packages: dict[PackageKey, WorkedPackage] = {}
         self.stages: dict[tuple[int, int], StageWork] = {}
+        self.lives: dict[int, JobLives] = {row.job_id: {} for row in jobs.values()}
         self.all_stages: set[int] = set()
 
     def load_packages(self, told: Mapping[PackageKey, Sequence[int]]) -> None:
@@ -90,7 +91,8 @@ class Working:
             self.stages[key] = self._stage(row, new=True)
 
     def _stage(self, row: StageRow, *, new: bool = False) -> StageWork:
-        return StageWork(row, self.jobs[row.job_id], job_before=self._jobs_before[row.job_id], new=new)
+        job, before, lives = self.jobs[row.job_id], self._jobs_before[row.job_id], self.lives[row.job_id]
+        return StageWork(row, job, job_before=before, lives=lives, new=new)
 
     def load_stages_of(self, job_id: int) -> None:
         """Load every stage of a job."""

@@ -367,7 +367,7 @@ class Agent:
     def _tell_end(self, run: Run) -> None:
         now, spool = self._world.schedule.now, self._spool
         payload = run.finish(now=now, skew_seconds=spool.skew_seconds, node=self.node)
-        spool.ends[run.assignment.ref] = spool.tell_of(run.assignment, payload, time=now)
+        spool.tell_end(run.assignment, payload, time=now)
         self._idle_since = now
 
     def _tell_long_phase(self, run: Run, now: float) -> None:

@@ -260,13 +260,18 @@ class MemoryLedger:
         """Short lives come with the text of their facts, which is what is kept."""
         put, numbers, begun = self._over.put, _STATE_NUMBERS, self._begun
         begun |= changes.begun_packages
+        stages: dict[tuple[int, int], dict[Place, Kept]] = {}
         for changed in (changes.short_packages, changes.ended_packages):
             for job_id, stage, line, number, state, _, text in changed:
+                packages = stages.get((job_id, stage))
+                if packages is None:
+                    packages = self._stages.setdefault(job_id, {}).setdefault(stage, {})
+                    stages[job_id, stage] = packages
                 kept: Kept = text
                 if state in numbers:
                     kept = put(text) * _STATES + numbers[state]
                     begun.pop((job_id, stage, line, number), None)
-                self._stages.setdefault(job_id, {}).setdefault(stage, {})[line << _NUMBER_BITS | number] = kept
+                packages[line << _NUMBER_BITS | number] = kept
 
     def _write_events(self, changes: Changes) -> None:
         table = self.tables["events"]

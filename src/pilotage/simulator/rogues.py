@@ -86,10 +86,10 @@ class Rogue:
 
     def _end_again(self) -> bool:
         """Say of an attempt that it ended otherwise than was said before."""
-        told = self._some(list(self._spool.ends.items()))
-        if told is None:
+        ref = self._some(list(self._spool.ended))
+        event = self._spool.end_of(ref) if ref is not None else None
+        if ref is None or event is None:
             return False
-        ref, event = told
         failed = b"SUCCESS" not in bytes(event.data)
         end: Payload = AttemptFinished(exit_code=ExitCodeGasw.EXECUTION_FAILED, exit_status=1, reason="signal")
         if failed:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Collection
+
 import msgspec
 
 from pilotage.model.events import Event
 from pilotage.model.exchange import Assignment, AttemptRef
-from pilotage.model.payloads import Payload
+from pilotage.model.payloads import AttemptFinished, Payload
 from pilotage.simulator.surroundings import Surroundings
 
 _encode = msgspec.json.Encoder().encode
+_head = struct.Struct("<QQQd")  # number, epoch, position seen and time of an event
+_number = struct.Struct("<Q")
 
 
 class Spool:
@@ -17,11 +22,11 @@ class Spool:
 
     __slots__ = (
         "_acknowledged",
+        "_ends",
         "_forged",
         "_n",
         "_stream",
         "_world",
-        "ends",
         "events",
         "seen",
         "skew_seconds",
@@ -38,7 +43,8 @@ class Spool:
         self.seen = 0  # the position of the book that the last reply told
         self.skew_seconds = 0.0  # how far the clock here is off
         self.events: list[Event] = []  # not acknowledged yet
-        self.ends: dict[AttemptRef, Event] = {}
+        # What each attempt ended with, as short as it goes: an agent remembers many, and hardly ever tells one again.
+        self._ends: dict[AttemptRef, bytes] = {}
         self.smuggled: tuple[Event, ...] = ()  # of other streams, which go out once
 
     def tell(self, payload: Payload) -> None:
@@ -57,29 +63,65 @@ class Spool:
             )
         )
 
-    def tell_of(self, assignment: Assignment, payload: Payload, *, time: float) -> Event:
+    def tell_of(self, assignment: Assignment, payload: Payload, *, time: float) -> None:
         """Put an event about an attempt into the spool, which happened at a time of the true clock."""
+        at = self.local(time) if self.skew_seconds else time
+        self._tell_of(assignment.ref, assignment.epoch, payload, _encode(payload), time=at)
+
+    def tell_end(self, assignment: Assignment, payload: AttemptFinished, *, time: float) -> None:
+        """The same of the end of an attempt, which it can be asked for again."""
+        text = _encode(payload)
+        at = self.local(time) if self.skew_seconds else time
+        ref, epoch = assignment.ref, assignment.epoch
+        self._tell_of(ref, epoch, payload, text, time=at)
+        self._ends[ref] = _head.pack(self._n, epoch, self.seen, at) + text
+
+    def _tell_of(self, ref: AttemptRef, epoch: int, payload: Payload, text: bytes, *, time: float) -> None:
         self._n += 1
-        ref = assignment.ref
-        event = Event(
+        self._add(
+            Event(
+                source="agent",
+                stream=self._stream,
+                n=self._n,
+                type=type(payload).__name__,
+                time=time,
+                job=ref.job,
+                package=ref.package,
+                attempt=ref.attempt,
+                epoch=epoch,
+                seen=self.seen,
+                data=msgspec.Raw(text),
+            )
+        )
+
+    @property
+    def ended(self) -> Collection[AttemptRef]:
+        """The attempts whose end it can tell again, in the order in which they ended."""
+        return self._ends.keys()
+
+    def end_of(self, ref: AttemptRef) -> Event | None:
+        """The event that told the end of an attempt, as it was; None where nothing is known of it."""
+        end = self._ends.get(ref)
+        if end is None:
+            return None
+        n, epoch, seen, time = _head.unpack_from(end)
+        return Event(
             source="agent",
             stream=self._stream,
-            n=self._n,
-            type=type(payload).__name__,
-            time=self.local(time) if self.skew_seconds else time,
+            n=n,
+            type=AttemptFinished.__name__,
+            time=time,
             job=ref.job,
             package=ref.package,
             attempt=ref.attempt,
-            epoch=assignment.epoch,
-            seen=self.seen,
-            data=msgspec.Raw(_encode(payload)),
+            epoch=epoch,
+            seen=seen,
+            data=msgspec.Raw(end[_head.size :]),
         )
-        self._add(event)
-        return event
 
     def tell_again(self, ref: AttemptRef) -> bool:
         """Tell the end of an attempt once more; False where nothing is known of it."""
-        end = self.ends.get(ref)
+        end = self.end_of(ref)
         if end is None:
             return False
         if all(event.n != end.n for event in self.events):
@@ -99,10 +141,10 @@ class Spool:
         events = self.events
         if events and events[0].n <= n:
             self.events = [] if events[-1].n <= n else [event for event in events if event.n > n]
-        ends = self.ends
+        ends = self._ends
         while len(ends) > world.settings.remembered_max:
             oldest = next(iter(ends))
-            if ends[oldest].n > n:
+            if _number.unpack_from(ends[oldest])[0] > n:
                 break
             del ends[oldest]
 
