@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pilotage.book.rows import AttemptKeys, PackageRow, StoredKey, read_facts
+from pilotage.book.rows import AttemptKeys, PackageRow, read_facts
 from pilotage.model.payloads import AttemptCreated
 
 
@@ -66,7 +66,6 @@ class Begun(msgspec.Struct, frozen=True, gc=False):
     activity: str
     created_at: float
     created: AttemptCreated
-    key: StoredKey
     position: int
     counted_with: tuple[float, float]
 

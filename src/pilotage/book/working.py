@@ -8,6 +8,7 @@ import msgspec
 
 from pilotage.book import statistics, tally
 from pilotage.book.ledger import Ledger, PackageKey
+from pilotage.book.left_out import put_back
 from pilotage.book.rows import JobRow, PackageFacts, PackageRow, StageRow
 from pilotage.book.short import ShortLives
 from pilotage.book.stage_work import StageWork
@@ -61,7 +62,9 @@ class Working:
             if before is None or not short.end(key, before, events, stages[key[:2]]):
                 others.append(key)
         if others:
-            self._add(self._ledger.packages(others))
+            rows = list(self._ledger.packages(others))
+            put_back(self._ledger, rows)
+            self._add(rows)
         for key in others:
             if key not in packages and not short.begin(key, told[key], stage := stages[key[:2]]):
                 packages[key] = WorkedPackage(PackageRow(*key, PackageFacts()), stage.job, new=True)
