@@ -68,7 +68,7 @@ class ShortLives:
                 site, data.pilot, None, data.lease_seconds, data.remaining_seconds, created, keys=_keys(data, set_by)
             )  # fmt: skip
             facts: ShortFacts | None = ShortFacts(
-                RUNNING, activity, site, None, number, None, 1, 1, created, created, None, created, created, stage.known,
+                RUNNING, activity, site, None, number, None, 1, 1, created, created, None, created, created, stage.known_text,
                 {number: attempt}, [position],
             )  # fmt: skip
             self.begun[key] = begun
@@ -129,7 +129,7 @@ class ShortLives:
         lives.granted_since.append(created_at)
         return ShortFacts(
             DONE, activity, site, node, number, _SUCCESS_NAME, 1, 1, created_at, created_at, granted_at, granted_at,
-            max(created_at, finished_at, granted_at), begun.counted_with, {number: attempt},
+            max(created_at, finished_at, granted_at), stage.known_text, {number: attempt},
             [begun.position, position, self._first + granted],
         )  # fmt: skip
 

@@ -54,7 +54,7 @@ class ShortFacts(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     done_at: float | None = None
     entered_at: float = 0.0
     updated_at: float = 0.0
-    counted_with: tuple[float, float] | None = None
+    counted_with: msgspec.Raw | None = None  # which many have in common, as text
     attempts: dict[int, ShortAttempt] = {}
     positions: list[int] = []
 

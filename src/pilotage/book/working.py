@@ -56,17 +56,17 @@ class Working:
         `told` numbers the events about each. Where these are a short life, nothing is left to be done for it.
         """
         packages, stages, short = self.packages, self.stages, self.short
-        begun, others = self._ledger.begun_packages(), []
+        begun, others = self._ledger.begun_packages(), {}
         for key, events in told.items():
             before = begun.get(key)
             if before is None or not short.end(key, before, events, stages[key[:2]]):
-                others.append(key)
+                others[key] = events
         if others:
             rows = list(self._ledger.packages(others))
             put_back(self._ledger, rows)
             self._add(rows)
-        for key in others:
-            if key not in packages and not short.begin(key, told[key], stage := stages[key[:2]]):
+        for key, events in others.items():
+            if key not in packages and not short.begin(key, events, stage := stages[key[:2]]):
                 packages[key] = WorkedPackage(PackageRow(*key, PackageFacts()), stage.job, new=True)
 
     def load_rows(self, rows: Iterable[PackageRow]) -> None:
