@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ from tests.conformance.journal.harness import Harness, keeper
 from tests.events import START, StandingClock, Stream, manifest, registered, shape
 
 SUCCESS, FAILED = ExitCodeGasw.SUCCESS, ExitCodeGasw.EXECUTION_FAILED
-ABOUT = {"job": "j1", "package": "1.1.1", "attempt": 1}
+ABOUT: dict[str, Any] = {"job": "j1", "package": "1.1.1", "attempt": 1}
 KEYS: AttemptKeys = {
     1: (1, 5, 4, 3, "service"),
     10: 1,
