@@ -21,6 +21,7 @@ from pilotage.book.handlers import (
 )
 from pilotage.book.intake import Intake
 from pilotage.book.ledger import Changes, Ledger, PackageKey
+from pilotage.book.left_out import leave_out
 from pilotage.book.registers import Register, takes
 from pilotage.book.rows import (
     AttemptFacts,
@@ -349,6 +350,7 @@ class Join:
             if seen != work.observed:
                 observations.observe_all(before=work.observed, after=seen)
             work.row.counted, work.row.observed = after, seen
+            leave_out(row)
             changed(work.row)
 
 

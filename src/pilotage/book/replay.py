@@ -7,14 +7,14 @@ anybody who counts would.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, cast
 
 import msgspec
 
 from pilotage.book.codec import Checked, Codec, Limits, Refusal
 from pilotage.book.join import join
-from pilotage.book.ledger import Changes, Ledger
+from pilotage.book.ledger import AnyRow, Changes, Ledger
 from pilotage.book.ranges import heard_by, ranges_of, size, stream_row, united
 from pilotage.book.rows import EventRow, ParkedRow, StreamRow
 from pilotage.model.events import Event, Source
@@ -100,6 +100,16 @@ class _ReplayLedger:
             self._rows |= {(row.source, row.stream): row for row in self._ledger.streams(missing)}
         known = [self._rows[name] for name in names if name in self._rows]
         return [StreamRow(stream_id=row.stream_id, source=row.source, stream=row.stream) for row in known]
+
+    def rows_by_keys(
+        self, row: type[AnyRow], *, by: tuple[str, ...], keys: Collection[tuple[Any, ...]]
+    ) -> Iterable[AnyRow]:
+        if row is not StreamRow or by != ("stream_id",):
+            return self._ledger.rows_by_keys(row, by=by, keys=keys)
+        # Those that are heard of for the first time are not written yet.
+        here = {(each.stream_id,): each for each in self._rows.values()}
+        others = self._ledger.rows_by_keys(row, by=by, keys=[key for key in keys if key not in here])
+        return [*(cast("AnyRow", here[key]) for key in keys if key in here), *others]
 
     def parked(self, job: str) -> list[ParkedRow]:
         rows = self._ledger.parked(job)

@@ -28,8 +28,7 @@ _encode_into = msgspec.json.Encoder().encode_into
 _SUCCESS = ExitCodeGasw.SUCCESS
 _SUCCESS_NAME = _SUCCESS.value
 # These run for most packages there are: names that need not be looked up, and as few steps as possible.
-_CREATED, _PILOT, _FINISHED = Register.CREATED, Register.PILOT, Register.FINISHED
-_STAGED, _NODE, _GRANTED = Register.STAGED, Register.NODE, Register.GRANTED
+_CREATED, _PILOT = Register.CREATED, Register.PILOT
 
 
 class ShortLives:
@@ -62,18 +61,18 @@ class ShortLives:
         if activity is None or number is None:
             return False
         created, site, position = event.time, data.site, self._first + told[0]
-        set_by: StoredKey = (1, event.seen, SOURCE_RANKS[event.source], event.n, event.stream)
+        begun = Begun(number, activity, created, data, position, stage.known)
         if count == 1:
+            set_by: StoredKey = (1, event.seen, SOURCE_RANKS[event.source], event.n, event.stream)
             attempt = ShortAttempt(
                 site, data.pilot, None, data.lease_seconds, data.remaining_seconds, created, keys=_keys(data, set_by)
             )  # fmt: skip
             facts: ShortFacts | None = ShortFacts(
-                RUNNING, activity, site, None, number, None, 1, 1, created, created, None, created, created, stage.known,
+                RUNNING, activity, site, None, number, None, 1, 1, created, created, None, created, created, stage.known_text,
                 {number: attempt}, [position],
             )  # fmt: skip
-            self.begun[key] = Begun(number, activity, created, data, set_by, position, stage.known)
+            self.begun[key] = begun
         else:
-            begun = Begun(number, activity, created, data, set_by, position, stage.known)
             facts = self._ended(begun, told[1], told[2], stage)
         if facts is None:
             return False
@@ -116,19 +115,14 @@ class ShortLives:
         created, position, node = begun.created, self._first + last, data.node
         site, activity, created_at = created.site, begun.activity, begun.created_at
         finished_at, granted_at = event.time, grant_event.time
-        keys = _keys(created, begun.key)
-        keys[_FINISHED] = (1, event.seen, SOURCE_RANKS[event.source], event.n, event.stream)
         staged_at = staged_position = None
         if data.manifest is not None:
-            keys[_STAGED], staged_at, staged_position = _FINISHED, finished_at, position
-        if node is not None:
-            keys[_NODE] = _FINISHED
-        keys[_GRANTED] = (1, grant_event.seen, SOURCE_RANKS[grant_event.source], grant_event.n, grant_event.stream)
-        attempt = ShortAttempt(
+            staged_at, staged_position = finished_at, position
+        attempt = ShortAttempt(  # whose keys are left out
             site, created.pilot, node, created.lease_seconds, created.remaining_seconds, created_at, staged_at,
             staged_position, finished_at, position, granted_at, _SUCCESS_NAME, data.exit_status, data.peak_memory_bytes,
             data.peak_memory_below_bytes, data.cpu_seconds, data.cpu_user_seconds, data.cpu_system_seconds,
-            data.read_bytes, data.written_bytes, keys,
+            data.read_bytes, data.written_bytes,
         )  # fmt: skip
         stage.granted += 1
         lives = stage.lives_at(site, activity)
@@ -137,7 +131,7 @@ class ShortLives:
         lives.granted_since.append(created_at)
         return ShortFacts(
             DONE, activity, site, node, number, _SUCCESS_NAME, 1, 1, created_at, created_at, granted_at, granted_at,
-            max(created_at, finished_at, granted_at), begun.counted_with, {number: attempt},
+            max(created_at, finished_at, granted_at), stage.known_text, {number: attempt},
             [begun.position, position, self._first + granted],
         )  # fmt: skip
 

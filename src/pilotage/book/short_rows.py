@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pilotage.book.rows import AttemptKeys, PackageRow, StoredKey, read_facts
+from pilotage.book.rows import AttemptKeys, PackageRow, read_facts
 from pilotage.model.payloads import AttemptCreated
 
 
@@ -54,7 +54,7 @@ class ShortFacts(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     done_at: float | None = None
     entered_at: float = 0.0
     updated_at: float = 0.0
-    counted_with: tuple[float, float] | None = None
+    counted_with: msgspec.Raw | None = None  # which many have in common, as text
     attempts: dict[int, ShortAttempt] = {}
     positions: list[int] = []
 
@@ -66,7 +66,6 @@ class Begun(msgspec.Struct, frozen=True, gc=False):
     activity: str
     created_at: float
     created: AttemptCreated
-    key: StoredKey
     position: int
     counted_with: tuple[float, float]
 

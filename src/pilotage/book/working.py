@@ -8,6 +8,7 @@ import msgspec
 
 from pilotage.book import statistics, tally
 from pilotage.book.ledger import Ledger, PackageKey
+from pilotage.book.left_out import put_back
 from pilotage.book.rows import JobRow, PackageFacts, PackageRow, StageRow
 from pilotage.book.short import ShortLives
 from pilotage.book.stage_work import JobLives, StageWork
@@ -56,15 +57,17 @@ class Working:
         `told` numbers the events about each. Where these are a short life, nothing is left to be done for it.
         """
         packages, stages, short = self.packages, self.stages, self.short
-        begun, others = self._ledger.begun_packages(), []
+        begun, others = self._ledger.begun_packages(), {}
         for key, events in told.items():
             before = begun.get(key)
             if before is None or not short.end(key, before, events, stages[key[:2]]):
-                others.append(key)
+                others[key] = events
         if others:
-            self._add(self._ledger.packages(others))
-        for key in others:
-            if key not in packages and not short.begin(key, told[key], stage := stages[key[:2]]):
+            rows = list(self._ledger.packages(others))
+            put_back(self._ledger, rows)
+            self._add(rows)
+        for key, events in others.items():
+            if key not in packages and not short.begin(key, events, stage := stages[key[:2]]):
                 packages[key] = WorkedPackage(PackageRow(*key, PackageFacts()), stage.job, new=True)
 
     def load_rows(self, rows: Iterable[PackageRow]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from pilotage.book.left_out import are_left_out
 from pilotage.book.ranges import Range, contains, heard_by, ranges_of, size, stream_row, united
 from pilotage.book.registers import Register
 from pilotage.book.replay import identity_of
@@ -165,6 +166,8 @@ class _Comparison:
         if isinstance(stored, PackageRow):
             # What statistics have counted depends on when they did, not on the events alone.
             right.facts.counted_with = stored.facts.counted_with
+            if are_left_out(right.facts) and not are_left_out(stored.facts):
+                self._refolded.put_keys_back(right)
         if stored != right:
             self._note(table, key, f"differs in {', '.join(_differing(stored, right))}")
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from pilotage.book.left_out import put_back
 from pilotage.book.query import EVERYTHING, Target, parse
 from pilotage.book.replay import NotReplayed, Replay, wire_event
 from pilotage.book.rows import JobRow, PackageFacts, PackageRow, Row
@@ -30,6 +31,7 @@ class Refolded:
         self.events = 0
         self._firsts: list[int] = []  # of each run: its first position in the scratch journal …
         self._originals: list[int] = []  # … and in the book
+        self._runs: list[tuple[int, int]] = []  # both, in the order of the book, once somebody asks for it
         self._take(live_events(journal))
         for job in all_jobs(journal):
             if job.place == "sealed":
@@ -67,6 +69,13 @@ class Refolded:
         run = bisect.bisect_right(self._firsts, position) - 1
         return self._originals[run] + position - self._firsts[run]
 
+    def _position_here(self, position: int) -> int:
+        """The other way round."""
+        if len(self._runs) != len(self._firsts):
+            self._runs = sorted(zip(self._originals, self._firsts, strict=True))
+        original, first = self._runs[bisect.bisect_right(self._runs, position, key=lambda run: run[0]) - 1]
+        return first + position - original
+
     def job(self, stored: JobRow) -> JobRow:
         """What the row of a job should be; where it is kept, and under which number, the events do not say."""
         found = self.scratch.job(stored.job)
@@ -79,6 +88,14 @@ class Refolded:
         found = self.scratch.job(stored.job)
         for row in all_packages(self.scratch, found) if found is not None else ():
             yield msgspec.structs.replace(row, job_id=stored.job_id, facts=self._facts(row.facts))
+
+    def put_keys_back(self, row: PackageRow) -> None:
+        """Have a row say its keys too, as one does that was written when none were left out."""
+        positions = [self._position_here(position) for position in row.facts.positions]
+        # The attempts are the same ones.
+        here = msgspec.structs.replace(row, facts=msgspec.structs.replace(row.facts, positions=positions))
+        with self.scratch.transaction() as ledger:
+            put_back(ledger, [here])
 
     def _facts(self, facts: PackageFacts) -> PackageFacts:
         facts.positions = [self.position(position) for position in facts.positions]

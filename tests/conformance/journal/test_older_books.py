@@ -24,7 +24,7 @@ def test_a_book_of_version_one_learns_how_sites_stand(harness: Harness) -> None:
     harness.set_schema_version(1)
 
     journal = harness.open()
-    assert harness.schema_version() == 3
+    assert harness.schema_version() == 4
     [site] = journal.sites()
     assert (site.site, site.kind, site.status, site.message) == ("lyon", "slurm", "candidate", "as it was")
     assert [getattr(site, name) for name in SINCE_TWO] == ["", None, None, "", None, ""]
@@ -65,7 +65,7 @@ def test_a_book_of_version_two_shows_what_is_known_today(harness: Harness) -> No
     harness.set_schema_version(2)
 
     harness.open()
-    assert harness.schema_version() == 3
+    assert harness.schema_version() == 4
     assert harness.packages() == before
     assert harness.execute("SELECT count(hold_set_at) FROM packages") == [(0,)]
     assert harness.execute("SELECT job, package, attempt, site FROM attempts") == attempts

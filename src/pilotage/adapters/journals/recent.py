@@ -92,18 +92,21 @@ class Recent:
         """The rows that are here, and the keys that must be looked for; what is beyond the last row cannot be found."""
         here, wanted = [], []
         rows, last = self._rows, self._last
+        where, last_line, last_number = (0, 0), 0, 0
         for key in keys:
-            row = rows.get(key)
-            if row is not None:
+            if rows and (row := rows.get(key)) is not None:
                 here.append(row)
                 continue
             job_id, stage, line, number = key
-            end = last.get((job_id, stage))
-            if end is None:
-                if len(last) >= STAGES_MAX:
-                    last.clear()
-                end = last[job_id, stage] = last_of(job_id, stage)
-            if (line, number) <= end:
+            if stage != where[1] or job_id != where[0]:
+                where = (job_id, stage)
+                end = last.get(where)
+                if end is None:
+                    if len(last) >= STAGES_MAX:
+                        last.clear()
+                    end = last[where] = last_of(job_id, stage)
+                last_line, last_number = end
+            if line < last_line or (line == last_line and number <= last_number):
                 wanted.append(key)
         return here, wanted
 
@@ -125,10 +128,13 @@ class Recent:
         self, rows: Iterable[ShortRow], begun: Mapping[PackageKey, Begun], ended: Iterable[ShortRow]
     ) -> None:
         """The same of short lives: rows that are new, those of them that have only begun, and rows that ended."""
-        last = self._last
-        for stage, place in {row[:2]: row[2:4] for row in sorted(rows)}.items():  # the last of each stage
-            if (end := last.get(stage)) is not None and place > end:
-                last[stage] = place
+        last, where, end = self._last, (0, 0), None
+        for job_id, stage, line, number, _, _, _ in rows:  # of which many in a row are of one stage
+            if stage != where[1] or job_id != where[0]:
+                where = (job_id, stage)
+                end = last.get(where)
+            if end is not None and (line > end[0] or (line == end[0] and number > end[1])):
+                end = last[where] = (line, number)
         for row in ended:
             self.begun.pop(row[:4], None)
         self.begun |= begun

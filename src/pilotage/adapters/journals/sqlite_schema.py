@@ -14,7 +14,7 @@ from pilotage.adapters.journals.queries import UNINDEXED_STATES
 from pilotage.book.rows import AttemptFacts, PackageFacts
 from pilotage.book.tables import TABLES, Index, Table
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 APPLICATION_ID = 0x70696C6F  # "pilo", so that `file` knows whose it is
 
 _PACKAGE_KEY = "job_id, stage, line, number"
@@ -71,6 +71,7 @@ MIGRATIONS: Mapping[int, Migration] = {
         "ALTER TABLE sites ADD COLUMN probe TEXT NOT NULL DEFAULT ''",
     ),
     2: (),  # packages stay in their tree
+    3: (),  # keys stay where they are; from here on some are left out, which an older version would not put back
 }
 """For each version but the last, the statements that make the next of it; of the live book and of sealed jobs alike."""
 
