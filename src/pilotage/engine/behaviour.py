@@ -198,7 +198,7 @@ def score_phases(engine: Engine, attempt: AttemptState, phases: Sequence[PhaseTi
 
     Of one that failed, the phase that it failed in has not been completed.
     """
-    if not attempt.counted or (len(phases) == 1 and phases[0].phase == "application"):
+    if not attempt.counted:
         return
     leave_phase(engine, attempt, succeeded=succeeded)
     entered = [each.phase for each in phases if each.phase != "cleaning"]

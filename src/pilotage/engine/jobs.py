@@ -24,7 +24,6 @@ Place = tuple[int, int, int]
 _AWAITED = int(EdgeKind.AWAITED)
 _BRINGS_FILES = int(EdgeKind.FILE | EdgeKind.PATTERN)
 _MADE = (Standing.DONE, Standing.ABORTED)
-_NAMED_MAX = 256  # a package is named when it begins and ends, and soon after by who reads what it made
 
 
 class LateState:
@@ -148,7 +147,7 @@ class JobState:
         self.ending = False  # everything but them is over
         self.enders: dict[int, None] = {}  # packages that ended the job by how they ended, and stand so
         self.plan = plan
-        self._named: dict[int, tuple[str, Place]] = {}  # places that were asked for lately
+        self._named: tuple[int, tuple[str, Place]] = (-1, ("", (0, 0, 0)))  # the package that was named last
         self._firsts: list[int] = []
         self._layouts: list[StageLayout] = []
         self.take_plan(plan)
@@ -209,13 +208,11 @@ class JobState:
         work = self.work.get(number)
         if work is not None and work.named is not None:
             return work.named
-        named = self._named.get(number)
-        if named is None:
+        known, named = self._named
+        if known != number:  # often one is named several times in a row
             stage, line, position = place = self._layouts[bisect.bisect_right(self._firsts, number) - 1].place(number)
             named = f"{stage}.{line}.{position}", place
-            if len(self._named) >= _NAMED_MAX:
-                self._named.clear()
-            self._named[number] = named
+            self._named = (number, named)
         if work is not None:
             work.named = named
         return named

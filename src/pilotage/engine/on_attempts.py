@@ -276,7 +276,8 @@ def on_attempt_finished(
     if data.exit_code == _SUCCESS:
         _tell_guard(engine, attempt, data.manifest)
         learn(job, attempt, phases=data.phases, now=engine.stamp)
-        score_phases(engine, attempt, data.phases, succeeded=True)
+        if len(data.phases) != 1 or data.phases[0].phase != "application":
+            score_phases(engine, attempt, data.phases, succeeded=True)
         _succeed(engine, job, work, attempt)
         return
     del work.attempts[attempt.ref.attempt]
