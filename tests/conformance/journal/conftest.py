@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pilotage.adapters.journals.postgres import PostgresJournal
+from pilotage.adapters.journals.sqlite import SqliteJournal
 from pilotage.ports import Journal
 from tests.conformance.journal.harness import Harness, PostgresHarness, SqliteHarness
 from tests.engines.postgres import PostgresServer
@@ -61,3 +62,18 @@ def _postgres(server: PostgresServer, template: str) -> Iterator[PostgresHarness
         yield made
     server.ensure_running()
     server.drop(url)
+
+
+@pytest.fixture
+def scratches(tmp_path: Path) -> Iterator[Iterator[Journal]]:
+    """Empty journals to fold into."""
+    made: list[Journal] = []
+
+    def journals() -> Iterator[Journal]:
+        while True:
+            made.append(SqliteJournal(tmp_path / f"scratch-{len(made)}", durable=False))
+            yield made[-1]
+
+    yield journals()
+    for journal in made:
+        journal.close()

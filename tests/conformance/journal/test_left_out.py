@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pilotage.adapters.journals.sqlite import SqliteJournal
 from pilotage.book.rows import AttemptFacts, AttemptKeys, written_facts
 from pilotage.model.events import Event
 from pilotage.model.outcomes import ExitCodeGasw
@@ -57,21 +55,6 @@ class Told:
     def finished(self, node: str, *, seen: int, exit_code: ExitCodeGasw = SUCCESS) -> Event:
         data = AttemptFinished(exit_code=exit_code, node=node, manifest=manifest(1))
         return self.agent.event(data, **ABOUT, seen=seen, time=START + seen)
-
-
-@pytest.fixture
-def scratches(tmp_path: Path) -> Iterator[Iterator[Journal]]:
-    """Empty journals to fold into."""
-    made: list[Journal] = []
-
-    def journals() -> Iterator[Journal]:
-        while True:
-            made.append(SqliteJournal(tmp_path / f"scratch-{len(made)}", durable=False))
-            yield made[-1]
-
-    yield journals()
-    for journal in made:
-        journal.close()
 
 
 def attempt_of(harness: Harness) -> AttemptFacts:

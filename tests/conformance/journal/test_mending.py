@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from pilotage.adapters.journals.sqlite import SqliteJournal
 from pilotage.book import rows, streams
 from pilotage.model.layout import PackageId
 from pilotage.model.payloads import SiteDescribed, Tagged
@@ -25,21 +23,6 @@ DAMAGES = {
     "a tag": "UPDATE tags SET value = 'another'",
     "a site": "UPDATE sites SET kind = 'another'",
 }
-
-
-@pytest.fixture
-def scratches(tmp_path: Path) -> Iterator[Iterator[Journal]]:
-    """Empty journals to fold into."""
-    made: list[Journal] = []
-
-    def journals() -> Iterator[Journal]:
-        while True:
-            made.append(SqliteJournal(tmp_path / f"scratch-{len(made)}", durable=False))
-            yield made[-1]
-
-    yield journals()
-    for journal in made:
-        journal.close()
 
 
 def verdict(journal: Journal, scratches: Iterator[Journal]) -> Verdict:
