@@ -263,6 +263,19 @@ def test_pilots_are_asked_for_whoever_goes_first() -> None:
         small.finish()
 
 
+def test_pilots_that_come_one_by_one_are_shared_between_users() -> None:
+    with Small(site(cores=1, pilots=6)) as small:
+        for job, owner in (("one", "ada"), ("two", "emmy"), ("three", "mary")):
+            small.submit(bag(50, hold=True), job=job, owner=owner)
+        for job in ("one", "two", "three"):
+            small.ask(Release(job=job))
+        small.wait(1)
+        assert small.engine.sites["a"].expected == 6
+        held = [ref.job for _ in range(6) for ref in small.pilot().held]
+        assert sorted(held.count(job) for job in ("one", "two", "three")) == [2, 2, 2]
+        small.finish(turns=1000)
+
+
 def test_no_more_pilots_are_asked_for_than_the_work_needs() -> None:
     with Small(site(cores=4, pilots=50)) as small:
         small.submit(bag(9), job="one")
