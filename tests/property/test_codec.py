@@ -11,6 +11,7 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pilotage.book.batch_text import CUT_BYTES_MAX, event_texts
 from pilotage.book.codec import Checked, Codec, MalformedBatch, Refusal
 from pilotage.model.events import EVENT_TYPES
 from tests.histories import Scheduler
@@ -162,3 +163,40 @@ def test_what_was_read_is_read_again_the_same(event: dict[str, Any]) -> None:
     again = verdict(msgspec.json.encode(first.event))
     assert isinstance(again, Checked)
     assert (again.kind, again.place, again.data) == (first.kind, first.place, first.data)
+
+
+DEEP = b"[" * 5_000 + b"]" * 5_000  # more than a reader of Python's follows
+
+
+@given(st.lists(junk, max_size=5), st.sampled_from([b",", b" ,\n "]))
+def test_a_batch_is_cut_where_a_reader_would_cut_it(each: list[Any], between: bytes) -> None:
+    texts = [json.dumps(one).encode() for one in each]
+    body = b'{ "events" : [ %b ] }' % between.join(texts)
+    assert event_texts(body) == texts
+
+
+@given(st.binary(max_size=60))
+@example(b'{"events":[')
+@example(b'{"events":[{]}')
+@example(b'{"events":["]}')
+@example(b'{"events":[}')
+@example(b'{"events":[]}]')
+@example(b'{"events":[1],"events":[2]}')
+@example(b'{"events":[%b]}' % (b"1" * CUT_BYTES_MAX))
+def test_what_is_no_batch_is_not_cut(text: bytes) -> None:
+    assert event_texts(text) is None
+    assert event_texts(b'{"events":[%b' % text.replace(b"]", b"")) is None
+
+
+@given(st.lists(events, max_size=4), st.integers(0, 4))
+def test_an_event_that_is_nested_too_deeply_does_not_take_the_others_with_it(others: list[Any], at: int) -> None:
+    texts = [msgspec.json.encode(each) for each in others]
+    texts.insert(at, b'{"source":"application","stream":"s","n":1,"type":"Tagged","time":1,"data":%b}' % DEEP)
+    at = min(at, len(others))
+    checked, refused, count = CODEC.read_batch(b'{"events":[%b]}' % b",".join(texts))
+    assert count == len(texts)
+    assert [one.index for one in refused] == [at]
+    assert refused[0].code == "malformed"
+    assert [one.event for one in checked] == [
+        one.event for one in CODEC.read_batch(msgspec.json.encode({"events": others}))[0]
+    ]

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from pilotage.book.batch_text import event_texts
 from pilotage.model.errors import did_you_mean
 from pilotage.model.events import (
     ATTEMPT_MAX,
@@ -157,7 +158,12 @@ class Codec:
         except _UNREADABLE as fault:
             try:
                 found = json.loads(bytes(body).decode("utf-8", "surrogateescape"))
-            except (ValueError, RecursionError):
+            except ValueError:
+                found = None
+            except RecursionError:
+                texts = event_texts(bytes(body))
+                if texts is not None:
+                    return texts
                 found = None
             if not isinstance(found, dict) or found.keys() != {"events"} or not isinstance(found["events"], list):
                 raise MalformedBatch(f"the body is not a batch of events: {fault}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import sys
 from collections.abc import Callable
@@ -89,6 +90,7 @@ class Program(click.Group):
         run: Callable[..., Any] = super().main
         if not standalone_mode:
             return run(*arguments, standalone_mode=False, **extra)
+        atexit.register(gc.freeze)  # nor is all there is looked through once more at the end, where it goes anyway
         guard_standard_streams()
         words = arguments[0] if arguments and arguments[0] is not None else extra.get("args")
         as_json = failures.wants_json(sys.argv[1:] if words is None else list(words))
