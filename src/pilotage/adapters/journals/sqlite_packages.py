@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from math import inf
 from typing import Any
 
 import msgspec
@@ -241,7 +240,8 @@ def _source(shelf: Shelf, one: Served, *, job_id: int | None = None) -> Sql:
         case attribute if is_span(one.condition):
             fact = sqlite_schema.PACKAGE_EXPRESSIONS[attribute].replace("facts", "p.facts")
             tables = f"package_facts AS p INDEXED BY package_facts_{attribute} {joined}"
-            where, values = f"{fact} BETWEEN ? AND ? AND {fact} IS NOT NULL", _around(one.alone)
+            near = _near(fact, one.alone)
+            where, values = f"{near.text} AND {fact} IS NOT NULL", near.parameters
             if not one.condition.operator.orders:  # what two values find must not be found twice
                 asked = _sql.condition(one.alone)
                 where, values = f"{where} AND {asked.text}", (*values, *asked.parameters)
@@ -259,18 +259,20 @@ def _by(attribute: str) -> str:
     return f"INDEXED BY {JOB_INDEXES[attribute]}" if attribute in JOB_INDEXES else ""
 
 
-def _around(condition: Condition) -> tuple[float, float]:
-    """Between which values an index has what a condition on a time asks for, and hardly more.
+def _near(fact: str, condition: Condition) -> Sql:
+    """Where an index has the times that a condition asks for, and hardly more.
 
     SQLite reads some decimal numbers to a neighbour of the nearest double, and so are they in the index.
     """
     values = [float(value) for value in condition.values if isinstance(value, int | float)]
-    low, high = values[0], values[-1]
-    if condition.operator in (Operator.LESS, Operator.LESS_OR_EQUAL):
-        low = -inf
-    elif condition.operator in (Operator.GREATER, Operator.GREATER_OR_EQUAL):
-        high = inf
-    return low - abs(low) * _NEAR, high + abs(high) * _NEAR
+    low, high = values[0] - abs(values[0]) * _NEAR, values[-1] + abs(values[-1]) * _NEAR
+    match condition.operator:
+        case Operator.LESS | Operator.LESS_OR_EQUAL:
+            return Sql(f"{fact} <= ?", (high,))
+        case Operator.GREATER | Operator.GREATER_OR_EQUAL:
+            return Sql(f"{fact} >= ?", (low,))
+        case _:
+            return Sql(f"{fact} BETWEEN ? AND ?", (low, high))
 
 
 def _tag_index(tag: str, indexed: frozenset[str]) -> tuple[str, str, tuple[str, ...]]:
