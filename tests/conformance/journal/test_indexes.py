@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import pytest
 
 from pilotage.adapters.journals.queries import DEFAULT_INDEXED
 from pilotage.book import rows
 from pilotage.book.query import Condition, Operator, Query, QueryTooBroad, matches, parse
+from pilotage.model.layout import PackageId
 from pilotage.model.payloads import AttemptCreated
 from pilotage.ports import Journal
 from tests.conformance.journal.harness import Harness, PostgresHarness, content, keeper
@@ -26,7 +28,7 @@ QUERIES = (
 
 def finds_what_is_meant(harness: Harness, journal: Journal) -> None:
     jobs = {row.job_id: row for row in harness.rows(rows.JobRow)}
-    everything = {}
+    everything: dict[tuple[str, PackageId], dict[str, Any]] = {}
     for job in jobs.values():
         found = journal.find_packages(parse(f"job={job.job}"), after=None, limit=1000).items
         everything |= {place_of(each): package_values(each, job) for each in found}

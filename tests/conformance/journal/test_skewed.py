@@ -31,7 +31,7 @@ def flags(harness: Harness) -> dict[tuple[str, int], int]:
 
 def two_senders() -> tuple[list[Event], list[Event]]:
     """A job as its service tells of it, and what a program says of it whose clock is wrong."""
-    service, wrong = Stream("service", "right"), Stream(*WRONG)
+    service, wrong = Stream("service", "right"), Stream("application", "wrong")
     told = [service.event(registered(), job="j"), service.event(Noted(text="a"), job="j", package="1.1.1")]
     return told, [
         wrong.event(Noted(text="b"), job="j"),
