@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from pilotage.agent import Producer
-from pilotage.agent.service_clock import SERVICE_TIME_FIELD, TIME_FIELD, ServiceClock, both_clocks
+from pilotage.agent.service_clock import SERVICE_TIME_FIELD, TIME_FIELD, ServiceClock, both_clocks, clock_fields
 from pilotage.book.query import parse
 from pilotage.model.clocks import is_doubtful, is_wrong
 from pilotage.model.configuration import Settings
@@ -76,6 +76,17 @@ def test_a_service_clock_goes_on_by_itself_and_is_never_ahead() -> None:
     second = clock.at_least()
     assert 5000.5 <= first <= second <= 5000.5 + time.monotonic() - before
     assert abs(here - time.time()) < HOUR
+
+
+def test_a_service_whose_time_does_not_get_through_is_told_nothing_of_clocks() -> None:
+    clock = ServiceClock()
+    assert set(clock_fields(clock)) == {TIME_FIELD, SERVICE_TIME_FIELD}
+    clock.doubted()
+    assert clock_fields(clock) == {}
+    told = ServiceClock()
+    told.hear("1000")
+    told.doubted()
+    assert float(clock_fields(told)[SERVICE_TIME_FIELD]) >= 1000.0
 
 
 # --- over HTTP ------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from pilotage.agent.errors import AgentError, SpoolError, spool_error
 from pilotage.agent.files import locked_if_free
 from pilotage.agent.http_client import Connection
 from pilotage.agent.reading import Batch, Reader
+from pilotage.agent.service_clock import TOO_EARLY
 from pilotage.agent.spool import EventId, event_id
 from pilotage.agent.stream import Place, Stream, StreamRetired
 
@@ -34,7 +35,6 @@ POLL_SECONDS = 0.5
 HOLD_SECONDS = 0.01
 BUSY_SECONDS = 0.05
 REFUSED_LOOK_BACK = 10_000
-TOO_EARLY = 425
 EVENTS_PATH = "/v1/events"
 PACKAGE_PATH = "/agent/events"
 """The same for what packages say of themselves: it is reached by whatever way their pilot came, through relays, too."""

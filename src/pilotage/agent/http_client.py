@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from pilotage.agent.errors import AgentError
-from pilotage.agent.service_clock import TIME_FIELD, ServiceClock, clock_fields
+from pilotage.agent.service_clock import TIME_FIELD, TOO_EARLY, ServiceClock, clock_fields
 from pilotage.agent.tls import client_context, why_not_trusted
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ class Connection:
             http.request("POST", self._parts.path.rstrip("/") + path, body=body, headers=headers)
         response = http.getresponse()
         self._service_clock.hear(response.getheader(TIME_FIELD))
+        if response.status == TOO_EARLY:
+            self._service_clock.doubted()
         content = response.read(ANSWER_BYTES_MAX + 1)
         answer = Answer(
             response.status, content, response.getheader("Retry-After", ""), response.getheader("Location", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pilotage.agent.http_client import ANSWER_SECONDS, Answer, Unreachable
-from pilotage.agent.service_clock import TIME_FIELD, ServiceClock, clock_fields
+from pilotage.agent.service_clock import TIME_FIELD, TOO_EARLY, ServiceClock, clock_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +54,8 @@ class LinkConnection:
         answer = self._link.wait(limit_seconds)
         fields = answer.fields
         self._service_clock.hear(fields.get(TIME_FIELD.lower().encode(), b""))
+        if answer.status == TOO_EARLY:
+            self._service_clock.doubted()
         return Answer(
             answer.status,
             answer.body,
