@@ -81,8 +81,8 @@ async def log_events(request: Ask, services: Book) -> Response[Receipt]:
     else:
         require_scope(request.user, WRITE)
     now = services.clock.now()
-    skewed = is_skewed(request.headers, received=now, tolerance_seconds=services.settings.book.skew_seconds)
     body = await request.body()
+    skewed = is_skewed(request.headers, received=now, tolerance_seconds=services.settings.book.skew_seconds)
     batch = await _read(request, services, body)
     if skewed:
         streams = frozenset((one.event.source, one.event.stream) for one in batch.checked)
