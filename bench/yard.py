@@ -53,7 +53,7 @@ class Log:
         self._encode = msgspec.json.Encoder().encode_lines
         self._file = io.BytesIO()
 
-    def append(self, events: Sequence[Checked], now: float) -> None:
+    def append(self, events: Sequence[Checked], now: float, *, skewed: Sequence[tuple[str, str]] = ()) -> None:
         """Take a batch."""
         self._batches.append((events, now))
 

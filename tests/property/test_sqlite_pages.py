@@ -84,8 +84,9 @@ class Filled:
             facts = PackageFacts(
                 state=chance.choice(STATES), site=chance.choice([None, *TEXTS[:3]]), node=chance.choice([None, "a"]),
                 exit_code=chance.choice([None, "SUCCESS"]), reason=chance.choice([None, "a", "b"]), cause="b",
-                activity=chance.choice(["", "a"]), attempts={1: AttemptFacts(pilot="a")}, attempt=1,
-                entered_at=chance.choice([None, 1.5]), updated_at=1.0,
+                activity=chance.choice(["", "a"]), attempt=1,
+                attempts={number: AttemptFacts(pilot="a") for number in range(1, chance.randint(1, 3) + 1)},
+                entered_at=chance.choice([None, 1.0, 1.5]), updated_at=chance.choice([0.0, 1.0, 1.5]),
                 tags={name: (value, (1, 0, 0, 1, "s")) for name, value in tags.items()},
             )  # fmt: skip
             facts.positions = [self._event(row, place, chance) for _ in range(chance.randint(1, 3))]

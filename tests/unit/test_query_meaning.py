@@ -133,7 +133,11 @@ def test_an_index_serves(text: str, target: Target, attributes: tuple[str, ...])
         ("node=n1", Target.PACKAGES, "node, which is not indexed"),
         ("site!=a", Target.PACKAGES, "site !=, which no index answers"),
         ("job not in (a)", Target.PACKAGES, "job not in, which no index answers"),
-        ("(site=a or node=n1)", Target.PACKAGES, "one of job, name, parent, tag.NAME, owner, site, state, got node"),
+        (
+            "(site=a or node=n1)",
+            Target.PACKAGES,
+            "one of job, name, parent, tag.NAME, owner, site, state, submitted, got node",
+        ),
         ("held=yes", Target.JOBS, "ask for less"),
         ("type=SiteProbed", Target.EVENTS, "`job=ID and …`, or `position>N and …`"),
     ],

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,10 +24,14 @@ from tests.events import StandingClock, Stream, a_short_job
 from tests.sqlite_books import everything, keep, known, opened
 
 
-def indexes(folder: Path) -> set[str]:
+def asked(folder: Path, question: str) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(folder / BOOK)) as connection:
-        found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL")
-        return {name for (name,) in found}
+        return connection.execute(question).fetchall()
+
+
+def indexes(folder: Path) -> set[str]:
+    found = asked(folder, "SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL")
+    return {name for (name,) in found}
 
 
 def test_a_book_is_there_after_it_was_closed(tmp_path: Path) -> None:
@@ -171,13 +176,45 @@ def test_what_cannot_be_indexed_is_refused(tmp_path: Path) -> None:
 
 def test_a_query_that_no_index_serves_names_those_there_are(tmp_path: Path) -> None:
     with opened(tmp_path) as journal:
-        for text in ("exit_code=SUCCESS", "all", "state!=RUNNING", "submitted>0"):
+        for text in ("exit_code=SUCCESS", "all", "state!=RUNNING", "entered>0", "attempts>1"):
             with pytest.raises(QueryTooBroad):
                 journal.count_packages(parse(text))
         with pytest.raises(QueryTooBroad):
             journal.find_events(parse("type=Tagged"), after=0, limit=9)
         with pytest.raises(QueryTooBroad):
             journal.find_jobs(parse("cause=quota"), after=None, limit=9)
+
+
+def test_a_range_with_too_many_packages_to_sort_is_read_in_their_own_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pilotage.adapters.journals.sqlite_packages.COLLECTED_MAX", 5)
+    with opened(tmp_path, indexed=frozenset({"entered", "updated", "attempts"})) as journal:
+        keep(journal, [*a_short_job("j2", packages=7), *a_short_job("j1", packages=7)])
+        for text in ("updated > 2000-01-01", "entered < 2100-01-01", "attempts >= 1 and site=lyon"):
+            found, after = [], None
+            while True:
+                page = journal.find_packages(parse(text), after=after, limit=3)
+                found += [(each.job, each.row.line) for each in page.items]
+                if not page.more:
+                    break
+                after = page.scanned_to
+            assert found == [(job, line) for job in ("j2", "j1") for line in range(1, 8)], text
+            assert journal.count_packages(parse(text)) == 14
+
+
+def test_attempts_are_counted_in_a_table_only_where_the_setting_asks_for_it(tmp_path: Path) -> None:
+    named = "SELECT type, name FROM sqlite_master WHERE name LIKE 'package_attempts%'"
+    with opened(tmp_path) as journal:
+        keep(journal, a_short_job())
+    assert asked(tmp_path, named) == []
+    with opened(tmp_path, indexed=frozenset({"attempts"})):
+        pass
+    assert len(asked(tmp_path, named)) == 5
+    assert asked(tmp_path, "SELECT DISTINCT attempts FROM package_attempts") == [(1,)]
+    with opened(tmp_path):
+        pass
+    assert asked(tmp_path, named) == []
 
 
 # --- pages ----------------------------------------------------------------------------------------------------------

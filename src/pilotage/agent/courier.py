@@ -18,6 +18,7 @@ from pilotage.agent.errors import AgentError, SpoolError, spool_error
 from pilotage.agent.files import locked_if_free
 from pilotage.agent.http_client import Connection
 from pilotage.agent.reading import Batch, Reader
+from pilotage.agent.service_clock import TOO_EARLY
 from pilotage.agent.spool import EventId, event_id
 from pilotage.agent.stream import Place, Stream, StreamRetired
 
@@ -217,6 +218,8 @@ class Courier:
         body = b'{"events":[' + b",".join(texts) + b"]}"
         try:
             answer = self._connection.post(self._path, body, token=self._token(), timeout_seconds=timeout_seconds)
+            if answer.status == TOO_EARLY:  # the clock here may be wrong, which shows now that theirs is known
+                answer = self._connection.post(self._path, body, token=self._token(), timeout_seconds=timeout_seconds)
         except AgentError as error:
             return NotNow(str(error), 0.0)
         return judge(answer, count=len(texts))

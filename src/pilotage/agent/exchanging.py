@@ -210,7 +210,7 @@ class Exchanger:
             events, logs = pilot.spool.batch()
             self._unwritten += pilot.spool.take_unwritten()
             held = b",".join([each.ref_text for each in pilot.bench.held.values()])
-            backlog, seen = pilot.backlog, pilot.spool.seen
+            backlog, clocks = pilot.backlog, pilot.spool.clocks()
             self._sequence += 1
             self._opened_at = now
             self._news = bool(events)
@@ -219,7 +219,7 @@ class Exchanger:
             self._logs_at = now + self._interval_seconds
             logs += pilot.partial_logs()
         self._write()
-        parts = [b'{"exchange":%b,"sequence":%d,"seen":%d,"backlog":%d' % (self._head, self._sequence, seen, backlog)]
+        parts = [b'{"exchange":%b,"sequence":%d,%b,"backlog":%d' % (self._head, self._sequence, clocks, backlog)]
         if self._limit_at < math.inf:
             parts.append(b'"remaining_seconds":%.3f' % max(0.0, self._limit_at - now))
         if self._leaving:
@@ -346,8 +346,7 @@ class Exchanger:
         with pilot.guard:
             opened_at, self._opened_at = self._opened_at, -1.0
             spool = pilot.spool
-            spool.seen = max(spool.seen, int(reply.get("position", 0)))
-            spool.acknowledge(int(reply.get("acknowledged", 0)))
+            spool.hear(reply)
             changed = bool(assignments)
             if not self._leaving:
                 for said in reply.get("cancelled") or ():

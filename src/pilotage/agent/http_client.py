@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from pilotage.agent.errors import AgentError
+from pilotage.agent.service_clock import TIME_FIELD, TOO_EARLY, ServiceClock, clock_fields
 from pilotage.agent.tls import client_context, why_not_trusted
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Connection:
         self._http: HTTPConnection | None = None
         self._guard = threading.Lock()
         self._broken_off = False
+        self._service_clock = ServiceClock()
 
     def post(self, path: str, body: bytes, *, token: str, timeout_seconds: float | None = None) -> Answer:
         """Post JSON and return the answer; raises `Unreachable` where there is none."""
@@ -86,12 +88,16 @@ class Connection:
     def _exchange(self, path: str, body: bytes, *, token: str, limit_seconds: float) -> Answer:
         http = self._connected(limit_seconds)
         headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": USER_AGENT}
+        headers.update(clock_fields(self._service_clock))
         if token:
             headers["Authorization"] = f"Bearer {token}"
         # Who finds a request too large may answer before all of it is sent, and hang up.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             http.request("POST", self._parts.path.rstrip("/") + path, body=body, headers=headers)
         response = http.getresponse()
+        self._service_clock.hear(response.getheader(TIME_FIELD))
+        if response.status == TOO_EARLY:
+            self._service_clock.doubted()
         content = response.read(ANSWER_BYTES_MAX + 1)
         answer = Answer(
             response.status, content, response.getheader("Retry-After", ""), response.getheader("Location", "")

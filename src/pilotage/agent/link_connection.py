@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pilotage.agent.http_client import ANSWER_SECONDS, Answer, Unreachable
+from pilotage.agent.service_clock import TIME_FIELD, TOO_EARLY, ServiceClock, clock_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +25,7 @@ class LinkConnection:
         self._connect = connect
         self._link: Link | None = None
         self._token = ""
+        self._service_clock = ServiceClock()
 
     def post(self, path: str, body: bytes, *, token: str, timeout_seconds: float | None = None) -> Answer:
         """Post JSON and return the answer; raises `Unreachable` where there is none."""
@@ -46,9 +48,14 @@ class LinkConnection:
     def _say(self, path: str, body: bytes, limit_seconds: float) -> Answer:
         if self._link is None:
             self._link = self._connect(lambda: self._token)
-        self._link.send("POST", path, body, fields="Content-Type: application/json\r\n")
+        said = {"Content-Type": "application/json", **clock_fields(self._service_clock)}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in said.items())
+        self._link.send("POST", path, body, fields=lines)
         answer = self._link.wait(limit_seconds)
         fields = answer.fields
+        self._service_clock.hear(fields.get(TIME_FIELD.lower().encode(), b""))
+        if answer.status == TOO_EARLY:
+            self._service_clock.doubted()
         return Answer(
             answer.status,
             answer.body,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.files import FILE_MODE, FOLDER_MODE, sync_folder, write_all
 from pilotage.agent.records import line_of
+from pilotage.agent.service_clock import ServiceClock, both_clocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -144,6 +145,7 @@ class PilotSpool:
         self._size_bytes = 0
         self._last = b""
         self.seen = 0  # the position of the book that the last reply told
+        self._service_clock = ServiceClock()
 
     @property
     def pending(self) -> bool:
@@ -154,6 +156,16 @@ class PilotSpool:
     def unsaid(self) -> int:
         """How many events no exchange has taken yet."""
         return len(self._unwritten) + len(self._happened)
+
+    def hear(self, reply: dict[str, Any]) -> None:
+        """Take what a reply says of the book, of the clock of its service, and of the events that it has."""
+        self.seen = max(self.seen, int(reply.get("position", 0)))
+        self._service_clock.hear(reply.get("time"))
+        self.acknowledge(int(reply.get("acknowledged", 0)))
+
+    def clocks(self) -> bytes:
+        """What an exchange says of the time: how far the book is, what the clock here shows, and at least the service's."""
+        return b'"seen":%d,"service_time":%.3f,"time":%.3f' % (self.seen, *both_clocks(self._service_clock))
 
     def tell(self, kind: str, payload: dict[str, Any], *, at: float) -> None:
         """Tell something about the pilot itself."""

@@ -198,6 +198,7 @@ def engine_settings(settings: Settings) -> EngineSettings:
         dead_start_seconds=patience.dead_start_seconds,
         dead_starts_max=patience.dead_starts_max,
         probe_timeout_seconds=patience.probe_timeout_seconds,
+        skew_seconds=settings.book.skew_seconds,
         fairness=patience.fairness,
         restart=restart,
         selection=settings.selection,

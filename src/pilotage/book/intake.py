@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from math import inf
 from operator import attrgetter
 from typing import Any
 
@@ -10,13 +11,12 @@ import msgspec
 
 from pilotage.book.codec import Checked, Codec, Refusal, RefusalCode, Voice
 from pilotage.book.ledger import Ledger, PackageKey, Sought
+from pilotage.book.parked import parked_text, read_parked
 from pilotage.book.rows import EventRow, JobRow, ParkedRow, StreamRow
 from pilotage.book.streams import NO_RANGES, UNPACKED, Heard
 from pilotage.model import payloads
 from pilotage.model.events import Event
 
-_event = msgspec.json.Decoder(Event)
-_encode = msgspec.json.Encoder().encode
 _voice_of: Callable[[Event], Voice] = attrgetter("source", "stream", "job", "type")
 
 
@@ -33,12 +33,20 @@ class Intake:
     """One batch, sorted: what is fresh, parked, repeated and refused, and the jobs it is about."""
 
     def __init__(
-        self, ledger: Ledger, checked: Sequence[Checked], *, received: float, codec: Codec, skew_seconds: float
+        self,
+        ledger: Ledger,
+        checked: Sequence[Checked],
+        *,
+        received: float,
+        codec: Codec,
+        skew_seconds: float,
+        skewed: Collection[tuple[str, str]] = (),
     ) -> None:
-        """Sort a batch; nothing is written."""
+        """Sort a batch; nothing is written. `skewed` are the (source, stream) whose senders have wrong clocks."""
         self._ledger = ledger
         self._received = received
         self._skew_seconds = skew_seconds
+        self._skewed = skewed
         self.first = ledger.position() + 1
         self.fresh: list[Checked] = []  # at the positions from `first` on: not heard before, or waited for their job
         self.rows: list[tuple[Any, ...]] = []  # of fresh events, in the order of the columns of EventRow,
@@ -98,6 +106,7 @@ class Intake:
             row = StreamRow(stream_id=self._ledger.next_stream_id(), source=source, stream=stream)
             streams[source, stream] = row
         self._streams = [(row, row.watermark) for row in streams.values()]
+        self._skewed_ids = {streams[name].stream_id for name in self._skewed if name in streams}
         self._ways: dict[Voice, tuple[StreamRow, JobRow | None]] = {
             voice: (streams[voice[:2]], self.jobs.get(voice[2] or "")) for voice in voices
         }
@@ -111,7 +120,8 @@ class Intake:
         repeats: list[tuple[Checked, int]] = []
         ways, jobs, received = self._ways, self.jobs, self._received
         fresh, touched, first, store = self.fresh, self.touched, self.first, self.plain_rows.append
-        latest = received + self._skew_seconds
+        skewed = self._skewed_ids
+        latest = received + self._skew_seconds if not skewed else -inf  # then each is looked at by itself
         purged = {row.job for row in jobs.values() if row.place == "purged"}
         for one, voice in said:
             event = one.event
@@ -140,13 +150,13 @@ class Intake:
                         number, event.attempt or 0, str(event.data, "utf-8"),
                     ))  # fmt: skip
                 else:
-                    self._store(one, stream.stream_id, received, key)
+                    self._store(one, stream.stream_id, received, key, skewed=stream.stream_id in skewed)
             elif job is not None or (name := event.job) is None or isinstance(one.data, payloads.JobRegistered):
                 if job is None and name is not None:
                     self._register(name)
-                self._take(one, stream.stream_id, received)
+                self._take(one, stream.stream_id, received, skewed=stream.stream_id in skewed)
             else:
-                text = _encode(event).decode()
+                text = parked_text(event, skewed=stream.stream_id in skewed)
                 row = ParkedRow(job=name, stream_id=stream.stream_id, n=n, received=received, event=text)
                 self.parked.append(row)
         if repeats:
@@ -162,23 +172,23 @@ class Intake:
         for voice in self._voices_of[name]:
             self._ways[voice] = (self._ways[voice][0], row)
 
-    def _take(self, one: Checked, stream_id: int, received: float) -> None:
+    def _take(self, one: Checked, stream_id: int, received: float, *, skewed: bool) -> None:
         """A fresh event of any kind."""
         key = self._key(one)
         told = self.touched.setdefault(key, []) if key is not None else self.apart
         told.append(len(self.fresh))
         self.fresh.append(one)
-        self._store(one, stream_id, received, key)
+        self._store(one, stream_id, received, key, skewed=skewed)
 
-    def _store(self, one: Checked, stream_id: int, received: float, key: PackageKey | None) -> None:
-        """Make the row of the last of the fresh events, whatever its values are."""
+    def _store(self, one: Checked, stream_id: int, received: float, key: PackageKey | None, *, skewed: bool) -> None:
+        """Make the row of the last of the fresh events, whatever its values are; `skewed`: its sender's clock is wrong."""
         event = one.event
         job = self.jobs[event.job] if event.job is not None else None
         stage, line, number = key[1:] if key is not None else (0, 0, 0)
         self.rows.append((
             # in the order of the columns of EventRow
             self.position, stream_id, event.n, event.type, event.version, event.time, received,
-            int(event.time > received + self._skew_seconds), event.epoch, event.seen,
+            int(skewed or event.time > received + self._skew_seconds), event.epoch, event.seen,
             job.job_id if job is not None else None, stage, line, number, event.attempt or 0, event.pilot, event.site,
             str(event.data, "utf-8"),
         ))  # fmt: skip
@@ -194,7 +204,7 @@ class Intake:
     def _compare(self, repeats: list[tuple[Checked, int]]) -> None:
         """A repeat with the same content is acknowledged; one with other content is refused."""
         first = {(row[1], row[2]): self.fresh[row[0] - self.first].event for row in (*self.rows, *self.plain_rows)}
-        first |= {(row.stream_id, row.n): _event.decode(row.event) for row in self.parked}
+        first |= {(row.stream_id, row.n): read_parked(row.event) for row in self.parked}
         wanted = [
             Sought(stream_id, one.event.n, self._key(one))
             for one, stream_id in repeats
@@ -209,7 +219,7 @@ class Intake:
             if identity in first:
                 same = _same(one.event, first[identity])
             elif isinstance(row, ParkedRow):
-                same = _same(one.event, _event.decode(row.event))
+                same = _same(one.event, read_parked(row.event))
             else:
                 # An event that is not where its subject has its events was about something else.
                 same = row is not None and _same_row(one, row, self.jobs)
@@ -234,10 +244,11 @@ class Intake:
             return
         reader = codec.without_limits()  # these were acknowledged
         for row in rows:
-            found = reader.check(_event.decode(row.event))
+            parked = read_parked(row.event)
+            found = reader.check(parked)
             if isinstance(found, Checked):
                 self._describes = self._describes or _describes(found)
-                self._take(found, row.stream_id, row.received)
+                self._take(found, row.stream_id, row.received, skewed=parked.skewed)
             else:
                 self.parked.append(row)  # written by a newer version: it waits for one
 

@@ -5,7 +5,7 @@ The order within a batch does not matter, nor how events are cut into batches, e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import msgspec
 
@@ -46,7 +46,7 @@ from pilotage.model.events import SOURCE_RANKS, Event
 _encode = msgspec.json.Encoder().encode
 
 SKEW_SECONDS = 300.0
-"""An event further than this ahead of the clock that received it is flagged, unless a setting says otherwise."""
+"""Further than this off the clock that received it, an event or its sender is flagged, unless a setting says otherwise."""
 
 _ENDS = (payloads.CancelAccepted, payloads.Aborted)
 
@@ -84,12 +84,17 @@ def join(
     received: float,
     codec: Codec,
     skew_seconds: float = SKEW_SECONDS,
+    skewed: Collection[tuple[str, str]] = (),
     observations: Observations | None = None,
 ) -> Joined:
-    """Join a batch with the book; the ledger is read, nothing is written yet. Statistics gather in `observations`."""
+    """Join a batch with the book; the ledger is read, nothing is written yet. Statistics gather in `observations`.
+
+    `skewed` are the (source, stream) of those who sent it with a clock that is wrong.
+    """
     if observations is None:
         observations = Observations()
-    return Join(ledger, checked, observations, received=received, codec=codec, skew_seconds=skew_seconds).result()
+    intake = Intake(ledger, checked, received=received, codec=codec, skew_seconds=skew_seconds, skewed=skewed)
+    return Join(ledger, intake, observations, received=received).result()
 
 
 class Join:
@@ -98,19 +103,17 @@ class Join:
     def __init__(
         self,
         ledger: Ledger,
-        checked: Sequence[Checked],
+        intake: Intake,
         observations: Observations,
         *,
         received: float,
-        codec: Codec,
-        skew_seconds: float,
     ) -> None:
-        """Sort the batch and load what it touches."""
+        """Load what a sorted batch touches."""
         self._ledger = ledger
         self._observations = observations
         self._received = received
-        self._intake = intake = Intake(ledger, checked, received=received, codec=codec, skew_seconds=skew_seconds)
-        self._jobs = self._intake.jobs
+        self._intake = intake
+        self._jobs = intake.jobs
         self._job_keys: dict[int, Keys] = {row.job_id: keys_of(row) for row in self._jobs.values()}
         new = set(self._intake.unparked)
         self._jobs_before = {

@@ -15,6 +15,7 @@ import msgspec
 from pilotage.book.codec import Checked, Codec, Limits, Refusal
 from pilotage.book.join import join
 from pilotage.book.ledger import AnyRow, Changes, Ledger
+from pilotage.book.parked import read_parked
 from pilotage.book.ranges import heard_by, ranges_of, size, stream_row, united
 from pilotage.book.rows import EventRow, ParkedRow, StreamRow
 from pilotage.model.events import Event, Source
@@ -28,9 +29,6 @@ Identity = tuple[str, str, int]
 
 KEPT_ALREADY = Limits(event_bytes_max=2**40, tag_bytes_max=2**40)
 """What was taken in once is not refused for its size."""
-
-
-_event = msgspec.json.Decoder(Event)
 
 
 class NotReplayed(Exception):
@@ -48,22 +46,26 @@ class Replay:
         self._codec = codec if codec is not None else Codec(limits=KEPT_ALREADY)
         self._group: list[Checked] = []
         self._received = 0.0
+        self._skewed = False
 
-    def add(self, event: Event, *, received: float) -> None:
-        """Join an event, with the time at which it was received then."""
+    def add(self, event: Event, *, received: float, skewed: bool) -> None:
+        """Join an event, with the time at which it was received then, and whether a wrong clock was found then."""
         found = self._codec.check(event, len(self._group))
         if isinstance(found, Refusal):
             raise NotReplayed(f"{event.source} {event.stream} {event.n}: {found.message}")
         # A batch puts registrations first: one that stood within a batch begins another.
-        if received != self._received or event.type == "JobRegistered" or len(self._group) >= GROUP_EVENTS:
+        another = (received, skewed) != (self._received, self._skewed)
+        if another or event.type == "JobRegistered" or len(self._group) >= GROUP_EVENTS:
             self._join()
-            self._received = received
+            self._received, self._skewed = received, skewed
         self._group.append(found)
 
     def _join(self) -> None:
         if not self._group:
             return
-        joined = join(cast("Ledger", self._ledger), self._group, received=self._received, codec=self._codec)
+        skewed = {(one.event.source, one.event.stream) for one in self._group} if self._skewed else ()
+        ledger = cast("Ledger", self._ledger)
+        joined = join(ledger, self._group, received=self._received, codec=self._codec, skewed=skewed)
         if joined.receipt.refused or joined.receipt.repeated or joined.receipt.parked:
             why = (
                 joined.receipt.refused[0].message
@@ -162,5 +164,5 @@ def wire_event(row: EventRow, *, job: str | None, source: str, stream: str) -> E
 
 def identity_of(row: ParkedRow) -> Identity:
     """Whose event waits in a row."""
-    event = _event.decode(row.event)
+    event = read_parked(row.event)
     return event.source, event.stream, event.n

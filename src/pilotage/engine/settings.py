@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from pilotage.book.join import SKEW_SECONDS
 from pilotage.engine.restart import RestartSettings
 from pilotage.engine.selection.settings import SelectionSettings
 
@@ -30,6 +31,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     waiting_seconds_max: float = 0.0  # a ready package that no site takes for so long is given up; 0: never
     owner_running_max: int = 0  # packages of one owner that are reserved or run at once; 0: no quota
     owner_packages_max: int = 0  # packages of all unfinished jobs of one owner; 0: no quota
+    skew_seconds: float = SKEW_SECONDS  # further than this off, the clock of an agent is wrong, and its events say so
     fairness: Order = "slowdown"
     fairness_patience_seconds: float = 3600.0  # a job that nothing was bound of for so long goes before its equals
     flood_packages: int = 10  # permanent failures of one activity that hold the job; then twice as many, and so on

@@ -19,11 +19,11 @@ from __future__ import annotations
 class SteadyTime:
     """The engine's time, and what to stamp events with, from what the clock says at each step."""
 
-    __slots__ = ("_late_seconds", "_offset", "_told_at", "_wake_at", "now", "stamp")
+    __slots__ = ("_late_seconds", "_offset", "_told_at", "_wake_at", "clock", "now", "stamp")
 
     def __init__(self, now: float, *, late_seconds: float) -> None:
         """Begin with the clock's own time."""
-        self.now = self.stamp = now
+        self.now = self.stamp = self.clock = now
         self._late_seconds = late_seconds
         self._offset = 0.0  # the engine's time less the clock's
         self._wake_at: float | None = None
@@ -31,6 +31,7 @@ class SteadyTime:
 
     def go_on(self, clock: float) -> None:
         """A step begins, and the clock says this."""
+        self.clock = clock
         now = clock + self._offset
         if self._wake_at is not None and clock >= self._told_at:
             now = max(now, self._wake_at)  # which a sum that is rounded may miss, again and again

@@ -116,9 +116,12 @@ class EngineSection(Section, frozen=True, kw_only=True):
 class BookSettings(Section, frozen=True, kw_only=True):
     """What the book makes of events that come early, or from a wrong clock."""
 
-    skew_seconds: Annotated[Duration, _doc("An event whose time is further than this in the future is flagged.")] = (
-        300.0
-    )
+    skew_seconds: Annotated[
+        Duration,
+        _doc(
+            "An event is flagged whose time is further than this in the future, or whose sender's clock is further off."
+        ),
+    ] = 300.0
 
 
 class RetentionSettings(Section, frozen=True, kw_only=True):

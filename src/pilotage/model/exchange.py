@@ -13,6 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from pilotage.model.clocks import is_doubtful, is_wrong
 from pilotage.model.demand import Capacity, Demand
 from pilotage.model.events import ATTEMPT_MAX, COUNTER_MAX, Event
 
@@ -56,6 +57,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     site: str
     sequence: Counter
     seen: Counter = 0  # the position of the book that it was told last
+    time: float = 0.0  # what its clock shows as it says this; 0: it does not say
+    service_time: float = 0.0  # what the clock of the service shows at least, by the last reply; 0: it has had none
     serves: AttemptRef | None = None  # bound mode: the one attempt it was started for
     node: str = ""
     capacity: Capacity = Capacity()
@@ -65,6 +68,18 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     held: tuple[AttemptRef, ...] = ()
     events: tuple[Event, ...] = ()
 
+    def is_skewed(self, *, received: float, tolerance_seconds: float) -> bool:
+        """Whether the clock of the agent is wrong, by its own word."""
+        return bool(self.time) and is_wrong(
+            self.time, service_time=self.service_time, received=received, tolerance_seconds=tolerance_seconds
+        )
+
+    def is_doubtful(self, *, received: float, tolerance_seconds: float) -> bool:
+        """Whether that cannot be told before the agent has heard what the clock of the service shows."""
+        return bool(self.time) and is_doubtful(
+            self.time, service_time=self.service_time, received=received, tolerance_seconds=tolerance_seconds
+        )
+
 
 class ExchangeReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What the service answers, once everything it says is durable."""
@@ -72,6 +87,7 @@ class ExchangeReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     pilot: str
     sequence: int
     position: int = 0  # of the book, for the clock of the events that follow
+    time: float = 0.0  # what the clock of the service showed; an agent finds out from it whether its own is wrong
     acknowledged: int = 0  # events of the agent's stream up to this one need not be sent again
     assignments: tuple[Assignment, ...] = ()
     cancelled: tuple[AttemptRef, ...] = ()  # to be stopped and forgotten: nobody waits for them

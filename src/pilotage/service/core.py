@@ -168,12 +168,13 @@ class Core:
             heard = self._ended.pop(name, None) or Heard(StreamRow(stream_id=0, source="agent", stream=name))
             self._heard[name] = heard
         if exchange.events:
+            if exchange.is_skewed(received=self._time.clock, tolerance_seconds=engine.settings.skew_seconds):
+                outbox.skewed.append(("agent", name))
             for event in exchange.events:
                 if event.source != "agent" or event.stream != name or not 1 <= event.n <= COUNTER_MAX:
                     continue
-                if not heard.add(event.n):
-                    continue
-                self._take(event, exchange, outbox)
+                if heard.add(event.n):
+                    self._take(event, exchange, outbox)
         pilot = engine.pilots.get(name)
         if pilot is not None:
             if exchange.sequence <= pilot.sequence:
@@ -268,6 +269,7 @@ class Core:
                 pilot=name,
                 sequence=exchange.sequence,
                 position=engine.position,
+                time=self._time.clock,
                 acknowledged=self._heard[name].watermark,
                 assignments=tuple(assignments),
                 cancelled=tuple(cancelled),

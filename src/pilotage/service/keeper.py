@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -22,6 +22,7 @@ class Batch(msgspec.Struct, frozen=True):
 
     checked: Sequence[Checked]
     refused: Sequence[Refusal] = ()
+    skewed: Collection[tuple[str, str]] = ()  # (source, stream): who sent these has a clock that is proven wrong
 
 
 class Keeper:
@@ -78,7 +79,14 @@ class Keeper:
         with self._journal.transaction() as ledger:
             for batch in batches:
                 now = self._clock.now()
-                joined = join(ledger, batch.checked, received=now, codec=self.codec, skew_seconds=self._skew_seconds)
+                joined = join(
+                    ledger,
+                    batch.checked,
+                    received=now,
+                    codec=self.codec,
+                    skew_seconds=self._skew_seconds,
+                    skewed=batch.skewed,
+                )
                 ledger.write(joined.changes)
                 for each in self._within:
                     each(joined, ledger)
@@ -92,7 +100,8 @@ def _without(batch: Batch, job: str, why: str) -> Batch:
     refused = [
         Refusal(index=one.index, code="purged", message=f"nothing more can be kept of it: {why}") for one in gone
     ]
-    return Batch([one for one in batch.checked if one.event.job != job], [*batch.refused, *refused])
+    left = [one for one in batch.checked if one.event.job != job]
+    return Batch(left, [*batch.refused, *refused], batch.skewed)
 
 
 def _with_refused(receipt: Receipt, refused: Sequence[Refusal]) -> Receipt:

@@ -135,4 +135,5 @@ class Outbox(msgspec.Struct, kw_only=True):
     answers: list[Answer] = []
     effects: list[Effect] = []
     refused: list[Refusal] = []  # events of agents that could not be read
+    skewed: list[tuple[str, str]] = []  # (source, stream) of agents that said something, and whose clocks are wrong
     wake_at: float | None = None

@@ -53,7 +53,7 @@ class Refolded:
         row = found.row
         try:
             event = wire_event(row, job=found.job, source=found.source, stream=found.stream)
-            replay.add(event, received=row.received)
+            replay.add(event, received=row.received, skewed=bool(row.skewed))
         except NotReplayed as fault:
             raise JournalError(
                 f"the event at position {row.position} cannot be joined again: {fault}",

@@ -41,6 +41,7 @@ class Agent:
         "_patience_seconds",
         "_paused_until",
         "_sequence",
+        "_service_time",
         "_site",
         "_spool",
         "_unsaid",
@@ -91,6 +92,7 @@ class Agent:
         self._patience_seconds = settings.patience_intervals * settings.interval_seconds
         self._heard_at = self._idle_since = now
         self._sequence = 0
+        self._service_time = 0.0  # what the clock of the service showed, by the last reply
         self._opened_at = -1.0  # of the open exchange; less than 0: none is open
         self._news = False  # the open exchange has events, so it is answered at once
         self._unsaid = False  # there are events that the open exchange does not have
@@ -196,6 +198,8 @@ class Agent:
             site=self._site,
             sequence=self._sequence,
             seen=spool.seen,
+            time=spool.local(now),
+            service_time=self._service_time,
             serves=self.serves,
             node=self.node,
             capacity=bench.capacity,
@@ -274,6 +278,7 @@ class Agent:
             return
         opened_at, self._opened_at = self._opened_at, -1.0
         self._heard_at = now
+        self._service_time = reply.time
         self._interval_seconds = reply.interval_seconds
         self._patience_seconds = world.settings.patience_intervals * reply.interval_seconds
         if reply.position > spool.seen:

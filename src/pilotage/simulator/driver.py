@@ -74,7 +74,7 @@ class Written(Protocol):
 
     full: bool
 
-    def append(self, events: Sequence[Checked], now: float) -> None:
+    def append(self, events: Sequence[Checked], now: float, *, skewed: Sequence[tuple[str, str]] = ()) -> None:
         """Write a batch."""
         ...
 
@@ -178,7 +178,7 @@ class Driver:
         if self._dies("before the append"):
             return
         if outbox.events:
-            self._journal.append(outbox.events, now)
+            self._journal.append(outbox.events, now, skewed=outbox.skewed)
             self._unsynced = True
             if self._dies("after the append"):
                 return

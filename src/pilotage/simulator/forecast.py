@@ -86,7 +86,7 @@ class _Nothing:
     def __init__(self) -> None:
         self._count = 0
 
-    def append(self, events: Sequence[Checked], now: float) -> None:
+    def append(self, events: Sequence[Checked], now: float, *, skewed: Sequence[tuple[str, str]] = ()) -> None:
         self._count += len(events)
 
     def sync(self) -> int:

@@ -52,15 +52,15 @@ class SimulatedJournal:
         self._chance = chance
         self._codec = Codec()
         self._ledger = MemoryLedger()
-        self._unsynced: list[tuple[Sequence[Checked], float]] = []
+        self._unsynced: list[tuple[Sequence[Checked], float, Sequence[tuple[str, str]]]] = []
         self._events: list[Checked] = []
         self._waiting: dict[Identity, Checked] = {}  # parked
 
     # --- writing ---
 
-    def append(self, events: Sequence[Checked], now: float) -> None:
-        """Write a batch; it is durable after the next sync."""
-        self._unsynced.append((events, now))
+    def append(self, events: Sequence[Checked], now: float, *, skewed: Sequence[tuple[str, str]] = ()) -> None:
+        """Write a batch; it is durable after the next sync. `skewed` are the streams whose agents have wrong clocks."""
+        self._unsynced.append((events, now, skewed))
 
     def sync(self) -> int:
         """Make everything durable that was appended, and return the position of the last event.
@@ -71,8 +71,8 @@ class SimulatedJournal:
         if self.full:
             raise JournalFull("no room left to write", subject="the simulated journal")
         while self._unsynced:
-            events, now = self._unsynced[0]
-            self._keep(events, now)
+            events, now, skewed = self._unsynced[0]
+            self._keep(events, now, skewed)
             del self._unsynced[0]
         return self.position()
 
@@ -80,17 +80,17 @@ class SimulatedJournal:
         """Forget what was not synced; where the tail is torn, a beginning of it survives. How many batches did."""
         torn = torn and bool(self._unsynced) and not self.full
         survivors = self._chance.randint(1, len(self._unsynced)) if torn else 0
-        for events, now in self._unsynced[:survivors]:
-            self._keep(events, now)
+        for events, now, skewed in self._unsynced[:survivors]:
+            self._keep(events, now, skewed)
         self._unsynced.clear()
         return survivors
 
-    def _keep(self, events: Sequence[Checked], now: float) -> None:
+    def _keep(self, events: Sequence[Checked], now: float, skewed: Sequence[tuple[str, str]]) -> None:
         for one in events:
             # What agents say was read before it was heard; what is decided here was never read by anybody.
             if one.event.source == "service" and isinstance(unreadable := self._codec.check(one.event), Refusal):
                 raise JournalError(f"nobody can read what was decided: {unreadable.message}", subject=one.event.type)
-        joined = join(self._ledger, events, received=now, codec=self._codec, observations=_UNOBSERVED)
+        joined = join(self._ledger, events, received=now, codec=self._codec, skewed=skewed, observations=_UNOBSERVED)
         receipt = joined.receipt
         if receipt.refused:
             first = receipt.refused[0]

@@ -39,6 +39,11 @@ PACKAGE_QUERIES = (
     "owner=ada and package not in (1.2.1, 2.1.1)", "owner=ada and entered > 2023-11-14T22:13:30Z",
     "owner=ada and updated within 2023-11-14T22:13:20Z..2023-11-14T22:15:00Z", "name='name of job-2' and site!=lyon",
     "owner=ada and (state=DONE or state=CLEARED)", "job=nobody", "job=job-1 and site=lyon and tag.colour=plain",
+    "submitted < 2030-01-01", "submitted within 2023-11-14T22:13:20Z..2023-11-14T22:13:30Z", "submitted > 2030-01-01",
+    "entered > 2023-11-14T22:14:00Z", "entered <= 2023-11-14T22:14:00Z", "entered within 2023-11-14T22:14:00Z..2030-01-01",
+    "updated >= 2023-11-14T22:14:30Z", "updated < 2023-11-14T22:14:30Z or attempts > 1", "attempts=1", "attempts < 2",
+    "attempts in (0, 2, 3)", "attempts within 1..3 and site!=lyon", "attempts >= 2 and job=job-1", "attempts > 1000",
+    "job=job-2 and attempts=1 and updated > 2023-11-14T22:14:00Z", "attempts != 1 and entered > 2023-11-14T22:13:50Z",
 )  # fmt: skip
 EVENT_QUERIES = (
     "job=job-1", "job in (job-1, job-2) and type=AttemptFinished", "job=job-1 and source=agent", "position < 40",

@@ -2,7 +2,8 @@
 
 1. `{"format": "pilotage-job", "version": 1, "job": ID, "schema": N}`
 2. for each content that the job speaks of, `{"content": SHA256, "base64": …}`
-3. for each event, in the order of positions, `{"event": {…}, "received": SECONDS}`; the event as on the wire
+3. for each event, in the order of positions, `{"event": {…}, "received": SECONDS}`; the event as on the wire, and
+   `"skewed": true` where it came from a wrong clock
 4. `{"end": true, "contents": N, "events": N, "sha256": …}`, the hash of all lines before it
 """
 
@@ -49,9 +50,10 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     base64: str
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     event: Event
     received: float
+    skewed: bool = False
 
 
 class _End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,7 +95,7 @@ def dump_lines(
     for found in events:
         counts[1] += 1
         event = wire_event(found.row, job=found.job, source=found.source, stream=found.stream)
-        yield line(_Kept(event=event, received=found.row.received))
+        yield line(_Kept(event=event, received=found.row.received, skewed=bool(found.row.skewed)))
     end = _End(end=True, contents=counts[0], events=counts[1], sha256=hashed.hexdigest())
     yield _encode(end) + b"\n"
 
@@ -131,7 +133,7 @@ def load_lines(journal: Takes, lines: Iterable[bytes]) -> str:
             try:
                 replay = Replay(ledger, comes=dump.has)
                 for kept in dump.events():
-                    replay.add(kept.event, received=kept.received)
+                    replay.add(kept.event, received=kept.received, skewed=kept.skewed)
                 replay.finish()
             except NotReplayed as fault:
                 raise DumpError(f"the job cannot be loaded: {fault}", subject=f"job {dump.job}") from fault

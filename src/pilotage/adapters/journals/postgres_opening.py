@@ -8,7 +8,7 @@ import msgspec
 from psycopg import sql
 
 from pilotage.adapters.journals.postgres_connection import Connection, schema_of
-from pilotage.adapters.journals.postgres_schema import Migration, wanted_indexes
+from pilotage.adapters.journals.postgres_schema import ATTEMPTS_OF, MAKE_ATTEMPTS_OF, Migration, wanted_indexes
 from pilotage.book.query import ATTRIBUTES
 from pilotage.ports import JournalError
 
@@ -69,8 +69,19 @@ def _index(connection: Connection, schemas: Schemas, indexed: frozenset[str]) ->
     existing = {name for (name,) in named}
     for name in sorted(existing & possible.keys() - wanted.keys()):
         connection.execute(_made(f"DROP INDEX {{schema}}.{name}", schemas))
+    _count_attempts(connection, schemas, is_wanted="attempts" in indexed)
     for name in sorted(wanted.keys() - existing):
         connection.execute(_made(wanted[name], schemas))
+
+
+def _count_attempts(connection: Connection, schemas: Schemas, *, is_wanted: bool) -> None:
+    function = ATTEMPTS_OF.format(schema=schemas.live)
+    found = connection.execute("SELECT to_regprocedure(%s) IS NOT NULL", (function,)).fetchone()
+    is_there = found is not None and bool(found[0])
+    if is_wanted and not is_there:
+        connection.execute(_made(MAKE_ATTEMPTS_OF, schemas))
+    elif is_there and not is_wanted:
+        connection.execute(_made(f"DROP FUNCTION {ATTEMPTS_OF}", schemas))
 
 
 def _made(statement: str, schemas: Schemas) -> bytes:

@@ -16,6 +16,7 @@ from pilotage.book.query.attributes import TAG
 from pilotage.book.tables import PACKAGE_KEY
 
 _DIALECT = postgresql(stored_text)
+_COUNTS = Compiler(msgspec.structs.replace(_DIALECT, attempts="attempts_of(p.facts)"), Target.PACKAGES)
 _COMPILERS = {target: Compiler(_DIALECT, target) for target in Target}
 _ROWS = {Target.JOBS: "j", Target.PACKAGES: "p", Target.EVENTS: "e"}
 _FROM = {
@@ -81,7 +82,12 @@ def jobs_named(query: Query) -> tuple[str, ...] | None:
 
 
 def _served(condition: Condition, target: Target) -> Sql:
-    """A condition the way an index has it: a tag is looked for among tags, by the beginning of its value."""
+    """A condition the way an index has it: a tag is looked for among tags, by the beginning of its value.
+
+    Attempts are counted by the function that their index has.
+    """
+    if condition.attribute == "attempts":
+        return _COUNTS.condition(condition)
     if condition.attribute != TAG:
         return _COMPILERS[target].condition(condition)
     values = [stored_text(str(value)) for value in condition.values]

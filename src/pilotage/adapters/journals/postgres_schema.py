@@ -48,6 +48,9 @@ PACKAGE_EXPRESSIONS = {
     "activity": "facts ->> 'activity'",
     "reason": "facts ->> 'reason'",
     "cause": "facts ->> 'cause'",
+    "entered": "(facts ->> 'entered_at')::double precision",
+    "updated": "COALESCE((facts ->> 'updated_at')::double precision, 0.0)",
+    "attempts": "{schema}.attempts_of(facts)",
 }
 """What can have an index where a setting asks for it, beside the book's own list; a query writes it the same way."""
 
@@ -241,6 +244,14 @@ def wanted_indexes(indexed: frozenset[str]) -> dict[str, str]:
         fact, name = PACKAGE_EXPRESSIONS[attribute], f"package_facts_{attribute}"
         found[name] = f"CREATE INDEX {name} ON {{schema}}.package_facts (({fact}), {_KEY}) WHERE ({fact}) IS NOT NULL"
     return found
+
+
+ATTEMPTS_OF = "{schema}.attempts_of(json)"
+"""Counts the attempts of a package, which an index can do only by a function; made where that index is wanted."""
+MAKE_ATTEMPTS_OF = (
+    f"CREATE FUNCTION {ATTEMPTS_OF} RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE"
+    " AS 'SELECT count(*) FROM pg_catalog.json_object_keys($1 -> ''attempts'')'"
+)
 
 
 TAG_INDEXED_LENGTH = 400

@@ -38,7 +38,8 @@ DEFAULT_INDEXED = frozenset({"owner", "state", "site", "tag", "submitted", "name
 INDEXABLE: dict[Target, frozenset[str]] = {
     Target.JOBS: frozenset({"owner", "name", "parent", "state", "submitted", "entered", "updated", "cause", TAG}),
     Target.PACKAGES: frozenset({
-        "owner", "name", "parent", "state", "site", "node", "exit_code", "reason", "cause", "activity", TAG,
+        "owner", "name", "parent", "submitted", "state", "site", "node", "exit_code", "reason", "cause", "activity",
+        "entered", "updated", "attempts", TAG,
     }),
     Target.EVENTS: frozenset(),
 }  # fmt: skip
@@ -225,10 +226,21 @@ def narrowing_clauses(query: Query, *, indexed: frozenset[str]) -> list[Clause]:
         clauses = serving_clauses(query, Target.PACKAGES, indexed=indexed)
     except QueryTooBroad:
         return []
-    return [clause for clause in clauses if not any(condition.attribute in _OF_JOBS for condition in clause)]
+    return [clause for clause in clauses if not any(_of_all_jobs(condition) for condition in clause)]
 
 
-_OF_JOBS = frozenset({"job", "owner", "name", "parent"})
+OF_JOBS = frozenset({"job", "owner", "name", "parent", "submitted"})
+"""What a package has from its job."""
+
+
+def is_span(condition: Condition) -> bool:
+    """Whether an index of packages has what it is about between two values, and not in the order of jobs and places."""
+    return condition.operator.orders or condition.about.kind is Kind.TIME
+
+
+def _of_all_jobs(condition: Condition) -> bool:
+    """Whether an index that serves it cannot tell the packages of one job from the others."""
+    return condition.attribute in OF_JOBS or is_span(condition)
 
 
 def check_indexable(names: Iterable[str]) -> None:

@@ -12,10 +12,26 @@ from typing import Any
 
 import msgspec
 
-from pilotage.adapters.journals import sqlite_schema
-from pilotage.adapters.journals.queries import SQLITE, Compiler, Sql, narrowing_clauses, serving_clauses
-from pilotage.adapters.journals.sqlite_sources import JOB_COLUMNS, JOB_INDEXES, Candidate, Served, merged, served
-from pilotage.book.query import Clause, Query, Target
+from pilotage.adapters.journals import sqlite_attempts, sqlite_schema
+from pilotage.adapters.journals.queries import (
+    OF_JOBS,
+    SQLITE,
+    Compiler,
+    Sql,
+    is_span,
+    narrowing_clauses,
+    serving_clauses,
+)
+from pilotage.adapters.journals.sqlite_sources import (
+    COLLECTED_MAX,
+    JOB_INDEXES,
+    Candidate,
+    Served,
+    jobs_sql,
+    merged,
+    served,
+)
+from pilotage.book.query import Clause, Condition, Operator, Query, Target
 from pilotage.book.query.attributes import TAG
 from pilotage.book.tables import TABLES
 
@@ -23,7 +39,9 @@ PackageKey = tuple[int, int, int, int]
 
 _KEY = "p.job_id, p.stage, p.line, p.number"
 _TRIED_ROWS = (256, 8192)
+_NEAR = 1e-14  # relative, and many times what neighbours differ by
 _sql = Compiler(SQLITE, Target.PACKAGES)
+_counts = Compiler(msgspec.structs.replace(SQLITE, attempts="a.attempts"), Target.PACKAGES)
 
 
 class Shelf(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,21 +152,41 @@ def _size(shelf: Shelf, clause: Clause, *, job_id: int | None, rows: int) -> int
 
 def _rows(shelf: Shelf, query: Query, one: Served, *, after: PackageKey) -> Iterator[Candidate]:
     """What one value of the serving clause finds."""
-    if one.attribute not in ("job", "owner", "name", "parent"):
-        return _by_index(shelf, query, one, after=after)
-    return _by_jobs(shelf, query, one, after=after)
+    if one.attribute in OF_JOBS:
+        return _by_jobs(shelf, query, jobs_sql.condition(one.alone), by=_by(one.attribute), after=after)
+    if is_span(one.condition):
+        return _by_span(shelf, query, one, after=after)
+    return _by_index(shelf, query, one, after=after)
 
 
-def _by_jobs(shelf: Shelf, query: Query, one: Served, *, after: PackageKey) -> Iterator[Candidate]:
-    """The packages of a job, or of all jobs of an owner, a name or a parent."""
-    column, by = _job_column(one.attribute)
+def _by_jobs(shelf: Shelf, query: Query, where: Sql, *, by: str = "", after: PackageKey) -> Iterator[Candidate]:
+    """The packages of a job, or of all jobs of an owner, a name or a parent, or from a time."""
     jobs = shelf.book.execute(
         f"SELECT j.job_id, j.job FROM jobs AS j {by}"
-        f" WHERE j.{column} = ? AND j.{sqlite_schema.LIVE} AND j.job_id >= ? ORDER BY j.job_id",
-        (one.value, after[0]),
+        f" WHERE {where.text} AND j.{sqlite_schema.LIVE} AND j.job_id >= ? ORDER BY j.job_id",
+        (*where.parameters, after[0]),
     ).fetchall()
     for job_id, job in jobs:
         yield from packages_of_job(shelf, query, job_id, job=job, after=after)
+
+
+def _by_span(shelf: Shelf, query: Query, one: Served, *, after: PackageKey) -> Iterator[Candidate]:
+    """What an index has between two values, brought into the order of jobs and places."""
+    source = _source(shelf, one)
+    found = shelf.book.execute(
+        f"SELECT {_KEY} {source.text} AND ({_KEY}) > (?, ?, ?, ?) LIMIT ?",
+        (*source.parameters, *after, COLLECTED_MAX + 1),
+    ).fetchall()
+    if len(found) > COLLECTED_MAX:  # so many of all the packages that their own order is as good
+        yield from _by_jobs(shelf, query, Sql("TRUE"), after=after)
+        return
+    fits = _sql.filter(query)
+    statement = (
+        f"SELECT {_KEY}, j.job, j.owner, CASE WHEN {fits.text} THEN p.facts END FROM package_facts AS p"
+        f" CROSS JOIN jobs AS j ON j.job_id = p.job_id WHERE ({_KEY}) = (?, ?, ?, ?)"
+    )
+    for key in sorted(found):
+        yield from shelf.book.execute(statement, (*fits.parameters, *key))
 
 
 def _by_index(
@@ -158,7 +196,8 @@ def _by_index(
     fits = _sql.filter(query)
     # Of one job only the place is asked for in order: with its number SQLite would sort what an index has in order.
     parts = ("job_id", "stage", "line", "number") if job_id is None else ("stage", "line", "number")
-    key = ", ".join(f"{'t' if one.attribute == TAG else 'p'}.{part}" for part in parts)
+    row = {TAG: "t", "attempts": "a"}.get(one.attribute, "p")
+    key = ", ".join(f"{row}.{part}" for part in parts)
     return shelf.book.execute(
         f"SELECT {_KEY}, j.job, j.owner, CASE WHEN {fits.text} THEN p.facts END {source.text}"
         f" AND ({key}) > ({', '.join('?' * len(parts))}) ORDER BY {key}",
@@ -172,10 +211,11 @@ def _source(shelf: Shelf, one: Served, *, job_id: int | None = None) -> Sql:
     row = "p"
     values: tuple[Any, ...] = (one.value,)
     match one.attribute:
-        case "job" | "owner" | "name" | "parent" as attribute:
-            column, by = _job_column(attribute)
+        case attribute if attribute in OF_JOBS:
+            by = _by(attribute)
             tables = f"jobs AS j {by} CROSS JOIN package_facts AS p ON p.job_id = j.job_id AND j.{sqlite_schema.LIVE}"
-            where = f"j.{column} = ?"
+            asked = jobs_sql.condition(one.alone)
+            where, values = asked.text, asked.parameters
         case "state":
             tables = f"package_facts AS p INDEXED BY package_facts_state {joined}"
             where = f"p.state = ? AND p.{sqlite_schema.UNENDED}"
@@ -189,6 +229,22 @@ def _source(shelf: Shelf, one: Served, *, job_id: int | None = None) -> Sql:
                 f" AND p.stage = t.stage AND p.line = t.line AND p.number = t.number {joined}"
             )
             where, values = f"{named} AND t.value = ?", (*names, one.value)
+        case "attempts":
+            row = "a"
+            tables = (
+                f"{sqlite_attempts.TABLE} AS a INDEXED BY {sqlite_attempts.INDEX} CROSS JOIN package_facts AS p"
+                f" ON p.job_id = a.job_id AND p.stage = a.stage AND p.line = a.line AND p.number = a.number {joined}"
+            )
+            asked = _counts.condition(one.alone)
+            where, values = asked.text, asked.parameters
+        case attribute if is_span(one.condition):
+            fact = sqlite_schema.PACKAGE_EXPRESSIONS[attribute].replace("facts", "p.facts")
+            tables = f"package_facts AS p INDEXED BY package_facts_{attribute} {joined}"
+            near = _near(fact, one.alone)
+            where, values = f"{near.text} AND {fact} IS NOT NULL", near.parameters
+            if not one.condition.operator.orders:  # what two values find must not be found twice
+                asked = _sql.condition(one.alone)
+                where, values = f"{where} AND {asked.text}", (*values, *asked.parameters)
         case attribute:
             fact = sqlite_schema.PACKAGE_EXPRESSIONS[attribute].replace("facts", "p.facts")
             tables = f"package_facts AS p INDEXED BY package_facts_{attribute} {joined}"
@@ -198,10 +254,25 @@ def _source(shelf: Shelf, one: Served, *, job_id: int | None = None) -> Sql:
     return Sql(f"FROM {tables} WHERE {where}", values)
 
 
-def _job_column(attribute: str) -> tuple[str, str]:
-    """The column of jobs that has an attribute, and the index to take."""
-    by = f"INDEXED BY {JOB_INDEXES[attribute]}" if attribute in JOB_INDEXES else ""
-    return JOB_COLUMNS.get(attribute, "job"), by
+def _by(attribute: str) -> str:
+    """The index of jobs to take for an attribute."""
+    return f"INDEXED BY {JOB_INDEXES[attribute]}" if attribute in JOB_INDEXES else ""
+
+
+def _near(fact: str, condition: Condition) -> Sql:
+    """Where an index has the times that a condition asks for, and hardly more.
+
+    SQLite reads some decimal numbers to a neighbour of the nearest double, and so are they in the index.
+    """
+    values = [float(value) for value in condition.values if isinstance(value, int | float)]
+    low, high = values[0] - abs(values[0]) * _NEAR, values[-1] + abs(values[-1]) * _NEAR
+    match condition.operator:
+        case Operator.LESS | Operator.LESS_OR_EQUAL:
+            return Sql(f"{fact} <= ?", (high,))
+        case Operator.GREATER | Operator.GREATER_OR_EQUAL:
+            return Sql(f"{fact} >= ?", (low,))
+        case _:
+            return Sql(f"{fact} BETWEEN ? AND ?", (low, high))
 
 
 def _tag_index(tag: str, indexed: frozenset[str]) -> tuple[str, str, tuple[str, ...]]:

@@ -10,6 +10,7 @@ import sqlite3
 import typing
 from collections.abc import Mapping, Sequence
 
+from pilotage.adapters.journals import sqlite_attempts
 from pilotage.adapters.journals.queries import UNINDEXED_STATES
 from pilotage.book.rows import AttemptFacts, PackageFacts
 from pilotage.book.tables import TABLES, Index, Table
@@ -48,6 +49,8 @@ PACKAGE_EXPRESSIONS = {
     "activity": "facts ->> 'activity'",
     "reason": "facts ->> 'reason'",
     "cause": "facts ->> 'cause'",
+    "entered": "facts ->> 'entered_at'",
+    "updated": "COALESCE(facts ->> 'updated_at', 0.0)",
 }
 """Facts of packages that can have an index, which a query must write the same way."""
 
@@ -146,6 +149,8 @@ def wanted_indexes(indexed: frozenset[str]) -> dict[str, str]:
     for attribute in sorted(indexed & PACKAGE_EXPRESSIONS.keys()):
         fact, name = PACKAGE_EXPRESSIONS[attribute], f"package_facts_{attribute}"
         found[name] = f"CREATE INDEX {name} ON package_facts ({fact}, {_PACKAGE_KEY}) WHERE {fact} IS NOT NULL"
+    if "attempts" in indexed:
+        found[sqlite_attempts.INDEX] = sqlite_attempts.index_statement()
     tags = sorted(name.removeprefix("tag.") for name in indexed if name.startswith("tag."))
     if tags or "tag" in indexed:
         # The tags of jobs are few among those of packages.
@@ -175,6 +180,10 @@ def quoted(text: str) -> str:
 def reindex(connection: sqlite3.Connection, *, indexed: frozenset[str]) -> None:
     """Make the indexes that are wanted and drop those that are not; within a transaction."""
     wanted = wanted_indexes(indexed)
+    if "attempts" in indexed:
+        sqlite_attempts.count_attempts(connection)
+    else:
+        sqlite_attempts.forget_attempts(connection)
     found = dict(
         connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL").fetchall()
     )

@@ -16,12 +16,12 @@ import msgspec
 
 from pilotage.adapters.journals import sqlite_schema
 from pilotage.adapters.journals.queries import SQLITE, Compiler
-from pilotage.book.query import Clause, Condition, Query, Target, Value
+from pilotage.book.query import Clause, Condition, Operator, Query, Target, Value
 from pilotage.book.query.attributes import TAG
 from pilotage.book.tables import TABLES
 
 COLLECTED_MAX = 20_000
-"""Jobs that are sorted in memory where an index does not have them in the order of their ids; more are read in that order."""
+"""Jobs or packages that are sorted in memory where an index has them in another order; more are read in that order."""
 
 Candidate = tuple[Any, ...]
 
@@ -41,7 +41,7 @@ jobs_sql = Compiler(SQLITE, Target.JOBS)
 
 
 class Served(msgspec.Struct, frozen=True):
-    """One value of one condition that an index serves."""
+    """One value of one condition that an index serves; of a range, which is served whole, the first."""
 
     condition: Condition
     value: Value
@@ -51,10 +51,23 @@ class Served(msgspec.Struct, frozen=True):
         """What is compared."""
         return self.condition.attribute
 
+    @property
+    def alone(self) -> Condition:
+        """What is asked of it: to have the value, or to be in the range."""
+        if self.condition.operator.orders:
+            return self.condition
+        return msgspec.structs.replace(self.condition, operator=Operator.EQUAL, values=(self.value,))
+
 
 def served(clause: Clause) -> list[Served]:
     """The values of a clause, each once."""
-    return list(dict.fromkeys(Served(condition, value) for condition in clause for value in condition.values))
+    return list(
+        dict.fromkeys(
+            Served(condition, value)
+            for condition in clause
+            for value in (condition.values[:1] if condition.operator.orders else condition.values)
+        )
+    )
 
 
 @contextmanager

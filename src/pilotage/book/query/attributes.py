@@ -176,8 +176,9 @@ _TABLE = (
         aliases=("submitted_at", "submit_time"),
         kind=Kind.TIME,
         targets=_STATEFUL,
-        indexed=_JOBS,
-        description="When it was submitted.",
+        indexed=_STATEFUL,
+        through_job=True,
+        description="When the job was submitted.",
     ),
     Attribute(
         name="entered",

@@ -139,8 +139,8 @@ class AgentDoor:
             raise Malformed(f"this is no exchange: {fault}") from None
         if principal.site:
             await self._bounds.check_exchange(principal, says)
-        if (farewell := self._farewell(says)) is not None:
-            return farewell
+        if (told := self._farewell(says) or self._doubt(says)) is not None:
+            return told
         try:
             return await self._patiently(lambda: self._running.jobs.exchange(says))
         except asyncio.CancelledError:
@@ -184,6 +184,14 @@ class AgentDoor:
             return None
         reply = ExchangeReply(pilot=exchange.pilot, sequence=exchange.sequence, leave=self._running.dismissed)
         return _encode(AgentHears(reply=reply))
+
+    def _doubt(self, says: AgentSays) -> bytes | None:
+        """What an agent is told whose clock may be wrong: the time. What it says again then shows whether it is."""
+        exchange, now = says.exchange, self._services.clock.now()
+        tolerance_seconds = self._services.settings.book.skew_seconds
+        if not exchange.events or not exchange.is_doubtful(received=now, tolerance_seconds=tolerance_seconds):
+            return None
+        return _encode(AgentHears(reply=ExchangeReply(pilot=exchange.pilot, sequence=exchange.sequence, time=now)))
 
     async def _bring(self, scope: Any, receive: Receive, send: Send) -> None:
         """Content, files and staged outputs: for agents that see no folder of ours."""

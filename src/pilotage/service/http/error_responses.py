@@ -11,7 +11,8 @@ from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFou
 from litestar.openapi.datastructures import ResponseSpec
 
 from pilotage.ports import JournalError
-from pilotage.service.http.errors import ErrorBody, ErrorView, error_of, headers_of
+from pilotage.service.http.clocks import TIME_FIELD
+from pilotage.service.http.errors import ClockDoubted, ErrorBody, ErrorView, error_of, headers_of
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ _MEANINGS: Mapping[int, str] = {
     409: "It does not go with what there is; the code says what stands in its way.",
     410: "The job was purged.",
     413: "The batch is too large; nothing of it was kept.",
+    425: "The clock of the sender may be wrong; nothing was kept. Send the same again, with the time of the answer.",
     422: "No index serves the query; or the document has faults.",
     503: "Busy, stopping, or the book cannot be reached; try again after the time that Retry-After names.",
     507: "No room left to write; nothing was kept.",
@@ -47,7 +49,10 @@ def on_pilotage_error(request: AnyRequest, error: Exception) -> AnyResponse:
     status, body = error_of(error)
     if isinstance(error, JournalError):
         log.error("%s %s: %s", request.method, request.url.path, error)
-    return _answer(status, body, headers_of(status)) if body.code != "internal" else on_surprise(request, error)
+    headers = headers_of(status)
+    if isinstance(error, ClockDoubted):
+        headers[TIME_FIELD] = f"{error.time:.3f}"
+    return _answer(status, body, headers) if body.code != "internal" else on_surprise(request, error)
 
 
 def on_http_error(request: AnyRequest, error: HTTPException) -> AnyResponse:

@@ -41,6 +41,17 @@ class BatchTooLarge(PilotageError):
     """More events or bytes than one batch may have. Nothing of it was kept; send smaller ones."""
 
 
+class ClockDoubted(PilotageError):
+    """Nothing was kept: the clock of the sender may be wrong. The answer says what ours shows; send the same again."""
+
+    retryable = True
+
+    def __init__(self, time: float) -> None:
+        """Say what our clock shows."""
+        super().__init__("the clock of the sender may be wrong", next_step="send the same again, with our time")
+        self.time = time
+
+
 class BadParameter(PilotageError):
     """A parameter that is not known here; nothing is ignored in silence."""
 
@@ -98,6 +109,7 @@ STATUSES: Mapping[type[Exception], _Status] = {
     Malformed: _Status(400, "malformed"),
     BatchTooLarge: _Status(413, "too_large"),
     TooLarge: _Status(413, "too_large"),
+    ClockDoubted: _Status(425, "clock_doubted"),
     NotARange: _Status(416, "not_a_range"),
     NotAwaited: _Status(409, "not_awaited"),
     UnknownContent: _Status(404, "unknown_content"),

@@ -20,6 +20,7 @@ from pilotage.model.layout import PackageId
 from pilotage.ports import FoundEvent, Page
 from pilotage.service.access import READ, WRITE, allowed_events, left_to_engine, may_log_anything, require_scope
 from pilotage.service.http.asking import Ask, Book
+from pilotage.service.http.clocks import TIME_FIELD, is_skewed
 from pilotage.service.http.error_responses import faults
 from pilotage.service.http.errors import BadParameter, BatchTooLarge
 from pilotage.service.http.openapi import BatchOperation
@@ -67,7 +68,7 @@ _REFUSED = "Some events were refused, each by its index; every other event of th
     operation_class=BatchOperation,
     summary="Log a batch of events",
     tags=["events"],
-    responses=faults(400, 401, 403, 413, 503, 507)
+    responses=faults(400, 401, 403, 413, 425, 503, 507)
     | {
         status: ResponseSpec(data_container=Receipt, description=_REFUSED, generate_examples=False)
         for status in (409, 422)
@@ -79,10 +80,15 @@ async def log_events(request: Ask, services: Book) -> Response[Receipt]:
         await services.ask(refuse_ended, services, request.user.package)
     else:
         require_scope(request.user, WRITE)
+    now = services.clock.now()
     body = await request.body()
+    skewed = is_skewed(request.headers, received=now, tolerance_seconds=services.settings.book.skew_seconds)
     batch = await _read(request, services, body)
+    if skewed:
+        streams = frozenset((one.event.source, one.event.stream) for one in batch.checked)
+        batch = Batch(batch.checked, batch.refused, streams)
     receipt = await asyncio.wrap_future(services.writer.submit(batch))
-    return Response(receipt, status_code=_status(receipt))
+    return Response(receipt, status_code=_status(receipt), headers={TIME_FIELD: f"{now:.3f}"})
 
 
 async def _read(request: Ask, services: Services, body: bytes) -> Batch:

@@ -282,7 +282,8 @@ class Driver:
     def _write(self, stepped: _Stepped) -> None:
         """Hand the events of a step to the writer; where it takes nothing now, it is asked again."""
         try:
-            stepped.receipt = self._writer.submit(Batch(stepped.outbox.events, stepped.outbox.refused))
+            outbox = stepped.outbox
+            stepped.receipt = self._writer.submit(Batch(outbox.events, outbox.refused, outbox.skewed))
         except WriterBusy:
             self._again_at = self._clock.now() + _AGAIN_SECONDS
         else:
