@@ -165,9 +165,9 @@ def _door(services: Services) -> tuple[ASGIApp, Callable[[], None]]:
     A book alone answers no agents: what they bring, and with it the language and the engine, is not even imported.
     """
     if services.running is None:
-        from pilotage.service.http.app import make_app
+        from pilotage.service.http.late import late_app
 
-        return make_app(services), services.bell.stop
+        return late_app(services), services.bell.stop
     from pilotage.service.http.door import make_door
 
     return make_door(services)
