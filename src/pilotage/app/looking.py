@@ -96,6 +96,7 @@ class Looking(Server):
         if self._open is None:
             self._open = _Open(self._folder, self._settings, self._authorization)
         said = {**headers, "host": urlsplit(self.url).netloc, "authorization": self._authorization}
+        said["content-length"] = str(len(body or b""))
         return self._open.answer(method, path, body or b"", said, scheme=urlsplit(self.url).scheme)
 
 
