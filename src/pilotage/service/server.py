@@ -176,10 +176,10 @@ def _door(services: Services) -> tuple[ASGIApp, Callable[[], None]]:
 def settle_down() -> None:
     """Load what a busy book needs, and look for garbage rarely.
 
-    What is here now stays; rows and events hold no circles, so looking for those often would cost and find nothing.
+    What is here now stays, and is not even looked at once; rows and events hold no circles, so looking for those often would
+    cost and find nothing.
     """
     prepare()
-    gc.enable()
-    gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    gc.enable()
