@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from litestar import Litestar
 from litestar.testing import TestClient
 
 from pilotage.service.access import OPERATE, READ, SUBMIT, WRITE, Principal, local_principal
-from pilotage.service.http.app import make_app
+from pilotage.service.http.app import Application, make_app
 from pilotage.service.http.services import Services
 from pilotage.service.keeper import Batch
 from tests.running_jobs import FakeJobs, origin_of, running_services
@@ -26,7 +25,7 @@ PRINCIPALS = {
 }
 SHA256 = "ab" * 32
 
-Client = TestClient[Litestar]
+Client = TestClient[Application]
 
 
 class Desk:

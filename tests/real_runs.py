@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from pilotage.app.background import stop_service
 from pilotage.app.local_agents import end_agents
+from pilotage.model.configuration import JournalSettings, Settings
 from pilotage.service.announcement import find_service
 from tests import waiting
 
@@ -23,6 +25,11 @@ SECONDS_MAX = 90
 _AS_ROOT_THERE = [] if os.geteuid() == 0 else ["--map-root-user"]
 _INTO = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
 _IN_FOLDER = 'cd "$1" && umask "$2" && shift 2 && exec "$@"'
+
+
+def end_service(state: Path) -> None:
+    """End the service of a state folder as `pilotage serve --stop` does, without a program that is started for it."""
+    stop_service(Settings(journal=JournalSettings(url=f"sqlite:{state}")))
 
 
 class Mounts:
@@ -156,7 +163,7 @@ class Place:
         state = self.seen(self.state)
         end_agents(state)  # first: they have somebody to tell
         if find_service(state) is not None:
-            self.run("serve", "--stop")
+            end_service(state)
         end_agents(state)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 
 Texts = Mapping[str, str]
@@ -171,10 +172,16 @@ def said_task(texts: Texts) -> list[str]:
     return [
         f"{path}:{getattr(node, 'lineno', 1)}: {name}: the word here is package (or attempt)"
         for path, text in texts.items()
+        if _has_word(text, "task")
         for node in ast.walk(ast.parse(text, path))
         for name in _identifiers(node)
         if {"task", "tasks"} & {word.lower() for word in WORD.findall(name)}
     ]
+
+
+def _has_word(text: str, word: str) -> bool:
+    """Whether a text has a word at all, as Python reads names: only then it is worth to look where."""
+    return word in unicodedata.normalize("NFKC", text).lower()
 
 
 def _identifiers(node: ast.AST) -> Iterator[str]:
@@ -194,6 +201,7 @@ def sleeps(texts: Texts) -> list[str]:
     return [
         f"{path}:{node.lineno}: wait on the event, or use the virtual clock"
         for path, text in texts.items()
+        if _has_word(text, "sleep")
         for node in ast.walk(ast.parse(text, path))
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "sleep"
     ]

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from pilotage import Producer
+from pilotage.service.announcement import find_service
+from tests.real_runs import end_service
 from tests.usual_port import usual_port
 
 PROGRAM = Path(sys.executable).with_name("pilotage")
@@ -107,7 +109,8 @@ def served(desk: Desk) -> Iterator[str]:
     try:
         yield said.split()[-1]
     finally:
-        desk.run("serve", "--stop")
+        if find_service(desk.folder / ".pilotage") is not None:
+            end_service(desk.folder / ".pilotage")
 
 
 @pytest.fixture

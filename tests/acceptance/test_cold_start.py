@@ -80,8 +80,8 @@ def test_a_book_alone_answers_without_what_runs_jobs(tmp_path: Path) -> None:
         lines = (place.state / "service.log").read_text().splitlines()
     answers = next(number for number, line in enumerate(lines) if line.startswith("serving "))
     before = imported(lines[:answers])
-    assert "pilotage.service.http.app" in before
-    assert before & (SLOW | {"numpy", "pilotage.language", "pilotage.engine.engine"}) == set()
+    assert "pilotage.service.http.late" in before
+    assert before & (SLOW | {"numpy", "pilotage.language", "pilotage.engine.engine", "litestar"}) == set()
 
 
 def test_who_waits_for_a_job_is_answered_without_the_application() -> None:

@@ -15,7 +15,9 @@ import pytest
 
 from pilotage.client import Server
 from pilotage.client.server import path_of
+from pilotage.service.announcement import find_service
 from tests.acceptance.test_book_commands import Desk
+from tests.real_runs import end_service
 
 WAIT_SECONDS = 60.0
 WORK = """#!/bin/sh
@@ -71,7 +73,9 @@ class Bench(Desk):
     def end(self) -> None:
         """End the agents, which can say so while the service is there; then the service, and agents it started since."""
         self._end_agents()
-        self.run("serve", "--stop")
+        state = self.folder / ".pilotage"
+        if find_service(state) is not None:
+            end_service(state)
         self._end_agents()
 
     def _end_agents(self) -> None:

@@ -18,6 +18,7 @@ import pytest
 import pilotage
 from pilotage.app.local_agents import end_agents
 from pilotage.service.announcement import find_service
+from tests.real_runs import end_service
 
 PROGRAM = Path(sys.executable).with_name("pilotage")
 SECONDS_MAX = 120
@@ -44,7 +45,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     for file in tmp_path.rglob("service.json"):
         end_agents(file.parent)  # first: they have somebody to tell
         if find_service(file.parent) is not None:
-            run(file.parent.parent, "serve", "--stop")
+            end_service(file.parent)
         end_agents(file.parent)  # one that was asked for meanwhile
 
 

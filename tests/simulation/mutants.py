@@ -310,7 +310,7 @@ def a_held_job_is_worked_on(patch: Patch) -> None:
     patch.setattr(JobState, "open", property(lambda self: self.accepted and not (self.cancelled or self.aborted)))
 
 
-@mutant(first_seed=46, by="creations")
+@mutant(first_seed=62, by="creations")
 def a_cancelled_job_is_worked_on(patch: Patch) -> None:
     """A kill ends what runs, and the rest is started."""
     patch.setattr(JobState, "open", property(lambda self: self.accepted and not (self.held or self.aborted)))

@@ -6,13 +6,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from litestar import Litestar
 from litestar.testing import TestClient
 
 from pilotage.model.configuration import ServiceSettings, Settings
 from pilotage.ports import Journal, JournalFull, JournalUnavailable
 from pilotage.service.access import READ, WRITE, Principal, local_principal
-from pilotage.service.http.app import make_app
+from pilotage.service.http.app import Application, make_app
 from pilotage.service.http.services import Services
 from pilotage.service.writer import WriterBusy
 from tests.served_book import TOKEN, WallClock, access_of, event, registered, sqlite_journal
@@ -24,7 +23,7 @@ PRINCIPALS = {
     "only-reads": Principal(user="eve", scopes=frozenset({READ})),
 }
 
-Client = TestClient[Litestar]
+Client = TestClient[Application]
 
 
 @pytest.fixture

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from litestar import Litestar
 from litestar.testing import TestClient
 
 from pilotage.model.configuration import QuerySettings, Settings
 from pilotage.ports import Journal
 from pilotage.service.access import READ, WRITE, Principal, local_principal
-from pilotage.service.http.app import make_app
+from pilotage.service.http.app import Application, make_app
 from pilotage.service.http.services import Services
 from tests.served_book import TOKEN, WallClock, access_of, event, registered, sqlite_journal
 
@@ -25,7 +24,7 @@ PRINCIPALS = {
 BOB = {"Authorization": "Bearer of-bob"}
 SHA256 = "ab" * 32
 
-Client = TestClient[Litestar]
+Client = TestClient[Application]
 
 
 @pytest.fixture

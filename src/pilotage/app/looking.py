@@ -96,6 +96,7 @@ class Looking(Server):
         if self._open is None:
             self._open = _Open(self._folder, self._settings, self._authorization)
         said = {**headers, "host": urlsplit(self.url).netloc, "authorization": self._authorization}
+        said["content-length"] = str(len(body or b""))
         return self._open.answer(method, path, body or b"", said, scheme=urlsplit(self.url).scheme)
 
 
@@ -117,7 +118,7 @@ class _Open:
         from pilotage.service.access import Access, digest_of, local_principal
 
         with extra("server", purpose="to read the book"):
-            from pilotage.service.http.app import make_app
+            from pilotage.service.http.late import late_app
             from pilotage.service.http.services import Services
         self._resting = Resting(folder, settings)
         self._reader = SqliteReader(folder, indexed=indexed_of(settings))
@@ -128,7 +129,8 @@ class _Open:
             clock=SystemClock(),
             make_running=self._running,
         )
-        self._app: Any = make_app(services)
+        with extra("server", purpose="to read the book"):
+            self._app: Any = late_app(services)
         self._runner = asyncio.Runner()
 
     def _running(self, journal: Journal, *, writer: Writer, codec: Codec, clock: Clock) -> Running:

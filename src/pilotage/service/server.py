@@ -165,9 +165,9 @@ def _door(services: Services) -> tuple[ASGIApp, Callable[[], None]]:
     A book alone answers no agents: what they bring, and with it the language and the engine, is not even imported.
     """
     if services.running is None:
-        from pilotage.service.http.app import make_app
+        from pilotage.service.http.late import late_app
 
-        return make_app(services), services.bell.stop
+        return late_app(services), services.bell.stop
     from pilotage.service.http.door import make_door
 
     return make_door(services)
@@ -176,10 +176,10 @@ def _door(services: Services) -> tuple[ASGIApp, Callable[[], None]]:
 def settle_down() -> None:
     """Load what a busy book needs, and look for garbage rarely.
 
-    What is here now stays; rows and events hold no circles, so looking for those often would cost and find nothing.
+    What is here now stays, and is not even looked at once; rows and events hold no circles, so looking for those often would
+    cost and find nothing.
     """
     prepare()
-    gc.enable()
-    gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    gc.enable()

@@ -31,10 +31,16 @@ from pilotage.service.http.errors import (
     Malformed,
     NotARange,
     NotAwaited,
-    TooLarge,
     UnknownContent,
-    error_of,
-    headers_of,
+)
+from pilotage.service.http.messages import (
+    JSON_HEADER,
+    Headers,
+    header_of,
+    piece_of,
+    read_body,
+    refuse,
+    send_whole,
 )
 from pilotage.service.http.running import Running
 from pilotage.service.http.services import Services
@@ -60,14 +66,11 @@ OUTPUTS_MAX = 100_000
 
 _STAGED = re.compile(r"/agent/staged/([^/]+)/([^/]+)/([0-9]{1,9})/([0-9]{1,9})")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_JSON = (b"content-type", b"application/json")
 _BYTES = (b"content-type", b"application/octet-stream")
 
 _decode = msgspec.json.Decoder(AgentSays).decode
 _decode_site = msgspec.json.Decoder(SiteSays).decode
 _encode = msgspec.json.Encoder().encode
-
-Headers = list[tuple[bytes, bytes]]
 
 
 class AgentDoor:
@@ -107,11 +110,11 @@ class AgentDoor:
             if scope["path"] == "/agent/exchange" and scope["method"] == "POST":
                 principal = self._let_in(scope)
                 reply = await self._exchange(receive, principal)
-                await send_whole(send, 200, reply, [_JSON, *self._renewal(principal)])
+                await send_whole(send, 200, reply, [JSON_HEADER, *self._renewal(principal)])
             elif scope["path"] == "/agent/site" and scope["method"] == "POST":
                 principal = self._let_in(scope, SITE_AGENT)
                 reply = await self._exchange_with_site(receive, principal)
-                await send_whole(send, 200, reply, [_JSON, *self._renewal(principal)])
+                await send_whole(send, 200, reply, [JSON_HEADER, *self._renewal(principal)])
             elif scope["path"] == "/agent/events" and scope["method"] == "POST":
                 # What packages say of themselves, through a relay, which lets nothing pass but what is for agents.
                 events: Any = {**scope, "path": EVENTS, "raw_path": EVENTS.encode()}
@@ -211,7 +214,7 @@ class AgentDoor:
                 await send_whole(send, 204, b"", [])
             case _:
                 body = ErrorBody(code="not_found", message="agents find nothing here")
-                await send_whole(send, 404, _encode(ErrorView(error=body)), [_JSON])
+                await send_whole(send, 404, _encode(ErrorView(error=body)), [JSON_HEADER])
 
     async def _content(self, sha256: str) -> bytes:
         content = None
@@ -291,7 +294,7 @@ class AgentDoor:
         begin = offset = int(offset_text)
         held, more = bytearray(), True
         while more:
-            piece, more = await _piece(receive)
+            piece, more = await piece_of(receive)
             held += piece
             # What is empty is a file, too.
             if len(held) >= PIECE_BYTES or (not more and (held or offset == begin)):
@@ -343,51 +346,5 @@ def _stopping() -> NotRunning:
     return NotRunning("the service is stopping", next_step="ask again when it is back")
 
 
-def header_of(scope: Any, name: bytes) -> str:
-    """A header of a request; empty where it is not there."""
-    found: bytes = next((value for key, value in scope["headers"] if key == name), b"")
-    return found.decode("latin-1")
-
-
 def _parameters(scope: Any) -> dict[str, str]:
     return dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
-
-
-async def _piece(receive: Receive) -> tuple[bytes, bool]:
-    message: Any = await receive()
-    if message["type"] == "http.disconnect":
-        raise ConnectionResetError("the agent hung up")
-    return message.get("body", b""), message.get("more_body", False)
-
-
-async def read_body(receive: Receive, bytes_max: int) -> bytes:
-    """The body of a request; raises `TooLarge`."""
-    body, more = await _piece(receive)
-    if not more:
-        return body
-    whole = bytearray(body)
-    while more:
-        piece, more = await _piece(receive)
-        whole += piece
-        if len(whole) > bytes_max:
-            raise TooLarge("this is too large", expected=f"at most {bytes_max:,} bytes")
-    return bytes(whole)
-
-
-async def send_whole(send: Send, status: int, body: bytes, headers: Headers) -> None:
-    """Answer a request."""
-    length = (b"content-length", b"%d" % len(body))
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-async def refuse(scope: Any, send: Send, fault: Exception) -> None:
-    """Answer a request with what went wrong."""
-    if isinstance(fault, ConnectionResetError):
-        return  # nobody is there to be told
-    status, body = error_of(fault)
-    if status == 500:
-        log.error("%s %s failed", scope["method"], scope["path"], exc_info=fault)
-    more = [(name.lower().encode(), value.encode()) for name, value in headers_of(status).items()]
-    headers: Headers = [_JSON, *more]
-    await send_whole(send, status, _encode(ErrorView(error=body)), headers)

@@ -1,94 +1,81 @@
-"""The application: routes, who may come in, and what becomes of errors. Everything it needs is handed to it."""
+"""The application: every route laid out in the framework, who may come in, and what becomes of errors."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Any
 
-from litestar import Litestar, Router
+from litestar import Litestar
 from litestar.connection import ASGIConnection
-from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.handlers import BaseRouteHandler
+from litestar.openapi.spec import OpenAPI
 from litestar.params import QueryParameter
+from litestar.types import Receive, Send
 
 from pilotage.book.codec import MalformedBatch
 from pilotage.model.errors import PilotageError, did_you_mean
 from pilotage.service.http.error_responses import on_http_error, on_pilotage_error, on_surprise
 from pilotage.service.http.errors import BadParameter
-from pilotage.service.http.events import EVENT_ROUTES
-from pilotage.service.http.explaining import explain
-from pilotage.service.http.jobs import JOB_ROUTES
+from pilotage.service.http.every_route import EVERY_ROUTE
+from pilotage.service.http.layout import laid_out, services_of, with_services
+from pilotage.service.http.living import live
 from pilotage.service.http.openapi import openapi_config
-from pilotage.service.http.operations import OPERATION_ROUTES
-from pilotage.service.http.outputs import OUTPUT_ROUTES
-from pilotage.service.http.progress_routes import PROGRESS_ROUTES
-from pilotage.service.http.running_routes import RUNNING_ROUTES
 from pilotage.service.http.services import Services
-from pilotage.service.http.sites import SITE_ROUTES
-from pilotage.service.http.subscriptions import SUBSCRIPTION_ROUTES
-from pilotage.service.http.surroundings import SURROUNDING_ROUTES, health
 
 AnyConnection = ASGIConnection[Any, Any, Any, Any]
+_LAYOUTS_KEPT = 4
 
 
-def make_app(services: Services) -> Litestar:
-    """The application over some services; starting it starts their writer, stopping it drains it."""
+class Application:
+    """The routes over some services; starting it starts their writer, stopping it drains it."""
 
-    def provide() -> Services:
-        return services
+    def __init__(self, services: Services) -> None:
+        """Take everything it needs."""
+        self._services = services
+        self._framework = _framework(services.settings.service.batch_bytes_max)
 
-    @asynccontextmanager
-    async def running(_: Litestar) -> AsyncIterator[None]:
-        services.start()
-        try:
-            yield
-        finally:
-            # In a thread of its own: what is being written wakes requests on this loop.
-            await asyncio.to_thread(services.stop)
+    @property
+    def openapi_schema(self) -> OpenAPI:
+        """What the OpenAPI document says."""
+        return self._framework.openapi_schema
 
-    known = Router(
-        path="/",
-        route_handlers=[
-            *EVENT_ROUTES,
-            *JOB_ROUTES,
-            *RUNNING_ROUTES,
-            *OPERATION_ROUTES,
-            *PROGRESS_ROUTES,
-            explain,
-            *OUTPUT_ROUTES,
-            *SUBSCRIPTION_ROUTES,
-            *SITE_ROUTES,
-            *SURROUNDING_ROUTES,
-        ],
-        guards=[_lets_in(services)],
-    )
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Answer one request, or start and stop the services."""
+        if scope["type"] == "lifespan":
+            await live(self._services, receive, send)
+        else:
+            await self._framework(with_services(scope, self._services), receive, send)
+
+
+def make_app(services: Services) -> Application:
+    """The application over some services."""
+    return Application(services)
+
+
+@lru_cache(maxsize=_LAYOUTS_KEPT)
+def _framework(batch_bytes_max: int) -> Litestar:
+    """The routes in the framework, over whatever services a request brings along: to lay them out takes long."""
     return Litestar(
-        route_handlers=[known, health],
-        dependencies={"services": Provide(provide, sync_to_thread=False)},
+        route_handlers=[laid_out(route, let_in=_let_in) for route in EVERY_ROUTE],
         exception_handlers={
             PilotageError: on_pilotage_error,
             MalformedBatch: on_pilotage_error,
             HTTPException: on_http_error,
             Exception: on_surprise,
         },
-        request_max_body_size=services.settings.service.batch_bytes_max,
+        request_max_body_size=batch_bytes_max,
         openapi_config=openapi_config(),
-        lifespan=[running],
         logging_config=None,
     )
 
 
-def _lets_in(services: Services) -> Callable[[AnyConnection, BaseRouteHandler], Awaitable[None]]:
-    # A plain function would be run in a thread of its own, which costs more than what it does.
-    async def let_in(connection: AnyConnection, handler: BaseRouteHandler) -> None:
-        connection.scope["user"] = services.access.principal(connection.headers.get("authorization"))
-        if connection.scope.get("query_string"):
-            _check_parameters(connection, handler)
-
-    return let_in
+# A plain function would be run in a thread of its own, which costs more than what it does.
+async def _let_in(connection: AnyConnection, handler: BaseRouteHandler) -> None:
+    access = services_of(connection.scope).access
+    connection.scope["user"] = access.principal(connection.headers.get("authorization"))
+    if connection.scope.get("query_string"):
+        _check_parameters(connection, handler)
 
 
 def _check_parameters(connection: AnyConnection, handler: BaseRouteHandler) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
 from pilotage.agent.service_clock import SERVICE_TIME_FIELD, TIME_FIELD
 from pilotage.model.clocks import is_doubtful, is_wrong
@@ -12,12 +12,12 @@ from pilotage.service.http.errors import ClockDoubted
 __all__ = ["TIME_FIELD", "is_skewed"]
 
 
-def is_skewed(headers: Mapping[str, str], *, received: float, tolerance_seconds: float) -> bool:
+def is_skewed(header: Callable[[str], str], *, received: float, tolerance_seconds: float) -> bool:
     """Whether the clock of a sender is wrong by its own word; who does not say is believed.
 
     Raises `ClockDoubted` where that cannot be told before the sender has heard our time, and says that it has not.
     """
-    time, service_time = _time(headers.get(TIME_FIELD)), _time(headers.get(SERVICE_TIME_FIELD))
+    time, service_time = _time(header(TIME_FIELD)), _time(header(SERVICE_TIME_FIELD))
     if time is None:
         return False
     if service_time is not None and is_doubtful(
@@ -27,7 +27,7 @@ def is_skewed(headers: Mapping[str, str], *, received: float, tolerance_seconds:
     return is_wrong(time, service_time=service_time or 0.0, received=received, tolerance_seconds=tolerance_seconds)
 
 
-def _time(text: str | None) -> float | None:
+def _time(text: str) -> float | None:
     try:
         found = float(text) if text else None
     except ValueError:

@@ -11,8 +11,7 @@ from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFou
 from litestar.openapi.datastructures import ResponseSpec
 
 from pilotage.ports import JournalError
-from pilotage.service.http.clocks import TIME_FIELD
-from pilotage.service.http.errors import ClockDoubted, ErrorBody, ErrorView, error_of, headers_of
+from pilotage.service.http.errors import ErrorBody, ErrorView, error_of, headers_of
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +48,7 @@ def on_pilotage_error(request: AnyRequest, error: Exception) -> AnyResponse:
     status, body = error_of(error)
     if isinstance(error, JournalError):
         log.error("%s %s: %s", request.method, request.url.path, error)
-    headers = headers_of(status)
-    if isinstance(error, ClockDoubted):
-        headers[TIME_FIELD] = f"{error.time:.3f}"
+    headers = headers_of(status, error)
     return _answer(status, body, headers) if body.code != "internal" else on_surprise(request, error)
 
 

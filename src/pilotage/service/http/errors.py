@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from pilotage.agent.service_clock import TIME_FIELD
 from pilotage.book.codec import MalformedBatch
 from pilotage.book.query import CursorError, QueryError, QueryTooBroad
 from pilotage.book.subscriptions import SubscriptionError
@@ -141,8 +142,10 @@ def error_of(error: Exception) -> tuple[int, ErrorBody]:
     return answer.status, _told(answer.code, error)
 
 
-def headers_of(status: int) -> dict[str, str]:
-    """What goes with an error: who may come in, or when to try again."""
+def headers_of(status: int, error: Exception | None = None) -> dict[str, str]:
+    """What goes with an error: who may come in, when to try again, or what our clock shows."""
+    if isinstance(error, ClockDoubted):
+        return {TIME_FIELD: f"{error.time:.3f}"}
     if status == 401:
         return {"WWW-Authenticate": 'Bearer realm="pilotage"'}
     return {"Retry-After": str(RETRY_AFTER_SECONDS)} if status in (503, 507) else {}

@@ -6,12 +6,8 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
 
 import msgspec
-from litestar import MediaType, Response, get, post
-from litestar.openapi.datastructures import ResponseSpec
-from litestar.response import Stream
 
 from pilotage.book.codec import Checked, MalformedBatch, Refusal
 from pilotage.book.join import Receipt
@@ -19,11 +15,8 @@ from pilotage.model.errors import PilotageError
 from pilotage.model.layout import PackageId
 from pilotage.ports import FoundEvent, Page
 from pilotage.service.access import READ, WRITE, allowed_events, left_to_engine, may_log_anything, require_scope
-from pilotage.service.http.asking import Ask, Book
 from pilotage.service.http.clocks import TIME_FIELD, is_skewed
-from pilotage.service.http.error_responses import faults
 from pilotage.service.http.errors import BadParameter, BatchTooLarge
-from pilotage.service.http.openapi import BatchOperation
 from pilotage.service.http.package_tokens import refuse_ended
 from pilotage.service.http.parameters import (
     WAIT_SECONDS_MAX,
@@ -36,6 +29,7 @@ from pilotage.service.http.parameters import (
     QueryText,
     WaitSeconds,
 )
+from pilotage.service.http.routes import EVENT_STREAM, Ask, Book, Reply, get, post
 from pilotage.service.http.services import Services
 from pilotage.service.http.viewing import event_view
 from pilotage.service.http.views import EventsAfter, EventsPage
@@ -46,8 +40,6 @@ log = logging.getLogger(__name__)
 
 STILL_HERE_SECONDS = 15.0
 """A stream says that it is still there when nothing else is to say, so that nobody in between closes it."""
-
-EVENT_STREAM = "text/event-stream"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -63,18 +55,15 @@ _REFUSED = "Some events were refused, each by its index; every other event of th
 
 @post(
     "/v1/events",
-    status_code=200,
+    status=200,
     operation_id="log_events",
-    operation_class=BatchOperation,
+    body="batch",
     summary="Log a batch of events",
     tags=["events"],
-    responses=faults(400, 401, 403, 413, 425, 503, 507)
-    | {
-        status: ResponseSpec(data_container=Receipt, description=_REFUSED, generate_examples=False)
-        for status in (409, 422)
-    },
+    faults=(400, 401, 403, 413, 425, 503, 507),
+    answers={409: (Receipt, _REFUSED), 422: (Receipt, _REFUSED)},
 )
-async def log_events(request: Ask, services: Book) -> Response[Receipt]:
+async def log_events(request: Ask, services: Book) -> Reply[Receipt]:
     """Keep events. Everything that is not named in `refused` is durable when the answer comes; repeats are welcome."""
     if request.user.package is not None:
         await services.ask(refuse_ended, services, request.user.package)
@@ -82,13 +71,13 @@ async def log_events(request: Ask, services: Book) -> Response[Receipt]:
         require_scope(request.user, WRITE)
     now = services.clock.now()
     body = await request.body()
-    skewed = is_skewed(request.headers, received=now, tolerance_seconds=services.settings.book.skew_seconds)
+    skewed = is_skewed(request.header, received=now, tolerance_seconds=services.settings.book.skew_seconds)
     batch = await _read(request, services, body)
     if skewed:
         streams = frozenset((one.event.source, one.event.stream) for one in batch.checked)
         batch = Batch(batch.checked, batch.refused, streams)
     receipt = await asyncio.wrap_future(services.writer.submit(batch))
-    return Response(receipt, status_code=_status(receipt), headers={TIME_FIELD: f"{now:.3f}"})
+    return Reply(body=receipt, status=_status(receipt), headers={TIME_FIELD: f"{now:.3f}"})
 
 
 async def _read(request: Ask, services: Services, body: bytes) -> Batch:
@@ -153,7 +142,7 @@ def _status(receipt: Receipt) -> int:
     operation_id="find_events",
     summary="Find events of all jobs",
     tags=["events"],
-    responses=faults(400, 401, 403, 422, 503),
+    faults=(400, 401, 403, 422, 503),
 )
 async def find_events(
     request: Ask, services: Book, text: QueryText = "", cursor: CursorText = None, limit: Limit = 0
@@ -168,10 +157,9 @@ async def find_events(
 
 
 _FOLLOWED = {
-    200: ResponseSpec(
-        data_container=EventsAfter,
-        description="Events behind the position; with `Accept: text/event-stream`, a stream of them that does not end.",
-        generate_examples=False,
+    200: (
+        EventsAfter,
+        "Events behind the position; with `Accept: text/event-stream`, a stream of them that does not end.",
     )
 }
 
@@ -181,7 +169,8 @@ _FOLLOWED = {
     operation_id="job_events",
     summary="Events of a job",
     tags=["events"],
-    responses=_FOLLOWED | faults(400, 401, 403, 404, 410, 422, 503),
+    answers=_FOLLOWED,
+    faults=(400, 401, 403, 404, 410, 422, 503),
 )
 async def job_events(
     request: Ask,
@@ -192,7 +181,7 @@ async def job_events(
     limit: Limit = 0,
     wait_seconds: WaitSeconds = 0.0,
     last_event_id: LastEventId = None,
-) -> Response[EventsAfter]:
+) -> Reply[EventsAfter]:
     """The events of a job behind a position; waits for them where asked to, or streams them as they are committed."""
     following = _Following(request, services, job, None, text=text, limit=limit)
     return await following.answer(after=after, wait_seconds=wait_seconds, last_event_id=last_event_id)
@@ -203,7 +192,8 @@ async def job_events(
     operation_id="package_events",
     summary="Events of a package",
     tags=["events"],
-    responses=_FOLLOWED | faults(400, 401, 403, 404, 410, 422, 503),
+    answers=_FOLLOWED,
+    faults=(400, 401, 403, 404, 410, 422, 503),
 )
 async def package_events(
     request: Ask,
@@ -215,7 +205,7 @@ async def package_events(
     limit: Limit = 0,
     wait_seconds: WaitSeconds = 0.0,
     last_event_id: LastEventId = None,
-) -> Response[EventsAfter]:
+) -> Reply[EventsAfter]:
     """The events of a package and its attempts behind a position; waits or streams like those of the job."""
     following = _Following(request, services, job, package_place(package), text=text, limit=limit)
     return await following.answer(after=after, wait_seconds=wait_seconds, last_event_id=last_event_id)
@@ -234,22 +224,21 @@ class _Following:
         self._text = text
         self._limit = limit
 
-    async def answer(self, *, after: int, wait_seconds: float, last_event_id: str | None) -> Response[EventsAfter]:
+    async def answer(self, *, after: int, wait_seconds: float, last_event_id: str | None) -> Reply[EventsAfter]:
         require_scope(self._request.user, READ)
-        streams = EVENT_STREAM in self._request.headers.get("accept", "")
+        streams = self._request.wants_stream
         if streams or self._place is not None:
             # Looked up before a stream begins: what does not exist is a 404, not a stream that breaks off.
             await self._services.ask(self._check_existence)
         if streams:
             start = max(after, _position(last_event_id))
-            stream: Any = Stream(self._stream(start), media_type=EVENT_STREAM, headers={"Cache-Control": "no-store"})
-            return stream  # type: ignore[no-any-return]
+            return Reply(stream=self._stream(start), media_type=EVENT_STREAM, headers={"Cache-Control": "no-store"})
         page = await self._waited(after, wait_seconds=wait_seconds)
         events = [event_view(found) for found in page.items]
         last = events[-1].position if events else after
         if page.more and page.scanned_to is not None:
             last = page.scanned_to
-        return Response(EventsAfter(events=events, after=last, more=page.more), media_type=MediaType.JSON)
+        return Reply(body=EventsAfter(events=events, after=last, more=page.more))
 
     def _check_existence(self) -> None:
         row = self._services.reading.job(self._request.user, self._job)

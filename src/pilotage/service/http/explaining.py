@@ -6,13 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
-from litestar import get
 
 from pilotage.model.explanations import Explanation, Why, WhyCode
 from pilotage.model.layout import PackageId
-from pilotage.service.http.asking import Ask, Book
-from pilotage.service.http.error_responses import faults
 from pilotage.service.http.parameters import JobPath, PackagePath
+from pilotage.service.http.routes import Ask, Book, get
 from pilotage.service.http.services import Services
 from pilotage.service.http.unpublished import cure_of, left_unpublished, tried_by
 from pilotage.service.http.viewing import unheard
@@ -36,7 +34,7 @@ _OVER: dict[str, tuple[WhyCode, str]] = {
     operation_id="explain",
     summary="Why a package is where it is",
     tags=["running"],
-    responses=faults(400, 401, 403, 404, 410, 503),
+    faults=(400, 401, 403, 404, 410, 503),
 )
 async def explain(request: Ask, services: Book, job: JobPath, package: PackagePath) -> Explanation:
     """Every reason, the one that matters most first; of a job that is run elsewhere, what the book tells."""

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from litestar import MediaType, Response, get
-from litestar.params import HeaderParameter, QueryParameter
-
 from pilotage.book.rows import JobRow
 from pilotage.model.layout import PackageId
-from pilotage.service.http.asking import Ask, Book
-from pilotage.service.http.error_responses import faults
 from pilotage.service.http.parameters import AfterStage, CursorText, JobPath, Limit, LinePath, PackagePath, QueryText
+from pilotage.service.http.routes import Ask, Book, Reply, get, in_header, in_query
 from pilotage.service.http.services import Services
 from pilotage.service.http.viewing import (
     attempt_views,
@@ -33,14 +29,8 @@ from pilotage.service.http.views import (
 )
 from pilotage.service.reading import package_place
 
-IfNoneMatch = Annotated[
-    str | None, HeaderParameter(name="If-None-Match", description="The ETag of an answer that the client still has.")
-]
-OfJob = Annotated[str | None, QueryParameter(name="job", description="Only packages of this job.")]
-
-
-def _base_url(request: Ask) -> str:
-    return str(request.base_url)
+IfNoneMatch = Annotated[str | None, in_header("If-None-Match", "The ETag of an answer that the client still has.")]
+OfJob = Annotated[str | None, in_query("Only packages of this job.", name="job")]
 
 
 @get(
@@ -48,13 +38,13 @@ def _base_url(request: Ask) -> str:
     operation_id="find_jobs",
     summary="Find jobs",
     tags=["jobs"],
-    responses=faults(400, 401, 403, 422, 503),
+    faults=(400, 401, 403, 422, 503),
 )
 async def find_jobs(
     request: Ask, services: Book, text: QueryText = "", cursor: CursorText = None, limit: Limit = 0
 ) -> JobsPage:
     """Jobs that a query asks for, in the order of their ids; those that one may not read are left out."""
-    base_url = _base_url(request)
+    base_url = request.base_url()
 
     def answer() -> JobsPage:
         found = services.reading.jobs(request.user, text, cursor=cursor, limit=limit)
@@ -68,25 +58,20 @@ async def find_jobs(
     operation_id="job",
     summary="A job",
     tags=["jobs"],
-    responses=faults(400, 401, 403, 404, 410, 503),
+    faults=(400, 401, 403, 404, 410, 503),
 )
-async def one_job(request: Ask, services: Book, job: JobPath, if_none_match: IfNoneMatch = None) -> Response[JobView]:
+async def one_job(request: Ask, services: Book, job: JobPath, if_none_match: IfNoneMatch = None) -> Reply[JobView]:
     """A job as it stands. The ETag changes with every commit of the book: what is unchanged is answered by 304."""
-    base_url = _base_url(request)
+    base_url = request.base_url()
 
-    def answer() -> Response[JobView]:
+    def answer() -> Reply[JobView]:
         # The position is read first: should the job change in between, the answer is newer than its tag says.
         position = services.reading.position(request.user)
         row = services.reading.job(request.user, job)
         tag = f'"{position}-{row.place}"'
         if if_none_match is not None and tag in if_none_match:
-            unchanged: Response[JobView] = Response(
-                None,  # type: ignore[arg-type]
-                status_code=304,
-                headers={"ETag": tag},
-            )
-            return unchanged
-        return Response(job_view(row, base_url=base_url), headers={"ETag": tag}, media_type=MediaType.JSON)
+            return Reply(status=304, headers={"ETag": tag})
+        return Reply(body=job_view(row, base_url=base_url), headers={"ETag": tag})
 
     return await services.ask(answer)
 
@@ -96,7 +81,7 @@ async def one_job(request: Ask, services: Book, job: JobPath, if_none_match: IfN
     operation_id="stages",
     summary="The stages of a job",
     tags=["jobs"],
-    responses=faults(400, 401, 403, 404, 410, 503),
+    faults=(400, 401, 403, 404, 410, 503),
 )
 async def stages(request: Ask, services: Book, job: JobPath, after: AfterStage = 0, limit: Limit = 0) -> StagesPage:
     """Stages in order, each with its state and the histogram of its packages."""
@@ -114,7 +99,7 @@ async def stages(request: Ask, services: Book, job: JobPath, after: AfterStage =
     operation_id="one_line",
     summary="A line of a job",
     tags=["jobs"],
-    responses=faults(400, 401, 403, 404, 410, 503),
+    faults=(400, 401, 403, 404, 410, 503),
 )
 async def one_line(request: Ask, services: Book, job: JobPath, line: LinePath) -> LineView:
     """A line with its state and the histogram of its packages."""
@@ -132,13 +117,13 @@ async def one_line(request: Ask, services: Book, job: JobPath, line: LinePath) -
     operation_id="packages_of_job",
     summary="The packages of a job",
     tags=["packages"],
-    responses=faults(400, 401, 403, 404, 410, 422, 503),
+    faults=(400, 401, 403, 404, 410, 422, 503),
 )
 async def packages_of_job(
     request: Ask, services: Book, job: JobPath, text: QueryText = "", cursor: CursorText = None, limit: Limit = 0
 ) -> PackagesPage:
     """Packages in the order of their places, with those of which nothing was heard yet."""
-    base_url = _base_url(request)
+    base_url = request.base_url()
 
     def answer() -> PackagesPage:
         row = services.reading.job(request.user, job)
@@ -159,11 +144,11 @@ async def packages_of_job(
     operation_id="package",
     summary="A package",
     tags=["packages"],
-    responses=faults(400, 401, 403, 404, 410, 503),
+    faults=(400, 401, 403, 404, 410, 503),
 )
 async def one_package(request: Ask, services: Book, job: JobPath, package: PackagePath) -> PackageDetail:
     """A package and every attempt at it, with phases and manifests."""
-    base_url = _base_url(request)
+    base_url = request.base_url()
 
     def answer() -> PackageDetail:
         row = services.reading.job(request.user, job)
@@ -186,7 +171,7 @@ def _detail(services: Services, job: JobRow, place: PackageId, *, base_url: str)
     operation_id="find_packages",
     summary="Find packages of all jobs",
     tags=["packages"],
-    responses=faults(400, 401, 403, 422, 503),
+    faults=(400, 401, 403, 422, 503),
 )
 async def find_packages(
     request: Ask, services: Book, text: QueryText = "", cursor: CursorText = None, limit: Limit = 0
@@ -196,7 +181,7 @@ async def find_packages(
     With a clause `job=ID` all of that job; else those of which something was heard, of jobs that are not sealed:
     `sealed_jobs` says how many were left out.
     """
-    base_url = _base_url(request)
+    base_url = request.base_url()
 
     def answer() -> PackagesPage:
         found = services.reading.packages(request.user, text, cursor=cursor, limit=limit)
@@ -217,7 +202,7 @@ async def find_packages(
     operation_id="count_jobs",
     summary="Count jobs",
     tags=["counts"],
-    responses=faults(400, 401, 403, 422, 503),
+    faults=(400, 401, 403, 422, 503),
 )
 async def count_jobs(request: Ask, services: Book, text: QueryText = "") -> CountView:
     """How many jobs a query asks for; of one's own, unless the token is good for everybody's."""
@@ -229,7 +214,7 @@ async def count_jobs(request: Ask, services: Book, text: QueryText = "") -> Coun
     operation_id="count_packages",
     summary="Count packages",
     tags=["counts"],
-    responses=faults(400, 401, 403, 404, 410, 422, 503),
+    faults=(400, 401, 403, 404, 410, 422, 503),
 )
 async def count_packages(request: Ask, services: Book, text: QueryText = "", of_job: OfJob = None) -> PackageCount:
     """How many packages a query asks for: all of a job, or of one's own jobs those that something was heard of."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from litestar import MediaType, Request
@@ -10,6 +11,7 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import (
     Components,
+    OpenAPIFormat,
     OpenAPIMediaType,
     OpenAPIType,
     Operation,
@@ -20,6 +22,7 @@ from litestar.openapi.spec import (
 
 from pilotage.model.events import COUNTER_MAX, DOTTED, EVENT_TYPES, JOB_ID, NAME, STREAM, TIME_MAX, Source
 from pilotage.model.version import VERSION
+from pilotage.service.http.operations import KINDS
 
 _BEARER = "token"
 
@@ -84,15 +87,57 @@ def _batch() -> RequestBody:
     )
 
 
-@dataclass
-class BatchOperation(Operation):
-    """The operation whose body the handler reads by itself, as bytes."""
+def _submission() -> RequestBody:
+    return RequestBody(
+        content={"application/json": OpenAPIMediaType(schema=Schema(type=OpenAPIType.OBJECT))},
+        required=True,
+        description="A checked definition with its resolved lists, the folder, and what it captured.",
+    )
 
-    request_body: RequestBody | None = field(default_factory=_batch)
 
-    def __post_init__(self) -> None:
-        """Say what the body is: no signature does."""
-        self.request_body = _batch()
+def _content() -> RequestBody:
+    schema = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
+    return RequestBody(content={"application/octet-stream": OpenAPIMediaType(schema=schema)}, required=True)
+
+
+def _operation(required: Sequence[str], **more: Schema) -> RequestBody:
+    schema = Schema(
+        type=OpenAPIType.OBJECT,
+        required=list(required),
+        properties={"operation": Schema(type=OpenAPIType.STRING, enum=list(KINDS)), **more},
+    )
+    return RequestBody(content={"application/json": OpenAPIMediaType(schema=schema)}, required=True)
+
+
+def _one_operation() -> RequestBody:
+    text, number = Schema(type=OpenAPIType.STRING), Schema(type=OpenAPIType.INTEGER, minimum=1)
+    return _operation(["operation"], package=text, message=text, stage=number, line=number)
+
+
+def _operation_on_many() -> RequestBody:
+    text, target = Schema(type=OpenAPIType.STRING), Schema(type=OpenAPIType.STRING, enum=["packages", "jobs"])
+    return _operation(["operation", "where"], where=text, target=target, job=text, message=text)
+
+
+def _with_body(make: Callable[[], RequestBody]) -> type[Operation]:
+    """An operation whose body the handler reads by itself: no signature says what it is."""
+
+    @dataclass
+    class OperationWithBody(Operation):
+        def __post_init__(self) -> None:
+            self.request_body = make()
+
+    return OperationWithBody
+
+
+BODIES = {
+    "batch": _with_body(_batch),
+    "submission": _with_body(_submission),
+    "content": _with_body(_content),
+    "operation": _with_body(_one_operation),
+    "operation on many": _with_body(_operation_on_many),
+}
+"""The bodies that routes name."""
 
 
 class _JsonDocument(JsonRenderPlugin):

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
-from litestar import post
-from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
 
 from pilotage.book.rows import JobRow
 from pilotage.model.operations import (
@@ -28,10 +25,9 @@ from pilotage.model.operations import (
     Restore,
 )
 from pilotage.service.access import OPERATE, Right, may, require, require_scope
-from pilotage.service.http.asking import Ask, Book
-from pilotage.service.http.error_responses import faults
 from pilotage.service.http.errors import Malformed
 from pilotage.service.http.parameters import JobPath
+from pilotage.service.http.routes import Ask, Book, post
 from pilotage.service.http.running import Running, running_of
 from pilotage.service.http.running_routes import OnceKey
 from pilotage.service.http.services import Services
@@ -42,45 +38,13 @@ PAGE_ROWS = 1000
 TOLD_MAX = 100
 """So many of those that an operation was refused for are told one by one."""
 
-_KINDS: dict[str, type[AnyOperation]] = {
+KINDS: dict[str, type[AnyOperation]] = {
     "kill": Kill, "hold": Hold, "release": Release, "drop": Drop, "restore": Restore, "restart": Restart,
     "reschedule": Reschedule, "replicate": Replicate,
 }  # fmt: skip
 _OF_JOBS = ("kill", "hold", "release", "restart")
 _OF_LINES = ("drop", "restore")
 _WITH_MESSAGE = ("kill", "hold", "restart")
-
-
-def _body_schema(required: Sequence[str], **more: Schema) -> RequestBody:
-    schema = Schema(
-        type=OpenAPIType.OBJECT,
-        required=list(required),
-        properties={"operation": Schema(type=OpenAPIType.STRING, enum=list(_KINDS)), **more},
-    )
-    return RequestBody(content={"application/json": OpenAPIMediaType(schema=schema)}, required=True)
-
-
-_TEXT = Schema(type=OpenAPIType.STRING)
-_NUMBER = Schema(type=OpenAPIType.INTEGER, minimum=1)
-
-
-@dataclass
-class OneOperation(Operation):
-    """The operation whose body names what to do with a job."""
-
-    def __post_init__(self) -> None:
-        """Say what the body is: no signature does."""
-        self.request_body = _body_schema(["operation"], package=_TEXT, message=_TEXT, stage=_NUMBER, line=_NUMBER)
-
-
-@dataclass
-class ManyOperation(Operation):
-    """The operation whose body names what to do with everything that a query finds."""
-
-    def __post_init__(self) -> None:
-        """Say what the body is: no signature does."""
-        target = Schema(type=OpenAPIType.STRING, enum=["packages", "jobs"])
-        self.request_body = _body_schema(["operation", "where"], where=_TEXT, target=target, job=_TEXT, message=_TEXT)
 
 
 def right_for(operation: AnyOperation | str) -> Right:
@@ -90,12 +54,12 @@ def right_for(operation: AnyOperation | str) -> Right:
 
 @post(
     "/v1/jobs/{job:str}/operations",
-    status_code=200,
+    status=200,
     operation_id="operate",
-    operation_class=OneOperation,
+    body="operation",
     summary="Kill, hold, release, restart … a job or a part of it",
     tags=["running"],
-    responses=faults(400, 401, 403, 404, 409, 410, 503),
+    faults=(400, 401, 403, 404, 409, 410, 503),
 )
 async def operate(request: Ask, services: Book, job: JobPath, key: OnceKey = None) -> Accepted:
     """Do something with a job, a package or a line. It is in the book when the answer comes; `events` says how much."""
@@ -110,9 +74,9 @@ async def operate(request: Ask, services: Book, job: JobPath, key: OnceKey = Non
 def _operation(body: bytes, job: str) -> AnyOperation:
     try:
         fields = msgspec.json.decode(body, type=dict[str, Any])
-        kind = _KINDS.get(fields.pop("operation", ""))
+        kind = KINDS.get(fields.pop("operation", ""))
         if kind is None:
-            raise Malformed("no such operation", expected=", ".join(_KINDS))
+            raise Malformed("no such operation", expected=", ".join(KINDS))
         fields["job"] = job
         unknown = [name for name in fields if name not in kind.__struct_fields__]
         if unknown:
@@ -127,12 +91,12 @@ def _operation(body: bytes, job: str) -> AnyOperation:
 
 @post(
     "/v1/operations",
-    status_code=200,
+    status=200,
     operation_id="operate_on",
-    operation_class=ManyOperation,
+    body="operation on many",
     summary="Do something with everything that a query finds",
     tags=["running"],
-    responses=faults(400, 401, 403, 404, 409, 410, 422, 503),
+    faults=(400, 401, 403, 404, 409, 410, 422, 503),
 )
 async def operate_on(request: Ask, services: Book, key: OnceKey = None) -> OperatedOn:
     """One operation on every package or job that a query finds; what is refused for one holds up no other."""
@@ -147,8 +111,8 @@ async def operate_on(request: Ask, services: Book, key: OnceKey = None) -> Opera
 
 
 def _check(wanted: OperationOn) -> None:
-    if wanted.operation not in _KINDS:
-        raise Malformed("no such operation", subject=wanted.operation[:64], expected=", ".join(_KINDS))
+    if wanted.operation not in KINDS:
+        raise Malformed("no such operation", subject=wanted.operation[:64], expected=", ".join(KINDS))
     if wanted.target not in ("jobs", "packages"):
         raise Malformed("no such target", subject=wanted.target[:64], expected="packages or jobs")
     if wanted.target == "jobs" and wanted.operation not in _OF_JOBS:
@@ -214,7 +178,7 @@ def _one(
         subject = f"{job.job}/{package.place.dotted}"
     if wanted.message and wanted.operation in _WITH_MESSAGE:
         fields["message"] = wanted.message
-    made: AnyOperation = _KINDS[wanted.operation](**fields)
+    made: AnyOperation = KINDS[wanted.operation](**fields)
     return made, subject
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from litestar import MediaType, Response, get
-from litestar.params import PathParameter, QueryParameter
 
 from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts
 from pilotage.book.settle import default_state
@@ -14,18 +12,17 @@ from pilotage.model.layout import PackageId
 from pilotage.model.outputs import LogPlace, Measured, OutputsPage, PackageOutput, PublishedFile
 from pilotage.model.payloads import OutputFile
 from pilotage.model.work import LogText
-from pilotage.service.http.asking import Ask, Book
-from pilotage.service.http.error_responses import faults
 from pilotage.service.http.errors import UnknownContent
 from pilotage.service.http.parameters import CursorText, JobPath, Limit, PackagePath
+from pilotage.service.http.routes import TEXT, Ask, Book, Reply, get, in_path, in_query
 from pilotage.service.http.running import Running, running_of
 from pilotage.service.http.services import Services
 from pilotage.service.http.views import View
 from pilotage.service.reading import package_place
 
-AttemptPath = Annotated[str, PathParameter(description="The number of the attempt.")]
-StreamPath = Annotated[str, PathParameter(description="`stdout` or `stderr`.")]
-OfAttempt = Annotated[int | None, QueryParameter(name="attempt", ge=1, description="Only of this attempt.")]
+AttemptPath = Annotated[str, in_path("The number of the attempt.")]
+StreamPath = Annotated[str, in_path("`stdout` or `stderr`.")]
+OfAttempt = Annotated[int | None, in_query("Only of this attempt.", name="attempt", ge=1)]
 STREAMS = ("stdout", "stderr")
 
 
@@ -64,7 +61,7 @@ def _found(services: Services, request: Ask, job: str, package: str) -> tuple[Jo
     operation_id="logs",
     summary="What the programs of a package wrote",
     tags=["running"],
-    responses=faults(400, 401, 403, 404, 409, 410, 503),
+    faults=(400, 401, 403, 404, 409, 410, 503),
 )
 async def logs(request: Ask, services: Book, job: JobPath, package: PackagePath, attempt: OfAttempt = None) -> LogsView:
     """Standard output and error of every attempt; of one that goes on, as far as it was told."""
@@ -94,12 +91,12 @@ def _view(log: LogText) -> LogView:
     operation_id="one_log",
     summary="One log, as text",
     tags=["running"],
-    media_type=MediaType.TEXT,
-    responses=faults(400, 401, 403, 404, 409, 410, 503),
+    media_type=TEXT,
+    faults=(400, 401, 403, 404, 409, 410, 503),
 )
 async def one_log(
     request: Ask, services: Book, job: JobPath, package: PackagePath, attempt: AttemptPath, stream: StreamPath
-) -> Response[str]:
+) -> Reply[str]:
     """What was written to one stream of one attempt; a line says where something is missing."""
     running = running_of(services)
 
@@ -112,7 +109,7 @@ async def one_log(
             "there is no such log", subject=f"{job}/{place.dotted} attempt {attempt[:16]} {stream[:16]}"
         )
 
-    return Response(await services.ask(answer), media_type=MediaType.TEXT)
+    return Reply(body=await services.ask(answer), media_type=TEXT)
 
 
 def text_of(log: LogText) -> str:
@@ -127,7 +124,7 @@ def text_of(log: LogText) -> str:
     operation_id="package_outputs",
     summary="What a package left behind",
     tags=["running"],
-    responses=faults(400, 401, 403, 404, 409, 410, 503),
+    faults=(400, 401, 403, 404, 409, 410, 503),
 )
 async def package_outputs(request: Ask, services: Book, job: JobPath, package: PackagePath) -> PackageOutput:
     """GASW's output object: exit code and message, standard output and error, and the outputs that were granted."""
@@ -190,7 +187,7 @@ def _manifest(services: Services, job: JobRow, place: PackageId, attempt: Attemp
     operation_id="job_outputs",
     summary="The files of a job's results",
     tags=["running"],
-    responses=faults(400, 401, 403, 404, 409, 410, 503),
+    faults=(400, 401, 403, 404, 409, 410, 503),
 )
 async def job_outputs(
     request: Ask, services: Book, job: JobPath, cursor: CursorText = None, limit: Limit = 0

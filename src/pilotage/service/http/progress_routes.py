@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from litestar import get
-
 from pilotage.model.progress import Progress
-from pilotage.service.http.asking import Ask, Book
-from pilotage.service.http.error_responses import faults
 from pilotage.service.http.parameters import JobPath
 from pilotage.service.http.progress import how_far
+from pilotage.service.http.routes import Ask, Book, get
 
 
 @get(
@@ -16,7 +13,7 @@ from pilotage.service.http.progress import how_far
     operation_id="progress",
     summary="How far a job is",
     tags=["running"],
-    responses=faults(400, 401, 403, 404, 410, 503),
+    faults=(400, 401, 403, 404, 410, 503),
 )
 async def progress(request: Ask, services: Book, job: JobPath) -> Progress:
     """Counts for each stage, failures by their cause, and, where nothing can move any more, why."""

@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Collection
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from litestar import get, post
-from litestar.params import PathParameter
 
 from pilotage.book.rows import PilotRow, SiteRow
 from pilotage.model.definition import plain
@@ -16,9 +14,8 @@ from pilotage.model.errors import did_you_mean
 from pilotage.model.operations import Accepted, SiteDeed
 from pilotage.model.reports import Noticed
 from pilotage.service.access import SITES, require_scope
-from pilotage.service.http.asking import Ask, Book
-from pilotage.service.http.error_responses import faults
 from pilotage.service.http.errors import Malformed
+from pilotage.service.http.routes import Ask, Book, get, in_path, post
 from pilotage.service.http.running import running_of
 from pilotage.service.http.running_routes import OnceKey
 from pilotage.service.http.services import Services
@@ -36,7 +33,7 @@ WORDS_LINES = 5
 GONE = "gone"
 """The status of a site that the book knows and the service does not, or no more."""
 
-SitePath = Annotated[str, PathParameter(description="The name of the site.")]
+SitePath = Annotated[str, in_path("The name of the site.")]
 
 
 class SiteView(View, frozen=True, kw_only=True):
@@ -96,7 +93,7 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
     runs: bool  # then a site that the engine does not know is gone, whatever was last written of it
 
 
-@get("/v1/sites", operation_id="sites", summary="Sites", tags=["sites"], responses=faults(401, 403, 503))
+@get("/v1/sites", operation_id="sites", summary="Sites", tags=["sites"], faults=(401, 403, 503))
 async def sites(request: Ask, services: Book) -> SitesView:
     """Every site and how it stands; those that the service knows first."""
     known = await _known(request, services, None)
@@ -109,7 +106,7 @@ async def sites(request: Ask, services: Book) -> SitesView:
     operation_id="site",
     summary="A site",
     tags=["sites"],
-    responses=faults(400, 401, 403, 404, 503),
+    faults=(400, 401, 403, 404, 503),
 )
 async def one_site(request: Ask, services: Book, site: SitePath) -> SiteDetail:
     """A site, what is written of it, why it is or is not chosen, and its latest pilots."""
@@ -127,11 +124,11 @@ async def one_site(request: Ask, services: Book, site: SitePath) -> SiteDetail:
 
 @post(
     "/v1/sites/{site:str}/hibernate",
-    status_code=200,
+    status=200,
     operation_id="hibernate_site",
     summary="Choose a site no more",
     tags=["sites"],
-    responses=faults(400, 401, 403, 404, 409, 503),
+    faults=(400, 401, 403, 404, 409, 503),
 )
 async def hibernate(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
     """Give a site nothing more until somebody wakes it; what runs there goes on. The body may have a `message`."""
@@ -140,11 +137,11 @@ async def hibernate(request: Ask, services: Book, site: SitePath, key: OnceKey =
 
 @post(
     "/v1/sites/{site:str}/wake",
-    status_code=200,
+    status=200,
     operation_id="wake_site",
     summary="Give a site a new chance",
     tags=["sites"],
-    responses=faults(400, 401, 403, 404, 409, 503),
+    faults=(400, 401, 403, 404, 409, 503),
 )
 async def wake(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
     """Choose a site again that hibernates, or at which pilots could not start. The body may have a `message`."""
@@ -153,11 +150,11 @@ async def wake(request: Ask, services: Book, site: SitePath, key: OnceKey = None
 
 @post(
     "/v1/sites/{site:str}/probe",
-    status_code=200,
+    status=200,
     operation_id="probe_site",
     summary="Try whether a pilot comes up",
     tags=["sites"],
-    responses=faults(400, 401, 403, 404, 409, 503),
+    faults=(400, 401, 403, 404, 409, 503),
 )
 async def probe(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
     """Start one pilot there that ends at once; whether it came is an event, `SiteProbed`."""
@@ -166,11 +163,11 @@ async def probe(request: Ask, services: Book, site: SitePath, key: OnceKey = Non
 
 @post(
     "/v1/sites/{site:str}/try",
-    status_code=200,
+    status=200,
     operation_id="try_site",
     summary="Watch whether a pilot comes up",
     tags=["sites"],
-    responses=faults(400, 401, 403, 404, 409, 503),
+    faults=(400, 401, 403, 404, 409, 503),
 )
 async def try_site(request: Ask, services: Book, site: SitePath, key: OnceKey = None) -> Accepted:
     """Start one pilot there that ends at once, beside those that live, and by which the site is not judged.

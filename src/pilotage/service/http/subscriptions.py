@@ -9,20 +9,27 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from litestar import MediaType, Response, delete, get, patch, post
-from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import JSONBody, PathParameter, QueryParameter
-from litestar.response import Stream
 from msgspec import Meta
 
 from pilotage.book.notice_rows import NoticeRow, SubscriptionRow
 from pilotage.book.notices import START, Number, cloud_event, notice_of, number_of, number_text, read_number
 from pilotage.book.query import STATES
 from pilotage.model.errors import PilotageError
-from pilotage.service.http.asking import Ask, Book
-from pilotage.service.http.error_responses import faults
 from pilotage.service.http.errors import BadParameter
 from pilotage.service.http.parameters import WAIT_SECONDS_MAX, LastEventId, WaitSeconds
+from pilotage.service.http.routes import (
+    EVENT_STREAM,
+    Ask,
+    Book,
+    Reply,
+    change,
+    end,
+    get,
+    in_body,
+    in_path,
+    in_query,
+    post,
+)
 from pilotage.service.http.services import Services
 from pilotage.service.http.views import View
 from pilotage.service.notifications import Notifications, bell_name
@@ -34,7 +41,6 @@ STREAM_SECONDS_MAX = 600.0
 """A stream ends after so many notices or so long: who follows comes back with `Last-Event-ID`, which acknowledges."""
 
 STILL_HERE_SECONDS = 15.0
-EVENT_STREAM = "text/event-stream"
 
 Answer = TypeVar("Answer")
 Name = Annotated[str, Meta(max_length=200)]
@@ -42,16 +48,16 @@ Names = Annotated[tuple[Name, ...], Meta(max_length=100)]
 Seconds = Annotated[
     float, Meta(gt=0, description="How long it lives from now on; never longer than the setting allows.")
 ]
-SubscriptionPath = Annotated[str, PathParameter(description="The id of the subscription.")]
+SubscriptionPath = Annotated[str, in_path("The id of the subscription.")]
 AfterNumber = Annotated[
     str,
-    QueryParameter(
+    in_query(
+        "Only notices behind this number, the `after` of the last answer; those up to it are acknowledged.",
         name="after",
         max_length=40,
-        description="Only notices behind this number, the `after` of the last answer; those up to it are acknowledged.",
     ),
 ]
-NoticeLimit = Annotated[int, QueryParameter(name="limit", ge=1, le=NOTICES_MAX, description="Notices at most.")]
+NoticeLimit = Annotated[int, in_query("Notices at most.", name="limit", ge=1, le=NOTICES_MAX)]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -170,9 +176,9 @@ async def _ask(services: Services, question: Callable[[], Answer]) -> Answer:
     operation_id="subscribe",
     summary="Subscribe",
     tags=["subscriptions"],
-    responses=faults(400, 401, 403, 409, 503, 507),
+    faults=(400, 401, 403, 409, 503, 507),
 )
-async def subscribe(request: Ask, services: Book, data: JSONBody[SubscribeBody]) -> CreatedView:
+async def subscribe(request: Ask, services: Book, data: Annotated[SubscribeBody, in_body()]) -> CreatedView:
     """Be told, from now on, of what changes; durably, until the validity is over."""
     asked = msgspec.convert(data, Asked, from_attributes=True)
     row = await _ask(services, lambda: _notifications(services).subscriptions.create(request.user, asked))
@@ -184,7 +190,7 @@ async def subscribe(request: Ask, services: Book, data: JSONBody[SubscribeBody])
     operation_id="subscriptions",
     summary="One's own subscriptions",
     tags=["subscriptions"],
-    responses=faults(400, 401, 403, 503),
+    faults=(400, 401, 403, 503),
 )
 async def list_subscriptions(request: Ask, services: Book) -> SubscriptionsView:
     """The subscriptions of who asks that are not over."""
@@ -197,7 +203,7 @@ async def list_subscriptions(request: Ask, services: Book) -> SubscriptionsView:
     operation_id="subscription",
     summary="A subscription",
     tags=["subscriptions"],
-    responses=faults(400, 401, 403, 404, 503),
+    faults=(400, 401, 403, 404, 503),
 )
 async def one_subscription(request: Ask, services: Book, subscription: SubscriptionPath) -> SubscriptionView:
     """One of them, with what became of the last try to deliver."""
@@ -206,14 +212,14 @@ async def one_subscription(request: Ask, services: Book, subscription: Subscript
 
 @post(
     "/v1/subscriptions/{subscription:str}/refresh",
-    status_code=200,
+    status=200,
     operation_id="refresh_subscription",
     summary="Let a subscription live on",
     tags=["subscriptions"],
-    responses=faults(400, 401, 403, 404, 503, 507),
+    faults=(400, 401, 403, 404, 503, 507),
 )
 async def refresh_subscription(
-    request: Ask, services: Book, subscription: SubscriptionPath, data: JSONBody[RefreshBody]
+    request: Ask, services: Book, subscription: SubscriptionPath, data: Annotated[RefreshBody, in_body()]
 ) -> SubscriptionView:
     """Set its end anew, counted from now."""
     found = _notifications(services).subscriptions
@@ -223,15 +229,15 @@ async def refresh_subscription(
     return _view(row)
 
 
-@patch(
+@change(
     "/v1/subscriptions/{subscription:str}",
     operation_id="rebind_subscription",
     summary="Send notices elsewhere",
     tags=["subscriptions"],
-    responses=faults(400, 401, 403, 404, 503, 507),
+    faults=(400, 401, 403, 404, 503, 507),
 )
 async def rebind_subscription(
-    request: Ask, services: Book, subscription: SubscriptionPath, data: JSONBody[RebindBody]
+    request: Ask, services: Book, subscription: SubscriptionPath, data: Annotated[RebindBody, in_body()]
 ) -> SubscriptionView:
     """Change the transport or the address; what is queued goes to the new one, at once."""
     found = _notifications(services).subscriptions
@@ -244,12 +250,12 @@ async def rebind_subscription(
     return _view(row)
 
 
-@delete(
+@end(
     "/v1/subscriptions/{subscription:str}",
     operation_id="drop_subscription",
     summary="End a subscription",
     tags=["subscriptions"],
-    responses=faults(400, 401, 403, 404, 503, 507),
+    faults=(400, 401, 403, 404, 503, 507),
 )
 async def drop_subscription(request: Ask, services: Book, subscription: SubscriptionPath) -> None:
     """End it, with everything that was still to be told."""
@@ -261,14 +267,8 @@ async def drop_subscription(request: Ask, services: Book, subscription: Subscrip
     operation_id="notices",
     summary="Notices of a subscription that is polled",
     tags=["subscriptions"],
-    responses=faults(400, 401, 403, 404, 409, 503, 507)
-    | {
-        200: ResponseSpec(
-            data_container=NoticesView,
-            description="Notices in order; with `Accept: text/event-stream`, a stream of them as they come.",
-            generate_examples=False,
-        )
-    },
+    faults=(400, 401, 403, 404, 409, 503, 507),
+    answers={200: (NoticesView, "Notices in order; with `Accept: text/event-stream`, a stream of them as they come.")},
 )
 async def subscription_notices(
     request: Ask,
@@ -278,24 +278,23 @@ async def subscription_notices(
     limit: NoticeLimit = 100,
     wait_seconds: WaitSeconds = 0.0,
     last_event_id: LastEventId = None,
-) -> Response[NoticesView]:
+) -> Reply[NoticesView]:
     """What is still to be told behind a number. A number acknowledges: what it ends is told to nobody again."""
     polling = _Polling(request, services, subscription)
-    if EVENT_STREAM in request.headers.get("accept", ""):
+    if request.wants_stream:
         start = max(_number(after, "after"), _number(last_event_id or "", "Last-Event-ID"))
         await polling.acknowledge(start)
         first = await polling.look(start, limit=limit)
-        stream: Any = Stream(
-            polling.stream(first, start), media_type=EVENT_STREAM, headers={"Cache-Control": "no-store"}
+        return Reply(
+            stream=polling.stream(first, start), media_type=EVENT_STREAM, headers={"Cache-Control": "no-store"}
         )
-        return stream  # type: ignore[no-any-return]
     start = _number(after, "after")
     await polling.acknowledge(start)
     found = await polling.wait(start, limit=limit, wait_seconds=wait_seconds)
     views = [polling.view(row) for row in found[:limit]]
     last = number_of(found[:limit][-1]) if views else start
     answer = NoticesView(notices=views, after=number_text(last), more=len(found) > limit)
-    return Response(answer, media_type=MediaType.JSON)
+    return Reply(body=answer)
 
 
 def _number(text: str, name: str) -> Number:

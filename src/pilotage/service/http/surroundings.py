@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from litestar import get
-from litestar.params import QueryParameter
-
 from pilotage.model.version import VERSION
-from pilotage.service.http.asking import Ask, Book
-from pilotage.service.http.error_responses import faults
 from pilotage.service.http.parameters import AfterName, Limit
+from pilotage.service.http.routes import Ask, Book, get, in_query
 from pilotage.service.http.viewing import node_view, pilot_view
 from pilotage.service.http.views import FlowsView, HealthView, NodesPage, PilotsPage, PositionView
 from pilotage.service.running.errors import NotRunning
 from pilotage.service.writer import WriterStopped
 
-Window = Annotated[Literal["1m", "1h", "1d"], QueryParameter(description="The time before now that is looked at.")]
-SiteName = Annotated[str | None, QueryParameter(description="Only this site; empty for packages that have none.")]
-Activity = Annotated[str | None, QueryParameter(description="Only this activity; empty for packages that have none.")]
+Window = Annotated[Literal["1m", "1h", "1d"], in_query("The time before now that is looked at.")]
+SiteName = Annotated[str | None, in_query("Only this site; empty for packages that have none.")]
+Activity = Annotated[str | None, in_query("Only this activity; empty for packages that have none.")]
 
 
 @get(
@@ -26,7 +22,7 @@ Activity = Annotated[str | None, QueryParameter(description="Only this activity;
     operation_id="position",
     summary="How far the book is",
     tags=["book"],
-    responses=faults(401, 403, 503),
+    faults=(401, 403, 503),
 )
 async def position(request: Ask, services: Book) -> PositionView:
     """The position of the last event."""
@@ -38,7 +34,7 @@ async def position(request: Ask, services: Book) -> PositionView:
     operation_id="statistics",
     summary="How work flows",
     tags=["statistics"],
-    responses=faults(400, 401, 403, 503),
+    faults=(400, 401, 403, 503),
 )
 async def flows(
     request: Ask, services: Book, window: Window = "1h", site: SiteName = None, activity: Activity = None
@@ -52,7 +48,7 @@ async def flows(
     return await services.ask(answer)
 
 
-@get("/v1/pilots", operation_id="pilots", summary="Pilots", tags=["sites"], responses=faults(400, 401, 403, 503))
+@get("/v1/pilots", operation_id="pilots", summary="Pilots", tags=["sites"], faults=(400, 401, 403, 503))
 async def pilots(request: Ask, services: Book, after: AfterName = "", limit: Limit = 0) -> PilotsPage:
     """Pilots by name, each with why it ended and the last lines it wrote."""
 
@@ -63,7 +59,7 @@ async def pilots(request: Ask, services: Book, after: AfterName = "", limit: Lim
     return await services.ask(answer)
 
 
-@get("/v1/nodes", operation_id="nodes", summary="Nodes", tags=["sites"], responses=faults(400, 401, 403, 503))
+@get("/v1/nodes", operation_id="nodes", summary="Nodes", tags=["sites"], faults=(400, 401, 403, 503))
 async def nodes(request: Ask, services: Book, after: AfterName = "", limit: Limit = 0) -> NodesPage:
     """Computers by name, as they described themselves."""
 
@@ -79,8 +75,8 @@ async def nodes(request: Ask, services: Book, after: AfterName = "", limit: Limi
     operation_id="health",
     summary="Whether all is well",
     tags=["book"],
-    security=[{}],
-    responses=faults(503),
+    is_open=True,
+    faults=(503,),
 )
 async def health(services: Book) -> HealthView:
     """200 while events are taken, questions answered and jobs run; needs no token."""
@@ -92,4 +88,4 @@ async def health(services: Book) -> HealthView:
     return HealthView(status="ok", version=VERSION)
 
 
-SURROUNDING_ROUTES = (position, flows, pilots, nodes)
+SURROUNDING_ROUTES = (position, flows, pilots, nodes, health)

@@ -1,0 +1,70 @@
+"""Requests and answers as they go over the wire, for whoever answers them without the framework."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pilotage.ports import JournalError
+from pilotage.service.http.errors import ErrorView, TooLarge, error_of, headers_of
+
+if TYPE_CHECKING:
+    from litestar.types import Receive, Send
+
+log = logging.getLogger(__name__)
+
+Headers = list[tuple[bytes, bytes]]
+JSON_HEADER = (b"content-type", b"application/json")
+
+_encode = msgspec.json.Encoder().encode
+
+
+def header_of(scope: Any, name: bytes) -> str:
+    """A header of a request; empty where it is not there."""
+    found: bytes = next((value for key, value in scope["headers"] if key == name), b"")
+    return found.decode("latin-1")
+
+
+async def piece_of(receive: Receive) -> tuple[bytes, bool]:
+    """The next piece of a body, and whether more follow."""
+    message: Any = await receive()
+    if message["type"] == "http.disconnect":
+        raise ConnectionResetError("the agent hung up")
+    return message.get("body", b""), message.get("more_body", False)
+
+
+async def read_body(receive: Receive, bytes_max: int) -> bytes:
+    """The body of a request; raises `TooLarge`."""
+    body, more = await piece_of(receive)
+    if not more:
+        return body
+    whole = bytearray(body)
+    while more:
+        piece, more = await piece_of(receive)
+        whole += piece
+        if len(whole) > bytes_max:
+            raise TooLarge("this is too large", expected=f"at most {bytes_max:,} bytes")
+    return bytes(whole)
+
+
+async def send_whole(send: Send, status: int, body: bytes, headers: Headers) -> None:
+    """Answer a request."""
+    length = (b"content-length", b"%d" % len(body))
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def refuse(scope: Any, send: Send, fault: Exception) -> None:
+    """Answer a request with what went wrong."""
+    if isinstance(fault, ConnectionResetError):
+        return  # nobody is there to be told
+    status, body = error_of(fault)
+    if status == 500:
+        log.error("%s %s failed", scope["method"], scope["path"], exc_info=fault)
+    elif isinstance(fault, JournalError):
+        log.error("%s %s: %s", scope["method"], scope["path"], fault)
+    more = [(name.lower().encode(), value.encode()) for name, value in headers_of(status, fault).items()]
+    headers: Headers = [JSON_HEADER, *more]
+    await send_whole(send, status, _encode(ErrorView(error=body)), headers)
