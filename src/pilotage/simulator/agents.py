@@ -98,7 +98,7 @@ class Agent:
         self._given = False  # it has had work
         self._due_at = self._armed_at = math.inf
         self._paused_until = -1.0
-        self._spool = Spool(world, name)
+        self._spool = Spool(world, name, node=self.node)
 
     # --- the process -------------------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class Agent:
             return
         self.alive = False
         self.bench.remove_all()
-        self._spool = Spool(self._world, self.name)  # what was not told is lost
+        self._spool = Spool(self._world, self.name, node=self.node)  # what was not told is lost
         self._world.agents.pop(self.name, None)
         self._host.ended(self.name, reason)
 
@@ -365,9 +365,8 @@ class Agent:
             self._flush()
 
     def _tell_end(self, run: Run) -> None:
-        now, spool = self._world.schedule.now, self._spool
-        payload = run.finish(now=now, skew_seconds=spool.skew_seconds, node=self.node)
-        spool.tell_end(run.assignment, payload, time=now)
+        now = self._world.schedule.now
+        self._spool.tell_end(run, now=now)
         self._idle_since = now
 
     def _tell_long_phase(self, run: Run, now: float) -> None:
