@@ -117,6 +117,9 @@ class Engine:
         self.departed: list[str] = []  # pilots that ended since somebody looked
         self._orders = 0
         self.decided: list[Checked] = []  # what was not told yet
+        # What was said last, and its text: a decision that says nothing of its own is often followed by another one.
+        self._said: Payload | None = None
+        self._said_text = msgspec.Raw()
         for site in sites:
             self.add_site(site)
 
@@ -216,6 +219,8 @@ class Engine:
             kind = "package" if attempt is None else "attempt"
         else:
             kind = "pilot" if pilot is not None else "job" if site is None else "site"
+        if data is not self._said:
+            self._said, self._said_text = data, msgspec.Raw(_encode(data))
         event = Event(
             source="service",
             stream=ENGINE_STREAM,
@@ -229,7 +234,7 @@ class Engine:
             site=site,
             epoch=epoch,
             seen=self.position,
-            data=msgspec.Raw(_encode(data)),
+            data=self._said_text,
         )
         self.next_n += 1
         self.decided.append(Checked(0, event, kind, place, data))

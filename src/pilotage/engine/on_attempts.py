@@ -58,7 +58,7 @@ def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event,
     work = job.work_of(number)
     ref = AttemptRef(job.id, event.package or "", tried)
     attempt = begun(engine, job, number, ref, site=site, epoch=event.epoch, created_at=event.time, data=data)
-    work.attempts[tried] = attempt
+    work.add(tried, attempt)
     work.replicated += data.replica
     if room is not None and room[0] is site and room[1] == attempt.shape and not site.stuck:
         hold(engine, attempt)  # what was reserved is used: nobody gets room by that, and nobody loses any
@@ -209,7 +209,8 @@ def on_attempt_recovered(
     work, attempt = found
     attempt.suspect = attempt.lost = False
     attempt.lost_reason = ""
-    work.failures.pop(attempt.ref.attempt, None)
+    if work.failures:
+        work.failures = {each: failure for each, failure in work.failures.items() if each != attempt.ref.attempt}
     if not attempt.counted:
         occupy(engine, attempt)
     engine.failed[job, number] = None  # the verdict is another now
@@ -252,9 +253,10 @@ def _tell_guard(engine: Engine, attempt: AttemptState, manifest: Sequence[Output
 
 
 def _succeed(engine: Engine, job: JobState, work: PackageWork, attempt: AttemptState) -> None:
-    del work.attempts[attempt.ref.attempt]
+    tried = attempt.ref.attempt
+    work.remove(tried)
     vacate(engine, attempt, "success")
-    work.candidates.append(attempt.ref.attempt)
+    work.candidates += (tried,)
     engine.grants.append((job, attempt.number))
     if job.standing[attempt.number] != Standing.LIVE:  # where it is, it stays
         reconsider(engine, job, attempt.number)
@@ -274,13 +276,14 @@ def on_attempt_finished(
         return
     work, attempt = found
     if data.exit_code == _SUCCESS:
-        _tell_guard(engine, attempt, data.manifest)
+        if engine.guard.contested:
+            _tell_guard(engine, attempt, data.manifest)
         learn(job, attempt, phases=data.phases, now=engine.stamp)
         if len(data.phases) != 1 or data.phases[0].phase != "application":
             score_phases(engine, attempt, data.phases, succeeded=True)
         _succeed(engine, job, work, attempt)
         return
-    del work.attempts[attempt.ref.attempt]
+    work.remove(attempt.ref.attempt)
     lost = attempt.lost_reason if attempt.lost else None
     failure = failure_of(
         attempt.ref.attempt,
@@ -293,7 +296,7 @@ def on_attempt_finished(
     score_phases(engine, attempt, data.phases, succeeded=False)
     vacate(engine, attempt, "nobody" if failure is None else cause_of(failure.reason), data.node or "")
     if failure is not None:
-        work.failures[attempt.ref.attempt] = failure
+        work.fail(attempt.ref.attempt, failure)
     engine.failed[job, number] = None
 
 

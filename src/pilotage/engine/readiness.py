@@ -291,7 +291,8 @@ def satisfy(engine: Engine, job: JobState, number: int) -> None:
     if job.satisfied[number]:
         return
     job.satisfied[number] = 1
-    job.dead_feeders.discard(number)
+    if job.dead_feeders:
+        job.dead_feeders.discard(number)
     waits = job.waits
     for other in job.awaiting(number):
         left = waits[other] = waits[other] - 1

@@ -255,11 +255,12 @@ class Agent:
         self._flushing = False
         if not self._unsaid:
             return
-        rush_at = self._opened_at + self._world.settings.rush_seconds
-        if self._opened_at >= 0.0 and self._news and schedule.now < rush_at:
-            self._wake_at(rush_at)
-        else:
-            self._exchange()
+        if self._opened_at >= 0.0 and self._news:
+            rush_at = self._opened_at + self._world.settings.rush_seconds
+            if schedule.now < rush_at:
+                self._wake_at(rush_at)
+                return
+        self._exchange()
 
     def receive(self, reply: ExchangeReply) -> None:
         """Take a reply, if it answers the open exchange."""

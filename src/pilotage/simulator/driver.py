@@ -291,6 +291,8 @@ class Driver:
 
     def _note_growth(self, inbox: Sequence[Input], events: Sequence[Checked]) -> None:
         """A stage has grown when the core wrote so; a growth that it did not want is forgotten."""
+        if not self._expanding:
+            return  # nothing was asked for that could have grown
         grown = [message for message in inbox if isinstance(message, Grown)]
         if not grown:
             return
