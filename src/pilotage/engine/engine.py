@@ -215,7 +215,8 @@ class Engine:
         dotted: str | None = None
         if number is not None:
             assert job is not None
-            dotted, place = job.named(number)
+            work = job.work.get(number)
+            dotted, place = (work.named if work is not None else None) or job.named(number)
             kind = "package" if attempt is None else "attempt"
         else:
             kind = "pilot" if pilot is not None else "job" if site is None else "site"

@@ -201,7 +201,8 @@ class JobState:
 
     def dotted(self, number: int) -> str:
         """The place of a package as events have it."""
-        return self.named(number)[0]
+        stage, line, position = self._layouts[bisect.bisect_right(self._firsts, number) - 1].place(number)
+        return f"{stage}.{line}.{position}"
 
     def named(self, number: int) -> tuple[str, Place]:
         """The place of a package as events have it, and as plain numbers."""

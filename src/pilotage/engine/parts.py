@@ -64,6 +64,7 @@ class AttemptState:
         "operation",
         "operations_scored",
         "pilot",
+        "place",
         "queued",
         "ref",
         "remaining_seconds",
@@ -79,16 +80,19 @@ class AttemptState:
         ref: AttemptRef,
         *,
         number: int,
+        place: tuple[int, int, int],
         epoch: int,
         site: SiteState,
         demand: Demand,
         shape: int,
+        created_at: float,
         activity: str = "",
     ) -> None:
-        """An attempt at a site; `number` is its package's, `activity` what it does, where that matters to the choice of sites."""
+        """An attempt at a site; number and place are its package's, `activity` is only told where the choice of sites asks."""
         self.activity = activity
         self.ref = ref
         self.number = number
+        self.place = place
         self.epoch = epoch
         self.site = site
         self.demand = demand
@@ -104,8 +108,8 @@ class AttemptState:
         self.lost_reason = ""
         self.drop_revision = 0
         self.remaining_seconds: float | None = None  # of its pilot's wall time when it was created
-        self.created_at = 0.0
-        self.began_at = 0.0  # when it got its lease
+        self.created_at = created_at
+        self.began_at = created_at  # when it got its lease
         self.submitting = False  # it is counted as a submission under way
         self.choice: ChoiceNote | None = None  # how the sites stood when it was given to its own
         self.operation: Operation | None = None  # a long phase of it is counted as this

@@ -44,20 +44,21 @@ def reconsider(engine: Engine, job: JobState, number: int) -> None:
     if before >= FINAL:
         return
     work = job.work.get(number)
-    after = _standing(job, number, work)
-    if after == before:
-        if work is not None:
-            count_busy(engine, job, number)
-    elif work is None and after == _READY and before == _BLOCKED and not (job.finals or job.dead_feeders):
+    if work is None and before == _BLOCKED and not (job.finals or job.dead_feeders or job.acting):
         # What mostly happens, in short: `move` of what nothing ever happened to.
-        job.standing[number] = _READY
-        job.counts[_BLOCKED] -= 1
-        job.counts[_READY] += 1
-        if job.busy[number]:
-            count_busy(engine, job, number)
-        _enqueue(engine, job, number, None)
-    else:
+        if not job.waits[number]:
+            job.standing[number] = _READY
+            job.counts[_BLOCKED] -= 1
+            job.counts[_READY] += 1
+            if job.busy[number]:
+                count_busy(engine, job, number)
+            _enqueue(engine, job, number, None)
+        return
+    after = _standing(job, number, work)
+    if after != before:
         move(engine, job, number, after)
+    elif work is not None:
+        count_busy(engine, job, number)
 
 
 def _standing(job: JobState, number: int, work: PackageWork | None) -> int:

@@ -142,7 +142,7 @@ class Schedule:
                     act(argument)
             elif near:
                 time, _, action, arguments = _pop(near)
-                if isinstance(action, Handle):
+                if type(action) is Handle:
                     planned, action.action = action.action, None
                     if planned is None:
                         self._called_off -= 1
