@@ -185,9 +185,7 @@ def _take(engine: Engine, queue: QueueClass) -> int | None:
     return None
 
 
-def _bind(
-    engine: Engine, queue: QueueClass, number: int, site: SiteState, *, bound: bool, how: How = "chosen"
-) -> None:
+def _bind(engine: Engine, queue: QueueClass, number: int, site: SiteState, *, bound: bool, how: How = "chosen") -> None:
     """Give a package to a site; `bound` tells whether it gets a batch job of its own there."""
     job = queue.job
     if job.share is not None:

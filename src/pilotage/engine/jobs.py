@@ -274,7 +274,8 @@ class JobState:
             start, end = segment.successors.span(number)
             if start == end:
                 continue
-            others: Iterable[int] = segment.successors.numbers[start:end]
+            numbers = segment.successors.numbers
+            others: Iterable[int] = numbers[start:end] if end - start > 1 else (numbers[start],)
             if not segment.common & _AWAITED:
                 others = [other for other in others if _awaited(segment, other, number)]
             found = (*found, *others) if found else others

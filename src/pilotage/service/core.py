@@ -169,11 +169,9 @@ class Core:
             self._heard[name] = heard
         if exchange.events:
             for event in exchange.events:
-                if event.source != "agent" or event.stream != name or not 1 <= event.n <= COUNTER_MAX:
-                    continue
-                if not heard.add(event.n):
-                    continue
-                self._take(event, exchange, outbox)
+                n = event.n
+                if event.source == "agent" and event.stream == name and 1 <= n <= COUNTER_MAX and heard.add(n):
+                    self._take(event, exchange, outbox)
         pilot = engine.pilots.get(name)
         if pilot is not None:
             if exchange.sequence <= pilot.sequence:
