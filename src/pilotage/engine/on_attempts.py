@@ -52,10 +52,12 @@ def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event,
     room: tuple[SiteState, int] | None = None  # what its reservation took
     if known is not None and known.bound is not None:
         room = unreserve(known)
-    elif job.standing[number] == Standing.READY:
-        # It was taken out of its queue; where a further attempt is wanted, it must go in again.
-        move(engine, job, number, Standing.BLOCKED)
-    work = job.work_of(number)
+        work = known
+    else:
+        if job.standing[number] == Standing.READY:
+            # It was taken out of its queue; where a further attempt is wanted, it must go in again.
+            move(engine, job, number, Standing.BLOCKED)
+        work = job.work_of(number)
     ref = AttemptRef(job.id, event.package or "", tried)
     _, place = work.named or job.named(number)
     attempt = begun(engine, job, number, ref, place, site=site, epoch=event.epoch, created_at=event.time, data=data)

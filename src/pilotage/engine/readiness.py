@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pilotage.engine.classes import class_for, queue_of, template_of
+from pilotage.engine.classes import class_for, plain_queue_of, queue_of, template_of
 from pilotage.engine.growth import ends
 from pilotage.engine.histories import INPUT_REASONS
 from pilotage.engine.jobs import JobState, LateState
@@ -44,21 +44,23 @@ def reconsider(engine: Engine, job: JobState, number: int) -> None:
     if before >= FINAL:
         return
     work = job.work.get(number)
-    if work is None and before == _BLOCKED and not (job.finals or job.dead_feeders or job.acting):
-        # What mostly happens, in short: `move` of what nothing ever happened to.
-        if not job.waits[number]:
-            job.standing[number] = _READY
-            job.counts[_BLOCKED] -= 1
-            job.counts[_READY] += 1
-            if job.busy[number]:
-                count_busy(engine, job, number)
-            _enqueue(engine, job, number, None)
-        return
     after = _standing(job, number, work)
     if after != before:
         move(engine, job, number, after)
     elif work is not None:
         count_busy(engine, job, number)
+
+
+def _unblock(engine: Engine, job: JobState, number: int) -> None:
+    """Nothing is waited for any more by a package: what `reconsider` finds then, mostly without asking."""
+    unclear = job.finals or job.dead_feeders or job.acting or job.busy[number]
+    if job.standing[number] != _BLOCKED or unclear or number in job.work:
+        reconsider(engine, job, number)
+        return
+    job.standing[number] = _READY
+    job.counts[_BLOCKED] -= 1
+    job.counts[_READY] += 1
+    _enqueue(engine, job, number, None)
 
 
 def _standing(job: JobState, number: int, work: PackageWork | None) -> int:
@@ -179,9 +181,11 @@ def _set_busy(engine: Engine, job: JobState, number: int, busy: int) -> None:
 
 
 def _enqueue(engine: Engine, job: JobState, number: int, work: PackageWork | None) -> None:
+    queue = None
     if work is not None:
-        work.queue = class_for(engine, job, work)
-    queue = queue_of(engine, job, number)
+        queue = work.queue = class_for(engine, job, work)
+    if queue is None:
+        queue = plain_queue_of(engine, job, number)
     queue.queue.push(number, engine.now)
     if engine.settings.waiting_seconds_max:
         job.ready_since[number] = engine.now
@@ -300,7 +304,7 @@ def satisfy(engine: Engine, job: JobState, number: int) -> None:
         if not left:
             if (work := job.work.get(other)) is not None and work.delayed_until and lacked_input(work):
                 work.delayed_until = 0.0  # what it lacked was made again
-            reconsider(engine, job, other)
+            _unblock(engine, job, other)
     if job.feeds_late[number]:
         _count_late(engine, job, number, -1)
 
