@@ -10,7 +10,7 @@ import heapq
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
 Action = Callable[..., object]
 
@@ -20,6 +20,7 @@ _SWEEP_MIN = 1024  # fewer entries that were called off are not worth a sweep
 _STRETCHES = 4.0  # in a second: shorter ones leave less to be sorted, longer ones are fewer
 
 
+@final
 class Handle:
     """One thing that is to happen, for whoever may want to call it off."""
 
