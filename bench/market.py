@@ -154,9 +154,9 @@ class Market:
         waiting, took = dict(self._jobs), dict[str, float]()
         while waiting:
             steps = self.driver.steps
-            while steps == self.driver.steps:
-                if not self.schedule.step():
-                    raise SystemExit("nothing more will happen, and not every job is over")
+            self.schedule.go_on()
+            if steps == self.driver.steps:
+                raise SystemExit("nothing more will happen, and not every job is over")
             for name in [name for name in waiting if (job := self.engine.jobs.get(name)) is not None and is_over(job)]:
                 took[name] = self.schedule.now - START - waiting.pop(name).at_seconds
         return took
@@ -196,7 +196,8 @@ class Market:
         """Never."""
 
     def stepped(self, core: Core, outbox: Outbox) -> None:
-        """Nobody doubts."""
+        """Nobody doubts; it is looked which jobs are over."""
+        self.schedule.halt()
 
     def start(self, now: float) -> Core:
         """A core that knows the sites and nothing else."""

@@ -198,13 +198,12 @@ class Yard:
         plan = self.definitions.plan(JOB, ())
         self.driver.receive(Submit(token=1, job=JOB, registered=registration(self.sketch), plan=plan))
         moments = 0
-        step, jobs, driver = self.schedule.step, self.engine.jobs, self.driver
+        jobs, driver = self.engine.jobs, self.driver
         while JOB not in jobs or jobs[JOB].counts[Standing.DONE] < self.packages:
             steps = driver.steps
-            while steps == driver.steps:  # until the core took another one, nothing of the job has changed
-                if not step():
-                    raise SystemExit("nothing more will happen, and the job is not done")
-                moments += 1
+            moments += self.schedule.go_on()
+            if steps == driver.steps:
+                raise SystemExit("nothing more will happen, and the job is not done")
         self.journal.close(self.schedule.now)
         return moments
 
@@ -237,7 +236,8 @@ class Yard:
         """Never."""
 
     def stepped(self, core: Core, outbox: Outbox) -> None:
-        """Nobody doubts."""
+        """Nobody doubts; it is looked whether the job is done."""
+        self.schedule.halt()
 
     def start(self, now: float) -> Core:
         """A core that knows the sites and nothing else."""

@@ -126,7 +126,7 @@ def a_success_of_an_old_epoch_is_granted(patch: Patch) -> None:
         known = work is not None and event.attempt in work.attempts
         folded(engine, job, number, event, data)
         if not known and data.exit_code == ExitCodeGasw.SUCCESS and not job.is_final(number):
-            job.work_of(number).candidates.append(event.attempt or 0)
+            job.work_of(number).candidates += (event.attempt or 0,)
             engine.grants.append((job, number))
             readiness.reconsider(engine, job, number)
 
@@ -169,7 +169,7 @@ def a_duplicate_counts_twice(patch: Patch) -> None:
         folded(engine, job, number, event, data)
         if work is not None and before is not None:
             again = 1000 * len(work.failures) + before.attempt
-            work.failures[again] = msgspec.structs.replace(before, attempt=again)
+            work.fail(again, msgspec.structs.replace(before, attempt=again))
             engine.failed[job, number] = None
 
     patch.setattr(core_module, "Heard", Forgetful)

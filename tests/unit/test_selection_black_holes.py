@@ -65,7 +65,7 @@ def test_without_another_site_nobody_can_tell() -> None:
 
 def test_an_attempt_that_goes_on_elsewhere_is_evidence_too() -> None:
     hole, good = ends([(0.01, True)] * 5, [])
-    good.began(100.0)
+    good.began(100_000_000)
     assert hole.black_hole(100.001, SETTINGS) == ""
     assert hole.black_hole(103.0, SETTINGS)
     good.left(100.0)
@@ -81,7 +81,7 @@ def test_a_site_that_goes_takes_its_ends_with_it() -> None:
     everyone = Everyone()
     one, other = Ends(everyone), Ends(everyone)
     for each in (one, other):
-        each.began(5.0)
+        each.began(5_000_000)
         each.ended(2.0, failed=True)
     one.remove()
     assert everyone.tally() == other.own() == Tally(1, 1, 2_000_000, 1, 5_000_000)

@@ -317,7 +317,7 @@ def test_thompson_compares_some_of_very_many() -> None:
 
 def test_the_activities_used_latest_are_remembered_and_what_is_under_way_is() -> None:
     arms = Arms(SelectionSettings(thompson_activities_max=2))
-    arms.of("a").began(1.0)
+    arms.of("a").began(1_000_000)
     for name in ("b", "c", "d"):
         arms.of(name)
     assert [each.activity for each in arms.evidence()] == ["a", "d"]

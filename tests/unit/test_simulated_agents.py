@@ -396,9 +396,18 @@ def test_the_memory_of_finished_attempts_is_bounded_but_never_loses_an_untold_en
     assert isinstance(said(site.last.events[0]), AttemptFinished)
 
 
-def test_an_end_that_is_told_again_is_the_event_that_was_told() -> None:
+@pytest.mark.parametrize(
+    "fate",
+    [
+        Fate(0.0, 1.0, 0.0, 0),
+        Fate(0.5, 1.0, 0.25, 10**12),
+        Fate(0.5, 3.0, 1.0, 7, "application-error", 0.3, 255),
+        Fate(0.0, 2.0, 0.0, 7, "out-of-memory", 0.1),
+    ],
+)
+def test_an_end_that_is_told_again_is_the_event_that_was_told(fate: Fate) -> None:
     site = SimulatedSite(faults=Faults(clock_skewed=1.0))
-    site.nature.usual = Fate(0.0, 1.0, 0.0, 0)
+    site.nature.usual = fate
     site.start()
     site.answer(work(1), seconds=5.0)
     [told] = [event for event in site.spooled if event.type == "AttemptFinished"]

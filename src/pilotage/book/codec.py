@@ -186,10 +186,20 @@ class Codec:
         return self.check(event, index)
 
     def check(self, event: Event, index: int = 0, place: Place | None = None) -> Checked | Refusal:
-        """One event that is already a value; `place` is that of its package, for who knows it."""
+        """One event that is already a value; `place` is given for one about an attempt, and an epoch, that were found."""
         package, attempt = event.package, event.attempt
+        kind: SubjectKind
         try:
             if (
+                place is not None
+                and event.pilot is event.site is None
+                and event.stream in self._streams
+                and 1 <= event.n <= COUNTER_MAX
+                and 0 <= event.seen <= COUNTER_MAX
+                and 0 <= event.time < TIME_MAX
+            ):  # what it is about was well formed when it came to be
+                kind = "attempt"
+            elif (
                 package is not None
                 and attempt is not None
                 and event.job in self._jobs
@@ -202,7 +212,7 @@ class Codec:
                 and 0 <= event.time < TIME_MAX
                 and (found := place or self._places.get(package) or self._place_of(package)) is not None
             ):  # as most are: nothing is wrong with it but, perhaps, its payload
-                kind: SubjectKind = "attempt"
+                kind = "attempt"
                 place = found
             else:
                 kind, place = self._subject(event)

@@ -26,6 +26,11 @@ def queue_of(engine: Engine, job: JobState, number: int) -> QueueClass:
     work = job.work.get(number)
     if work is not None and work.queue is not None:
         return work.queue
+    return plain_queue_of(engine, job, number)
+
+
+def plain_queue_of(engine: Engine, job: JobState, number: int) -> QueueClass:
+    """The same of one with nothing in its history that would put it into a class of its own."""
     template = job.kinds[number]
     restarts = job.last_attempt[number] > 0
     known = job.template_classes[restarts]

@@ -61,20 +61,21 @@ def bind(engine: Engine) -> None:
             number = _take(engine, queue)
             if number is None:
                 break
-            _bind(engine, queue, number, site)
+            _bind(engine, queue, number, site, bound=is_bound(site, queue))
 
 
 def _fill(engine: Engine, queue: QueueClass) -> None:
     """Where more is ready than all candidates have room for, each is given what it has room for: there is nothing to choose."""
     for site, free in engine.openings.all_of(queue, queue.ready):
         place, shape = site.place, queue.shape
+        bound = is_bound(site, queue)
         for _ in range(free):
             if not place.has_room(shape):
                 break  # what was bound there has left less of it
             number = _take(engine, queue)
             if number is None:
                 return
-            _bind(engine, queue, number, site, how="filled")
+            _bind(engine, queue, number, site, bound=bound, how="filled")
 
 
 def _bind_fairly(engine: Engine, queues: list[QueueClass]) -> None:
@@ -127,7 +128,7 @@ def _bind_one(engine: Engine, queue: QueueClass, turn: Round) -> bool:
     number = _take(engine, queue)
     if number is None:
         return False
-    _bind(engine, queue, number, site)
+    _bind(engine, queue, number, site, bound=is_bound(site, queue))
     return True
 
 
@@ -177,19 +178,20 @@ def may_start(engine: Engine, queue: QueueClass) -> bool:
 def _take(engine: Engine, queue: QueueClass) -> int | None:
     """The next package of a class that still counts."""
     job, numbers = queue.job, queue.queue
-    while numbers:
+    while numbers.size:
         number = numbers.pop()
         if job.standing[number] == _READY and queue_of(engine, job, number) is queue:
             return number
     return None
 
 
-def _bind(engine: Engine, queue: QueueClass, number: int, site: SiteState, how: How = "chosen") -> None:
+def _bind(engine: Engine, queue: QueueClass, number: int, site: SiteState, *, bound: bool, how: How = "chosen") -> None:
+    """Give a package to a site; `bound` tells whether it gets a batch job of its own there."""
     job = queue.job
     if job.share is not None:
         job.share.waiting_since = engine.now
     choice = noted(engine, queue, how)
-    if is_bound(site, queue):
+    if bound:
         create(engine, job, number, queue.demand, site, pilot=None, choice=choice)
         return
     reserved = site.reserved
@@ -333,6 +335,7 @@ def create(
     declared = job.plan.templates[job.kinds[number]].demand
     over: list[int] = []
     replica = False
+    forever = pilot is not None and pilot.ends_at is None
     if work is not None and work.attempts:
         over = [n for n, attempt in work.attempts.items() if attempt.lost]
         replica = work.replicas > work.replicated and any(each.trusted for each in work.attempts.values())
@@ -344,13 +347,14 @@ def create(
         replica=replica,
         memory_bytes=demand.memory_bytes if demand.memory_bytes != declared.memory_bytes else None,
         wall_seconds=demand.wall_seconds if demand.wall_seconds != declared.wall_seconds else None,
-        remaining_seconds=remaining(engine, site, pilot, demand),
+        remaining_seconds=None if forever else remaining(engine, site, pilot, demand),
         drop_revision=job.drop_revision,
     )
     attempt = job.last_attempt[number] + 1
     if job.share is not None:
         job.share.unstarted_since = engine.now
-    engine.write(created, job=job, number=number, attempt=attempt, epoch=job.epoch_of(number))
+    epoch = job.epoch_of(number) if job.epochs else 1
+    engine.write(created, job=job, number=number, attempt=attempt, epoch=epoch)
     state = job.work[number].attempts[attempt]
     state.choice = choice
     if pilot is not None:

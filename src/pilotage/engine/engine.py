@@ -22,7 +22,7 @@ from pilotage.engine.explain import explain
 from pilotage.engine.fairness import Fairness
 from pilotage.engine.guarding import Guard, NoGuard
 from pilotage.engine.handlers import DECISIONS, JOB_FOLDS, OTHER_FOLDS, PACKAGE_FOLDS
-from pilotage.engine.jobs import JobState, Place
+from pilotage.engine.jobs import JobState
 from pilotage.engine.leaving import let_go_of_cleared
 from pilotage.engine.openings import Openings
 from pilotage.engine.parts import AttemptState, QueueClass, Reservations
@@ -117,6 +117,9 @@ class Engine:
         self.departed: list[str] = []  # pilots that ended since somebody looked
         self._orders = 0
         self.decided: list[Checked] = []  # what was not told yet
+        # What was said last, and its text: a decision that says nothing of its own is often followed by another one.
+        self._said: Payload | None = None
+        self._said_text = msgspec.Raw()
         for site in sites:
             self.add_site(site)
 
@@ -207,37 +210,50 @@ class Engine:
         name: str = "",
     ) -> None:
         """Decide: the event is applied at once, and told with the others of its turn. `name` is of a job that begins."""
+        if data is not self._said:
+            self._said, self._said_text = data, msgspec.Raw(_encode(data))
+        n = self.next_n
+        self.next_n = n + 1
         kind: SubjectKind
-        place: Place | None = None
-        dotted: str | None = None
-        if number is not None:
-            assert job is not None
-            dotted, place = job.named(number)
-            kind = "package" if attempt is None else "attempt"
-        else:
+        if number is None:
+            event = Event(
+                source="service",
+                stream=ENGINE_STREAM,
+                n=n,
+                type=type(data).__name__,
+                time=self.stamp,
+                job=job.id if job is not None else name or None,
+                pilot=pilot,
+                site=site,
+                epoch=epoch,
+                seen=self.position,
+                data=self._said_text,
+            )
             kind = "pilot" if pilot is not None else "job" if site is None else "site"
+            self.decided.append(Checked(0, event, kind, None, data))
+            self._fold(event, data, job, None)
+            return
+        assert job is not None
+        work = job.work.get(number)
+        dotted, place = (work.named if work is not None else None) or job.named(number)
         event = Event(
             source="service",
             stream=ENGINE_STREAM,
-            n=self.next_n,
+            n=n,
             type=type(data).__name__,
             time=self.stamp,
-            job=job.id if job is not None else name or None,
+            job=job.id,
             package=dotted,
             attempt=attempt,
-            pilot=pilot,
-            site=site,
             epoch=epoch,
             seen=self.position,
-            data=msgspec.Raw(_encode(data)),
+            data=self._said_text,
         )
-        self.next_n += 1
+        kind = "package" if attempt is None else "attempt"
         self.decided.append(Checked(0, event, kind, place, data))
-        if number is None:
-            self._fold(event, data, job, None)
-        elif (fold := PACKAGE_FOLDS.get(type(data))) is not None:
+        if (fold := PACKAGE_FOLDS.get(type(data))) is not None:
             fold(self, job, number, event, data)
-            if job is not None and job.special:
+            if job.special:
                 look_at_end(self, job)
 
     def decide(self, now: float) -> list[Checked]:

@@ -201,7 +201,8 @@ class JobState:
 
     def dotted(self, number: int) -> str:
         """The place of a package as events have it."""
-        return self.named(number)[0]
+        stage, line, position = self._layouts[bisect.bisect_right(self._firsts, number) - 1].place(number)
+        return f"{stage}.{line}.{position}"
 
     def named(self, number: int) -> tuple[str, Place]:
         """The place of a package as events have it, and as plain numbers."""
@@ -273,7 +274,8 @@ class JobState:
             start, end = segment.successors.span(number)
             if start == end:
                 continue
-            others: Iterable[int] = segment.successors.numbers[start:end]
+            numbers = segment.successors.numbers
+            others: Iterable[int] = numbers[start:end] if end - start > 1 else (numbers[start],)
             if not segment.common & _AWAITED:
                 others = [other for other in others if _awaited(segment, other, number)]
             found = (*found, *others) if found else others

@@ -14,7 +14,7 @@ from pilotage.engine.behaviour import enter_phase, not_submitting, score_phases
 from pilotage.engine.classes import template_of
 from pilotage.engine.fairness_work import learn
 from pilotage.engine.histories import failure_of
-from pilotage.engine.jobs import JobState
+from pilotage.engine.jobs import JobState, Place
 from pilotage.engine.on_jobs import forget_epoch
 from pilotage.engine.parts import FINAL, AttemptState, PackageWork, Standing
 from pilotage.engine.places import SiteState
@@ -52,13 +52,16 @@ def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event,
     room: tuple[SiteState, int] | None = None  # what its reservation took
     if known is not None and known.bound is not None:
         room = unreserve(known)
-    elif job.standing[number] == Standing.READY:
-        # It was taken out of its queue; where a further attempt is wanted, it must go in again.
-        move(engine, job, number, Standing.BLOCKED)
-    work = job.work_of(number)
+        work = known
+    else:
+        if job.standing[number] == Standing.READY:
+            # It was taken out of its queue; where a further attempt is wanted, it must go in again.
+            move(engine, job, number, Standing.BLOCKED)
+        work = job.work_of(number)
     ref = AttemptRef(job.id, event.package or "", tried)
-    attempt = begun(engine, job, number, ref, site=site, epoch=event.epoch, created_at=event.time, data=data)
-    work.attempts[tried] = attempt
+    _, place = work.named or job.named(number)
+    attempt = begun(engine, job, number, ref, place, site=site, epoch=event.epoch, created_at=event.time, data=data)
+    work.add(tried, attempt)
     work.replicated += data.replica
     if room is not None and room[0] is site and room[1] == attempt.shape and not site.stuck:
         hold(engine, attempt)  # what was reserved is used: nobody gets room by that, and nobody loses any
@@ -105,13 +108,14 @@ def begun(
     job: JobState,
     number: int,
     ref: AttemptRef,
+    place: Place,
     *,
     site: SiteState,
     epoch: int,
     created_at: float,
     data: Created,
 ) -> AttemptState:
-    """An attempt as it begins, which takes nothing yet."""
+    """An attempt of the package at a place as it begins, which takes nothing yet."""
     template = job.plan.templates[job.kinds[number]]
     demand = template.demand
     if data.memory_bytes is not None or data.wall_seconds is not None:
@@ -119,19 +123,20 @@ def begun(
     attempt = AttemptState(
         ref,
         number=number,
+        place=place,
         epoch=epoch,
         site=site,
         demand=demand,
         shape=engine.shape_of(demand),
+        created_at=created_at,
         activity=template.activity if engine.selection.samples else "",
     )
-    attempt.created_at = created_at
     attempt.drop_revision = data.drop_revision
     attempt.remaining_seconds = data.remaining_seconds
     attempt.pilot = data.pilot or ""
-    attempt.leased = data.lease_seconds is not None
-    attempt.began_at = created_at
-    if not attempt.leased:
+    if data.lease_seconds is not None:
+        attempt.leased = True
+    else:
         attempt.key = attempt_key(ref)
     return attempt
 
@@ -209,7 +214,8 @@ def on_attempt_recovered(
     work, attempt = found
     attempt.suspect = attempt.lost = False
     attempt.lost_reason = ""
-    work.failures.pop(attempt.ref.attempt, None)
+    if work.failures:
+        work.failures = {each: failure for each, failure in work.failures.items() if each != attempt.ref.attempt}
     if not attempt.counted:
         occupy(engine, attempt)
     engine.failed[job, number] = None  # the verdict is another now
@@ -252,9 +258,10 @@ def _tell_guard(engine: Engine, attempt: AttemptState, manifest: Sequence[Output
 
 
 def _succeed(engine: Engine, job: JobState, work: PackageWork, attempt: AttemptState) -> None:
-    del work.attempts[attempt.ref.attempt]
+    tried = attempt.ref.attempt
+    work.remove(tried)
     vacate(engine, attempt, "success")
-    work.candidates.append(attempt.ref.attempt)
+    work.candidates += (tried,)
     engine.grants.append((job, attempt.number))
     if job.standing[attempt.number] != Standing.LIVE:  # where it is, it stays
         reconsider(engine, job, attempt.number)
@@ -265,22 +272,23 @@ def on_attempt_finished(
 ) -> None:
     """It is over, well or not. One that was cancelled because nobody wanted it has not failed."""
     found = _spoken_for(job, number, event)
-    if event.source == "agent":
-        if found is not None:
-            found[1].told = True
-        ref = found[1].ref if found is not None else AttemptRef(job.id, event.package or "", event.attempt or 0)
-        _told_end(engine, event.stream, ref)
     if found is None:
+        if event.source == "agent":
+            _told_end(engine, event.stream, AttemptRef(job.id, event.package or "", event.attempt or 0))
         return
     work, attempt = found
+    if event.source == "agent":
+        attempt.told = True
+        _told_end(engine, event.stream, attempt.ref)
     if data.exit_code == _SUCCESS:
-        _tell_guard(engine, attempt, data.manifest)
+        if engine.guard.contested:
+            _tell_guard(engine, attempt, data.manifest)
         learn(job, attempt, phases=data.phases, now=engine.stamp)
         if len(data.phases) != 1 or data.phases[0].phase != "application":
             score_phases(engine, attempt, data.phases, succeeded=True)
         _succeed(engine, job, work, attempt)
         return
-    del work.attempts[attempt.ref.attempt]
+    work.remove(attempt.ref.attempt)
     lost = attempt.lost_reason if attempt.lost else None
     failure = failure_of(
         attempt.ref.attempt,
@@ -293,7 +301,7 @@ def on_attempt_finished(
     score_phases(engine, attempt, data.phases, succeeded=False)
     vacate(engine, attempt, "nobody" if failure is None else cause_of(failure.reason), data.node or "")
     if failure is not None:
-        work.failures[attempt.ref.attempt] = failure
+        work.fail(attempt.ref.attempt, failure)
     engine.failed[job, number] = None
 
 

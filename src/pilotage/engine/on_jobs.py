@@ -163,10 +163,7 @@ def forget_epoch(engine: Engine, job: JobState, number: int) -> None:
     if work.attempts:
         for attempt in list(work.attempts.values()):
             let_go(engine, attempt)
-        work.attempts.clear()
-    if work.failures:
-        work.failures.clear()
-    work.candidates.clear()
+    work.forget()
     work.refused = ""
     work.verdict = work.queue = None
     work.delayed_until = 0.0

@@ -5,6 +5,7 @@ Packages that nothing happens to have no object: they are a few bytes in the arr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pilotage.engine.queues import ReadyQueue
@@ -63,6 +64,7 @@ class AttemptState:
         "operation",
         "operations_scored",
         "pilot",
+        "place",
         "queued",
         "ref",
         "remaining_seconds",
@@ -78,16 +80,19 @@ class AttemptState:
         ref: AttemptRef,
         *,
         number: int,
+        place: tuple[int, int, int],
         epoch: int,
         site: SiteState,
         demand: Demand,
         shape: int,
+        created_at: float,
         activity: str = "",
     ) -> None:
-        """An attempt at a site; `number` is its package's, `activity` what it does, where that matters to the choice of sites."""
+        """An attempt at a site; number and place are its package's, `activity` is only told where the choice of sites asks."""
         self.activity = activity
         self.ref = ref
         self.number = number
+        self.place = place
         self.epoch = epoch
         self.site = site
         self.demand = demand
@@ -103,8 +108,8 @@ class AttemptState:
         self.lost_reason = ""
         self.drop_revision = 0
         self.remaining_seconds: float | None = None  # of its pilot's wall time when it was created
-        self.created_at = 0.0
-        self.began_at = 0.0  # when it got its lease
+        self.created_at = created_at
+        self.began_at = created_at  # when it got its lease
         self.submitting = False  # it is counted as a submission under way
         self.choice: ChoiceNote | None = None  # how the sites stood when it was given to its own
         self.operation: Operation | None = None  # a long phase of it is counted as this
@@ -114,6 +119,10 @@ class AttemptState:
     def trusted(self) -> bool:
         """Whether it is believed to get somewhere."""
         return not self.suspect and not self.lost
+
+
+_NO_ATTEMPTS: Mapping[int, AttemptState] = {}
+_NO_FAILURES: Mapping[int, Failure] = {}
 
 
 class PackageWork:
@@ -144,9 +153,10 @@ class PackageWork:
         """Begin with nothing."""
         self.number = number
         self.named: tuple[str, tuple[int, int, int]] | None = None  # its place, as text and numbers, once asked for
-        self.attempts: dict[int, AttemptState] = {}  # of the current epoch, not over
-        self.failures: dict[int, Failure] = {}  # of the current epoch, by attempt
-        self.candidates: list[int] = []  # attempts of the current epoch that succeeded and wait for a grant
+        # What happened in the current epoch. Most packages that wait for a slot have nothing of it, and share that.
+        self.attempts: Mapping[int, AttemptState] = _NO_ATTEMPTS  # not over
+        self.failures: Mapping[int, Failure] = _NO_FAILURES  # by attempt
+        self.candidates: tuple[int, ...] = ()  # attempts that succeeded and wait for a grant
         self.verdict: Verdict | None = None  # what follows from the failures, while there are any
         self.queue: QueueClass | None = None  # while it is ready or reserved, and not in the class of its template
         self.bound: SiteState | None = None
@@ -160,6 +170,25 @@ class PackageWork:
         self.replicas = 0  # further attempts that were asked for in this epoch
         self.replicated = 0  # those of them that were made
         self.races = False  # some of them because it was queued for long: the first to start ends the others
+
+    def add(self, number: int, attempt: AttemptState) -> None:
+        """One more attempt is under way."""
+        self.attempts = {**self.attempts, number: attempt} if self.attempts else {number: attempt}
+
+    def remove(self, number: int) -> None:
+        """An attempt is over."""
+        if len(self.attempts) == 1 and number in self.attempts:
+            self.attempts = _NO_ATTEMPTS
+        else:
+            self.attempts = {each: attempt for each, attempt in self.attempts.items() if each != number}
+
+    def fail(self, number: int, failure: Failure) -> None:
+        """An attempt has failed."""
+        self.failures = {**self.failures, number: failure}
+
+    def forget(self) -> None:
+        """Nothing of this epoch counts any more."""
+        self.attempts, self.failures, self.candidates = _NO_ATTEMPTS, _NO_FAILURES, ()
 
     @property
     def idle(self) -> bool:

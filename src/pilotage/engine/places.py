@@ -89,31 +89,37 @@ class PilotState:
         assigned[ref] = attempt
         if self.owed:
             self.owed.pop(ref, None)
-        self._use(attempt.demand, -1)
+        demand = attempt.demand
+        self.free[0] -= demand.cores_hundredths
+        if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
+            self._use_more(demand, -1)
 
     def give_back(self, ref: AttemptRef) -> AttemptState | None:
         """Take an attempt off it, of which it may still tell the end."""
         attempt = self.assigned.pop(ref, None)
         if attempt is not None:
-            self._use(attempt.demand, 1)
+            demand = attempt.demand
+            self.free[0] += demand.cores_hundredths
+            if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
+                self._use_more(demand, 1)
             if not attempt.told:
                 self.owed[ref] = attempt.epoch
         return attempt
 
-    def _use(self, demand: Demand, sign: int) -> None:
+    def _use_more(self, demand: Demand, sign: int) -> None:
+        """Take (-1) or give back (1) what an attempt has besides cores."""
         free = self.free
-        free[0] += sign * demand.cores_hundredths
-        if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
-            free[1] += sign * demand.memory_bytes
-            free[2] += sign * demand.gpus
-            free[3] += sign * demand.scratch_bytes
+        free[1] += sign * demand.memory_bytes
+        free[2] += sign * demand.gpus
+        free[3] += sign * demand.scratch_bytes
 
     def offers(self, capacity: Capacity) -> None:
         """Note what it has; what is left follows from what it was given."""
         self.capacity = capacity
         self.free = [capacity.cores_hundredths, capacity.memory_bytes, capacity.gpus, capacity.scratch_bytes]
         for attempt in self.assigned.values():
-            self._use(attempt.demand, -1)
+            self.free[0] -= attempt.demand.cores_hundredths
+            self._use_more(attempt.demand, -1)
 
     def in_backlog(self) -> int:
         """How many of the attempts it was given cannot run beside those before them."""

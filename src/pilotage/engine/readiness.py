@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pilotage.engine.classes import class_for, queue_of, template_of
+from pilotage.engine.classes import class_for, plain_queue_of, queue_of, template_of
 from pilotage.engine.growth import ends
 from pilotage.engine.histories import INPUT_REASONS
 from pilotage.engine.jobs import JobState, LateState
@@ -45,19 +45,22 @@ def reconsider(engine: Engine, job: JobState, number: int) -> None:
         return
     work = job.work.get(number)
     after = _standing(job, number, work)
-    if after == before:
-        if work is not None:
-            count_busy(engine, job, number)
-    elif work is None and after == _READY and before == _BLOCKED and not (job.finals or job.dead_feeders):
-        # What mostly happens, in short: `move` of what nothing ever happened to.
-        job.standing[number] = _READY
-        job.counts[_BLOCKED] -= 1
-        job.counts[_READY] += 1
-        if job.busy[number]:
-            count_busy(engine, job, number)
-        _enqueue(engine, job, number, None)
-    else:
+    if after != before:
         move(engine, job, number, after)
+    elif work is not None:
+        count_busy(engine, job, number)
+
+
+def _unblock(engine: Engine, job: JobState, number: int) -> None:
+    """Nothing is waited for any more by a package: what `reconsider` finds then, mostly without asking."""
+    unclear = job.finals or job.dead_feeders or job.acting or job.busy[number]
+    if job.standing[number] != _BLOCKED or unclear or number in job.work:
+        reconsider(engine, job, number)
+        return
+    job.standing[number] = _READY
+    job.counts[_BLOCKED] -= 1
+    job.counts[_READY] += 1
+    _enqueue(engine, job, number, None)
 
 
 def _standing(job: JobState, number: int, work: PackageWork | None) -> int:
@@ -178,9 +181,11 @@ def _set_busy(engine: Engine, job: JobState, number: int, busy: int) -> None:
 
 
 def _enqueue(engine: Engine, job: JobState, number: int, work: PackageWork | None) -> None:
+    queue = None
     if work is not None:
-        work.queue = class_for(engine, job, work)
-    queue = queue_of(engine, job, number)
+        queue = work.queue = class_for(engine, job, work)
+    if queue is None:
+        queue = plain_queue_of(engine, job, number)
     queue.queue.push(number, engine.now)
     if engine.settings.waiting_seconds_max:
         job.ready_since[number] = engine.now
@@ -291,14 +296,15 @@ def satisfy(engine: Engine, job: JobState, number: int) -> None:
     if job.satisfied[number]:
         return
     job.satisfied[number] = 1
-    job.dead_feeders.discard(number)
+    if job.dead_feeders:
+        job.dead_feeders.discard(number)
     waits = job.waits
     for other in job.awaiting(number):
         left = waits[other] = waits[other] - 1
         if not left:
             if (work := job.work.get(other)) is not None and work.delayed_until and lacked_input(work):
                 work.delayed_until = 0.0  # what it lacked was made again
-            reconsider(engine, job, other)
+            _unblock(engine, job, other)
     if job.feeds_late[number]:
         _count_late(engine, job, number, -1)
 

@@ -293,7 +293,7 @@ def _restore_acting(engine: Engine, job: JobState, number: int, facts: PackageFa
 
 def _restore_attempt(engine: Engine, job: JobState, work: PackageWork, number: int, known: AttemptFacts) -> None:
     if known.exit_code == ExitCodeGasw.SUCCESS or known.staged_at is not None:
-        work.candidates.append(number)
+        work.candidates += (number,)
         return
     if known.finished_at is not None:
         demand = demand_of(job, work.number, memory_bytes=known.memory_bytes, wall_seconds=known.wall_seconds)
@@ -306,21 +306,24 @@ def _restore_attempt(engine: Engine, job: JobState, work: PackageWork, number: i
             end=known,
         )
         if failure is not None:
-            work.failures[number] = failure
+            work.fail(number, failure)
         return
     if not known.site:
         return
     site = engine.sites.get(known.site) or forsake(engine, known.site)
-    ref = AttemptRef(job.id, job.dotted(work.number), number)
+    dotted, place = job.named(work.number)
+    ref = AttemptRef(job.id, dotted, number)
     created_at = known.created_at or 0.0
-    attempt = begun(engine, job, work.number, ref, site=site, epoch=known.epoch, created_at=created_at, data=known)
+    attempt = begun(
+        engine, job, work.number, ref, place, site=site, epoch=known.epoch, created_at=created_at, data=known
+    )
     if known.started_at is not None and not attempt.leased:
         attempt.leased, attempt.began_at = True, known.started_at
     attempt.queued = known.queued_at is not None
     attempt.suspect = known.suspected_at is not None
     attempt.lost = known.lost_at is not None
     attempt.lost_reason = known.lost_reason or ""
-    work.attempts[number] = attempt
+    work.add(number, attempt)
     if attempt.lost:
         return
     occupy(engine, attempt)

@@ -37,7 +37,8 @@ def grant_what_succeeded(engine: Engine) -> None:
         first = work.candidates[0] if len(work.candidates) == 1 else min(work.candidates)
         if engine.guard.contested and _is_refused(engine, job, work, first):
             continue
-        engine.write(_GRANTED, job=job, number=number, attempt=first, epoch=job.epoch_of(number))
+        epoch = job.epoch_of(number) if job.epochs else 1
+        engine.write(_GRANTED, job=job, number=number, attempt=first, epoch=epoch)
         if job.special and ends_the_job(job, number, 0):
             end_others(engine, job, number, 0)
 

@@ -32,7 +32,7 @@ class EdgeKind(IntFlag):
 class Rows:
     """Compressed rows: for each package of a stretch, the packages on the other end of its edges."""
 
-    __slots__ = ("_starts", "first", "indptr", "numbers", "others")
+    __slots__ = ("_count", "_starts", "first", "indptr", "numbers", "others")
 
     def __init__(self, keys: Indices, others: Indices) -> None:
         """Build from edges sorted by key; only the stretch between the least and the greatest key takes room."""
@@ -41,6 +41,7 @@ class Rows:
         counts = np.bincount(keys - self.first, minlength=count) if len(keys) else np.zeros(0, np.int64)
         self.indptr: Indices = np.zeros(count + 1, np.int32)
         np.cumsum(counts, out=self.indptr[1:])
+        self._count = count
         self.others = others
         # The same memory once more: one number out of a view is a plain one, and comes faster than out of an array.
         self._starts = self.indptr.data
@@ -49,8 +50,8 @@ class Rows:
     def span(self, package: int) -> tuple[int, int]:
         """The positions of a package's edges."""
         row = package - self.first
-        starts = self._starts
-        if 0 <= row < len(starts) - 1:
+        if 0 <= row < self._count:
+            starts = self._starts
             return starts[row], starts[row + 1]
         return 0, 0
 

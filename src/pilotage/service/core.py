@@ -171,9 +171,8 @@ class Core:
             if exchange.is_skewed(received=self._time.clock, tolerance_seconds=engine.settings.skew_seconds):
                 outbox.skewed.append(("agent", name))
             for event in exchange.events:
-                if event.source != "agent" or event.stream != name or not 1 <= event.n <= COUNTER_MAX:
-                    continue
-                if heard.add(event.n):
+                n = event.n
+                if event.source == "agent" and event.stream == name and 1 <= n <= COUNTER_MAX and heard.add(n):
                     self._take(event, exchange, outbox)
         pilot = engine.pilots.get(name)
         if pilot is not None:
@@ -190,7 +189,7 @@ class Core:
         """
         engine, pilot = self.engine, exchange.pilot
         held = held_by(engine, pilot, event)
-        one = self._codec.check(event, 0, None if held is None else engine.jobs[held.ref.job].named(held.number)[1])
+        one = self._codec.check(event, 0, None if held is None else held.place)
         if isinstance(one, Refusal):
             outbox.refused.append(one)
             one = self._note(event, pilot, f"refused: {one.message}")
@@ -246,15 +245,16 @@ class Core:
         engine, name = self.engine, exchange.pilot
         pilot = engine.pilots.get(name)
         leave = "" if pilot is not None else "no live pilot has this name"
-        assignments: list[Assignment] = []
-        cancelled: list[AttemptRef] = []
+        assignments: tuple[Assignment, ...] = ()
+        cancelled: tuple[AttemptRef, ...] = ()
         if pilot is not None:
             if exchange.held:
                 held = set(exchange.held)
-                assignments = [self._assignment(attempt) for ref, attempt in pilot.assigned.items() if ref not in held]
-                cancelled = unwanted(pilot, exchange)
+                missing = [attempt for ref, attempt in pilot.assigned.items() if ref not in held]
+                assignments = tuple(map(self._assignment, missing))
+                cancelled = tuple(unwanted(pilot, exchange))
             elif pilot.assigned:
-                assignments = [self._assignment(attempt) for attempt in pilot.assigned.values()]
+                assignments = tuple(map(self._assignment, pilot.assigned.values()))
             if pilot.draining and not pilot.assigned:
                 leave = pilot.draining
             if exchange.serves is not None and exchange.serves not in pilot.assigned:
@@ -271,8 +271,8 @@ class Core:
                 position=engine.position,
                 time=self._time.clock,
                 acknowledged=self._heard[name].watermark,
-                assignments=tuple(assignments),
-                cancelled=tuple(cancelled),
+                assignments=assignments,
+                cancelled=cancelled,
                 interval_seconds=engine.settings.interval_seconds,
                 leave=leave,
             )
@@ -287,7 +287,7 @@ class Core:
             granted, work = job.granted[producer], job.work.get(producer)
             dropped = work is not None and 0 < work.dropped <= attempt.drop_revision
             if granted and not dropped:
-                inputs.append(InputSource(job.named(producer)[0], granted))
+                inputs.append(InputSource(job.dotted(producer), granted))
         return Assignment(
             ref=attempt.ref,
             epoch=attempt.epoch,

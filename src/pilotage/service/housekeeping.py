@@ -1,4 +1,7 @@
-"""What a service does by itself now and then: seal, clear and purge finished jobs as the settings say."""
+"""What a service does by itself now and then: seal, clear and purge finished jobs as the settings say.
+
+If it has grown meanwhile, it asks for large pages, too.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from pilotage.model.errors import PilotageError
 from pilotage.model.events import Event
 from pilotage.ports import Clock, Journal
 from pilotage.service.keeper import Batch
+from pilotage.service.large_pages import PROCESS
 from pilotage.service.retention import Action, Retention
 from pilotage.service.writer import Writer
 
@@ -64,6 +68,7 @@ class Housekeeping:
 
     def _run(self) -> None:
         while not self._stop.wait(self._every_seconds):
+            PROCESS.ask()
             try:
                 applied = self._retention.apply(self._clock.now(), enough=self._stop.is_set)
                 if self._done is not None:

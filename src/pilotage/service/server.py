@@ -19,6 +19,7 @@ from pilotage.ports import Clock, Journal
 from pilotage.service.access import Access
 from pilotage.service.announcement import SERVICE_FILE, Announcement, Ended, announced, note_end, refuse_second
 from pilotage.service.keeper import Afterwards
+from pilotage.service.large_pages import PROCESS
 from pilotage.service.notifications import MakeNotifications
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def _door(services: Services) -> tuple[ASGIApp, Callable[[], None]]:
 
 
 def settle_down() -> None:
-    """Load what a busy book needs, and look for garbage rarely.
+    """Load what a busy book needs, look for garbage rarely, and have what is here in large pages.
 
     What is here now stays, and is not even looked at once; rows and events hold no circles, so looking for those often would
     cost and find nothing.
@@ -183,3 +184,4 @@ def settle_down() -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     gc.enable()
+    PROCESS.ask()

@@ -93,7 +93,10 @@ class Workbench:
         if run.started_at < 0.0:  # it never ran
             self.waiting.remove(run)
             return
-        self._use(run.assignment.demand, -1)
+        demand = run.assignment.demand
+        self.free_cores_hundredths += demand.cores_hundredths
+        if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
+            self._use_more(demand, -1)
 
     def remove_all(self) -> None:
         """Let go of everything."""
@@ -115,18 +118,19 @@ class Workbench:
             and demand.scratch_bytes <= self.free_scratch_bytes
         )
 
-    def _use(self, demand: Demand, sign: int) -> None:
-        self.free_cores_hundredths -= sign * demand.cores_hundredths
-        if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
-            self.free_memory_bytes -= sign * demand.memory_bytes
-            self.free_gpus -= sign * demand.gpus
-            self.free_scratch_bytes -= sign * demand.scratch_bytes
+    def _use_more(self, demand: Demand, sign: int) -> None:
+        """Take (1) or give back (-1) what an attempt has besides cores."""
+        self.free_memory_bytes -= sign * demand.memory_bytes
+        self.free_gpus -= sign * demand.gpus
+        self.free_scratch_bytes -= sign * demand.scratch_bytes
 
     def _start(self, run: Run) -> None:
         world = self._world
         assignment = run.assignment
         demand, ref, now = assignment.demand, assignment.ref, world.schedule.now
-        self._use(demand, 1)
+        self.free_cores_hundredths -= demand.cores_hundredths
+        if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
+            self._use_more(demand, 1)
         memory_limit_bytes = demand.memory_bytes or self.capacity.memory_bytes
         fate = world.nature.fate(ref, self._site)
         run.start(fate, now=now, speed=self._speed, memory_limit_bytes=memory_limit_bytes)

@@ -100,7 +100,7 @@ class Agent:
         self._given = False  # it has had work
         self._due_at = self._armed_at = math.inf
         self._paused_until = -1.0
-        self._spool = Spool(world, name)
+        self._spool = Spool(world, name, node=self.node)
 
     # --- the process -------------------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Agent:
             return
         self.alive = False
         self.bench.remove_all()
-        self._spool = Spool(self._world, self.name)  # what was not told is lost
+        self._spool = Spool(self._world, self.name, node=self.node)  # what was not told is lost
         self._world.agents.pop(self.name, None)
         self._host.ended(self.name, reason)
 
@@ -259,11 +259,12 @@ class Agent:
         self._flushing = False
         if not self._unsaid:
             return
-        rush_at = self._opened_at + self._world.settings.rush_seconds
-        if self._opened_at >= 0.0 and self._news and schedule.now < rush_at:
-            self._wake_at(rush_at)
-        else:
-            self._exchange()
+        if self._opened_at >= 0.0 and self._news:
+            rush_at = self._opened_at + self._world.settings.rush_seconds
+            if schedule.now < rush_at:
+                self._wake_at(rush_at)
+                return
+        self._exchange()
 
     def receive(self, reply: ExchangeReply) -> None:
         """Take a reply, if it answers the open exchange."""
@@ -309,7 +310,8 @@ class Agent:
         if self._unsaid:
             self._exchange()
         elif not self.bench.has_room(self.backlog):
-            self._wake_at(max(now, opened_at + reply.interval_seconds))
+            due_at = opened_at + reply.interval_seconds
+            self._wake_at(due_at if due_at > now else now)  # noqa: FURB136 # a call costs more
         elif self._news or reply.assignments or reply.cancelled or now >= opened_at + 0.5 * reply.interval_seconds:
             self._exchange()
         else:  # an early answer that brought nothing: the service does not keep polls open
@@ -370,9 +372,8 @@ class Agent:
             self._flush()
 
     def _tell_end(self, run: Run) -> None:
-        now, spool = self._world.schedule.now, self._spool
-        payload = run.finish(now=now, skew_seconds=spool.skew_seconds, node=self.node)
-        spool.tell_end(run.assignment, payload, time=now)
+        now = self._world.schedule.now
+        self._spool.tell_end(run, now=now)
         self._idle_since = now
 
     def _tell_long_phase(self, run: Run, now: float) -> None:

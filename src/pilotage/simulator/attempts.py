@@ -7,6 +7,7 @@ disturbs it later (a cancel, the end of its pilot, a pause) moves or cuts its ti
 from __future__ import annotations
 
 import math
+import struct
 
 import msgspec
 
@@ -48,6 +49,10 @@ ENDINGS: dict[str, Ending] = {
     "signal": Ending(signal=6, message="killed by a signal"),
     "wall-time": Ending(signal=15, message="killed: its wall time is over"),
 }
+
+_REASONS = (None, *ENDINGS)  # as a number, in what is packed
+_NUMBERS = {reason: number for number, reason in enumerate(_REASONS)}
+_over = struct.Struct("<ddddqqB")  # when it began, its phases and itself ended; its memory, status and reason
 
 
 class Run:
@@ -168,6 +173,22 @@ class Run:
             phases=phases,
             peak_memory_bytes=self.memory_bytes,
         )
+
+    def packed(self, *, now: float) -> bytes:
+        """What the end that is told now follows from, as short as it goes."""
+        memory_bytes, number = self.memory_bytes, _NUMBERS[self.reason]
+        return _over.pack(
+            self.started_at, self.application_at, self.outputs_at, now, memory_bytes, self.exit_status, number
+        )
+
+    @staticmethod
+    def unpacked(ref: AttemptRef, packed: bytes) -> tuple[Run, float]:
+        """An attempt that is over, as far as its end is to be told again, and when that was."""
+        run = Run(Assignment(ref=ref))
+        run.started_at, run.application_at, run.outputs_at, ended_at, *rest = _over.unpack(packed)
+        run.memory_bytes, run.exit_status, number = rest
+        run.reason = _REASONS[number]
+        return run, ended_at
 
     def _phases(self, now: float, skew_seconds: float) -> tuple[PhaseTimes, ...]:
         """The phases that took any time."""

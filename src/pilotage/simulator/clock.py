@@ -7,9 +7,10 @@ else of its stretch until then. So putting it there costs the same however much 
 from __future__ import annotations
 
 import heapq
+import sys
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
 Action = Callable[..., object]
 
@@ -19,6 +20,7 @@ _SWEEP_MIN = 1024  # fewer entries that were called off are not worth a sweep
 _STRETCHES = 4.0  # in a second: shorter ones leave less to be sorted, longer ones are fewer
 
 
+@final
 class Handle:
     """One thing that is to happen, for whoever may want to call it off."""
 
@@ -43,7 +45,18 @@ _Batch = tuple[float, int, Any, Any]  # an action, and what it is called with, o
 class Schedule:
     """The one clock of a simulation. Of two things at one time, the one that was scheduled first happens first."""
 
-    __slots__ = ("_called_off", "_count", "_far", "_line", "_near", "_stretch", "_stretches", "_sweep_at", "now")
+    __slots__ = (
+        "_called_off",
+        "_count",
+        "_far",
+        "_halted",
+        "_line",
+        "_near",
+        "_stretch",
+        "_stretches",
+        "_sweep_at",
+        "now",
+    )
 
     def __init__(self, start: float = 0.0) -> None:
         """Begin at a time; nothing is to happen yet."""
@@ -56,6 +69,7 @@ class Schedule:
         self._count = 0
         self._called_off = 0
         self._sweep_at = _SWEEP_MIN  # when so many were called off
+        self._halted = False
 
     def at(self, time: float, action: Action, *arguments: object) -> Handle:
         """Let something happen at a time; what should have happened already happens now."""
@@ -80,7 +94,7 @@ class Schedule:
             self._far[stretch] = [(at, count, action, arguments)]
             _push(self._stretches, stretch)
 
-    def _go_on(self) -> list[_Entry]:
+    def _next_stretch(self) -> list[_Entry]:
         """Make the next stretch in which anything happens the present one, since nothing is left of that.
 
         Not where something that is lined up comes before: what that leads to would have to be sorted in.
@@ -100,7 +114,7 @@ class Schedule:
         line, count = self._line, self._count
         if line:
             last_time, last_count, last_action, arguments = line[-1]
-            if last_count == count and last_time == time and last_action == action:
+            if last_count == count and last_time == time and (last_action is action or last_action == action):
                 arguments.append(argument)
                 return
             if time < last_time:
@@ -111,24 +125,36 @@ class Schedule:
 
     def step(self) -> bool:
         """Let the earliest thing happen; False when there is nothing left."""
-        line = self._line
-        while (near := self._near or self._go_on()) or line:
+        return bool(self.go_on(most=1))
+
+    def halt(self) -> None:
+        """Let nothing more happen after what happens now, until it is told to go on."""
+        self._halted = True
+
+    def go_on(self, most: int = sys.maxsize) -> int:
+        """Let things happen until one of them says `halt`, so many did, or nothing is left; how many did."""
+        line, happened = self._line, 0
+        self._halted = False
+        while happened < most and not self._halted:
+            near = self._near or self._next_stretch()
             if line and (not near or line[0] < near[0]):
                 self.now, _, act, batch = line.popleft()
                 for argument in batch:
                     act(argument)
-                return True
-            time, _, action, arguments = _pop(near)
-            if isinstance(action, Handle):
-                planned, action.action = action.action, None
-                if planned is None:
-                    self._called_off -= 1
-                    continue
-                action = planned
-            self.now = time
-            action(*arguments)
-            return True
-        return False
+            elif near:
+                time, _, action, arguments = _pop(near)
+                if type(action) is Handle:
+                    planned, action.action = action.action, None
+                    if planned is None:
+                        self._called_off -= 1
+                        continue
+                    action = planned
+                self.now = time
+                action(*arguments)
+            else:
+                break
+            happened += 1
+        return happened
 
     def run(self, *, until: float) -> None:
         """Let everything happen up to a time, and stand there."""
@@ -138,7 +164,7 @@ class Schedule:
 
     def next_time(self) -> float | None:
         """When the earliest thing happens, or None."""
-        while (near := self._near or self._go_on()) and _is_called_off(near[0]):
+        while (near := self._near or self._next_stretch()) and _is_called_off(near[0]):
             _pop(near)
             self._called_off -= 1
         times = [entries[0][0] for entries in (near, self._line) if entries]

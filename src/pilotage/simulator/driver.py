@@ -18,12 +18,14 @@ from pilotage.model.effects import Effect, ExpandStage
 from pilotage.model.exchange import ExchangeReply
 from pilotage.ports import JournalFull
 from pilotage.service.core import Core
+from pilotage.service.large_pages import PROCESS
 from pilotage.service.messages import Answer, Grown, Input, Outbox
 from pilotage.simulator.clock import Handle, Schedule
 from pilotage.simulator.faults import FaultBox
 from pilotage.simulator.jobs import Definitions, Growth, Sketch
 
 _FULL_SECONDS = 1.0  # how soon a write to a full disk is tried again
+_GROWS_STEPS = 256  # so often it is looked whether the simulation has grown, and wants larger pages
 _IDLE_STEPS_MAX = 200  # steps without any message and without the clock going on: the core would never sleep
 
 
@@ -174,6 +176,8 @@ class Driver:
         self._watch_idleness(inbox, now)
         outbox = self.core.step(inbox, now)
         self.steps += 1
+        if not self.steps % _GROWS_STEPS:
+            PROCESS.ask()
         self._around.stepped(self.core, outbox)
         if self._dies("before the append"):
             return
@@ -291,6 +295,8 @@ class Driver:
 
     def _note_growth(self, inbox: Sequence[Input], events: Sequence[Checked]) -> None:
         """A stage has grown when the core wrote so; a growth that it did not want is forgotten."""
+        if not self._expanding:
+            return  # nothing was asked for that could have grown
         grown = [message for message in inbox if isinstance(message, Grown)]
         if not grown:
             return

@@ -15,6 +15,7 @@ class Fleet:
     def __init__(self, world: Surroundings) -> None:
         """Take what the agents share."""
         self._world = world
+        self._bring = self._hand_over  # one and the same for all replies
 
     @property
     def live(self) -> int:
@@ -41,7 +42,7 @@ class Fleet:
 
     def deliver(self, reply: ExchangeReply) -> None:
         """Send a reply on its way; whoever is gone when it arrives does not get it."""
-        self._world.network.send(reply, self._hand_over)
+        self._world.network.send(reply, self._bring)
 
     def _hand_over(self, reply: ExchangeReply) -> None:
         agent = self._world.agents.get(reply.pilot)

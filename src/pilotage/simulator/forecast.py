@@ -218,13 +218,13 @@ class Forecast:
 
     def _follow(self) -> str:
         """Let things happen until the job is over, or beyond its time; whoever has to look at it lets it go on at once."""
-        step, driver, jobs = self.schedule.step, self.driver, self._engine.jobs
+        driver, jobs = self.driver, self._engine.jobs
         ends_at = START + self._subject.horizon_seconds
         while True:
             steps = driver.steps
-            while steps == driver.steps:  # until the core took another one, nothing of the job has changed
-                if not step():
-                    return "unfinished"
+            self.schedule.go_on()  # until the core took another one: before, nothing of the job has changed
+            if steps == driver.steps:
+                return "unfinished"
             job = jobs.get(JOB)
             if job is not None and is_over(job):
                 return "finished"
@@ -310,9 +310,10 @@ class Forecast:
         """Never."""
 
     def stepped(self, core: Core, outbox: Outbox) -> None:
-        """See what was decided and heard."""
+        """See what was decided and heard, and look at the job."""
         if outbox.events:
             self._watch.on_events(outbox.events)
+        self.schedule.halt()
 
     def start(self, now: float) -> Core:
         """A core that knows the sites and nothing else; each run has its own luck in the choice of sites as in all else."""

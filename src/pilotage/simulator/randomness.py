@@ -64,7 +64,7 @@ class Keyed:
         if not end:
             block = f"{self._text}/{self._blocks}".encode()
             self._blocks += 1
-            self._digest = _blake2b(block, digest_size=_DIGEST_BYTES).digest()
+            self._digest = _blake2b(block).digest()
             end = _DIGEST_BYTES
         self._left = begin = end - _NUMBER_BYTES
         return (int.from_bytes(self._digest[begin:end], "big") >> 11) * _STEP

@@ -9,11 +9,12 @@ import msgspec
 
 from pilotage.model.events import Event
 from pilotage.model.exchange import Assignment, AttemptRef
-from pilotage.model.payloads import AttemptFinished, Payload
+from pilotage.model.payloads import Payload
+from pilotage.simulator.attempts import Run
 from pilotage.simulator.surroundings import Surroundings
 
 _encode = msgspec.json.Encoder().encode
-_head = struct.Struct("<QQQd")  # number, epoch, position seen and time of an event
+_head = struct.Struct("<QQQ")  # number, epoch and position seen of an event
 _number = struct.Struct("<Q")
 
 
@@ -25,6 +26,7 @@ class Spool:
         "_ends",
         "_forged",
         "_n",
+        "_node",
         "_stream",
         "_world",
         "events",
@@ -33,17 +35,18 @@ class Spool:
         "smuggled",
     )
 
-    def __init__(self, world: Surroundings, stream: str) -> None:
-        """Begin a stream."""
+    def __init__(self, world: Surroundings, stream: str, *, node: str) -> None:
+        """Begin a stream, on a node."""
         self._world = world
         self._stream = stream
+        self._node = node
         self._n = 0
         self._acknowledged = 0
         self._forged: tuple[int, ...] = ()  # the numbers of events that should not have been said, until they are heard
         self.seen = 0  # the position of the book that the last reply told
         self.skew_seconds = 0.0  # how far the clock here is off
         self.events: list[Event] = []  # not acknowledged yet
-        # What each attempt ended with, as short as it goes: an agent remembers many, and hardly ever tells one again.
+        # What the end of each follows from, as short as it goes: an agent remembers many, and hardly ever tells one again.
         self._ends: dict[AttemptRef, bytes] = {}
         self.smuggled: tuple[Event, ...] = ()  # of other streams, which go out once
 
@@ -65,33 +68,35 @@ class Spool:
 
     def tell_of(self, assignment: Assignment, payload: Payload, *, time: float) -> None:
         """Put an event about an attempt into the spool, which happened at a time of the true clock."""
-        at = self.local(time) if self.skew_seconds else time
-        self._tell_of(assignment.ref, assignment.epoch, payload, _encode(payload), time=at)
-
-    def tell_end(self, assignment: Assignment, payload: AttemptFinished, *, time: float) -> None:
-        """The same of the end of an attempt, which it can be asked for again."""
-        text = _encode(payload)
-        at = self.local(time) if self.skew_seconds else time
-        ref, epoch = assignment.ref, assignment.epoch
-        self._tell_of(ref, epoch, payload, text, time=at)
-        self._ends[ref] = _head.pack(self._n, epoch, self.seen, at) + text
-
-    def _tell_of(self, ref: AttemptRef, epoch: int, payload: Payload, text: bytes, *, time: float) -> None:
         self._n += 1
-        self._add(
-            Event(
-                source="agent",
-                stream=self._stream,
-                n=self._n,
-                type=type(payload).__name__,
-                time=time,
-                job=ref.job,
-                package=ref.package,
-                attempt=ref.attempt,
-                epoch=epoch,
-                seen=self.seen,
-                data=msgspec.Raw(text),
-            )
+        seen, epoch = self.seen, assignment.epoch
+        self._add(self._about(assignment.ref, payload, n=self._n, epoch=epoch, seen=seen, time=self.local(time)))
+
+    def tell_end(self, run: Run, *, now: float) -> None:
+        """Put the end of an attempt into the spool, which it can be asked for again."""
+        self._n += 1
+        ref, epoch, seen = run.assignment.ref, run.assignment.epoch, self.seen
+        self._add(self._end(run, ref, n=self._n, epoch=epoch, seen=seen, at=now))
+        self._ends[ref] = _head.pack(self._n, epoch, seen) + run.packed(now=now)
+
+    def _end(self, run: Run, ref: AttemptRef, *, n: int, epoch: int, seen: int, at: float) -> Event:
+        skew_seconds = self.skew_seconds
+        payload = run.finish(now=at, skew_seconds=skew_seconds, node=self._node)
+        return self._about(ref, payload, n=n, epoch=epoch, seen=seen, time=self.local(at) if skew_seconds else at)
+
+    def _about(self, ref: AttemptRef, payload: Payload, *, n: int, epoch: int, seen: int, time: float) -> Event:
+        return Event(
+            source="agent",
+            stream=self._stream,
+            n=n,
+            type=type(payload).__name__,
+            time=time,
+            job=ref.job,
+            package=ref.package,
+            attempt=ref.attempt,
+            epoch=epoch,
+            seen=seen,
+            data=msgspec.Raw(_encode(payload)),
         )
 
     @property
@@ -104,25 +109,13 @@ class Spool:
         end = self._ends.get(ref)
         if end is None:
             return None
-        n, epoch, seen, time = _head.unpack_from(end)
-        return Event(
-            source="agent",
-            stream=self._stream,
-            n=n,
-            type=AttemptFinished.__name__,
-            time=time,
-            job=ref.job,
-            package=ref.package,
-            attempt=ref.attempt,
-            epoch=epoch,
-            seen=seen,
-            data=msgspec.Raw(end[_head.size :]),
-        )
+        n, epoch, seen = _head.unpack_from(end)
+        run, at = Run.unpacked(ref, end[_head.size :])
+        return self._end(run, ref, n=n, epoch=epoch, seen=seen, at=at)
 
     def tell_again(self, ref: AttemptRef) -> bool:
         """Tell the end of an attempt once more; False where nothing is known of it."""
-        end = self.end_of(ref)
-        if end is None:
+        if ref not in self._ends or (end := self.end_of(ref)) is None:
             return False
         if all(event.n != end.n for event in self.events):
             self.events.insert(0, end)  # it was acknowledged, so it is older than all that were not

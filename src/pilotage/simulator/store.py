@@ -28,7 +28,9 @@ class Store:
         staged = self._staged.get(ref.job)
         if staged is None:
             staged = self._staged[ref.job] = {}
-        staged[ref.package] = staged.get(ref.package, 0) | 1 << ref.attempt
+        own = 1 << ref.attempt
+        if (before := staged.setdefault(ref.package, own)) != own:
+            staged[ref.package] = before | own
 
     def has(self, ref: AttemptRef) -> bool:
         """Whether the files of an attempt are there and within reach."""

@@ -138,10 +138,10 @@ class Ends:
         self.running = 0
         self._began = 0  # the sum of when what runs began
 
-    def began(self, at: float) -> None:
-        """An attempt takes a slot."""
+    def began(self, moment: int) -> None:
+        """An attempt takes a slot, at a time in microseconds."""
         self.running += 1
-        self._began += round(at * 1e6)
+        self._began += moment
         if not self._stale:
             self._note()
 
@@ -165,12 +165,12 @@ class Ends:
         self.latest.append(-size if failed else size)
         self._note()
 
-    def succeeded(self, began_at: float, at: float) -> None:
-        """An attempt leaves its slot, and ended well: `left` and `ended` in one."""
+    def succeeded(self, moment: int, seconds: float) -> None:
+        """An attempt leaves the slot that it took then, in microseconds, and ended well: `left` and `ended` in one."""
         if self.running:
             self.running -= 1
-            self._began -= round(began_at * 1e6)
-        self.latest.append(round((at - began_at) * 1e6) + 1 if at > began_at else 1)
+            self._began -= moment
+        self.latest.append(round(seconds * 1e6) + 1 if seconds > 0.0 else 1)
         if not self._stale:
             self._note()
 

@@ -10,6 +10,7 @@ from pilotage.engine.selection.scores import Operation
 from pilotage.engine.selection.settings import SelectionSettings
 from pilotage.engine.selection.sites import Sites
 from pilotage.engine.selection.status import Change, Drained
+from pilotage.engine.selection.windows import microseconds
 from pilotage.model.reports import Trouble
 
 
@@ -24,6 +25,7 @@ class Happenings:
         self._sites = self.sites = Sites(self.settings, observed_queue_seconds)
         self.samples = self.settings.policy == "thompson"  # nobody else asks for evidence by activity
         self._draws_once = self.settings.policy in ("weighted-random", "uniform")
+        self._at, self._moment = 0.0, 0  # the time of a step, also in microseconds: most of it begins then
 
     # --- operations that are scored -------------------------------------------------------------------------------------
 
@@ -71,24 +73,29 @@ class Happenings:
 
     # --- attempts -----------------------------------------------------------------------------------------------------
 
+    def _moment_of(self, at: float) -> int:
+        self._at, self._moment = at, microseconds(at)
+        return self._moment
+
     def created_at(self, place: Place, at: float, activity: str) -> None:
         """An attempt was handed over to a site."""
         place.live += 1
         if self.samples:
-            place.arms.of(activity).began(at)
+            place.arms.of(activity).began(self._moment_of(at))
 
     def started_at(self, place: Place, at: float, activity: str) -> None:
         """It was handed over and takes a slot at once, as with pilots: `created_at` and `began_at` in one."""
         place.live += 1
+        moment = self._moment if at == self._at else self._moment_of(at)
         if self.samples:
-            place.arms.of(activity).began(at)
-        place.ends.began(at)
+            place.arms.of(activity).began(moment)
+        place.ends.began(moment)
         if not place.well and not place.proved and place.trial_until is None and place.sleep is None:
             self._sites.try_until(place, at + self.settings.trial_seconds)
 
     def began_at(self, place: Place, at: float, queued_seconds: float | None = None) -> None:
         """It takes a slot; how long it was in the queue of the site, where it was in one of its own."""
-        place.ends.began(at)
+        place.ends.began(self._moment_of(at))
         if not place.proved and place.trial_until is None and place.sleep is None:
             self._sites.try_until(place, at + self.settings.trial_seconds)
         if queued_seconds is not None:
@@ -138,9 +145,10 @@ class Happenings:
             return False
         if place.live:
             place.live -= 1
+        moment = round(began_at * 1e6)
         if self.samples:
-            place.arms.of(activity).succeeded(began_at, at, self.settings.thompson_half_life_seconds)
-        place.ends.succeeded(began_at, at)
+            place.arms.of(activity).succeeded(began_at, moment, at, self.settings.thompson_half_life_seconds)
+        place.ends.succeeded(moment, at - began_at)
         score = place.score
         score.succeeded()
         if score.known_grade is None:

@@ -60,10 +60,10 @@ class Arm:
             at=self._at,
         )
 
-    def began(self, at: float) -> None:
-        """An attempt was handed over."""
+    def began(self, moment: int) -> None:
+        """An attempt was handed over, at a time in microseconds."""
         self._underway += 1
-        self._since += round(at * 1e6)
+        self._since += moment
 
     def left(self, created_at: float) -> None:
         """It is over, or nobody waits for it."""
@@ -97,11 +97,11 @@ class Arm:
         if seconds > 0.0:
             self._seconds += seconds
 
-    def succeeded(self, created_at: float, now: float, half_life: float) -> None:
-        """An attempt that was handed over then ended well: `left` and `ended` in one."""
+    def succeeded(self, created_at: float, moment: int, now: float, half_life: float) -> None:
+        """An attempt that was handed over then, also told in microseconds, ended well: `left` and `ended` in one."""
         if self._underway:
             self._underway -= 1
-            self._since -= round(created_at * 1e6)
+            self._since -= moment
         if now - self._at > half_life * _FRESH:
             self.ended(now, now - created_at, succeeded=True, half_life=half_life)
             return
