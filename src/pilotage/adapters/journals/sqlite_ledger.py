@@ -40,10 +40,11 @@ _KEEP_PACKAGE = f"UPDATE package_facts SET facts = ? {_WHICH}"
 
 # What is usual is written into the statement: each value that is bound costs time, and a None most of all, since Python
 # asks first whether anybody adapts it.
+# When a batch was received is bound once for all of a statement.
 _PLAIN = ", ".join(
-    [*("NULL" if value is None else str(value) for value in USUAL.values()), *("?" * len(PLAIN_COLUMNS))]
+    [*("NULL" if value is None else str(value) for value in USUAL.values()), "?1", *("?" * len(PLAIN_COLUMNS))]
 )
-_PUT_PLAINS = _statements(f"INSERT INTO events ({', '.join((*USUAL, *PLAIN_COLUMNS))})", f"({_PLAIN})")
+_PUT_PLAINS = _statements(f"INSERT INTO events ({', '.join((*USUAL, 'received', *PLAIN_COLUMNS))})", f"({_PLAIN})")
 _KEYS_AT_ONCE = 200  # keys of one statement: its text is then the same again and again, and is parsed once
 
 
@@ -163,7 +164,7 @@ class SqliteLedger:
     def write(self, changes: Changes) -> None:
         """Put all rows in place of those with the same keys."""
         if position := changes.last_position:
-            self._put(changes.plain_events, _PUT_PLAINS)
+            self._put_plain(changes.plain_events, changes.received)
             self._each(_insert_statement(rows.EventRow), changes.events)
             self._go_on_from(position)
         if changes.packages:
@@ -187,6 +188,13 @@ class SqliteLedger:
     def _go_on_from(self, position: int) -> None:
         self._connection.execute("UPDATE counters SET value = ? WHERE name = 'position'", (position,))
         self._recent.position = position
+
+    def _put_plain(self, values: list[Any], received: float) -> None:
+        start, width, first = 0, len(PLAIN_COLUMNS), [received]
+        for count, statement in _PUT_PLAINS.items():
+            end = len(values) - (len(values) - start) % (count * width)
+            self._each(statement, [first + values[at : at + count * width] for at in range(start, end, count * width)])
+            start = end
 
     def _put(self, records: Sequence[tuple[Any, ...]], statements: Statements) -> None:
         start = 0
