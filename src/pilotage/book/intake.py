@@ -110,7 +110,7 @@ class Intake:
             said = sorted(said, key=lambda one: one[0].event.type != "JobRegistered")
         repeats: list[tuple[Checked, int]] = []
         ways, jobs, received = self._ways, self.jobs, self._received
-        fresh, touched, first, store = self.fresh, self.touched, self.first, self.plain_rows.extend
+        fresh, touched, first, store, encode = self.fresh, self.touched, self.first, self.plain_rows.extend, _encode
         latest = received + self._skew_seconds
         purged = {row.job for row in jobs.values() if row.place == "purged"}
         for one, voice in said:
@@ -137,7 +137,7 @@ class Intake:
                 if event.epoch == 1 == event.version and time <= latest:
                     store((  # in the order of PLAIN_COLUMNS
                         first + at, stream.stream_id, n, event.type, time, event.seen, job_id, stage, line, number,
-                        event.attempt or 0, str(event.data, "utf-8"),
+                        event.attempt or 0, encode(event.data).decode(),
                     ))  # fmt: skip
                 else:
                     self._store(one, stream.stream_id, received, key)
@@ -194,7 +194,10 @@ class Intake:
     def _compare(self, repeats: list[tuple[Checked, int]]) -> None:
         """A repeat with the same content is acknowledged; one with other content is refused."""
         plain, width = self.plain_rows, len(PLAIN_COLUMNS)
-        identities = [*(row[:3] for row in self.rows), *zip(plain[::width], plain[1::width], plain[2::width], strict=True)]
+        identities = [
+            *(row[:3] for row in self.rows),
+            *zip(plain[::width], plain[1::width], plain[2::width], strict=True),
+        ]
         first = {(stream_id, n): self.fresh[at - self.first].event for at, stream_id, n in identities}
         first |= {(row.stream_id, row.n): _event.decode(row.event) for row in self.parked}
         wanted = [

@@ -8,7 +8,7 @@ from functools import lru_cache, reduce
 from operator import iadd
 from typing import Any, TypeVar
 
-import msgspec
+from msgspec.structs import astuple
 
 from pilotage.adapters.journals.recent import KEPT, Recent
 from pilotage.adapters.journals.row_statements import find_statement, remove_statement
@@ -31,9 +31,11 @@ def _statements(insert: str, row: str, or_else: str = "") -> Statements:
 
 # An update leaves the indexes alone whose columns it does not set; replacing would write them all.
 _PACKAGE = ("INSERT INTO package_facts", "(?, ?, ?, ?, ?, ?, ?)")
+# A statement that would undo the whole transaction, which is what becomes of it anyway, need not keep what it changes.
+_BEGIN_LIVES = _statements("INSERT OR ROLLBACK INTO package_facts", "(?, ?, ?, ?, ?, ?, ?)")
 _ON_CONFLICT = "ON CONFLICT (job_id, stage, line, number) DO UPDATE SET state = excluded.state, facts = excluded.facts"
 _PUT_PACKAGES = _statements(*_PACKAGE, f"{_ON_CONFLICT}, site = excluded.site")
-_PUT_LIVES = _statements(*_PACKAGE, _ON_CONFLICT)  # the site of a short life stays
+_END_LIVES = _statements(*_PACKAGE, _ON_CONFLICT)  # the site of a short life stays
 _WHICH = "WHERE job_id = ? AND stage = ? AND line = ? AND number = ?"
 _MOVE_PACKAGE = f"UPDATE package_facts SET state = ?, facts = ? {_WHICH}"
 _KEEP_PACKAGE = f"UPDATE package_facts SET facts = ? {_WHICH}"
@@ -170,7 +172,8 @@ class SqliteLedger:
         if changes.packages:
             self._put_packages(changes.packages)
         if changes.short_packages or changes.ended_packages:
-            self._put(changes.short_packages + changes.ended_packages, _PUT_LIVES)
+            self._put(changes.short_packages, _BEGIN_LIVES)
+            self._put(changes.ended_packages, _END_LIVES)
             self._recent.written_short(changes.short_packages, changes.begun_packages, changes.ended_packages)
         self._each("DELETE FROM parked WHERE job = ?", [(job,) for job in changes.unparked])
         for group in (
@@ -264,6 +267,9 @@ class SqliteLedger:
     def _forget_statistics(self, now: float) -> None:
         for width, seconds in statistics.KEPT_SECONDS.items():
             oldest = int(now - seconds) // width
+            if self._recent.oldest.get(width) == oldest:
+                continue
+            self._recent.oldest[width] = oldest
             statement = "DELETE FROM statistics WHERE width_seconds = ? AND slice < ?"
             if self._connection.execute(statement, (width, oldest)).rowcount:
                 self._recent.forget(rows.StatisticRow)
@@ -276,7 +282,7 @@ class SqliteLedger:
         if kind in KEPT:
             others = [row for row in changed if not self._update(row)]
             self._recent.keep(changed)
-        self._each(_insert_statement(kind), [msgspec.structs.astuple(row) for row in others])
+        self._each(_insert_statement(kind), [astuple(row) for row in others])
 
     def _update(self, row: rows.Row) -> bool:
         """Whether it is remembered how a row is stored: then only the columns are set that changed, and few indexes."""
@@ -284,7 +290,8 @@ class SqliteLedger:
         if before is None:
             return False
         kind = type(row)
-        columns = tuple(name for name in kind.__struct_fields__ if getattr(row, name) != getattr(before, name))
+        both = zip(kind.__struct_fields__, astuple(row), astuple(before), strict=True)
+        columns = tuple([name for name, now, then in both if now != then])
         if columns:
             values = [getattr(row, name) for name in (*columns, *TABLE_BY_ROW[kind].key)]
             self._connection.execute(_update_statement(kind, columns), values)
