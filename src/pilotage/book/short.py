@@ -21,7 +21,7 @@ from pilotage.book.rows import AttemptKeys, StoredKey
 from pilotage.book.settle import DONE, RUNNING
 from pilotage.book.short_rows import Begun, ShortAttempt, ShortFacts, ShortRow
 from pilotage.book.stage_work import StageWork
-from pilotage.model.events import SOURCE_RANKS, Event
+from pilotage.model.events import SOURCE_RANKS
 from pilotage.model.outcomes import ExitCodeGasw
 from pilotage.model.payloads import AttemptCreated, AttemptFinished, CommitGranted
 
@@ -56,7 +56,17 @@ class ShortLives:
             return False
         one = self._fresh[told[0]]
         event, data = one.event, one.data
-        if type(data) is not AttemptCreated or not _begins_plainly(event, data):
+        if (
+            type(data) is not AttemptCreated
+            or event.epoch != 1
+            or not event.time  # which statistics take for a time that nobody knows
+            or data.lease_seconds is None
+            or data.replaces is not None
+            or data.replica
+            or data.memory_bytes is not None
+            or data.wall_seconds is not None
+            or data.drop_revision
+        ):  # it does not begin with a lease, or with something out of the ordinary
             return False
         job_id, stage_number, line, place = key
         activity, number = stage.shape.activity(line, place), event.attempt
@@ -143,20 +153,6 @@ class ShortLives:
             max(created_at, finished_at, granted_at), stage.known_text, {number: attempt},
             [begun.position, position, self._first + granted],
         )  # fmt: skip
-
-
-def _begins_plainly(event: Event, data: AttemptCreated) -> bool:
-    """Whether an attempt begins with a lease and with nothing out of the ordinary."""
-    return not (
-        event.epoch != 1
-        or not event.time  # which statistics take for a time that nobody knows
-        or data.lease_seconds is None
-        or data.replaces is not None
-        or data.replica
-        or data.memory_bytes is not None
-        or data.wall_seconds is not None
-        or data.drop_revision
-    )
 
 
 def _keys(created: AttemptCreated, key: StoredKey) -> AttemptKeys:
