@@ -68,10 +68,15 @@ class Changes(msgspec.Struct, kw_only=True):
 
     def all_events(self, types: Collection[str] | None = None) -> list[tuple[Any, ...]]:
         """Events in the order of the columns of EventRow and of their positions; only of some types, if they are given."""
+        values, width = self.plain_events, len(PLAIN_COLUMNS)
+        if types is None:
+            plain, others = list(zip(*[iter(values)] * width, strict=True)), self.events
+        else:
+            found = (at for at, kind in enumerate(values[_TYPE::width]) if kind in types)
+            plain = [tuple(values[at * width : (at + 1) * width]) for at in found]
+            others = [event for event in self.events if event[_TYPE] in types]
         common = (self.received, *_USUAL_VALUES)
-        each = zip(*[iter(self.plain_events)] * len(PLAIN_COLUMNS), strict=True)
-        plain = [_in_order(event + common) for event in each if types is None or event[_TYPE] in types]
-        return sorted([*plain, *(event for event in self.events if types is None or event[_TYPE] in types)])
+        return sorted([*(_in_order(event + common) for event in plain), *others])
 
 
 class Ledger(Protocol):
