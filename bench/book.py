@@ -50,7 +50,9 @@ class Noting:
     def __call__(self, joined: Any, ledger: Any) -> None:
         """Note the events of a batch."""
         changes: Changes = joined.changes
-        self._changes.append(Changes(events=changes.events, plain_events=changes.plain_events))
+        self._changes.append(
+            Changes(received=changes.received, events=changes.events, plain_events=changes.plain_events)
+        )
 
     def rows(self) -> list[list[tuple[Any, ...]]]:
         """The rows of each batch, in the order of the columns of `events`."""

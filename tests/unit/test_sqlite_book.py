@@ -16,7 +16,11 @@ from pilotage.adapters.journals.network_folders import network_kind
 from pilotage.adapters.journals.queries import DEFAULT_INDEXED
 from pilotage.adapters.journals.sqlite import BOOK, SqliteJournal
 from pilotage.adapters.journals.sqlite_reader import SqliteReader
+from pilotage.book.bins import COARSE_SECONDS, FINE_SECONDS
+from pilotage.book.ledger import Changes
 from pilotage.book.query import EVERYTHING, QueryError, QueryTooBroad, parse
+from pilotage.book.rows import StatisticRow
+from pilotage.book.statistics import KEPT_SECONDS
 from pilotage.model.payloads import Aborted, Bound, Noted, Restarted, Tagged
 from pilotage.ports import JournalBusy, JournalError, JournalFull
 from pilotage.service.keeper import Keeper
@@ -314,6 +318,37 @@ def test_readers_leave_no_snapshot_behind(tmp_path: Path) -> None:
 
 
 # --- full, and far away ---------------------------------------------------------------------------------------------
+
+
+def test_a_package_that_has_a_row_cannot_begin_again(tmp_path: Path) -> None:
+    row = (1, 1, 1, 1, "RUNNING", "lyon", "{}")
+    with opened(tmp_path) as journal:
+        with journal.transaction() as ledger:
+            ledger.write(Changes(short_packages=[row]))
+        second = Changes(short_packages=[(1, 1, 1, 2, "RUNNING", "lyon", "{}"), row])
+        with pytest.raises(JournalError, match="UNIQUE"), journal.transaction() as ledger:
+            ledger.write(second)
+        with journal.transaction() as ledger:  # nothing of the second is left, and the book goes on
+            assert [found.number for found in ledger.packages_of(1, stage=1)] == [1]
+
+
+def test_slices_are_forgotten_as_soon_as_no_window_reaches_them(tmp_path: Path) -> None:
+    def slices(journal: SqliteJournal, *, now: float) -> list[int]:
+        """The fine slices that are kept when one is written now."""
+        fine = int(now) // FINE_SECONDS
+        row = StatisticRow(width_seconds=FINE_SECONDS, slice=fine, site="", activity="", sketch=b"")
+        with journal.transaction() as ledger:
+            ledger.write(Changes(received=now, statistics=[row]))
+            return [found.slice for found in ledger.find_rows(StatisticRow, having={})]
+
+    start = float(COARSE_SECONDS * 1000)
+    last = start + KEPT_SECONDS[FINE_SECONDS] + FINE_SECONDS - 1
+    first, other = int(start) // FINE_SECONDS, int(last) // FINE_SECONDS
+    with opened(tmp_path) as journal:
+        assert slices(journal, now=start) == [first]
+        assert slices(journal, now=last) == [first, other]
+        assert slices(journal, now=last + 1) == [other, other + 1]
+        assert slices(journal, now=last + 2) == [other, other + 1]
 
 
 def test_a_full_disk_keeps_nothing_of_the_batch_and_goes_on_when_there_is_room(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ class Codec:
         self._names: set[str] = set()
         self._places: dict[str, Place] = {}
         self._readers: dict[tuple[str, str, str, int], msgspec.json.Decoder[Payload]] = {}
-        self._voices: dict[_Manner, tuple[msgspec.json.Decoder[Payload], Voice]] = {}
+        self._voices: dict[_Manner, tuple[Callable[[msgspec.Raw], Payload], SubjectKind, Voice]] = {}
 
     def read_batch(self, body: bytes | bytearray | memoryview) -> tuple[list[Checked], list[Refusal], int]:
         """The well-formed events of `{"events": […]}`, why others were refused, and how many there were in all."""
@@ -241,10 +241,9 @@ class Codec:
             if known is not None and package is not None and event.pilot is event.site is None:
                 place = places.get(package) or self._place_of(package)
                 if place is not None:
-                    reader, voice = known
-                    kind: SubjectKind = "package" if attempt is None else "attempt"
+                    decode, kind, voice = known
                     try:
-                        keep(Checked(index, event, kind, place, reader.decode(event.data), voice))
+                        keep(Checked(index, event, kind, place, decode(event.data), voice))
                     except _UNREADABLE:
                         pass  # said below, with what is wrong
                     else:
@@ -266,7 +265,7 @@ class Codec:
         if len(self._voices) >= 65_536:
             self._voices.clear()
         manner = (event.type, event.attempt is None, event.source, event.version, event.stream, event.job)
-        self._voices[manner] = (reader, (event.source, event.stream, event.job, event.type))
+        self._voices[manner] = (reader.decode, one.kind, (event.source, event.stream, event.job, event.type))
 
     def check_all(self, events: Sequence[Event]) -> tuple[list[Checked], list[Refusal]]:
         """Events that never were text."""

@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 
 from pilotage.book.codec import Checked, Codec, Refusal, RefusalCode, Voice
-from pilotage.book.ledger import Ledger, PackageKey, Sought
+from pilotage.book.ledger import PLAIN_COLUMNS, Ledger, PackageKey, Sought
 from pilotage.book.parked import parked_text, read_parked
 from pilotage.book.rows import EventRow, JobRow, ParkedRow, StreamRow
 from pilotage.book.streams import NO_RANGES, UNPACKED, Heard
 from pilotage.model import payloads
 from pilotage.model.events import Event
 
+_encode = msgspec.json.Encoder().encode
 _voice_of: Callable[[Event], Voice] = attrgetter("source", "stream", "job", "type")
 
 
@@ -50,7 +51,7 @@ class Intake:
         self.first = ledger.position() + 1
         self.fresh: list[Checked] = []  # at the positions from `first` on: not heard before, or waited for their job
         self.rows: list[tuple[Any, ...]] = []  # of fresh events, in the order of the columns of EventRow,
-        self.plain_rows: list[tuple[Any, ...]] = []  # and of those that have the usual values: `PLAIN_COLUMNS` only
+        self.plain_rows: list[Any] = []  # and of those that have the usual values: `PLAIN_COLUMNS`, one after another
         self.refused: list[Refusal] = []
         self.parked: list[ParkedRow] = []
         self.unparked: list[str] = []
@@ -119,7 +120,7 @@ class Intake:
             said = sorted(said, key=lambda one: one[0].event.type != "JobRegistered")
         repeats: list[tuple[Checked, int]] = []
         ways, jobs, received = self._ways, self.jobs, self._received
-        fresh, touched, first, store = self.fresh, self.touched, self.first, self.plain_rows.append
+        fresh, touched, first, store, encode = self.fresh, self.touched, self.first, self.plain_rows.extend, _encode
         skewed = self._skewed_ids
         latest = received + self._skew_seconds if not skewed else -inf  # then each is looked at by itself
         purged = {row.job for row in jobs.values() if row.place == "purged"}
@@ -146,8 +147,8 @@ class Intake:
                 fresh.append(one)
                 if event.epoch == 1 == event.version and time <= latest:
                     store((  # in the order of PLAIN_COLUMNS
-                        first + at, stream.stream_id, n, event.type, time, received, event.seen, job_id, stage, line,
-                        number, event.attempt or 0, str(event.data, "utf-8"),
+                        first + at, stream.stream_id, n, event.type, time, event.seen, job_id, stage, line, number,
+                        event.attempt or 0, encode(event.data).decode(),
                     ))  # fmt: skip
                 else:
                     self._store(one, stream.stream_id, received, key, skewed=stream.stream_id in skewed)
@@ -203,7 +204,12 @@ class Intake:
 
     def _compare(self, repeats: list[tuple[Checked, int]]) -> None:
         """A repeat with the same content is acknowledged; one with other content is refused."""
-        first = {(row[1], row[2]): self.fresh[row[0] - self.first].event for row in (*self.rows, *self.plain_rows)}
+        plain, width = self.plain_rows, len(PLAIN_COLUMNS)
+        identities = [
+            *(row[:3] for row in self.rows),
+            *zip(plain[::width], plain[1::width], plain[2::width], strict=True),
+        ]
+        first = {(stream_id, n): self.fresh[at - self.first].event for at, stream_id, n in identities}
         first |= {(row.stream_id, row.n): read_parked(row.event) for row in self.parked}
         wanted = [
             Sought(stream_id, one.event.n, self._key(one))

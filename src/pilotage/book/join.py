@@ -147,8 +147,8 @@ class Join:
         changes.forgotten = intake.forgotten
         changes.parked = intake.parked
         changes.unparked = intake.unparked
-        changes.short_packages = list(self._short.rows.values())
-        changes.ended_packages = list(self._short.ended.values())
+        changes.short_packages = self._short.rows
+        changes.ended_packages = self._short.ended
         changes.begun_packages = self._short.begun
         changes.tags = list(self._tags.values())
         self._elsewhere.tell(changes)
@@ -304,13 +304,14 @@ class Join:
 
     def _moved_ones(self) -> Iterator[Change]:
         """What moved, made only as far as somebody asks: what events are about in their order, then what follows from it."""
-        packages, short, told = self._working.packages, self._short, self._intake.touched
+        packages, told = self._working.packages, self._intake.touched
+        rows, ends = ({row[:4]: row for row in some} for some in (self._short.rows, self._short.ended))
         for key in told:
             if (work := packages.get(key)) is not None:
                 yield _change(work)
                 continue
-            ended = short.ended.get(key)
-            row = whole_row(ended or short.rows[key])
+            ended = ends.get(key)
+            row = whole_row(ended or rows[key])
             yield Change(job=self._working.jobs[key[0]], package=row, state_before=RUNNING if ended else None)
         for key, work in packages.items():
             if key not in told and (work.before is None or work.before[0] != work.facts.state):

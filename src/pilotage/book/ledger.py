@@ -19,18 +19,13 @@ PackageKey = tuple[int, int, int, int]
 
 USUAL: dict[str, int | None] = {"version": 1, "skewed": 0, "epoch": 1, "pilot": None, "site": None}
 """What most events about packages have in these columns, which need not be said of each."""
-PLAIN_COLUMNS = tuple(column for column in rows.EventRow.__struct_fields__ if column not in USUAL)
-"""The columns of such an event that are its own."""
+PLAIN_COLUMNS = tuple(column for column in rows.EventRow.__struct_fields__ if column not in {*USUAL, "received"})
+"""The columns of such an event that are its own, and not those of its batch."""
 _USUAL_VALUES = tuple(USUAL.values())
 _in_order: Callable[[tuple[Any, ...]], tuple[Any, ...]] = itemgetter(
-    *((*PLAIN_COLUMNS, *USUAL).index(column) for column in rows.EventRow.__struct_fields__)
+    *((*PLAIN_COLUMNS, "received", *USUAL).index(column) for column in rows.EventRow.__struct_fields__)
 )
 _TYPE = PLAIN_COLUMNS.index("type")  # the same as in a whole row: no usual column comes before it
-
-
-def whole_event(plain: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The row of an event that has the usual values, in the order of the columns of EventRow."""
-    return _in_order(plain + _USUAL_VALUES)
 
 
 class Sought(NamedTuple):
@@ -46,7 +41,9 @@ class Changes(msgspec.Struct, kw_only=True):
 
     received: float = 0.0
     events: list[tuple[Any, ...]] = []  # in the order of the columns of EventRow
-    plain_events: list[tuple[Any, ...]] = []  # of events that have the usual values: `PLAIN_COLUMNS` only
+    # Of events that have the usual values, one after another: the values of `PLAIN_COLUMNS` only. A row for each of them
+    # would be made to be taken apart.
+    plain_events: list[Any] = []
     streams: list[rows.StreamRow] = []
     jobs: list[rows.JobRow] = []
     stages: list[rows.StageRow] = []
@@ -66,12 +63,20 @@ class Changes(msgspec.Struct, kw_only=True):
     @property
     def last_position(self) -> int:
         """The position of the last event of the batch; 0 where it has none."""
-        return max((some[-1][0] for some in (self.events, self.plain_events) if some), default=0)
+        last = self.events[-1][0] if self.events else 0
+        return max(last, self.plain_events[-len(PLAIN_COLUMNS)]) if self.plain_events else last
 
     def all_events(self, types: Collection[str] | None = None) -> list[tuple[Any, ...]]:
         """Events in the order of the columns of EventRow and of their positions; only of some types, if they are given."""
-        plain = [whole_event(event) for event in self.plain_events if types is None or event[_TYPE] in types]
-        return sorted([*plain, *(event for event in self.events if types is None or event[_TYPE] in types)])
+        values, width = self.plain_events, len(PLAIN_COLUMNS)
+        if types is None:
+            plain, others = list(zip(*[iter(values)] * width, strict=True)), self.events
+        else:
+            found = (at for at, kind in enumerate(values[_TYPE::width]) if kind in types)
+            plain = [tuple(values[at * width : (at + 1) * width]) for at in found]
+            others = [event for event in self.events if event[_TYPE] in types]
+        common = (self.received, *_USUAL_VALUES)
+        return sorted([*(_in_order(event + common) for event in plain), *others])
 
 
 class Ledger(Protocol):

@@ -10,6 +10,7 @@ two together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from sys import intern
 
 import msgspec
 
@@ -20,7 +21,7 @@ from pilotage.book.rows import AttemptKeys, StoredKey
 from pilotage.book.settle import DONE, RUNNING
 from pilotage.book.short_rows import Begun, ShortAttempt, ShortFacts, ShortRow
 from pilotage.book.stage_work import StageWork
-from pilotage.model.events import SOURCE_RANKS, Event
+from pilotage.model.events import SOURCE_RANKS
 from pilotage.model.outcomes import ExitCodeGasw
 from pilotage.model.payloads import AttemptCreated, AttemptFinished, CommitGranted
 
@@ -41,8 +42,8 @@ class ShortLives:
         self._fresh = fresh
         self._first = first
         self._buffer = bytearray(4096)
-        self.rows: dict[PackageKey, ShortRow] = {}  # of packages that had none,
-        self.ended: dict[PackageKey, ShortRow] = {}  # and of those that had one, since they were begun
+        self.rows: list[ShortRow] = []  # of packages that had none,
+        self.ended: list[ShortRow] = []  # and of those that had one, since they were begun
         self.begun: dict[PackageKey, Begun] = {}  # those of the first that have not ended yet
 
     def begin(self, key: PackageKey, told: Sequence[int], stage: StageWork) -> bool:
@@ -55,17 +56,34 @@ class ShortLives:
             return False
         one = self._fresh[told[0]]
         event, data = one.event, one.data
-        if type(data) is not AttemptCreated or not _begins_plainly(event, data):
+        if (
+            type(data) is not AttemptCreated
+            or event.epoch != 1
+            or not event.time  # which statistics take for a time that nobody knows
+            or data.lease_seconds is None
+            or data.replaces is not None
+            or data.replica
+            or data.memory_bytes is not None
+            or data.wall_seconds is not None
+            or data.drop_revision
+        ):  # it does not begin with a lease, or with something out of the ordinary
             return False
-        activity, number = stage.shape.activity(key[2], key[3]), event.attempt
+        job_id, stage_number, line, place = key
+        activity, number = stage.shape.activity(line, place), event.attempt
         if activity is None or number is None:
             return False
-        created, site, position = event.time, data.site, self._first + told[0]
-        begun = Begun(number, activity, created, data, position, stage.known)
+        created, position = event.time, self._first + told[0]
+        # Of those that are remembered many have the same few names.
+        site, pilot = intern(data.site), data.pilot
+        if pilot is not None:
+            pilot = intern(pilot)
+        begun = Begun(
+            number, site, activity, pilot, data.lease_seconds, data.remaining_seconds, created, position, stage.known
+        )
         if count == 1:
             set_by: StoredKey = (1, event.seen, SOURCE_RANKS[event.source], event.n, event.stream)
             attempt = ShortAttempt(
-                site, data.pilot, None, data.lease_seconds, data.remaining_seconds, created, keys=_keys(data, set_by)
+                site, pilot, None, data.lease_seconds, data.remaining_seconds, created, keys=_keys(data, set_by)
             )  # fmt: skip
             facts: ShortFacts | None = ShortFacts(
                 RUNNING, activity, site, None, number, None, 1, 1, created, created, None, created, created, stage.known_text,
@@ -79,7 +97,7 @@ class ShortLives:
         stage.began += 1
         stage.lives_at(site, activity).began.append(created)
         _encode_into(facts, self._buffer)
-        self.rows[key] = (*key, facts.state, site, self._buffer.decode())
+        self.rows.append((job_id, stage_number, line, place, facts.state, site, self._buffer.decode()))
         return True
 
     def end(self, key: PackageKey, begun: Begun, told: Sequence[int], stage: StageWork) -> bool:
@@ -90,7 +108,8 @@ class ShortLives:
         if facts is None:
             return False
         _encode_into(facts, self._buffer)
-        self.ended[key] = (*key, DONE, facts.site, self._buffer.decode())
+        job_id, stage_number, line, place = key
+        self.ended.append((job_id, stage_number, line, place, DONE, facts.site, self._buffer.decode()))
         return True
 
     def _ended(self, begun: Begun, last: int, granted: int, stage: StageWork) -> ShortFacts | None:
@@ -112,14 +131,14 @@ class ShortLives:
             or not grant_event.time
         ):
             return None
-        created, position, node = begun.created, self._first + last, data.node
-        site, activity, created_at = created.site, begun.activity, begun.created_at
+        position, node = self._first + last, data.node
+        site, activity, created_at = begun.site, begun.activity, begun.created_at
         finished_at, granted_at = event.time, grant_event.time
         staged_at = staged_position = None
         if data.manifest is not None:
             staged_at, staged_position = finished_at, position
         attempt = ShortAttempt(  # whose keys are left out
-            site, created.pilot, node, created.lease_seconds, created.remaining_seconds, created_at, staged_at,
+            site, begun.pilot, node, begun.lease_seconds, begun.remaining_seconds, created_at, staged_at,
             staged_position, finished_at, position, granted_at, _SUCCESS_NAME, data.exit_status, data.peak_memory_bytes,
             data.peak_memory_below_bytes, data.cpu_seconds, data.cpu_user_seconds, data.cpu_system_seconds,
             data.read_bytes, data.written_bytes,
@@ -134,20 +153,6 @@ class ShortLives:
             max(created_at, finished_at, granted_at), stage.known_text, {number: attempt},
             [begun.position, position, self._first + granted],
         )  # fmt: skip
-
-
-def _begins_plainly(event: Event, data: AttemptCreated) -> bool:
-    """Whether an attempt begins with a lease and with nothing out of the ordinary."""
-    return not (
-        event.epoch != 1
-        or not event.time  # which statistics take for a time that nobody knows
-        or data.lease_seconds is None
-        or data.replaces is not None
-        or data.replica
-        or data.memory_bytes is not None
-        or data.wall_seconds is not None
-        or data.drop_revision
-    )
 
 
 def _keys(created: AttemptCreated, key: StoredKey) -> AttemptKeys:

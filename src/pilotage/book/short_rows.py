@@ -9,7 +9,6 @@ from __future__ import annotations
 import msgspec
 
 from pilotage.book.rows import AttemptKeys, PackageRow, read_facts
-from pilotage.model.payloads import AttemptCreated
 
 
 class ShortAttempt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -63,9 +62,12 @@ class Begun(msgspec.Struct, frozen=True, gc=False):
     """What is remembered of a short life that has not ended: as much as its end must know of its beginning."""
 
     attempt: int
+    site: str
     activity: str
+    pilot: str | None
+    lease_seconds: float | None
+    remaining_seconds: float | None
     created_at: float
-    created: AttemptCreated
     position: int
     counted_with: tuple[float, float]
 

@@ -22,7 +22,7 @@ JobLives = dict[tuple[str, str], Lives]
 class StageWork:
     """A stage whose histogram may change; packages that nothing was heard of are taken out and put back at the end."""
 
-    __slots__ = ("_shape", "began", "granted", "job", "keys", "known", "known_text", "lives", "moves", "new", "row")
+    __slots__ = ("began", "granted", "job", "keys", "known", "known_text", "lives", "moves", "new", "row", "shape")
 
     def __init__(self, row: StageRow, job: JobRow, *, job_before: JobRow, lives: JobLives, new: bool) -> None:
         """Take the untouched packages out of the histograms of the stage and of its job, where they were counted.
@@ -38,15 +38,8 @@ class StageWork:
         self.known_text = msgspec.Raw(_encode(self.known))
         self.lives = lives
         self.began = self.granted = 0  # how many short lives of this stage did in this batch
-        self._shape: Shape | None = None
+        self.shape: Shape = shape_of(row.shape, stage=row.stage)  # the packages it has
         self.count((default_state(job_before), 0, 0, 0), -tally.untouched(row))
-
-    @property
-    def shape(self) -> Shape:
-        """The packages the stage has."""
-        if self._shape is None:
-            self._shape = shape_of(self.row.shape, stage=self.row.stage)
-        return self._shape
 
     def count(self, what: tally.Standing, by: int) -> None:
         """Count packages in the stage and in its job."""
@@ -56,8 +49,8 @@ class StageWork:
     def expect(self, text: str) -> None:
         """Give the stage another shape."""
         before, late_before = self.row.expected, self.row.late
-        self.row.shape, self._shape = text, None
-        shape = self.shape
+        self.row.shape = text
+        shape = self.shape = shape_of(text, stage=self.row.stage)
         self.row.expected, self.row.late = shape.count, int(shape.late)
         self.job.expected += shape.count - before
         self.job.late += self.row.late - late_before

@@ -60,14 +60,14 @@ class Working:
         begun, others = self._ledger.begun_packages(), {}
         for key, events in told.items():
             before = begun.get(key)
-            if before is None or not short.end(key, before, events, stages[key[:2]]):
+            if before is None or not short.end(key, before, events, stages[key[0], key[1]]):
                 others[key] = events
         if others:
             rows = list(self._ledger.packages(others))
             put_back(self._ledger, rows)
             self._add(rows)
         for key, events in others.items():
-            if key not in packages and not short.begin(key, events, stage := stages[key[:2]]):
+            if key not in packages and not short.begin(key, events, stage := stages[key[0], key[1]]):
                 packages[key] = WorkedPackage(PackageRow(*key, PackageFacts()), stage.job, new=True)
 
     def load_rows(self, rows: Iterable[PackageRow]) -> None:

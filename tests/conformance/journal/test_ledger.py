@@ -196,14 +196,14 @@ def test_more_rows_than_fit_into_one_statement_are_found_by_their_keys(journal: 
 
 def test_usual_and_unusual_events_of_a_batch_are_all_stored_as_they_are(harness: Harness, journal: Journal) -> None:
     plain = [
-        (position, 1, position, "Noted", 1.5, 2.5, 7, 1, 1, position, 1, 3, f'{{"text":"{position}"}}')
+        value
         for position in range(1, 251)  # two statements of many rows, and some rows alone
         if position != 30
+        for value in (position, 1, position, "Noted", 1.5, 7, 1, 1, position, 1, 3, f'{{"text":"{position}"}}')
     ]
     odd = (30, 1, 30, "Noted", 1, 1.5, 2.5, 1, 2, 7, 1, 1, 30, 1, 3, None, None, '{"text":"30"}')
-    changes = Changes(
-        streams=[rows.StreamRow(stream_id=1, source="agent", stream="s")], events=[odd], plain_events=plain
-    )
+    streams = [rows.StreamRow(stream_id=1, source="agent", stream="s")]
+    changes = Changes(received=2.5, streams=streams, events=[odd], plain_events=plain)
     with journal.transaction() as ledger:
         ledger.write(changes)
         assert ledger.position() == 250
@@ -212,6 +212,7 @@ def test_usual_and_unusual_events_of_a_batch_are_all_stored_as_they_are(harness:
     assert [row.position for row in found] == list(range(1, 251))
     usual = {(row.version, row.skewed, row.epoch, row.pilot, row.site) for row in found if row.position != 30}
     assert usual == {(1, 0, 1, None, None)}
+    assert {row.received for row in found} == {2.5}
     assert (found[29].skewed, found[29].epoch) == (1, 2)
 
 

@@ -51,6 +51,7 @@ class Recent:
         self._last: dict[tuple[int, int], tuple[int, int]] = {}
         self._kept: dict[type[Row], dict[Any, Row]] = {kind: {} for kind in KEPT}
         self.position: int | None = None  # of the last event, if it is known
+        self.oldest: dict[int, int] = {}  # the first slice of each width before which there are none
 
     def kept(self, kind: type[AnyRow], keys: Collection[tuple[Any, ...]]) -> tuple[list[AnyRow], list[tuple[Any, ...]]]:
         """Those rows of a table in `KEPT` that are here, for one who may change them, and the keys of the others."""
@@ -135,8 +136,9 @@ class Recent:
                 end = last.get(where)
             if end is not None and (line > end[0] or (line == end[0] and number > end[1])):
                 end = last[where] = (line, number)
-        for row in ended:
-            self.begun.pop(row[:4], None)
+        let_go = self.begun.pop
+        for job_id, stage, line, number, _, _, _ in ended:
+            let_go((job_id, stage, line, number), None)
         self.begun |= begun
         self._let_go(self.begun)
 
@@ -150,6 +152,7 @@ class Recent:
         self._rows.clear()
         self.begun.clear()
         self._last.clear()
+        self.oldest.clear()
         for here in self._kept.values():
             here.clear()
         self.position = None

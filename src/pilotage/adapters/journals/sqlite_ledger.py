@@ -8,7 +8,7 @@ from functools import lru_cache, reduce
 from operator import iadd
 from typing import Any, TypeVar
 
-import msgspec
+from msgspec.structs import astuple
 
 from pilotage.adapters.journals.recent import KEPT, Recent
 from pilotage.adapters.journals.row_statements import find_statement, remove_statement
@@ -31,19 +31,22 @@ def _statements(insert: str, row: str, or_else: str = "") -> Statements:
 
 # An update leaves the indexes alone whose columns it does not set; replacing would write them all.
 _PACKAGE = ("INSERT INTO package_facts", "(?, ?, ?, ?, ?, ?, ?)")
+# A statement that would undo the whole transaction, which is what becomes of it anyway, need not keep what it changes.
+_BEGIN_LIVES = _statements("INSERT OR ROLLBACK INTO package_facts", "(?, ?, ?, ?, ?, ?, ?)")
 _ON_CONFLICT = "ON CONFLICT (job_id, stage, line, number) DO UPDATE SET state = excluded.state, facts = excluded.facts"
 _PUT_PACKAGES = _statements(*_PACKAGE, f"{_ON_CONFLICT}, site = excluded.site")
-_PUT_LIVES = _statements(*_PACKAGE, _ON_CONFLICT)  # the site of a short life stays
+_END_LIVES = _statements(*_PACKAGE, _ON_CONFLICT)  # the site of a short life stays
 _WHICH = "WHERE job_id = ? AND stage = ? AND line = ? AND number = ?"
 _MOVE_PACKAGE = f"UPDATE package_facts SET state = ?, facts = ? {_WHICH}"
 _KEEP_PACKAGE = f"UPDATE package_facts SET facts = ? {_WHICH}"
 
 # What is usual is written into the statement: each value that is bound costs time, and a None most of all, since Python
 # asks first whether anybody adapts it.
+# When a batch was received is bound once for all of a statement.
 _PLAIN = ", ".join(
-    [*("NULL" if value is None else str(value) for value in USUAL.values()), *("?" * len(PLAIN_COLUMNS))]
+    [*("NULL" if value is None else str(value) for value in USUAL.values()), "?1", *("?" * len(PLAIN_COLUMNS))]
 )
-_PUT_PLAINS = _statements(f"INSERT INTO events ({', '.join((*USUAL, *PLAIN_COLUMNS))})", f"({_PLAIN})")
+_PUT_PLAINS = _statements(f"INSERT INTO events ({', '.join((*USUAL, 'received', *PLAIN_COLUMNS))})", f"({_PLAIN})")
 _KEYS_AT_ONCE = 200  # keys of one statement: its text is then the same again and again, and is parsed once
 
 
@@ -163,13 +166,14 @@ class SqliteLedger:
     def write(self, changes: Changes) -> None:
         """Put all rows in place of those with the same keys."""
         if position := changes.last_position:
-            self._put(changes.plain_events, _PUT_PLAINS)
+            self._put_plain(changes.plain_events, changes.received)
             self._each(_insert_statement(rows.EventRow), changes.events)
             self._go_on_from(position)
         if changes.packages:
             self._put_packages(changes.packages)
         if changes.short_packages or changes.ended_packages:
-            self._put(changes.short_packages + changes.ended_packages, _PUT_LIVES)
+            self._put(changes.short_packages, _BEGIN_LIVES)
+            self._put(changes.ended_packages, _END_LIVES)
             self._recent.written_short(changes.short_packages, changes.begun_packages, changes.ended_packages)
         self._each("DELETE FROM parked WHERE job = ?", [(job,) for job in changes.unparked])
         for group in (
@@ -187,6 +191,13 @@ class SqliteLedger:
     def _go_on_from(self, position: int) -> None:
         self._connection.execute("UPDATE counters SET value = ? WHERE name = 'position'", (position,))
         self._recent.position = position
+
+    def _put_plain(self, values: list[Any], received: float) -> None:
+        start, width, first = 0, len(PLAIN_COLUMNS), [received]
+        for count, statement in _PUT_PLAINS.items():
+            end = len(values) - (len(values) - start) % (count * width)
+            self._each(statement, [first + values[at : at + count * width] for at in range(start, end, count * width)])
+            start = end
 
     def _put(self, records: Sequence[tuple[Any, ...]], statements: Statements) -> None:
         start = 0
@@ -256,6 +267,9 @@ class SqliteLedger:
     def _forget_statistics(self, now: float) -> None:
         for width, seconds in statistics.KEPT_SECONDS.items():
             oldest = int(now - seconds) // width
+            if self._recent.oldest.get(width) == oldest:
+                continue
+            self._recent.oldest[width] = oldest
             statement = "DELETE FROM statistics WHERE width_seconds = ? AND slice < ?"
             if self._connection.execute(statement, (width, oldest)).rowcount:
                 self._recent.forget(rows.StatisticRow)
@@ -268,7 +282,7 @@ class SqliteLedger:
         if kind in KEPT:
             others = [row for row in changed if not self._update(row)]
             self._recent.keep(changed)
-        self._each(_insert_statement(kind), [msgspec.structs.astuple(row) for row in others])
+        self._each(_insert_statement(kind), [astuple(row) for row in others])
 
     def _update(self, row: rows.Row) -> bool:
         """Whether it is remembered how a row is stored: then only the columns are set that changed, and few indexes."""
@@ -276,7 +290,8 @@ class SqliteLedger:
         if before is None:
             return False
         kind = type(row)
-        columns = tuple(name for name in kind.__struct_fields__ if getattr(row, name) != getattr(before, name))
+        both = zip(kind.__struct_fields__, astuple(row), astuple(before), strict=True)
+        columns = tuple([name for name, now, then in both if now != then])
         if columns:
             values = [getattr(row, name) for name in (*columns, *TABLE_BY_ROW[kind].key)]
             self._connection.execute(_update_statement(kind, columns), values)
