@@ -124,6 +124,19 @@ def test_a_time_is_found_to_the_last_digit(harness: Harness) -> None:
         assert journal.count_packages(updated_at(event.time, math.nextafter(event.time, 0.0))) == 1, event.time
 
 
+def test_what_stands_where_two_alternatives_meet_is_counted_once(harness: Harness) -> None:
+    journal = harness.open(indexed=NUMBERS)
+    keeper(journal).take(a_short_job("j1", packages=3))
+    for number, each in enumerate(journal.find_packages(parse("attempts=1"), after=None, limit=9).items):
+        time = each.row.facts.updated_at
+        below = Condition(attribute="updated", operator=Operator.LESS, values=(time,))
+        there = Condition(attribute="updated", operator=Operator.EQUAL, values=(time,))
+        above = Condition(attribute="updated", operator=Operator.GREATER, values=(time,))
+        for clause in ((below, there), (there, below), (below, there, above), (above, below, there)):
+            count = len(journal.find_packages(Query((clause,)), after=None, limit=9).items)
+            assert journal.count_packages(Query((clause,))) == count, (number, clause)
+
+
 def updated_at(*times: float) -> Query:
     return Query(((Condition(attribute="updated", operator=Operator.IN, values=times),),))
 
