@@ -27,19 +27,19 @@ class ServiceClock:
         """Take what a service said its clock showed, just now or somewhat earlier; what is no time says nothing."""
         try:
             shown = float(told)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return
         if 0.0 < shown < 1e12:
             self._beyond = shown - time.monotonic()
 
     def doubted(self) -> None:
         """The service wants to be told its own time. Where that does not get through to us, nothing is said of clocks."""
-        self._is_in_vain = not self._beyond
+        self._is_in_vain = True
 
     @property
     def is_in_vain(self) -> bool:
         """Whether what is said of clocks keeps the service from taking anything."""
-        return self._is_in_vain
+        return self._is_in_vain and not self._beyond
 
     def at_least(self) -> float:
         """What it shows now at least; 0: nobody knows."""
