@@ -246,15 +246,23 @@ def test_an_agent_whose_clock_is_right_says_so(tmp_path: Path) -> None:
 def test_the_door_tells_the_time_to_an_agent_that_may_be_behind_and_hears_it_then(tmp_path: Path) -> None:
     started = Event(source="agent", stream="p.1", n=1, type="PilotStarted", time=1.0, pilot="p.1")
     with opened(tmp_path) as door:
-        told = ask(door, Exchange(pilot="p.1", site="local", sequence=1, time=1.0, events=(started,)))
+        first = Exchange(pilot="p.1", site="local", sequence=1, time=1.0, service_time=0.0, events=(started,))
+        told = ask(door, first)
         assert (told.sequence, told.acknowledged, told.leave) == (1, 0, "")
         assert abs(told.time - time.time()) < 100.0
         assert door.jobs.heard == []
         ask(door, Exchange(pilot="p.1", site="local", sequence=2, time=1.0, service_time=told.time, events=(started,)))
         [heard] = door.jobs.heard
         assert heard.exchange.is_skewed(received=time.time(), tolerance_seconds=300.0)
-        ask(door, Exchange(pilot="p.2", site="local", sequence=1, time=1.0))  # which has nothing to be flagged
+        ask(door, Exchange(pilot="p.2", site="local", sequence=1, time=1.0, service_time=0.0))  # nothing to be flagged
         assert len(door.jobs.heard) == 2
+
+
+def test_an_agent_that_never_says_what_it_was_told_is_heard_all_the_same(tmp_path: Path) -> None:
+    started = Event(source="agent", stream="p.1", n=1, type="PilotStarted", time=1.0, pilot="p.1")
+    with opened(tmp_path) as door:
+        ask(door, Exchange(pilot="p.1", site="local", sequence=1, time=1.0, events=(started,)))
+        assert len(door.jobs.heard) == 1
 
 
 def ask(door: Door, exchange: Exchange) -> ExchangeReply:
