@@ -180,6 +180,9 @@ def test_a_batch_is_cut_where_a_reader_would_cut_it(each: list[Any], between: by
 @example(b'{"events":[{]}')
 @example(b'{"events":["]}')
 @example(b'{"events":[}')
+@example(b'{"events":[{"data":[1}},{"n":1}]}')
+@example(b'{"events":[[1},{"n":1}]}')
+@example(b'\x0b{"events":[1]}')
 @example(b'{"events":[]}]')
 @example(b'{"events":[1],"events":[2]}')
 @example(b'{"events":[%b]}' % (b"1" * CUT_BYTES_MAX))
@@ -193,7 +196,9 @@ def test_an_event_that_is_nested_too_deeply_does_not_take_the_others_with_it(oth
     texts = [msgspec.json.encode(each) for each in others]
     texts.insert(at, b'{"source":"application","stream":"s","n":1,"type":"Tagged","time":1,"data":%b}' % DEEP)
     at = min(at, len(others))
-    checked, refused, count = CODEC.read_batch(b'{"events":[%b]}' % b",".join(texts))
+    body = b'{"events":[%b]}' % b",".join(texts)
+    checked, refused, count = CODEC.read_batch(body)
+    assert CODEC.read_batch(body, count_max=len(texts) - 1) == ([], [], len(texts))
     assert count == len(texts)
     assert [one.index for one in refused] == [at]
     assert refused[0].code == "malformed"

@@ -152,6 +152,8 @@ def test_more_events_than_a_batch_may_have_are_refused_and_nothing_is_kept(clien
     assert (status, answer["error"]["code"]) == (413, "too_large")
     assert "at most 20 events, got 21" in answer["error"]["message"]
     assert client.post("/v1/events", content=b'{"events":[' + b"1," * 500_000 + b"1]}").status_code == 413
+    deep = b"[" * 5_000 + b"]" * 5_000
+    assert client.post("/v1/events", content=b'{"events":[%b' % deep + b",1" * 50_000 + b"]}").status_code == 413
     assert journal.position() == 20
 
 

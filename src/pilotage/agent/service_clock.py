@@ -12,6 +12,9 @@ TOO_EARLY = 425
 SERVICE_TIME_FIELD = "Pilotage-Service-Time"
 """In a request: what the clock of the service shows at least, as the sender knows; 0: it has not heard of it."""
 
+# Nobody sets it, and it goes on while a computer sleeps.
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 class ServiceClock:
     """At least so late it is by the clock of the service: as late as it said, and as much later as has passed since."""
@@ -27,23 +30,23 @@ class ServiceClock:
         """Take what a service said its clock showed, just now or somewhat earlier; what is no time says nothing."""
         try:
             shown = float(told)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return
         if 0.0 < shown < 1e12:
-            self._beyond = shown - time.monotonic()
+            self._beyond = shown - time.clock_gettime(_STEADY)
 
     def doubted(self) -> None:
         """The service wants to be told its own time. Where that does not get through to us, nothing is said of clocks."""
-        self._is_in_vain = not self._beyond
+        self._is_in_vain = True
 
     @property
     def is_in_vain(self) -> bool:
         """Whether what is said of clocks keeps the service from taking anything."""
-        return self._is_in_vain
+        return self._is_in_vain and not self._beyond
 
     def at_least(self) -> float:
         """What it shows now at least; 0: nobody knows."""
-        return self._beyond + time.monotonic() if self._beyond else 0.0
+        return self._beyond + time.clock_gettime(_STEADY) if self._beyond else 0.0
 
 
 def clock_fields(service: ServiceClock) -> dict[str, str]:

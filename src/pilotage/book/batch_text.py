@@ -7,8 +7,9 @@ import re
 CUT_BYTES_MAX = 1_100_000
 """A longer body is not cut: that would take too long for who waits meanwhile, and those who collect events send shorter ones."""
 
-_HEAD = re.compile(rb'\s*\{\s*"events"\s*:\s*\[')
-_TAIL = re.compile(rb"\s*\}\s*")
+_BLANKS = b" \t\n\r"
+_HEAD = re.compile(rb'[ \t\n\r]*\{[ \t\n\r]*"events"[ \t\n\r]*:[ \t\n\r]*\[')
+_TAIL = re.compile(rb"[ \t\n\r]*\}[ \t\n\r]*")
 # A text in quotes is one piece, whatever stands in it; a quote by itself begins one that does not end.
 _PIECE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]++|[\]},"]', re.DOTALL)
 
@@ -22,15 +23,16 @@ def event_texts(body: bytes) -> list[bytes] | None:
     if head is None or len(body) > CUT_BYTES_MAX:
         return None
     texts: list[bytes] = []
-    depth, start = 0, head.end()
+    opened, start = bytearray(), head.end()
     for piece in _PIECE.finditer(body, start):
         mark = piece[0]
         if mark[0] in b"[{":
-            depth += len(mark)
-        elif mark in b"]}" and depth:
-            depth -= 1
-        elif mark in (b",", b"]") and not depth:
-            texts.append(body[start : piece.start()].strip())
+            opened += mark
+        elif mark in b"]}" and opened:
+            if opened.pop() + 2 != mark[0]:  # so far are those of a pair from each other
+                return None
+        elif mark in (b",", b"]") and not opened:
+            texts.append(body[start : piece.start()].strip(_BLANKS))
             start = piece.end()
             if mark == b"]":
                 if texts == [b""]:

@@ -128,8 +128,13 @@ class Codec:
         self._readers: dict[tuple[str, str, str, int], msgspec.json.Decoder[Payload]] = {}
         self._voices: dict[_Manner, tuple[Callable[[msgspec.Raw], Payload], SubjectKind, Voice]] = {}
 
-    def read_batch(self, body: bytes | bytearray | memoryview) -> tuple[list[Checked], list[Refusal], int]:
-        """The well-formed events of `{"events": […]}`, why others were refused, and how many there were in all."""
+    def read_batch(
+        self, body: bytes | bytearray | memoryview, *, count_max: int = COUNTER_MAX
+    ) -> tuple[list[Checked], list[Refusal], int]:
+        """The well-formed events of `{"events": […]}`, why others were refused, and how many there were in all.
+
+        Where they are more than `count_max` and one of them is bad, the others are not read.
+        """
         limit = self._limits.event_bytes_max
         try:
             events = self._whole.decode(body).events
@@ -140,7 +145,7 @@ class Codec:
                 return *self._check_decoded(events), len(events)
         texts = self._texts(body)
         checked, refused = [], []
-        for index, text in enumerate(texts):
+        for index, text in enumerate(texts if len(texts) <= count_max else ()):
             found = self.read(text, index)
             if isinstance(found, Checked):
                 checked.append(found)

@@ -157,7 +157,8 @@ class Intake:
                     self._register(name)
                 self._take(one, stream.stream_id, received, skewed=stream.stream_id in skewed)
             else:
-                text = parked_text(event, skewed=stream.stream_id in skewed)
+                wrong = stream.stream_id in skewed or event.time > received + self._skew_seconds
+                text = parked_text(event, skewed=wrong)
                 row = ParkedRow(job=name, stream_id=stream.stream_id, n=n, received=received, event=text)
                 self.parked.append(row)
         if repeats:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Iterable
+from math import inf
 from typing import Any, cast
 
 import msgspec
@@ -65,7 +66,8 @@ class Replay:
             return
         skewed = {(one.event.source, one.event.stream) for one in self._group} if self._skewed else ()
         ledger = cast("Ledger", self._ledger)
-        joined = join(ledger, self._group, received=self._received, codec=self._codec, skewed=skewed)
+        # What was flagged then is, and nothing else, whatever the setting is today.
+        joined = join(ledger, self._group, received=self._received, codec=self._codec, skew_seconds=inf, skewed=skewed)
         if joined.receipt.refused or joined.receipt.repeated or joined.receipt.parked:
             why = (
                 joined.receipt.refused[0].message

@@ -12,8 +12,11 @@ def is_wrong(time: float, *, service_time: float, received: float, tolerance_sec
     """Whether a clock that showed `time` at sending is wrong; ours showed at least `service_time` then (0: nobody knows)."""
     if time > received + tolerance_seconds:
         return True
-    # Our own clock may have been set back since it was told: then nothing is proven.
-    return 0.0 < service_time <= received and time < service_time - tolerance_seconds
+    # Two clocks never run at quite the same rate, so who has counted for long may have counted somewhat more than passed
+    # here. By much more, our own clock was set back since it was told, and nothing is proven.
+    if not 0.0 < service_time <= received + tolerance_seconds:
+        return False
+    return time < min(service_time, received) - tolerance_seconds
 
 
 def is_doubtful(time: float, *, service_time: float, received: float, tolerance_seconds: float) -> bool:

@@ -58,7 +58,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     sequence: Counter
     seen: Counter = 0  # the position of the book that it was told last
     time: float = 0.0  # what its clock shows as it says this; 0: it does not say
-    service_time: float = 0.0  # what the clock of the service shows at least, by the last reply; 0: it has had none
+    service_time: float | None = None  # what the service's clock shows at least, by the last reply; 0: it has had none
     serves: AttemptRef | None = None  # bound mode: the one attempt it was started for
     node: str = ""
     capacity: Capacity = Capacity()
@@ -71,12 +71,14 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     def is_skewed(self, *, received: float, tolerance_seconds: float) -> bool:
         """Whether the clock of the agent is wrong, by its own word."""
         return bool(self.time) and is_wrong(
-            self.time, service_time=self.service_time, received=received, tolerance_seconds=tolerance_seconds
+            self.time, service_time=self.service_time or 0.0, received=received, tolerance_seconds=tolerance_seconds
         )
 
     def is_doubtful(self, *, received: float, tolerance_seconds: float) -> bool:
-        """Whether that cannot be told before the agent has heard what the clock of the service shows."""
-        return bool(self.time) and is_doubtful(
+        """Whether that cannot be told before the agent has heard what the clock of the service shows, and it will say so."""
+        if not self.time or self.service_time is None:
+            return False
+        return is_doubtful(
             self.time, service_time=self.service_time, received=received, tolerance_seconds=tolerance_seconds
         )
 

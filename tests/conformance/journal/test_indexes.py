@@ -124,6 +124,57 @@ def test_a_time_is_found_to_the_last_digit(harness: Harness) -> None:
         assert journal.count_packages(updated_at(event.time, math.nextafter(event.time, 0.0))) == 1, event.time
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_is_asked_is_found_as_it_is_meant(harness: Harness, seed: int) -> None:
+    chance = random.Random(seed)
+    journal = harness.open(indexed=NUMBERS)
+    keeper(journal).take(random_history(chance, jobs=2, packages=4, steps=200))
+    everything: dict[tuple[str, PackageId], dict[str, Any]] = {}
+    for job in harness.rows(rows.JobRow):
+        found = journal.find_packages(parse(f"job={job.job}"), after=None, limit=1000).items
+        everything |= {place_of(each): package_values(each, job) for each in found}
+    times = [values[name] for values in everything.values() for name in ("entered", "updated", "submitted")]
+    for _ in range(60):
+        query = Query(tuple(any_clause(chance, times) for _ in range(chance.randint(1, 2))))
+        meant = [place for place, values in everything.items() if matches(query, values)]
+        found = journal.find_packages(query, after=None, limit=1000).items
+        assert sorted(map(place_of, found)) == sorted(meant), query
+        assert journal.count_packages(query) == len(meant), query
+
+
+def any_clause(chance: random.Random, times: list[float]) -> tuple[Condition, ...]:
+    """Alternatives that indexes serve, about values that there are, and their neighbours."""
+    return tuple(any_condition(chance, times) for _ in range(chance.randint(1, 3)))
+
+
+def any_condition(chance: random.Random, times: list[float]) -> Condition:
+    attribute = chance.choice(sorted(NUMBERS))
+
+    def value() -> float:
+        if attribute == "attempts":
+            return chance.randint(0, 4)
+        time = chance.choice(times)
+        return chance.choice([time, math.nextafter(time, 0.0), math.nextafter(time, math.inf), float(int(time))])
+
+    operator = chance.choice([each for each in Operator if not each.denies])
+    count = {Operator.WITHIN: 2, Operator.IN: 3}.get(operator, 1)
+    values = sorted(value() for _ in range(count))
+    return Condition(attribute=attribute, operator=operator, values=tuple(values))
+
+
+def test_what_stands_where_two_alternatives_meet_is_counted_once(harness: Harness) -> None:
+    journal = harness.open(indexed=NUMBERS)
+    keeper(journal).take(a_short_job("j1", packages=3))
+    for number, each in enumerate(journal.find_packages(parse("attempts=1"), after=None, limit=9).items):
+        time = each.row.facts.updated_at
+        below = Condition(attribute="updated", operator=Operator.LESS, values=(time,))
+        there = Condition(attribute="updated", operator=Operator.EQUAL, values=(time,))
+        above = Condition(attribute="updated", operator=Operator.GREATER, values=(time,))
+        for clause in ((below, there), (there, below), (below, there, above), (above, below, there)):
+            count = len(journal.find_packages(Query((clause,)), after=None, limit=9).items)
+            assert journal.count_packages(Query((clause,))) == count, (number, clause)
+
+
 def updated_at(*times: float) -> Query:
     return Query(((Condition(attribute="updated", operator=Operator.IN, values=times),),))
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterator, Sequence
+
+import msgspec
+import pytest
 
 from pilotage.book import rows
 from pilotage.model.events import Event
 from pilotage.model.payloads import Noted
 from pilotage.ports import Journal
-from pilotage.service.keeper import Batch
+from pilotage.service.keeper import Batch, Keeper
 from pilotage.service.rebuild import check, rebuild
 from tests.conformance.journal.harness import Content, Harness, content, keeper
-from tests.events import Stream, a_short_job, random_history, registered
+from tests.events import START, StandingClock, Stream, a_short_job, random_history, registered
 
 WRONG = ("application", "wrong")
+HOUR = 3600.0
 
 
 def take(journal: Journal, events: Sequence[Event], *, skewed: Sequence[tuple[str, str]] = ()) -> None:
@@ -90,6 +95,39 @@ def test_a_flag_goes_with_its_job(harness: Harness, both: tuple[Harness, Harness
     journal.seal("j")
     journal.unseal(["j"])
     assert flags(harness)["wrong", 1] == 1
+
+
+@pytest.mark.parametrize("skew_seconds", [60.0, HOUR])
+def test_what_another_setting_found_goes_with_its_job(
+    harness: Harness, both: tuple[Harness, Harness], skew_seconds: float
+) -> None:
+    journal, ahead = harness.open(), Stream("application", "ahead")
+    early = ahead.event(Noted(text="b"), job="j", time=START + 2000.0)
+    there = ahead.event(Noted(text="c"), job="j", time=START + 100.0)
+    taking = Keeper(journal, clock=StandingClock(), skew_seconds=skew_seconds)
+    taking.take([early])  # which waits for its job
+    taking.take([*a_short_job("j"), there])
+    flagged = flags(harness)
+    assert (flagged["ahead", 1], flagged["ahead", 2]) == (int(skew_seconds < 2000.0), int(skew_seconds < 100.0))
+    dumped = list(journal.dump("j"))
+    for other in both:
+        assert other.open().load(dumped) == "j"
+        assert flags(other) == flagged
+
+
+def test_a_dump_that_says_nothing_of_clocks_is_flagged_by_its_times(
+    harness: Harness, both: tuple[Harness, Harness]
+) -> None:
+    _, wrong = two_senders()
+    journal, ahead = harness.open(), Stream("application", "ahead")
+    take(journal, [*a_short_job("j"), ahead.event(Noted(text="b"), job="j", time=START + HOUR), wrong[0]])
+    dumped = list(journal.dump("j"))
+    lines = [line.replace(b',"skewed":true', b"") for line in dumped[:-1]]
+    assert lines != dumped[:-1]
+    end = msgspec.json.decode(dumped[-1]) | {"sha256": hashlib.sha256(b"".join(lines)).hexdigest()}
+    for other in both:
+        assert other.open().load([*lines, msgspec.json.encode(end) + b"\n"]) == "j"
+        assert flags(other) == flags(harness)
 
 
 def test_what_is_flagged_is_sound_and_stays_so(harness: Harness, scratches: Iterator[Journal]) -> None:

@@ -3,7 +3,7 @@
 1. `{"format": "pilotage-job", "version": 1, "job": ID, "schema": N}`
 2. for each content that the job speaks of, `{"content": SHA256, "base64": …}`
 3. for each event, in the order of positions, `{"event": {…}, "received": SECONDS}`; the event as on the wire, and
-   `"skewed": true` where it came from a wrong clock
+   `"skewed": true` where it came from a wrong clock, `false` where it only looks so
 4. `{"end": true, "contents": N, "events": N, "sha256": …}`, the hash of all lines before it
 """
 
@@ -21,6 +21,7 @@ from typing import IO, Protocol
 import msgspec
 
 from pilotage.book.codec import Codec, Refusal
+from pilotage.book.join import SKEW_SECONDS
 from pilotage.book.ledger import Ledger
 from pilotage.book.ranges import Range, contains, heard_by, ranges_of, size
 from pilotage.book.replay import KEPT_ALREADY, Identity, NotReplayed, Replay, identity_of, wire_event
@@ -53,7 +54,7 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class _Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     event: Event
     received: float
-    skewed: bool = False
+    skewed: bool | msgspec.UnsetType = msgspec.UNSET  # where it is not said, the time of the event does
 
 
 class _End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,9 +96,16 @@ def dump_lines(
     for found in events:
         counts[1] += 1
         event = wire_event(found.row, job=found.job, source=found.source, stream=found.stream)
-        yield line(_Kept(event=event, received=found.row.received, skewed=bool(found.row.skewed)))
+        received, skewed = found.row.received, bool(found.row.skewed)
+        is_said = skewed or _looks_skewed(event, received)
+        yield line(_Kept(event=event, received=received, skewed=skewed if is_said else msgspec.UNSET))
     end = _End(end=True, contents=counts[0], events=counts[1], sha256=hashed.hexdigest())
     yield _encode(end) + b"\n"
+
+
+def _looks_skewed(event: Event, received: float) -> bool:
+    """Whether an event has a time that is flagged unless a setting says otherwise."""
+    return event.time > received + SKEW_SECONDS
 
 
 class Takes(Protocol):
@@ -133,7 +141,10 @@ def load_lines(journal: Takes, lines: Iterable[bytes]) -> str:
             try:
                 replay = Replay(ledger, comes=dump.has)
                 for kept in dump.events():
-                    replay.add(kept.event, received=kept.received, skewed=kept.skewed)
+                    received, skewed = kept.received, kept.skewed
+                    if skewed is msgspec.UNSET:
+                        skewed = _looks_skewed(kept.event, received)
+                    replay.add(kept.event, received=received, skewed=skewed)
                 replay.finish()
             except NotReplayed as fault:
                 raise DumpError(f"the job cannot be loaded: {fault}", subject=f"job {dump.job}") from fault

@@ -117,11 +117,13 @@ def _count(shelf: Shelf, query: Query, clause: Clause, *, job_id: int | None = N
     total = 0
     for number, condition in enumerate(clause):
         before = _sql.clause(clause[:number])
+        # An index has somewhat more than a span, which another alternative may ask for and count.
+        exact = _sql.condition(condition) if is_span(condition) and len(clause) > 1 else Sql("TRUE")
         for one in served((condition,)):
             source = _source(shelf, one, job_id=job_id)
             found = shelf.book.execute(
-                f"SELECT count(*) {source.text} AND ({fits.text}) AND ({before.text}) IS NOT TRUE",
-                (*source.parameters, *fits.parameters, *before.parameters),
+                f"SELECT count(*) {source.text} AND ({exact.text}) AND ({fits.text}) AND ({before.text}) IS NOT TRUE",
+                (*source.parameters, *exact.parameters, *fits.parameters, *before.parameters),
             ).fetchone()
             total += found[0]
     return total

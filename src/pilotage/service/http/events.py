@@ -86,7 +86,7 @@ async def _read(request: Ask, services: Services, body: bytes) -> Batch:
         # A batch has no more events than commas, and few have so many: only those are counted before they are read.
         if body.count(b",") >= events_max:
             _check_count(body, events_max)
-        checked, refused, count = services.codec.read_batch(body)
+        checked, refused, count = services.codec.read_batch(body, count_max=events_max)
     except RecursionError:
         raise MalformedBatch("the body is not a batch of events: it is nested too deeply") from None
     if count > events_max:
@@ -115,7 +115,7 @@ def _check_count(body: bytes, events_max: int) -> None:
     try:
         count = len(_any_batch.decode(body).events)
     except RecursionError:
-        return  # one of them is nested too deeply: they are counted as each is read by itself
+        return  # one of them is nested too deeply: they are counted as each is cut out by itself
     except (msgspec.DecodeError, UnicodeDecodeError) as fault:
         raise MalformedBatch(f"the body is not a batch of events: {fault}") from None
     if count > events_max:
