@@ -168,6 +168,18 @@ def test_what_is_sent_is_answered_alike(desk: Desk, which: str) -> None:
         assert_alike(early, later)
 
 
+@pytest.mark.parametrize("path", [route.path for route in EVERY_ROUTE if route.method == "POST"])
+def test_who_may_not_send_is_refused_alike(desk: Desk, path: str) -> None:
+    for token in ("", "Bearer nobody", "Basic x", "Bearer reads-only"):
+        early, later = both(
+            desk, filled(path), must_be_plain=False, body=b"{}", authorization=token, content_length="2"
+        )
+        assert_alike(early, later)
+        assert early[0] == 401 or token == "Bearer reads-only"
+    assert not desk.jobs.operations
+    assert not desk.jobs.submitted
+
+
 def test_an_empty_key_is_none(desk: Desk) -> None:
     body = b'{"operation":"kill"}'
     for _ in range(2):
