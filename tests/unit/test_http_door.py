@@ -116,6 +116,7 @@ def test_a_key_is_remembered_over_the_making_of_the_application(here: tuple[Serv
         {"method": "GET", "query": "limit=-1"},
         {"method": "PUT"},
         {"idempotency_key": "k" * 129},
+        {"content_length": str(2**30 + 1)},
         {"path": "/v1/plan"},
         {"path": "/v1/jobs/a/progress"},
         {"path": "/v1/jobs/a/progress", "method": "GET", "query": "more=1"},
@@ -156,6 +157,20 @@ def test_the_application_is_made_soon_also_if_nobody_asks(here: tuple[Services, 
         assert await asyncio.to_thread(made.wait, WAIT_SECONDS)
 
     under(LateApp(make, services, late_seconds=0.0), wait)
+
+
+def test_the_application_is_made_also_while_jobs_come_in_all_the_time(here: tuple[Services, FakeJobs]) -> None:
+    services, _ = here
+    late = LateApp(lambda: make_app(services), services, late_seconds=1000.0)
+
+    async def asked() -> None:
+        await ask(late, **REQUESTS["a job"])
+        waiting = asyncio.ensure_future(ask(late, "/schema", method="GET"))
+        while not waiting.done():
+            assert (await ask(late, **REQUESTS["a job"]))[0] == 201
+        assert (await waiting)[0] == 200
+
+    under(late, asked)
 
 
 def test_an_application_that_cannot_be_made_is_tried_again(here: tuple[Services, FakeJobs]) -> None:

@@ -20,6 +20,7 @@ from pilotage.service.http.late import LateApp
 from pilotage.service.http.plain import plain_request
 from tests.asked_app import Answer, ask
 from tests.desks import Desk, a_bad_day, desk_in
+from tests.served_book import TOKEN
 
 PARTS = {
     "job": "j", "package": "1.2.1", "line": "1.2", "attempt": "1", "stream": "stdout", "site": "local", "subscription": "s",
@@ -137,7 +138,7 @@ def test_what_is_unchanged_is_not_told_again(desk: Desk) -> None:
     first, _ = both(desk, "/v1/jobs/j", method="GET")
     early, later = both(desk, "/v1/jobs/j", method="GET", if_none_match=first[1][b"etag"].decode())
     assert (early[0], early[2]) == (later[0], later[2]) == (304, b"")
-    assert early[1][b"etag"] == later[1][b"etag"]
+    assert early[1] == later[1] == {b"etag": first[1][b"etag"]}
 
 
 POSTS: dict[str, tuple[str, bytes]] = {
@@ -167,10 +168,56 @@ def test_what_is_sent_is_answered_alike(desk: Desk, which: str) -> None:
         assert_alike(early, later)
 
 
+@pytest.mark.parametrize("path", [route.path for route in EVERY_ROUTE if route.method == "POST"])
+def test_who_may_not_send_is_refused_alike(desk: Desk, path: str) -> None:
+    for token in ("", "Bearer nobody", "Basic x", "Bearer reads-only"):
+        early, later = both(
+            desk, filled(path), must_be_plain=False, body=b"{}", authorization=token, content_length="2"
+        )
+        assert_alike(early, later)
+        assert early[0] == 401 or token == "Bearer reads-only"
+    assert not desk.jobs.operations
+    assert not desk.jobs.submitted
+
+
+def test_an_empty_key_is_none(desk: Desk) -> None:
+    body = b'{"operation":"kill"}'
+    for _ in range(2):
+        early, later = both(desk, "/v1/jobs/j/operations", body=body, idempotency_key="", content_length=str(len(body)))
+        assert (early[0], later[0]) == (200, 200)
+    assert len(desk.jobs.operations) == 4
+
+
 @pytest.mark.parametrize("length", ["", "x", "-1", "9" * 12])
 def test_a_body_of_a_length_that_is_odd_or_too_large_is_left_to_the_application(desk: Desk, length: str) -> None:
     early, later = both(desk, "/v1/events", must_be_plain=False, body=b'{"events":[]}', content_length=length)
     assert_alike(early, later)
+
+
+def test_only_who_hung_up_is_told_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+
+    async def gone() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"h"), (b"authorization", f"Bearer {TOKEN}".encode()), (b"content-length", b"3")]
+    scope = {
+        "type": "http", "method": "POST", "path": "/v1/events", "scheme": "http", "query_string": b"", "headers": headers,
+    }  # fmt: skip
+    late = LateApp(lambda: pytest.fail("it was needed"), desk.services)
+    asyncio.run(late(scope, gone, send))
+    assert sent == []
+
+    def reset(_: object) -> None:
+        raise ConnectionResetError("of the disk")
+
+    monkeypatch.setattr(desk.services.reading, "position", reset)
+    early, later = both(desk, "/v1/position", method="GET")
+    assert_alike(early, later)
+    assert early[0] == 500
 
 
 def test_a_stream_is_left_to_the_application() -> None:

@@ -19,7 +19,7 @@ import msgspec
 
 from pilotage.model.events import JOB_ID
 from pilotage.service.http.living import live
-from pilotage.service.http.messages import JSON_HEADER, header_of, read_body, refuse, send_whole
+from pilotage.service.http.messages import JSON_HEADER, header_of, length_of, read_body, refuse, send_whole
 from pilotage.service.http.running import (
     CONTENT_BYTES_MAX,
     ONCE_KEY_LENGTH_MAX,
@@ -40,6 +40,7 @@ FIRST_SECONDS = 0.15
 """How long it waits behind a job that has just come in: the first package of that goes before."""
 
 _PROGRESS = re.compile(rf"/v1/jobs/({JOB_ID.pattern})/progress")
+_EARLY_BYTES_MAX = {"/v1/jobs": SUBMISSION_BYTES_MAX, "/v1/content": CONTENT_BYTES_MAX}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -88,8 +89,8 @@ class LateApp:
 
     async def _make_it(self) -> ASGIApp:
         loop = asyncio.get_running_loop()
-        while (seconds := self._not_before - loop.time()) > 0.0:
-            await asyncio.sleep(seconds)
+        # Once: where jobs come in all the time, it is made all the same.
+        await asyncio.sleep(max(0.0, self._not_before - loop.time()))
         try:
             self._app = await loop.run_in_executor(None, self._make)
         except BaseException:
@@ -142,7 +143,8 @@ def _is_early(scope: Any) -> bool:
         return False
     if scope["method"] == "GET":
         return _PROGRESS.fullmatch(scope["path"]) is not None
-    if scope["method"] != "POST" or scope["path"] not in ("/v1/jobs", "/v1/content"):
+    bytes_max = _EARLY_BYTES_MAX.get(scope["path"]) if scope["method"] == "POST" else None
+    if bytes_max is None or (length_of(scope) or 0) > bytes_max:
         return False
     return len(header_of(scope, b"idempotency-key")) <= ONCE_KEY_LENGTH_MAX
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,7 +19,13 @@ log = logging.getLogger(__name__)
 Headers = list[tuple[bytes, bytes]]
 JSON_HEADER = (b"content-type", b"application/json")
 
+_LENGTH = re.compile(r"0|[1-9][0-9]{0,14}")
+_WITHOUT_LENGTH = (204, 304)
 _encode = msgspec.json.Encoder().encode
+
+
+class HungUp(ConnectionResetError):
+    """Who asked went away before the request was whole: nobody is there to be told."""
 
 
 def header_of(scope: Any, name: bytes) -> str:
@@ -27,11 +34,17 @@ def header_of(scope: Any, name: bytes) -> str:
     return found.decode("latin-1")
 
 
+def length_of(scope: Any) -> int | None:
+    """How long the body of a request is, by its own word; None where nothing plain is said of that."""
+    said = header_of(scope, b"content-length")
+    return int(said) if _LENGTH.fullmatch(said) is not None else None
+
+
 async def piece_of(receive: Receive) -> tuple[bytes, bool]:
     """The next piece of a body, and whether more follow."""
     message: Any = await receive()
     if message["type"] == "http.disconnect":
-        raise ConnectionResetError("the agent hung up")
+        raise HungUp("whoever asked hung up")
     return message.get("body", b""), message.get("more_body", False)
 
 
@@ -51,15 +64,16 @@ async def read_body(receive: Receive, bytes_max: int) -> bytes:
 
 async def send_whole(send: Send, status: int, body: bytes, headers: Headers) -> None:
     """Answer a request."""
-    length = (b"content-length", b"%d" % len(body))
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    if status not in _WITHOUT_LENGTH:  # of these it would be the length of another answer (RFC 9110, 8.6)
+        headers = [*headers, (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 async def refuse(scope: Any, send: Send, fault: Exception) -> None:
     """Answer a request with what went wrong."""
-    if isinstance(fault, ConnectionResetError):
-        return  # nobody is there to be told
+    if isinstance(fault, HungUp):
+        return
     status, body = error_of(fault)
     if status == 500:
         log.error("%s %s failed", scope["method"], scope["path"], exc_info=fault)

@@ -18,7 +18,7 @@ import msgspec
 
 from pilotage.service.access import Principal
 from pilotage.service.http.every_route import EVERY_ROUTE
-from pilotage.service.http.messages import Headers, header_of, read_body, send_whole
+from pilotage.service.http.messages import Headers, header_of, length_of, read_body, send_whole
 from pilotage.service.http.routes import EVENT_STREAM, JSON, TEXT, Ask, Parameter, Reply, Route
 from pilotage.service.http.services import Services
 
@@ -76,8 +76,8 @@ def is_too_large(plain: Plain, services: Services, scope: Any) -> bool:
     """Whether its body is larger than it may be, or nobody says how large it is."""
     if plain.route.method == "GET":
         return False
-    length = header_of(scope, b"content-length")
-    return _COUNT.fullmatch(length) is None or int(length) > _body_bytes_max(plain.route, services)
+    length = length_of(scope)
+    return length is None or length > _body_bytes_max(plain.route, services)
 
 
 def _body_bytes_max(route: Route, services: Services) -> int:

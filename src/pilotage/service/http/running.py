@@ -221,7 +221,7 @@ class Running:
 
     async def once(self, principal: Principal, key: str | None, do: Callable[[], Awaitable[Told]]) -> Told:
         """Do something, but not again what was done under the same key; what failed may be tried again."""
-        if key is None:
+        if not key:  # an empty one is nobody's own
             return await do()
         known = self._once.get((principal.user, key))
         if known is None:
