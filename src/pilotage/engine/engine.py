@@ -212,48 +212,37 @@ class Engine:
         """Decide: the event is applied at once, and told with the others of its turn. `name` is of a job that begins."""
         if data is not self._said:
             self._said, self._said_text = data, msgspec.Raw(_encode(data))
-        n = self.next_n
-        self.next_n = n + 1
         kind: SubjectKind
+        dotted = place = None
         if number is None:
-            event = Event(
-                source="service",
-                stream=ENGINE_STREAM,
-                n=n,
-                type=type(data).__name__,
-                time=self.stamp,
-                job=job.id if job is not None else name or None,
-                pilot=pilot,
-                site=site,
-                epoch=epoch,
-                seen=self.position,
-                data=self._said_text,
-            )
             kind = "pilot" if pilot is not None else "job" if site is None else "site"
-            self.decided.append(Checked(0, event, kind, None, data))
-            self._fold(event, data, job, None)
-            return
-        assert job is not None
-        work = job.work.get(number)
-        dotted, place = (work.named if work is not None else None) or job.named(number)
+        else:
+            assert job is not None
+            work = job.work.get(number)
+            dotted, place = (work.named if work is not None else None) or job.named(number)
+            kind = "package" if attempt is None else "attempt"
         event = Event(
             source="service",
             stream=ENGINE_STREAM,
-            n=n,
+            n=self.next_n,
             type=type(data).__name__,
             time=self.stamp,
-            job=job.id,
+            job=job.id if job is not None else name or None,
             package=dotted,
             attempt=attempt,
+            pilot=pilot,
+            site=site,
             epoch=epoch,
             seen=self.position,
             data=self._said_text,
         )
-        kind = "package" if attempt is None else "attempt"
+        self.next_n += 1
         self.decided.append(Checked(0, event, kind, place, data))
-        if (fold := PACKAGE_FOLDS.get(type(data))) is not None:
+        if number is None:
+            self._fold(event, data, job, None)
+        elif (fold := PACKAGE_FOLDS.get(type(data))) is not None:
             fold(self, job, number, event, data)
-            if job.special:
+            if job is not None and job.special:
                 look_at_end(self, job)
 
     def decide(self, now: float) -> list[Checked]:
