@@ -80,8 +80,12 @@ SETTINGS = """\
 interval_seconds = 0.5
 pilot_kills_max = 1000
 delay_seconds = 0
-dead_start_seconds = 0.1
+dead_start_seconds = 0
+dead_starts_max = 0
 agent_idle_seconds = 2
+
+[selection]
+hibernation_seconds_max_alone = 1
 """
 
 

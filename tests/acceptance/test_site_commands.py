@@ -118,7 +118,7 @@ def test_a_job_that_waits_for_a_site_at_which_no_pilot_starts_says_so(place: Pla
     place.run("run", "--detach")
 
     def trouble() -> str:
-        return str(place.told("status")["progress"]["trouble"])
+        return str(place.told("status")["progress"].get("trouble", ""))
 
     wait_until(lambda: "nosuch" in trouble(), "the refusal of the batch system is told")
     assert "no pilot could start at noqueue" in trouble()
