@@ -47,16 +47,16 @@ class Dice:
         return found
 
 
-class Keyed:
-    """Numbers that follow from a text alone, on every machine: cheap enough for a few of them per attempt."""
+class Keyed(msgspec.Struct, gc=False):
+    """Numbers that follow from a text alone, on every machine: cheap enough for a few of them per attempt.
 
-    __slots__ = ("_blocks", "_digest", "_left", "_text")
+    Nothing is computed before the first number is asked for.
+    """
 
-    def __init__(self, text: str) -> None:
-        """Begin with a text; nothing is computed before the first number is asked for."""
-        self._text = text
-        self._blocks = 0
-        self._left = 0  # so many bytes of the digest are not used yet, the first ones
+    _text: str
+    _blocks: int = 0
+    _left: int = 0  # so many bytes of the digest are not used yet, the first ones
+    _digest: bytes = b""
 
     def random(self) -> float:
         """The next number."""
