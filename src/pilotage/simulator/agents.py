@@ -298,10 +298,9 @@ class Agent:
         if reply.leave:
             self._depart(reply.leave[:64], stopping="preempted")
             return
-        bench = self.bench
         for assignment in reply.assignments:
-            if assignment.ref not in bench.held:
-                self._accept(assignment)
+            self._accept(assignment)
+        bench = self.bench
         if bench.waiting:
             bench.start_waiting()
         if bench.held or not self._end_if_idle(now):
@@ -331,8 +330,9 @@ class Agent:
     # --- the attempts ------------------------------------------------------------------------------------------------
 
     def _accept(self, assignment: Assignment) -> None:
-        """Take an attempt that it does not hold."""
         world, bench, ref = self._world, self.bench, assignment.ref
+        if ref in bench.held:
+            return
         if ref in self._spool.ends and self._spool.tell_again(ref):
             self._speak_soon()
             return

@@ -11,6 +11,7 @@ import struct
 
 import msgspec
 
+from pilotage.model.changing import changes_often
 from pilotage.model.exchange import Assignment, AttemptRef
 from pilotage.model.outcomes import ExitCodeGasw, Phase
 from pilotage.model.payloads import AttemptFinished, OutputFile, PhaseTimes
@@ -58,6 +59,7 @@ _over = struct.Struct("<QQQddddqqB")
 _number = struct.Struct("<Q")
 
 
+@changes_often
 class Run(msgspec.Struct, eq=False, gc=False):
     """An attempt that an agent holds: waiting for room until `started_at` is set, then under way."""
 
@@ -189,9 +191,9 @@ class Run(msgspec.Struct, eq=False, gc=False):
     @staticmethod
     def unpacked(ref: AttemptRef, packed: bytes) -> tuple[Run, int, int, float]:
         """An attempt that is over, as far as its end is to be told again; the event's number, the position seen, and when."""
-        n, epoch, seen, began_at, application_at, outputs_at, ended_at, *rest = _over.unpack(packed)
-        memory_bytes, exit_status, reason = rest
-        run = Run(Assignment(ref=ref, epoch=epoch), began_at, application_at, outputs_at)
+        n, epoch, seen, *times, memory_bytes, exit_status, reason = _over.unpack(packed)
+        run = Run(Assignment(ref=ref, epoch=epoch))
+        run.started_at, run.application_at, run.outputs_at, ended_at = times
         run.memory_bytes, run.exit_status, run.reason = memory_bytes, exit_status, _REASONS[reason]
         return run, n, seen, ended_at
 

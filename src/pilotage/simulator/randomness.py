@@ -14,6 +14,8 @@ from typing import Protocol
 
 import msgspec
 
+from pilotage.model.changing import changes_often
+
 _STEP = 2.0**-53
 _NORMAL = NormalDist()
 _blake2b = hashlib.blake2b
@@ -47,6 +49,7 @@ class Dice:
         return found
 
 
+@changes_often
 class Keyed(msgspec.Struct, gc=False):
     """Numbers that follow from a text alone, on every machine: cheap enough for a few of them per attempt.
 

@@ -135,10 +135,9 @@ class Spool:
             while self._forged and self._forged[0] <= n:
                 self._forged = self._forged[1:]
                 world.box.took("agent_rogue")
-        events = self.events
+        events, ends = self.events, self.ends
         if events and events[0].n <= n:
             self.events = [] if events[-1].n <= n else [event for event in events if event.n > n]
-        ends = self.ends
         while len(ends) > world.settings.remembered_max:
             oldest = next(iter(ends))
             if number_told(ends[oldest]) > n:
