@@ -182,9 +182,9 @@ class Market:
         elif isinstance(effect, CancelSubmitted):
             self._batches[effect.site].cancel(effect.key)
 
-    def deliver(self, reply: ExchangeReply) -> None:
-        """Answer an agent."""
-        self._fleet.deliver(reply)
+    def deliver(self, replies: Sequence[ExchangeReply]) -> None:
+        """Answer agents."""
+        self._fleet.deliver(replies)
 
     def tell(self, answer: Answer) -> None:
         """Nobody asks."""

@@ -222,9 +222,9 @@ class Yard:
             batch, key = self._batches[effect.site], effect.key
             batch.submit(key, lambda name: self._fleet.start(name, _Host(batch), request=key, site=batch.site))
 
-    def deliver(self, reply: ExchangeReply) -> None:
-        """Answer an agent."""
-        self._fleet.deliver(reply)
+    def deliver(self, replies: Sequence[ExchangeReply]) -> None:
+        """Answer agents."""
+        self._fleet.deliver(replies)
 
     def tell(self, answer: Answer) -> None:
         """Nobody asks."""

@@ -112,7 +112,7 @@ class SimulatedSite:
             cancelled=cancelled,
             leave=leave,
         )
-        self.fleet.deliver(reply)
+        self.fleet.deliver([reply])
         self.run(seconds)
         return reply
 

@@ -97,8 +97,9 @@ class Watched:
         assert isinstance(effect, CancelSubmitted)
         self.tell_once("effect", int(effect.key))
 
-    def deliver(self, reply: ExchangeReply) -> None:
-        self.tell_once("reply", reply.sequence)
+    def deliver(self, replies: Sequence[ExchangeReply]) -> None:
+        for reply in replies:
+            self.tell_once("reply", reply.sequence)
 
     def tell(self, answer: Answer) -> None:
         self.tell_once("answer", answer.token)

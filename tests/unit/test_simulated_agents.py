@@ -107,7 +107,7 @@ def test_a_reply_that_comes_twice_counts_once() -> None:
     site = SimulatedSite()
     site.start()
     reply = site.answer(work(1))
-    site.fleet.deliver(reply)
+    site.fleet.deliver([reply])
     site.run(1.0)
     assert site.count("assigned", ref(1)) == 1
 

@@ -292,7 +292,7 @@ def test_a_simulated_agent_with_a_wrong_clock_is_found_out_by_its_second_exchang
     skew_seconds = here.spooled[0].time - here.schedule.now + here.now
     told = here.schedule.now
     reply = ExchangeReply(pilot=here.last.pilot, sequence=here.last.sequence, time=told, acknowledged=1)
-    here.fleet.deliver(reply)
+    here.fleet.deliver([reply])
     here.run(30.0)
     assert here.last.service_time == told
     assert len(here.heard) > 1

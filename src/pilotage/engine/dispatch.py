@@ -20,7 +20,7 @@ from pilotage.engine.parts import AttemptState, QueueClass, Standing
 from pilotage.engine.places import PilotState, SiteState
 from pilotage.engine.races import end_race
 from pilotage.engine.readiness import move, reserve
-from pilotage.engine.rounds import Round, any_below
+from pilotage.engine.rounds import Round, any_below, any_reserved
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
 from pilotage.model.demand import Demand
@@ -253,7 +253,7 @@ def _fetch(engine: Engine, site: SiteState) -> None:
     """What is reserved elsewhere and cannot begin there is begun by the pilots of a site that have nothing to do."""
     if engine.now < site.fetched_at + _FETCH_SECONDS or site.place.canary or site.asleep or site.removed:
         return
-    if not any(reserved.count for reserved in engine.reservations.values()):
+    if not any_reserved(engine.reservations):
         return
     before, site.fetched_at = site.fetched_at, engine.now
     idle = [pilot for pilot in site.waiting.values() if not pilot.assigned]
@@ -333,6 +333,7 @@ def create(
     """Write an attempt down: with a lease for a pilot, or for the batch system of the site."""
     work = job.work.get(number)
     declared = job.plan.templates[job.kinds[number]].demand
+    other = demand is not declared
     over: list[int] = []
     replica = False
     forever = pilot is not None and pilot.ends_at is None
@@ -345,8 +346,8 @@ def create(
         lease_seconds=engine.lease_seconds if pilot is not None else None,
         replaces=over[-1] if over else None,
         replica=replica,
-        memory_bytes=demand.memory_bytes if demand.memory_bytes != declared.memory_bytes else None,
-        wall_seconds=demand.wall_seconds if demand.wall_seconds != declared.wall_seconds else None,
+        memory_bytes=demand.memory_bytes if other and demand.memory_bytes != declared.memory_bytes else None,
+        wall_seconds=demand.wall_seconds if other and demand.wall_seconds != declared.wall_seconds else None,
         remaining_seconds=None if forever else remaining(engine, site, pilot, demand),
         drop_revision=job.drop_revision,
     )
@@ -355,7 +356,7 @@ def create(
         job.share.unstarted_since = engine.now
     epoch = job.epoch_of(number) if job.epochs else 1
     engine.write(created, job=job, number=number, attempt=attempt, epoch=epoch)
-    state = job.work[number].attempts[attempt]
+    state = (work or job.work[number]).attempts[attempt]
     state.choice = choice
     if pilot is not None:
         if work is not None and work.races:

@@ -299,9 +299,12 @@ class JobState:
         found: list[int] = []
         for segment in self.plan.graph.segments:
             start, end = segment.predecessors.span(number)
+            if segment.common & _BRINGS_FILES:
+                found += segment.predecessors.numbers[start:end]
+                continue
             for at in range(start, end):
                 if segment.kind_numbers[at] & _BRINGS_FILES:
-                    found.append(segment.predecessors.numbers[at])  # noqa: PERF401 # mostly there is one, or none
+                    found.append(segment.predecessors.numbers[at])
         return found
 
     def attempts(self) -> Iterator[tuple[int, AttemptState]]:

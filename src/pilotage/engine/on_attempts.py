@@ -36,12 +36,12 @@ _SUCCESS = ExitCodeGasw.SUCCESS  # a member of an enumeration is slow to look up
 
 def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptCreated) -> None:
     """A try begins; with a lease it is under way at once, without one it goes to the batch system of its site."""
-    tried = event.attempt
+    tried, standing = event.attempt, job.standing[number]
     assert tried is not None
     site = engine.sites.get(data.site)
-    if event.epoch != (job.epoch_of(number) if job.epochs else 1) or job.standing[number] >= FINAL or site is None:
+    if event.epoch != (job.epoch_of(number) if job.epochs else 1) or standing >= FINAL or site is None:
         # What was tried is in another queue than what never was: it must leave the one before its number says so.
-        queued = job.standing[number] in (Standing.READY, Standing.RESERVED)
+        queued = standing in (Standing.READY, Standing.RESERVED)
         if queued:
             move(engine, job, number, Standing.BLOCKED)
         job.last_attempt[number] = max(job.last_attempt[number], tried)
@@ -54,7 +54,7 @@ def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event,
         room = unreserve(known)
         work = known
     else:
-        if job.standing[number] == Standing.READY:
+        if standing == Standing.READY:
             # It was taken out of its queue; where a further attempt is wanted, it must go in again.
             move(engine, job, number, Standing.BLOCKED)
         work = job.work_of(number)
@@ -120,25 +120,24 @@ def begun(
     demand = template.demand
     if data.memory_bytes is not None or data.wall_seconds is not None:
         demand = demand_of(job, number, memory_bytes=data.memory_bytes, wall_seconds=data.wall_seconds)
-    attempt = AttemptState(
+    leased = data.lease_seconds is not None
+    return AttemptState(
         ref,
-        number=number,
-        place=place,
-        epoch=epoch,
-        site=site,
-        demand=demand,
-        shape=engine.shape_of(demand),
-        created_at=created_at,
-        activity=template.activity if engine.selection.samples else "",
+        number,
+        place,
+        epoch,
+        site,
+        demand,
+        engine.shape_of(demand),
+        created_at,
+        created_at,
+        template.activity if engine.selection.samples else "",
+        data.pilot or "",
+        "" if leased else attempt_key(ref),
+        leased,
+        data.drop_revision,
+        data.remaining_seconds,
     )
-    attempt.drop_revision = data.drop_revision
-    attempt.remaining_seconds = data.remaining_seconds
-    attempt.pilot = data.pilot or ""
-    if data.lease_seconds is not None:
-        attempt.leased = True
-    else:
-        attempt.key = attempt_key(ref)
-    return attempt
 
 
 def attempt_key(ref: AttemptRef) -> str:

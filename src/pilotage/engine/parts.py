@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from pilotage.engine.queues import ReadyQueue
 from pilotage.engine.restart import Failure, Verdict
 from pilotage.engine.selection.filters import Asked
 from pilotage.engine.selection.pools import Pool
 from pilotage.engine.selection.scores import Operation
+from pilotage.model.changing import changes_often
 from pilotage.model.demand import Demand
 from pilotage.model.exchange import AttemptRef
 
@@ -44,76 +47,35 @@ STANDINGS = tuple(_NAMES.split())
 FINAL = Standing.DONE
 
 
-class AttemptState:
+@changes_often
+class AttemptState(msgspec.Struct, eq=False):
     """One attempt that is not over as far as anybody knows."""
 
-    __slots__ = (
-        "activity",
-        "began_at",
-        "choice",
-        "counted",
-        "created_at",
-        "demand",
-        "drop_revision",
-        "epoch",
-        "key",
-        "leased",
-        "lost",
-        "lost_reason",
-        "number",
-        "operation",
-        "operations_scored",
-        "pilot",
-        "place",
-        "queued",
-        "ref",
-        "remaining_seconds",
-        "shape",
-        "site",
-        "submitting",
-        "suspect",
-        "told",
-    )
-
-    def __init__(
-        self,
-        ref: AttemptRef,
-        *,
-        number: int,
-        place: tuple[int, int, int],
-        epoch: int,
-        site: SiteState,
-        demand: Demand,
-        shape: int,
-        created_at: float,
-        activity: str = "",
-    ) -> None:
-        """An attempt at a site; number and place are its package's, `activity` is only told where the choice of sites asks."""
-        self.activity = activity
-        self.ref = ref
-        self.number = number
-        self.place = place
-        self.epoch = epoch
-        self.site = site
-        self.demand = demand
-        self.shape = shape
-        self.pilot = ""  # the name of the agent that holds its lease, and of the stream that may speak for it
-        self.key = ""  # in bound mode, under which it was submitted
-        self.counted = False  # it takes room at its site, and a slot of its pilot
-        self.leased = False
-        self.queued = False  # in bound mode, the batch system has it
-        self.suspect = False
-        self.told = False  # its agent said how it ended
-        self.lost = False
-        self.lost_reason = ""
-        self.drop_revision = 0
-        self.remaining_seconds: float | None = None  # of its pilot's wall time when it was created
-        self.created_at = created_at
-        self.began_at = created_at  # when it got its lease
-        self.submitting = False  # it is counted as a submission under way
-        self.choice: ChoiceNote | None = None  # how the sites stood when it was given to its own
-        self.operation: Operation | None = None  # a long phase of it is counted as this
-        self.operations_scored = 0  # of its long phases, by now
+    ref: AttemptRef
+    number: int  # of its package
+    place: tuple[int, int, int]  # likewise
+    epoch: int
+    site: SiteState
+    demand: Demand
+    shape: int
+    created_at: float
+    began_at: float  # when it got its lease
+    activity: str = ""  # only told where the choice of sites asks
+    pilot: str = ""  # the name of the agent that holds its lease, and of the stream that may speak for it
+    key: str = ""  # in bound mode, under which it was submitted
+    leased: bool = False
+    drop_revision: int = 0
+    remaining_seconds: float | None = None  # of its pilot's wall time when it was created
+    counted: bool = False  # it takes room at its site, and a slot of its pilot
+    queued: bool = False  # in bound mode, the batch system has it
+    suspect: bool = False
+    told: bool = False  # its agent said how it ended
+    lost: bool = False
+    lost_reason: str = ""
+    submitting: bool = False  # it is counted as a submission under way
+    choice: ChoiceNote | None = None  # how the sites stood when it was given to its own
+    operation: Operation | None = None  # a long phase of it is counted as this
+    operations_scored: int = 0  # of its long phases, by now
 
     @property
     def trusted(self) -> bool:

@@ -14,6 +14,7 @@ from pilotage.engine.dispatch import may_start, would_do
 from pilotage.engine.fits import is_bound
 from pilotage.engine.parts import QueueClass, Standing
 from pilotage.engine.places import SiteState
+from pilotage.engine.rounds import any_reserved
 from pilotage.engine.selection.pools import Pool
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
@@ -38,7 +39,12 @@ def request_pilots(engine: Engine) -> None:
     if engine.stopping:
         return
     sites = engine.sites.values()
-    if not engine.active and not engine.stuck and not any(site.reserved or site.expected for site in sites):
+    if (
+        not engine.active
+        and not engine.stuck
+        and not any_reserved(engine.reservations)
+        and not any(each.expected for each in sites)
+    ):
         engine.unused_since = math.inf
         return
     if engine.now < engine.provisioned_at + EVERY_SECONDS:
@@ -66,7 +72,7 @@ def request_pilots(engine: Engine) -> None:
 
 
 def _is_work_there(engine: Engine) -> bool:
-    if any(site.reserved for site in engine.sites.values()):
+    if any_reserved(engine.reservations):
         return True
     return any(may_start(engine, queue) for waiting in (engine.active, engine.stuck) for queue in waiting)
 

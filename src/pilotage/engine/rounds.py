@@ -91,6 +91,14 @@ class Round:
                 engine.openings.stick(each)
 
 
+def any_reserved(counts: Mapping[tuple[int, int], Reservations]) -> bool:
+    """Whether anything is reserved."""
+    for reserved in counts.values():  # noqa: SIM110 # a generator costs more than there are levels
+        if reserved.count:
+            return True
+    return False
+
+
 def any_below(counts: Mapping[tuple[int, Level], Reservations], shape: int, level: Level) -> bool:
     """Whether anything of a shape is reserved below a level."""
     for (alike, below), reserved in counts.items():  # noqa: SIM110 # a generator costs more than there are levels

@@ -53,6 +53,7 @@ class StageLayout:
     """The packages of one stage, which are numbered on from `first`."""
 
     __slots__ = (
+        "_alike",
         "_line_starts",
         "_package_starts",
         "count",
@@ -75,6 +76,7 @@ class StageLayout:
         self.line_period = self._line_starts.pop()
         self.package_period = self._package_starts.pop()
         self.count = items * self.package_period
+        self._alike = self.templates[0].packages if len(self.templates) == 1 else 0  # in each line, where all are alike
 
     @property
     def lines(self) -> int:
@@ -99,8 +101,11 @@ class StageLayout:
 
     def place(self, package: int) -> tuple[int, int, int]:
         """The place of a package as plain numbers: the stage, the line and the number, each from 1."""
-        if len(self.templates) == 1:  # all lines are alike
-            line, number = divmod(package - self.first, self.templates[0].packages)
+        alike = self._alike
+        if alike == 1:
+            return self.stage, package - self.first + 1, 1
+        if alike:
+            line, number = divmod(package - self.first, alike)
             return self.stage, line + 1, number + 1
         item, rest = divmod(package - self.first, self.package_period)
         template = bisect.bisect_right(self._package_starts, rest) - 1

@@ -168,7 +168,10 @@ class Core:
             heard = self._ended.pop(name, None) or Heard(StreamRow(stream_id=0, source="agent", stream=name))
             self._heard[name] = heard
         if exchange.events:
-            if exchange.is_skewed(received=self._time.clock, tolerance_seconds=engine.settings.skew_seconds):
+            clock, most = self._time.clock, engine.settings.skew_seconds
+            if not -most <= exchange.time - clock <= most and exchange.is_skewed(
+                received=clock, tolerance_seconds=most
+            ):
                 outbox.skewed.append(("agent", name))
             for event in exchange.events:
                 n = event.n
@@ -193,9 +196,12 @@ class Core:
         if isinstance(one, Refusal):
             outbox.refused.append(one)
             one = self._note(event, pilot, f"refused: {one.message}")
+        elif held is not None and type(one.data) is _FINISHED:  # which is its own to say
+            outbox.events.append(one)
+            engine.apply_to(held.number, one)
+            return
         elif type(one.data) in _OF_ATTEMPTS:
-            ended = held is not None and type(one.data) is _FINISHED  # which is its own to say
-            number = held.number if ended and held is not None else may_say(engine, pilot, one, site=exchange.site)
+            number = may_say(engine, pilot, one, site=exchange.site)
             if number is not None:
                 outbox.events.append(one)
                 engine.apply_to(number, one)

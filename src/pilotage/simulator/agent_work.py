@@ -25,6 +25,7 @@ class Workbench:
         "_speed",
         "_world",
         "capacity",
+        "fitting",
         "free_cores_hundredths",
         "free_gpus",
         "free_memory_bytes",
@@ -51,6 +52,7 @@ class Workbench:
         self._speed = world.nature.speed(agent, site)
         self._on_over = on_over
         self.capacity = capacity
+        self.fitting: Demand | None = None  # what was last found to fit into the whole node
         self.free_cores_hundredths = capacity.cores_hundredths
         self.free_memory_bytes = capacity.memory_bytes
         self.free_gpus = capacity.gpus
@@ -67,22 +69,29 @@ class Workbench:
     def start_waiting(self) -> None:
         """Start what has room now, in order: a large one is not overtaken, or it would wait for ever."""
         waiting = self.waiting
-        while waiting and self._fits(waiting[0].assignment.demand):
+        while waiting:
+            demand = waiting[0].assignment.demand
+            if (
+                demand.cores_hundredths > self.free_cores_hundredths
+                or demand.memory_bytes > self.free_memory_bytes
+                or demand.gpus > self.free_gpus
+                or demand.scratch_bytes > self.free_scratch_bytes
+            ):
+                break
             self._start(waiting.pop(0))
 
     def never_fits(self, demand: Demand) -> bool:
         """Whether an attempt asks for more than the whole node has."""
         capacity = self.capacity
-        return (
+        if (
             demand.cores_hundredths > capacity.cores_hundredths
             or demand.memory_bytes > capacity.memory_bytes
             or demand.gpus > capacity.gpus
             or demand.scratch_bytes > capacity.scratch_bytes
-        )
-
-    def has_room(self, backlog: int) -> bool:
-        """Whether one more attempt would run, or be let wait."""
-        return len(self.waiting) < backlog or (not self.waiting and self.free_cores_hundredths > 0)
+        ):
+            return True
+        self.fitting = demand
+        return False
 
     def remove(self, run: Run) -> None:
         """Let go of an attempt, wherever it stands, and give back what it took."""
@@ -109,14 +118,6 @@ class Workbench:
         for run in self.held.values():
             if run.running:
                 run.postpone(now=now, seconds=seconds)
-
-    def _fits(self, demand: Demand) -> bool:
-        return (
-            demand.cores_hundredths <= self.free_cores_hundredths
-            and demand.memory_bytes <= self.free_memory_bytes
-            and demand.gpus <= self.free_gpus
-            and demand.scratch_bytes <= self.free_scratch_bytes
-        )
 
     def _use_more(self, demand: Demand, sign: int) -> None:
         """Take (1) or give back (-1) what an attempt has besides cores."""
@@ -147,13 +148,14 @@ class Workbench:
 
     def _read_inputs(self, assignment: Assignment) -> bool:
         world, ref = self._world, assignment.ref
+        box, store = world.box, world.store
         there = True
         for source in assignment.inputs:
             read = AttemptRef(ref.job, source.package, source.attempt)
-            if not world.box.quiet and world.box.strikes("input_vanishes"):
-                seconds = world.box.between("input_vanishes", low=VANISHED_SECONDS[0], high=VANISHED_SECONDS[1])
-                world.store.vanish(read, world.schedule.now + seconds)
-            there = world.store.read(read, ref) and there
+            if not box.quiet and box.strikes("input_vanishes"):
+                seconds = box.between("input_vanishes", low=VANISHED_SECONDS[0], high=VANISHED_SECONDS[1])
+                store.vanish(read, world.schedule.now + seconds)
+            there = store.read(read, ref) and there
         return there
 
     def _over(self, run: Run) -> None:

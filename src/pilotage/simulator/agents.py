@@ -198,7 +198,7 @@ class Agent:
             site=self._site,
             sequence=self._sequence,
             seen=spool.seen,
-            time=spool.local(now),
+            time=spool.local(now) if spool.skew_seconds else now,
             service_time=self._service_time,
             serves=self.serves,
             node=self.node,
@@ -213,7 +213,9 @@ class Agent:
         if self._armed_at > now + self._interval_seconds:
             # Most replies come, and then the next thing due is the heartbeat: one alarm does for both.
             self._arm(min(now + self._interval_seconds, self._limit_at))
-        self._wake_at(now + self._patience_seconds)
+        self._due_at = due_at = now + self._patience_seconds
+        if due_at > self._limit_at or due_at < self._armed_at:
+            self._wake_at(due_at)
         if not world.box.quiet:
             self._tempt_fate()
 
@@ -306,10 +308,10 @@ class Agent:
 
     def _listen(self, reply: ExchangeReply, opened_at: float) -> None:
         """Open the next exchange: at once when there is something to say or to get, else as a heartbeat."""
-        now = self._world.schedule.now
+        now, bench = self._world.schedule.now, self.bench
         if self._unsaid:
             self._exchange()
-        elif not self.bench.has_room(self.backlog):
+        elif (bench.waiting or bench.free_cores_hundredths <= 0) and len(bench.waiting) >= self.backlog:
             due_at = opened_at + reply.interval_seconds
             self._wake_at(due_at if due_at > now else now)  # noqa: FURB136 # a call costs more
         elif self._news or reply.assignments or reply.cancelled or now >= opened_at + 0.5 * reply.interval_seconds:
@@ -328,19 +330,19 @@ class Agent:
     # --- the attempts ------------------------------------------------------------------------------------------------
 
     def _accept(self, assignment: Assignment) -> None:
-        world, ref = self._world, assignment.ref
-        if ref in self.bench.held:
+        world, bench, ref = self._world, self.bench, assignment.ref
+        if ref in bench.held:
             return
-        if self._spool.tell_again(ref):
+        if ref in self._spool.ends and self._spool.tell_again(ref):
             self._speak_soon()
             return
         if world.witness is not None:
             world.witness.on_assigned(self.name, assignment, world.schedule.now)
         self._given = True
-        run = self.bench.accept(assignment)
-        if self.bench.never_fits(assignment.demand):
+        run = bench.accept(assignment)
+        if assignment.demand is not bench.fitting and bench.never_fits(assignment.demand):
             run.cut("platform-failure", at=world.schedule.now)
-            self.bench.remove(run)
+            bench.remove(run)
             self._tell_end(run)
             self._speak_soon()
 
@@ -360,7 +362,8 @@ class Agent:
         if run.reason == DEADLY:
             self.kill("killed")
             return
-        self._tell_end(run)
+        self._idle_since = now = self._world.schedule.now
+        self._spool.tell_end(run, now=now)
         if self.bench.waiting:
             self.bench.start_waiting()
         if self.serves is not None and not self.bench.held:

@@ -11,6 +11,7 @@ import struct
 
 import msgspec
 
+from pilotage.model.changing import changes_often
 from pilotage.model.exchange import Assignment, AttemptRef
 from pilotage.model.outcomes import ExitCodeGasw, Phase
 from pilotage.model.payloads import AttemptFinished, OutputFile, PhaseTimes
@@ -52,35 +53,26 @@ ENDINGS: dict[str, Ending] = {
 
 _REASONS = (None, *ENDINGS)  # as a number, in what is packed
 _NUMBERS = {reason: number for number, reason in enumerate(_REASONS)}
-_over = struct.Struct("<ddddqqB")  # when it began, its phases and itself ended; its memory, status and reason
+# The number, epoch and position seen of the event that tells its end; when it began, its phases and itself ended; its memory,
+# status and reason.
+_over = struct.Struct("<QQQddddqqB")
+_number = struct.Struct("<Q")
 
 
-class Run:
+@changes_often
+class Run(msgspec.Struct, eq=False, gc=False):
     """An attempt that an agent holds: waiting for room until `started_at` is set, then under way."""
 
-    __slots__ = (
-        "application_at",
-        "assignment",
-        "ends_at",
-        "exit_status",
-        "memory_bytes",
-        "outputs_at",
-        "quiet_until",
-        "reason",
-        "started_at",
-        "stopped",
-    )
-
-    def __init__(self, assignment: Assignment) -> None:
-        """Hold what was assigned."""
-        self.assignment = assignment
-        self.started_at = -1.0
-        self.application_at = self.outputs_at = self.ends_at = 0.0
-        self.reason: str | None = None  # why it will fail; None: it will succeed
-        self.exit_status = 0
-        self.memory_bytes = 0
-        self.quiet_until = math.inf  # before that, no phase is long enough to be told by itself
-        self.stopped = False  # nothing more will come of it
+    assignment: Assignment
+    started_at: float = -1.0
+    application_at: float = 0.0
+    outputs_at: float = 0.0
+    ends_at: float = 0.0
+    reason: str | None = None  # why it will fail; None: it will succeed
+    exit_status: int = 0
+    memory_bytes: int = 0
+    quiet_until: float = math.inf  # before that, no phase is long enough to be told by itself
+    stopped: bool = False  # nothing more will come of it
 
     @property
     def running(self) -> bool:
@@ -151,7 +143,14 @@ class Run:
 
     def finish(self, *, now: float, skew_seconds: float, node: str) -> AttemptFinished:
         """What is told of it when it is over, by the clock of the agent."""
-        phases = self._phases(now, skew_seconds) if self.started_at >= 0.0 else ()
+        began_at = self.started_at
+        if began_at == self.application_at < self.outputs_at == now and not skew_seconds:
+            # As mostly where nothing strikes: it was in one phase.
+            phases: tuple[PhaseTimes, ...] = (
+                PhaseTimes(phase="application", started_at=began_at, seconds=now - began_at),
+            )
+        else:
+            phases = self._phases(now, skew_seconds) if began_at >= 0.0 else ()
         if self.reason is None:
             return AttemptFinished(
                 exit_code=_SUCCESS,
@@ -174,28 +173,33 @@ class Run:
             peak_memory_bytes=self.memory_bytes,
         )
 
-    def packed(self, *, now: float) -> bytes:
-        """What the end that is told now follows from, as short as it goes."""
-        memory_bytes, number = self.memory_bytes, _NUMBERS[self.reason]
+    def packed(self, n: int, *, seen: int, now: float) -> bytes:
+        """What the end that is told now follows from, as short as it goes, with the number of the event and the position seen."""
         return _over.pack(
-            self.started_at, self.application_at, self.outputs_at, now, memory_bytes, self.exit_status, number
+            n,
+            self.assignment.epoch,
+            seen,
+            self.started_at,
+            self.application_at,
+            self.outputs_at,
+            now,
+            self.memory_bytes,
+            self.exit_status,
+            _NUMBERS[self.reason],
         )
 
     @staticmethod
-    def unpacked(ref: AttemptRef, packed: bytes) -> tuple[Run, float]:
-        """An attempt that is over, as far as its end is to be told again, and when that was."""
-        run = Run(Assignment(ref=ref))
-        run.started_at, run.application_at, run.outputs_at, ended_at, *rest = _over.unpack(packed)
-        run.memory_bytes, run.exit_status, number = rest
-        run.reason = _REASONS[number]
-        return run, ended_at
+    def unpacked(ref: AttemptRef, packed: bytes) -> tuple[Run, int, int, float]:
+        """An attempt that is over, as far as its end is to be told again; the event's number, the position seen, and when."""
+        n, epoch, seen, *times, memory_bytes, exit_status, reason = _over.unpack(packed)
+        run = Run(Assignment(ref=ref, epoch=epoch))
+        run.started_at, run.application_at, run.outputs_at, ended_at = times
+        run.memory_bytes, run.exit_status, run.reason = memory_bytes, exit_status, _REASONS[reason]
+        return run, n, seen, ended_at
 
     def _phases(self, now: float, skew_seconds: float) -> tuple[PhaseTimes, ...]:
         """The phases that took any time."""
         begins_at = self.started_at
-        if begins_at == self.application_at < self.outputs_at == now:  # as mostly where nothing strikes
-            told_at = max(0.0, begins_at + skew_seconds) if skew_seconds else begins_at
-            return (PhaseTimes(phase="application", started_at=told_at, seconds=now - begins_at),)
         phases: tuple[PhaseTimes, ...] = ()
         phase: Phase
         for phase, until in (("inputs", self.application_at), ("application", self.outputs_at), ("outputs", now)):
@@ -204,6 +208,12 @@ class Run:
                 phases += (PhaseTimes(phase=phase, started_at=told_at, seconds=min(until, now) - begins_at),)
             begins_at = until
         return phases
+
+
+def number_told(packed: bytes) -> int:
+    """The number of the event that told an end, from what is packed of it."""
+    number: int = _number.unpack_from(packed)[0]
+    return number
 
 
 def manifest_of(ref: AttemptRef) -> tuple[OutputFile, ...]:

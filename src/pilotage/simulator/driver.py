@@ -46,8 +46,8 @@ class Outside(Protocol):
         """Do something in the world."""
         ...
 
-    def deliver(self, reply: ExchangeReply) -> None:
-        """Answer an agent."""
+    def deliver(self, replies: Sequence[ExchangeReply]) -> None:
+        """Answer agents."""
         ...
 
     def tell(self, answer: Answer) -> None:
@@ -248,10 +248,13 @@ class Driver:
         life, deliver, quiet = self._life, self._around.deliver, self._box.quiet
         outboxes, self._unreleased = self._unreleased[:count], self._unreleased[count:]
         for outbox in outboxes:
-            for reply in outbox.replies:
-                deliver(reply)
-                if not quiet and self._dies("between releases"):
-                    return
+            if quiet:
+                deliver(outbox.replies)
+            else:
+                for reply in outbox.replies:
+                    deliver((reply,))
+                    if self._dies("between releases"):
+                        return
             for answer in outbox.answers:
                 self._around.tell(answer)
             for effect in outbox.effects:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pilotage.model.demand import Capacity
 from pilotage.model.exchange import AttemptRef, ExchangeReply
 from pilotage.model.site import Site
@@ -40,9 +42,9 @@ class Fleet:
         agent.start()
         return agent
 
-    def deliver(self, reply: ExchangeReply) -> None:
-        """Send a reply on its way; whoever is gone when it arrives does not get it."""
-        self._world.network.send(reply, self._bring)
+    def deliver(self, replies: Sequence[ExchangeReply]) -> None:
+        """Send replies on their way; whoever is gone when its own arrives does not get it."""
+        self._world.network.send_all(replies, self._bring)
 
     def _hand_over(self, reply: ExchangeReply) -> None:
         agent = self._world.agents.get(reply.pilot)

@@ -294,9 +294,9 @@ class Forecast:
             self.schedule.after(lasts_seconds, agent.kill, "node-failed")
         return agent
 
-    def deliver(self, reply: ExchangeReply) -> None:
-        """Answer an agent."""
-        self._fleet.deliver(reply)
+    def deliver(self, replies: Sequence[ExchangeReply]) -> None:
+        """Answer agents."""
+        self._fleet.deliver(replies)
 
     def tell(self, answer: Answer) -> None:
         """Whoever submitted hears whether the job got in."""

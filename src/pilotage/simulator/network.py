@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -58,6 +58,14 @@ class Network:
             self._schedule.post(self._schedule.now + seconds, deliver, arrived)
         else:
             self._send_badly(arrived, deliver, loses=loses, doubles=doubles)
+
+    def send_all(self, messages: Sequence[Message], deliver: Callable[[Message], None]) -> None:
+        """Carry several messages, one after the other."""
+        if self._in_order and (seconds := self._fixed_seconds) is not None:
+            self._schedule.line_up_all(self._schedule.now + seconds, deliver, messages)
+            return
+        for message in messages:
+            self.send(message, deliver)
 
     def _carried(self, message: Message) -> Message:
         kind = type(message)

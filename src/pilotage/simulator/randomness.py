@@ -14,6 +14,8 @@ from typing import Protocol
 
 import msgspec
 
+from pilotage.model.changing import changes_often
+
 _STEP = 2.0**-53
 _NORMAL = NormalDist()
 _blake2b = hashlib.blake2b
@@ -47,16 +49,17 @@ class Dice:
         return found
 
 
-class Keyed:
-    """Numbers that follow from a text alone, on every machine: cheap enough for a few of them per attempt."""
+@changes_often
+class Keyed(msgspec.Struct, gc=False):
+    """Numbers that follow from a text alone, on every machine: cheap enough for a few of them per attempt.
 
-    __slots__ = ("_blocks", "_digest", "_left", "_text")
+    Nothing is computed before the first number is asked for.
+    """
 
-    def __init__(self, text: str) -> None:
-        """Begin with a text; nothing is computed before the first number is asked for."""
-        self._text = text
-        self._blocks = 0
-        self._left = 0  # so many bytes of the digest are not used yet, the first ones
+    _text: str
+    _blocks: int = 0
+    _left: int = 0  # so many bytes of the digest are not used yet, the first ones
+    _digest: bytes = b""
 
     def random(self) -> float:
         """The next number."""

@@ -86,7 +86,7 @@ class Rogue:
 
     def _end_again(self) -> bool:
         """Say of an attempt that it ended otherwise than was said before."""
-        ref = self._some(list(self._spool.ended))
+        ref = self._some(list(self._spool.ends))
         event = self._spool.end_of(ref) if ref is not None else None
         if ref is None or event is None:
             return False

@@ -203,9 +203,9 @@ class Scene:
             case CancelSubmitted(site=site, key=key):
                 self._batches[site].cancel(key)
 
-    def deliver(self, reply: ExchangeReply) -> None:
-        """Send a reply to an agent, if it is there."""
-        self._fleet.deliver(reply)
+    def deliver(self, replies: Sequence[ExchangeReply]) -> None:
+        """Send replies to agents, as far as they are there."""
+        self._fleet.deliver(replies)
 
     def tell(self, answer: Answer) -> None:
         """Send the user an answer, which may never come."""

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Collection
-
 import msgspec
 
 from pilotage.model.events import Event
 from pilotage.model.exchange import Assignment, AttemptRef
 from pilotage.model.payloads import Payload
-from pilotage.simulator.attempts import Run
+from pilotage.simulator.attempts import Run, number_told
 from pilotage.simulator.surroundings import Surroundings
 
 _encode = msgspec.json.Encoder().encode
-_head = struct.Struct("<QQQ")  # number, epoch and position seen of an event
-_number = struct.Struct("<Q")
 
 
 class Spool:
@@ -23,12 +18,12 @@ class Spool:
 
     __slots__ = (
         "_acknowledged",
-        "_ends",
         "_forged",
         "_n",
         "_node",
         "_stream",
         "_world",
+        "ends",
         "events",
         "seen",
         "skew_seconds",
@@ -47,7 +42,7 @@ class Spool:
         self.skew_seconds = 0.0  # how far the clock here is off
         self.events: list[Event] = []  # not acknowledged yet
         # What the end of each follows from, as short as it goes: an agent remembers many, and hardly ever tells one again.
-        self._ends: dict[AttemptRef, bytes] = {}
+        self.ends: dict[AttemptRef, bytes] = {}
         self.smuggled: tuple[Event, ...] = ()  # of other streams, which go out once
 
     def tell(self, payload: Payload) -> None:
@@ -69,53 +64,62 @@ class Spool:
     def tell_of(self, assignment: Assignment, payload: Payload, *, time: float) -> None:
         """Put an event about an attempt into the spool, which happened at a time of the true clock."""
         self._n += 1
-        seen, epoch = self.seen, assignment.epoch
-        self._add(self._about(assignment.ref, payload, n=self._n, epoch=epoch, seen=seen, time=self.local(time)))
+        ref = assignment.ref
+        self._add(
+            Event(
+                source="agent",
+                stream=self._stream,
+                n=self._n,
+                type=type(payload).__name__,
+                time=self.local(time),
+                job=ref.job,
+                package=ref.package,
+                attempt=ref.attempt,
+                epoch=assignment.epoch,
+                seen=self.seen,
+                data=msgspec.Raw(_encode(payload)),
+            )
+        )
 
     def tell_end(self, run: Run, *, now: float) -> None:
         """Put the end of an attempt into the spool, which it can be asked for again."""
-        self._n += 1
-        ref, epoch, seen = run.assignment.ref, run.assignment.epoch, self.seen
-        self._add(self._end(run, ref, n=self._n, epoch=epoch, seen=seen, at=now))
-        self._ends[ref] = _head.pack(self._n, epoch, seen) + run.packed(now=now)
+        self._n = n = self._n + 1
+        seen = self.seen
+        event = self._end(run, n, seen=seen, at=now)
+        self.events.append(event)
+        if self._world.witness is not None:
+            self._world.witness.on_spooled(event)
+        self.ends[run.assignment.ref] = run.packed(n, seen=seen, now=now)
 
-    def _end(self, run: Run, ref: AttemptRef, *, n: int, epoch: int, seen: int, at: float) -> Event:
-        skew_seconds = self.skew_seconds
-        payload = run.finish(now=at, skew_seconds=skew_seconds, node=self._node)
-        return self._about(ref, payload, n=n, epoch=epoch, seen=seen, time=self.local(at) if skew_seconds else at)
-
-    def _about(self, ref: AttemptRef, payload: Payload, *, n: int, epoch: int, seen: int, time: float) -> Event:
+    def _end(self, run: Run, n: int, *, seen: int, at: float) -> Event:
+        skew_seconds, assignment = self.skew_seconds, run.assignment
+        ref = assignment.ref
         return Event(
             source="agent",
             stream=self._stream,
             n=n,
-            type=type(payload).__name__,
-            time=time,
+            type="AttemptFinished",
+            time=self.local(at) if skew_seconds else at,
             job=ref.job,
             package=ref.package,
             attempt=ref.attempt,
-            epoch=epoch,
+            epoch=assignment.epoch,
             seen=seen,
-            data=msgspec.Raw(_encode(payload)),
+            data=msgspec.Raw(_encode(run.finish(now=at, skew_seconds=skew_seconds, node=self._node))),
         )
-
-    @property
-    def ended(self) -> Collection[AttemptRef]:
-        """The attempts whose end it can tell again, in the order in which they ended."""
-        return self._ends.keys()
 
     def end_of(self, ref: AttemptRef) -> Event | None:
         """The event that told the end of an attempt, as it was; None where nothing is known of it."""
-        end = self._ends.get(ref)
+        end = self.ends.get(ref)
         if end is None:
             return None
-        n, epoch, seen = _head.unpack_from(end)
-        run, at = Run.unpacked(ref, end[_head.size :])
-        return self._end(run, ref, n=n, epoch=epoch, seen=seen, at=at)
+        run, n, seen, at = Run.unpacked(ref, end)
+        return self._end(run, n, seen=seen, at=at)
 
     def tell_again(self, ref: AttemptRef) -> bool:
         """Tell the end of an attempt once more; False where nothing is known of it."""
-        if ref not in self._ends or (end := self.end_of(ref)) is None:
+        end = self.end_of(ref)
+        if end is None:
             return False
         if all(event.n != end.n for event in self.events):
             self.events.insert(0, end)  # it was acknowledged, so it is older than all that were not
@@ -131,13 +135,12 @@ class Spool:
             while self._forged and self._forged[0] <= n:
                 self._forged = self._forged[1:]
                 world.box.took("agent_rogue")
-        events = self.events
+        events, ends = self.events, self.ends
         if events and events[0].n <= n:
             self.events = [] if events[-1].n <= n else [event for event in events if event.n > n]
-        ends = self._ends
         while len(ends) > world.settings.remembered_max:
             oldest = next(iter(ends))
-            if _number.unpack_from(ends[oldest])[0] > n:
+            if number_told(ends[oldest]) > n:
                 break
             del ends[oldest]
 
