@@ -154,6 +154,12 @@ class SqliteWorkIndex:
             which = "folder = ?" if document is None else "folder = ? AND document = ?"
             return book.execute(f"SELECT 1 FROM made WHERE {which} LIMIT 1", numbers).fetchone() is not None
 
+    def knows_files(self, folder: str) -> bool:
+        """Whether any file was made in a folder."""
+        with self._reading() as book:
+            number = self._number(folder)
+            return book.execute("SELECT 1 FROM ours WHERE folder = ? LIMIT 1", (number,)).fetchone() is not None
+
     def find(self, folder: str, keys: Collection[str]) -> dict[str, MadeWork]:
         """What was made in a folder under these keys."""
         found: dict[str, MadeWork] = {}
