@@ -64,6 +64,8 @@ class SqliteWorkIndex:
             self._book.execute(f"PRAGMA journal_mode = {'DELETE' if network else 'WAL'}")
             self._book.execute("PRAGMA synchronous = NORMAL")
             self._book.execute("PRAGMA cache_size = -16384")
+            # Keys are in no order, so every write touches many pages: the more of them are moved together, the better.
+            self._book.execute("PRAGMA wal_autocheckpoint = 4000")
             self._prepare()
         except sqlite3.Error as fault:
             self._book.close()

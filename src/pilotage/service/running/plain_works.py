@@ -96,7 +96,7 @@ class PlainBlock:
         self._staged = None if all(staged) else staged
         self._outputs = tuple(self._taken_in(block.bound(output.name)) for output in binary.outputs)
         streams = (binary.stdin, binary.stdout, binary.stderr)
-        self._streams = tuple(self._taken_in(block.bound(each)) if each else None for each in streams if any(streams))
+        self._streams = tuple(self._taken_in(block.bound(each)) for each in streams if any(streams))
         self._environment = environment_levels(definition, block.package, binary, {}).exported
         words = _plain_words(binary, block)
         self._command = None if words is None else tuple(map(self._texts.add, words))
@@ -135,13 +135,9 @@ class PlainBlock:
             values["tag"] = block.tag(position)
             values["package"] = block.dotted(position)
         texts = self._texts.fill(values)
-        inputs = tuple([_name(text, texts, values) for text in self._inputs])
-        outputs = tuple([_name(text, texts, values) for text in self._outputs])
-        stdin, stdout, stderr = (
-            [_name(text, texts, values) if text is not None else "" for text in self._streams]
-            if self._streams
-            else _NO_STREAMS
-        )
+        inputs = _names(self._inputs, texts, values)
+        outputs = _names(self._outputs, texts, values)
+        stdin, stdout, stderr = _names(self._streams, texts, values) if self._streams else _NO_STREAMS
         if self._command is not None:
             argv = tuple([texts[word] for word in self._command])
         else:
@@ -164,10 +160,10 @@ class PlainBlock:
         return (*staged, stdin) if stdin else staged, command
 
 
-def _name(text: int | Template, texts: Sequence[str], values: Values) -> str:
-    """A name of a file, in its one spelling."""
-    name = texts[text] if isinstance(text, int) else render(text, values)
-    return tidy_name(name) if "/" in name else name
+def _names(wanted: Sequence[int | Template], texts: Sequence[str], values: Values) -> tuple[str, ...]:
+    """Names of files, each in its one spelling."""
+    names = [texts[each] if isinstance(each, int) else render(each, values) for each in wanted]
+    return tuple([tidy_name(name) if "/" in name else name for name in names])
 
 
 def plain_block(block: Block, definition: Definition) -> PlainBlock | None:

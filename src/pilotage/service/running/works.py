@@ -227,7 +227,7 @@ def _brought(name: str, captured: Captured) -> WorkInput:
 
 def _path(job: str, dotted: str) -> str:
     stage, line, number = dotted.split(".")
-    return f"{job}/{stage:0>3}/{line:0>3}/{number:0>3}"
+    return f"{job}/{stage.zfill(3)}/{line.zfill(3)}/{number.zfill(3)}"
 
 
 def _staged_names(package: ConcretePackage) -> Iterator[str]:
