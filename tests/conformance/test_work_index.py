@@ -73,6 +73,16 @@ def test_a_folder_is_known_when_something_was_made_there(index: WorkIndex) -> No
     assert not index.knows("/elsewhere")
 
 
+def test_files_of_a_folder_are_known_when_one_was_made_there(index: WorkIndex) -> None:
+    assert not index.knows_files(FOLDER)
+    index.saw(FOLDER, [seen("a", 1)], made=False)
+    index.keep([msgspec.structs.replace(made(1), manifest=())])
+    assert not index.knows_files(FOLDER)
+    index.keep([made(2)])
+    assert index.knows_files(FOLDER)
+    assert not index.knows_files("/elsewhere")
+
+
 def test_the_latest_of_a_document_at_a_place_is_told(index: WorkIndex) -> None:
     index.keep([made(1, argv="old")])
     index.keep([made(2, argv="new"), made(3, argv="other", document="another")])

@@ -10,7 +10,7 @@ import pytest
 
 from pilotage.model.exchange import AttemptRef
 from pilotage.ports import NotOurs, WorkIndex
-from pilotage.service.running.adoption import adopt
+from pilotage.service.running.adoption import adopt, may_be_there
 from tests.earlier_work import Place, place
 
 CHAIN = """
@@ -215,6 +215,22 @@ def test_what_makes_no_file_is_looked_for_only_where_its_document_was_run(
     assert asked == [1]
     assert len(here.run(text)) == 3
     assert len(here.prepare(text).adopted) == 3
+
+
+def test_what_makes_files_is_looked_for_only_where_a_file_was_made(here: Place) -> None:
+    here.run("pilotage: 1\njob: quiet\nstages:\n  - run: /bin/true\n")
+    prepared = here.prepare(CHAIN)
+    assert not may_be_there(prepared.expansion, prepared.origin, here.index)
+    here.run(CHAIN)
+    assert may_be_there(prepared.expansion, prepared.origin, here.index)
+
+
+def test_what_a_script_may_skip_is_looked_for_wherever_something_was_made(here: Place) -> None:
+    here.run("pilotage: 1\njob: quiet\nstages:\n  - run: /bin/true\n")
+    skipped = here.prepare(
+        CHAIN.replace("    outputs: [all.root]", "    outputs: [all.root]\n    scripts: {pre: {run: [x]}}")
+    )
+    assert may_be_there(skipped.expansion, skipped.origin, here.index)
 
 
 def test_many_packages_are_looked_for_together(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:

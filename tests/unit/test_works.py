@@ -269,10 +269,12 @@ stages:
     assert work.inputs == (WorkInput(name="a1"), WorkInput(name="a2"))
 
 
+@pytest.mark.parametrize("between", ["\0", "-"])  # of which the second is in the texts themselves
 @pytest.mark.parametrize(
     "binary",
     [
         {"run": ["go", "{seed}", "{tag}", "{package}", "{inputs}", "{outputs}", "{where}"]},
+        {"run": ["go", "in-{seed}", "o/{a}-{seed}", "100%", "{a}%s{{", "in-{seed}", "{where}"], "stdout": "log-{tag}"},
         {"run": ["go", "{seed}"], "arguments": ["-x", "{outputs}", "{seed}"]},
         {"shell": "go {seed} > {outputs}; echo ${x}"},
         {"run": ["go", "{arguments}", "end"], "arguments": ["{inputs}"], "environment": {"exported": {"A": "b"}}},
@@ -280,8 +282,9 @@ stages:
     ],
 )
 def test_the_quick_way_and_the_long_way_write_the_same(
-    binary: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    binary: dict[str, object], between: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("pilotage.service.running.plain_works._BETWEEN", between)
     files = {"inputs": ["in-{seed}", "{where}//d-{a}"], "outputs": ["o/{a}-{seed}"]}
     line = {"each": {"seed": "08..11"}, "packages": [{"binaries": [{**binary, **files}]}]}
     job = {

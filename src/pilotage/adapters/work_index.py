@@ -64,6 +64,8 @@ class SqliteWorkIndex:
             self._book.execute(f"PRAGMA journal_mode = {'DELETE' if network else 'WAL'}")
             self._book.execute("PRAGMA synchronous = NORMAL")
             self._book.execute("PRAGMA cache_size = -16384")
+            # Keys are in no order, so every write touches many pages: the more of them are moved together, the better.
+            self._book.execute("PRAGMA wal_autocheckpoint = 4000")
             self._prepare()
         except sqlite3.Error as fault:
             self._book.close()
@@ -153,6 +155,12 @@ class SqliteWorkIndex:
                 return False
             which = "folder = ?" if document is None else "folder = ? AND document = ?"
             return book.execute(f"SELECT 1 FROM made WHERE {which} LIMIT 1", numbers).fetchone() is not None
+
+    def knows_files(self, folder: str) -> bool:
+        """Whether any file was made in a folder."""
+        with self._reading() as book:
+            number = self._number(folder)
+            return book.execute("SELECT 1 FROM ours WHERE folder = ? LIMIT 1", (number,)).fetchone() is not None
 
     def find(self, folder: str, keys: Collection[str]) -> dict[str, MadeWork]:
         """What was made in a folder under these keys."""

@@ -21,7 +21,7 @@ class NotOurs(StoreError):
     """A file is in the way that this program did not make; nothing was written over it."""
 
 
-class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
+class StoredFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A file of a job's tree as it is now."""
 
     name: str
@@ -145,7 +145,7 @@ class MadeWork(msgspec.Struct, frozen=True, kw_only=True):
     placed: dict[str, StoredFile] = {}  # inputs without a checksum, as they were when it was asked for; never stored
 
 
-class SeenFile(msgspec.Struct, frozen=True, kw_only=True):
+class SeenFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A file whose checksum is known, as long as it is this file."""
 
     file: StoredFile
@@ -187,6 +187,10 @@ class WorkIndex(Protocol):
 
     def knows(self, folder: str, *, document: str | None = None) -> bool:
         """Whether anything was made in a folder, by a document where one is named; else nothing need be looked for."""
+        ...
+
+    def knows_files(self, folder: str) -> bool:
+        """Whether any file was made in a folder; else nothing need be looked for that makes one."""
         ...
 
     def saw(self, folder: str, files: Collection[SeenFile], *, made: bool) -> None:

@@ -48,6 +48,7 @@ class FolderStore:
         self._inside = f"{os.path.abspath(state)}/"
         self._checksums = Checksums(index)
         self._index = index
+        self._beginnings: dict[str, str] = {}  # folder → how paths begin there; empty: in our state
         self._roots: dict[str, str] = {}  # folder → where its jobs stage
         self._paths: dict[tuple[str, str], str] = {}  # folder and job → where it stages
         self._made: set[str] = set()  # staged folders that exist
@@ -317,9 +318,12 @@ class FolderStore:
     def _below(self, folder: str, name: str) -> str:
         """The path of a name, which must not lead out of the folder by itself."""
         if "/" not in name and name not in _NOT_PLAIN and "\0" not in name:
-            path = os.path.join(folder, name)
-            if not path.startswith(self._inside):
-                return path
+            beginning = self._beginnings.get(folder)
+            if beginning is None:
+                beginning = os.path.join(folder, "")
+                beginning = self._beginnings[folder] = "" if beginning.startswith(self._inside) else beginning
+            if beginning:
+                return beginning + name
         parts = name.split("/")
         if not name or "\0" in name or "" in parts or "." in parts or ".." in parts:
             raise StoreError("this is no name of a file in the job's tree", subject=name[:200])

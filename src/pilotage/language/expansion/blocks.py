@@ -382,9 +382,14 @@ class BlockIndex:
 
     def of(self, package: int) -> Block:
         """The block of a package."""
+        return self.locate(package)[0]
+
+    def locate(self, package: int) -> tuple[Block, int]:
+        """The block of a package, and which of its packages this one is."""
         layout = self._layouts[bisect.bisect_right(self._starts, package) - 1]
-        template, _, _, number = layout.locate(package)
-        return self._blocks[layout.stage - 1, template, number]
+        template, item, line, number = layout.locate(package)
+        block = self._blocks[layout.stage - 1, template, number]
+        return block, item * block.line_items.count + line
 
     def output_name(self, package: int, ordinal: int) -> str:
         """The name of an output of a package."""

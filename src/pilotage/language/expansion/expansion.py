@@ -84,6 +84,10 @@ class Expansion:
         """The template side of a package."""
         return self._index.of(package)
 
+    def locate(self, package: int) -> tuple[Block, int]:
+        """The template side of a package, and its position there."""
+        return self._index.locate(package)
+
     def id(self, package: int) -> PackageId:
         """The place of a package."""
         return self.block(package).layout.id(package)

@@ -134,7 +134,9 @@ class Items:
 
     def tag(self, item: int) -> str:
         """The tag of one item as text."""
-        return str(item) if self._tags is None else "_".join(map(str, self._tags[item].tolist()))
+        if self._tags is None:
+            return str(item)
+        return "_".join(map(str, self._tags[item].tolist())) if self._tags.shape[1] else ""
 
     def values(self, item: int) -> dict[str, str | tuple[str, ...]]:
         """The variables of one item."""

@@ -86,18 +86,37 @@ def run_again_last(expansion: Expansion, adopted: Collection[int]) -> set[int]:
     return last
 
 
+def may_be_there(expansion: Expansion, origin: Origin, index: WorkIndex) -> bool:
+    """Whether anything that a job is to make can have been made before."""
+    if origin.fresh or not index.knows(origin.folder):
+        return False
+    return len(_surely_new(expansion, origin, index)) < len(expansion.blocks) or bool(expansion.late)
+
+
 def _surely_new(expansion: Expansion, origin: Origin, index: WorkIndex) -> frozenset[int]:
     """The blocks, by their `id`, of which nothing can have been made before.
 
-    What makes no file has the name of its document in its key: it is looked for only where that document was run.
+    What makes no file has the name of its document in its key: it is looked for only where that document was run. What
+    makes some is looked for only where any was made.
     """
-    if index.knows(origin.folder, document=expansion.definition.job):
+    ran = index.knows(origin.folder, document=expansion.definition.job)
+    made = index.knows_files(origin.folder)
+    if ran and made:
         return frozenset()
-    return frozenset(id(block) for block in expansion.blocks if not block.package.done and not _makes_files(block))
+    blocks = [block for block in expansion.blocks if not block.package.done]
+    return frozenset(
+        id(block) for block in blocks if not (ran or _makes_files(block)) or not (made or _may_make_none(block))
+    )
 
 
 def _makes_files(block: Block) -> bool:
     return any(binary.outputs or binary.stdout or binary.stderr for binary in block.package.binaries)
+
+
+def _may_make_none(block: Block) -> bool:
+    """Whether a package of a block may be done without a file: it has none to make, or a script beside it decides."""
+    package = block.package
+    return package.noop or bool(package.scripts.pre or package.scripts.post) or not _makes_files(block)
 
 
 def said_to_be_done(expansion: Expansion) -> list[Adopted]:

@@ -19,10 +19,10 @@ from pilotage.model import payloads
 from pilotage.model.exchange import Assignment, AttemptRef, InputSource
 from pilotage.model.outcomes import ADOPTED, ExitCodeGasw
 from pilotage.ports import FileStore, MadeWork, StoreError, WorkIndex
-from pilotage.service.running.at_work import JobsAtWork
+from pilotage.service.running.at_work import JobAtWork, JobsAtWork
 from pilotage.service.running.completing import Completer
 from pilotage.service.running.keys import is_complete
-from pilotage.service.running.manifests import Manifests
+from pilotage.service.running.manifests import Manifest, Manifests
 from pilotage.service.running.publishing import Hold, Publisher, Unpublished
 
 log = logging.getLogger(__name__)
@@ -86,12 +86,12 @@ class Aftermath:
         touched, self._lingering = self._lingering, {}
         for one in events:
             data = one.data
-            if isinstance(data, payloads.AttemptCreated):
-                if data.site == ADOPTED:
+            kind = type(data)
+            if kind is _CREATED:
+                if data.site == ADOPTED:  # type: ignore[attr-defined] # which is what it is
                     adopted.add(_ref(one))  # the index has it
                 continue
-            kind = type(data)
-            if kind is payloads.CommitGranted:
+            if kind is _GRANTED:
                 granted.append(_ref(one))
             elif (handler := self._HANDLERS.get(kind)) is not None:
                 handler(self, engine, one)
@@ -173,25 +173,37 @@ class Aftermath:
     # --- by type of event ---
 
     def _on_finished(self, engine: Engine, one: Checked) -> None:
-        data, ref = one.data, _ref(one)
-        assert isinstance(data, payloads.AttemptFinished | payloads.OutputsStaged)
+        data: payloads.AttemptFinished = one.data  # type: ignore[assignment] # by which it comes here
+        ref = _ref(one)
         at_work = self._jobs.get(ref.job)
         if at_work is None:
             return
-        if data.manifest is None or _failed(data):
+        if data.manifest is None or data.exit_code != ExitCodeGasw.SUCCESS:
             at_work.forget(ref)
             return
-        self._manifests.note(ref, data.manifest)
+        number = self._note_made(engine, at_work, ref, data.manifest)
+        if number is not None:
+            self._note_time(ref.job, template_of(engine.jobs[ref.job], number).activity, data.phases)
+
+    def _on_staged(self, engine: Engine, one: Checked) -> None:
+        assert isinstance(one.data, payloads.OutputsStaged)
+        ref = _ref(one)
+        at_work = self._jobs.get(ref.job)
+        if at_work is not None:
+            self._note_made(engine, at_work, ref, one.data.manifest)
+
+    def _note_made(self, engine: Engine, at_work: JobAtWork, ref: AttemptRef, manifest: Manifest) -> int | None:
+        """Remember what an attempt made, unless it comes too late; the number of its package, where the engine knows it."""
+        self._manifests.note(ref, manifest)
         state, number = engine.jobs.get(ref.job), at_work.number_of(ref)
         if state is None or number is None:
-            return
-        if isinstance(data, payloads.AttemptFinished):
-            self._note_time(ref.job, template_of(state, number).activity, data)
-        if state.is_final(number) and state.granted[number] != ref.attempt:  # too late, or another has won
+            return None
+        if state.granted[number] != ref.attempt and state.is_final(number):  # too late, or another has won
             self._publisher.discard(at_work.folder, ref)
+        return number
 
-    def _note_time(self, job: str, activity: str, data: payloads.AttemptFinished) -> None:
-        seconds = [phase.seconds for phase in data.phases if phase.phase == "application"]
+    def _note_time(self, job: str, activity: str, phases: Sequence[payloads.PhaseTimes]) -> None:
+        seconds = [phase.seconds for phase in phases if phase.phase == "application"]
         if seconds:  # what was adopted was not run, and says nothing about how long it takes
             spent = self._spent.setdefault(job, {})
             times = spent.setdefault(activity, [0.0, 0.0])
@@ -233,7 +245,7 @@ class Aftermath:
 
     _HANDLERS: ClassVar[dict[type, Callable[[Aftermath, Engine, Checked], None]]] = {
         payloads.AttemptFinished: _on_finished,
-        payloads.OutputsStaged: _on_finished,
+        payloads.OutputsStaged: _on_staged,
         payloads.StageExpanded: _on_expanded,
         payloads.Aborted: _on_given_up,
         payloads.CancelAccepted: _on_given_up,
@@ -241,16 +253,13 @@ class Aftermath:
     }
 
 
-_ENDS = (payloads.CommitGranted, payloads.Aborted, payloads.CancelAccepted, payloads.AttemptFinished)
+_CREATED, _GRANTED = payloads.AttemptCreated, payloads.CommitGranted
+_ENDS = frozenset({_GRANTED, payloads.Aborted, payloads.CancelAccepted, payloads.AttemptFinished})
 
 
 def _ref(one: Checked) -> AttemptRef:
     event = one.event
     return AttemptRef(event.job or "", event.package or "", event.attempt or 0)
-
-
-def _failed(data: payloads.AttemptFinished | payloads.OutputsStaged) -> bool:
-    return isinstance(data, payloads.AttemptFinished) and data.exit_code != ExitCodeGasw.SUCCESS
 
 
 def _is_over(job: JobState) -> bool:

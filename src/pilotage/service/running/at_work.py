@@ -17,6 +17,7 @@ from pilotage.model.plan import JobPlan
 from pilotage.model.submission import Origin
 from pilotage.model.work import Work, WorkInput, WorkScript
 from pilotage.ports import FileStore, Journal, MadeWork, Mark, StoredFile, WorkFields, WorkIndex
+from pilotage.service.running.adoption import may_be_there
 from pilotage.service.running.expanding import Expanded
 from pilotage.service.running.keys import fields_of, is_complete, key_of
 from pilotage.service.running.manifests import Manifest, Manifests
@@ -49,7 +50,7 @@ class JobAtWork:
         self.plan = plan
         self.origin = origin
         self.folder = origin.folder
-        self.has_earlier = False  # something was made in its folder before it
+        self.has_earlier = False  # some of what it makes may have been made before it
         self._numbers: dict[str, int] = {}  # of packages that were asked for lately
         self._staged = staged
         self._kept = kept
@@ -192,7 +193,7 @@ class JobsAtWork:
         at_work = JobAtWork(
             job, expansion=expansion, plan=plan, origin=origin, staged=staged, kept=kept, store=self._store
         )
-        at_work.has_earlier = not origin.fresh and self._index.knows(origin.folder)
+        at_work.has_earlier = may_be_there(expansion, origin, self._index)
         with self._guard:
             self._jobs[job] = at_work
         return at_work

@@ -6,6 +6,8 @@ block is filled in, everything else is made once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from pilotage.language.expansion.blocks import Block
@@ -18,6 +20,7 @@ from pilotage.model.definition import Binary, Definition, Scripts
 from pilotage.model.work import WorkBinary, WorkOutput
 
 _NO_STREAMS = ("", "", "")
+_BETWEEN = "\0"  # texts; where one holds it, each is filled by itself
 
 
 class PlainWork(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -28,36 +31,36 @@ class PlainWork(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     binaries: tuple[WorkBinary, ...]
 
 
-class _Gaps:
-    """A text with its gaps, each filled with one value as it is: nothing of a name is cut off, and nothing is a list."""
+class _Texts:
+    """Texts whose gaps are filled in one go, each with one value as it is: nothing of a name is cut off, and nothing is a list.
 
-    __slots__ = ("_form", "_names")
+    Equal ones are filled once: most words of a command are names of its files.
+    """
 
-    def __init__(self, template: Template) -> None:
-        self._form = "".join(part.replace("%", "%%") if isinstance(part, str) else "%s" for part in template.parts)
-        self._names = tuple(gap.name for gap in template.placeholders)
+    __slots__ = ("_form", "_forms", "_names")
 
-    def fill(self, values: Values) -> str:
-        if len(self._names) == 1:
-            return self._form % values[self._names[0]]
-        return self._form % tuple([values[name] for name in self._names])
+    def __init__(self) -> None:
+        self._forms: dict[tuple[str, tuple[str, ...]], int] = {}
+        self._form = ""  # of all of them
+        self._names: tuple[str, ...] = ()  # of its gaps
 
+    def add(self, template: Template) -> int:
+        """Take a text in; which of the filled ones it will be."""
+        form = "".join(part.replace("%", "%%") if isinstance(part, str) else "%s" for part in template.parts)
+        names = tuple(gap.name for gap in template.placeholders)
+        return self._forms.setdefault((form, names), len(self._forms))
 
-class _Text:
-    """A name with its gaps; where it has none, it is tidied once."""
+    def join(self) -> None:
+        """All are there."""
+        self._form = _BETWEEN.join(form for form, _ in self._forms)
+        self._names = tuple(name for _, names in self._forms for name in names)
 
-    __slots__ = ("_constant", "_gaps", "_template")
-
-    def __init__(self, template: Template) -> None:
-        self._template = template
-        self._constant = None if template.placeholders else tidy_name(literal_text(template))
-        self._gaps = _Gaps(template) if all(not gap.attribute for gap in template.placeholders) else None
-
-    def write(self, values: Values) -> str:
-        if self._constant is not None:
-            return self._constant
-        name = render(self._template, values) if self._gaps is None else self._gaps.fill(values)
-        return tidy_name(name) if "/" in name else name
+    def fill(self, values: Values) -> list[str]:
+        """All of them, in the order in which they came."""
+        filled = (self._form % tuple([values[name] for name in self._names])).split(_BETWEEN)
+        if len(filled) == len(self._forms):
+            return filled
+        return [form % tuple([values[name] for name in names]) for form, names in self._forms]
 
 
 class PlainBlock:
@@ -78,6 +81,7 @@ class PlainBlock:
         "_same",
         "_staged",
         "_streams",
+        "_texts",
     )
 
     def __init__(self, block: Block, definition: Definition, binary: Binary) -> None:
@@ -85,26 +89,34 @@ class PlainBlock:
         self._block = block
         self._definition = definition
         self._binary = binary
+        self._texts = _Texts()
         self._constants: dict[str, str | tuple[str, ...]] = dict(block.constants)
-        self._columns = tuple(block.items.columns.items())
-        self._line_columns = tuple(block.line_items.columns.items())
-        self._inputs = tuple(_Text(block.bound(given.name)) for given in binary.inputs)
+        self._inputs = tuple(self._taken_in(block.bound(given.name)) for given in binary.inputs)
         staged = tuple(given.acquisition != "self" for given in binary.inputs)
         self._staged = None if all(staged) else staged
-        self._outputs = tuple(_Text(block.bound(output.name)) for output in binary.outputs)
+        self._outputs = tuple(self._taken_in(block.bound(output.name)) for output in binary.outputs)
         streams = (binary.stdin, binary.stdout, binary.stderr)
-        self._streams = tuple(_Text(block.bound(stream)) if stream else None for stream in streams if any(streams))
+        self._streams = tuple(self._taken_in(block.bound(each)) for each in streams if any(streams))
         self._environment = environment_levels(definition, block.package, binary, {}).exported
-        self._command = _plain_command(binary, block)
+        words = _plain_words(binary, block)
+        self._command = None if words is None else tuple(map(self._texts.add, words))
+        self._texts.join()
         gaps = _gaps(binary)
+        self._columns = tuple((name, each) for name, each in block.items.columns.items() if name in gaps)
+        self._line_columns = tuple((name, each) for name, each in block.line_items.columns.items() if name in gaps)
         self._needs_places = not gaps.isdisjoint(("tag", "package"))
         # Where nothing is to be filled in, all packages are given one and the same.
         self._same = self._fill(0) if not gaps else None
 
-    def write(self, number: int) -> PlainWork:
-        """One package of the block."""
+    def _taken_in(self, template: Template) -> int | Template:
+        """Which of the filled texts a name is, or what it is written out from by itself."""
+        if any(gap.attribute for gap in template.placeholders):
+            return template
+        return self._texts.add(template)
+
+    def write(self, position: int) -> PlainWork:
+        """The package at a position of the block."""
         block = self._block
-        position = block.position(number)
         inputs, command = self._same or self._fill(position)
         tag = block.tag(position)
         name = f"{block.name}-{tag}" if tag else block.name
@@ -122,13 +134,12 @@ class PlainBlock:
         if self._needs_places:
             values["tag"] = block.tag(position)
             values["package"] = block.dotted(position)
-        inputs = tuple([text.write(values) for text in self._inputs])
-        outputs = tuple([text.write(values) for text in self._outputs])
-        stdin, stdout, stderr = (
-            [text.write(values) if text is not None else "" for text in self._streams] if self._streams else _NO_STREAMS
-        )
+        texts = self._texts.fill(values)
+        inputs = _names(self._inputs, texts, values)
+        outputs = _names(self._outputs, texts, values)
+        stdin, stdout, stderr = _names(self._streams, texts, values) if self._streams else _NO_STREAMS
         if self._command is not None:
-            argv = tuple([word if isinstance(word, str) else word.fill(values) for word in self._command])
+            argv = tuple([texts[word] for word in self._command])
         else:
             named = values.copy()
             named["inputs"] = inputs
@@ -147,6 +158,12 @@ class PlainBlock:
         if self._staged is not None:
             staged = tuple(n for n, s in zip(inputs, self._staged, strict=True) if s)
         return (*staged, stdin) if stdin else staged, command
+
+
+def _names(wanted: Sequence[int | Template], texts: Sequence[str], values: Values) -> tuple[str, ...]:
+    """Names of files, each in its one spelling."""
+    names = [texts[each] if isinstance(each, int) else render(each, values) for each in wanted]
+    return tuple([tidy_name(name) if "/" in name else name for name in names])
 
 
 def plain_block(block: Block, definition: Definition) -> PlainBlock | None:
@@ -170,18 +187,15 @@ def plain_block(block: Block, definition: Definition) -> PlainBlock | None:
     return PlainBlock(block, definition, binary)
 
 
-def _plain_command(binary: Binary, block: Block) -> tuple[str | _Gaps, ...] | None:
+def _plain_words(binary: Binary, block: Block) -> list[Template] | None:
     """The words of a command that is written out as it stands, word by word; None where there is more to it."""
     if binary.shell or binary.invoking_script or binary.arguments:
         return None
-    words: list[str | _Gaps] = []
-    for text in binary.run:
-        template = parse_template(text)
-        gaps = template.placeholders
-        if any(gap.attribute or gap.name in _LISTS or block.is_list(gap.name) for gap in gaps):
-            return None
-        words.append(_Gaps(template) if gaps else literal_text(template))
-    return tuple(words)
+    words = [parse_template(text) for text in binary.run]
+    gaps = [gap for word in words for gap in word.placeholders]
+    if any(gap.attribute or gap.name in _LISTS or block.is_list(gap.name) for gap in gaps):
+        return None
+    return words
 
 
 _LISTS = ("inputs", "outputs", "arguments")

@@ -87,10 +87,10 @@ class Publisher:
 
     def holds_back(self, assignment: Assignment) -> bool:
         """Whether an attempt would read files that wait here: something else may be under their names."""
-        job = assignment.ref.job
-        waiting = self._waiting.get(job)
-        if not waiting:
+        if not self._waiting:
             return False
+        job = assignment.ref.job
+        waiting = self._waiting.get(job, ())
         return any(AttemptRef(job, source.package, source.attempt) in waiting for source in assignment.inputs)
 
     def take_waiting(self, job: str) -> list[AttemptRef]:

@@ -95,7 +95,7 @@ def compose(
     the assignment names as its inputs, in order, where they are known. `kept` is a folder for what finished binaries
     made, or empty; `mark` is by what an agent knows its folders.
     """
-    block = expansion.block(number)
+    block, position = expansion.locate(number)
     common = _works_of(expansion, origin).of(block, expansion)
     if not common.takes_files:
         granted = ()
@@ -103,7 +103,7 @@ def compose(
         granted = _granted(expansion, assignment) if assignment.inputs else ()
     left_out = _left_out(expansion, number, granted) if common.takes_files else ()
     if common.plain is not None and not left_out:
-        written = common.plain.write(number)
+        written = common.plain.write(position)
         inputs = _inputs(written.inputs, (), common, origin, granted, manifest_of)
         return Work(
             path=_path(expansion.definition.job, assignment.ref.package),
@@ -227,7 +227,7 @@ def _brought(name: str, captured: Captured) -> WorkInput:
 
 def _path(job: str, dotted: str) -> str:
     stage, line, number = dotted.split(".")
-    return f"{job}/{stage:0>3}/{line:0>3}/{number:0>3}"
+    return f"{job}/{stage.zfill(3)}/{line.zfill(3)}/{number.zfill(3)}"
 
 
 def _staged_names(package: ConcretePackage) -> Iterator[str]:
