@@ -214,24 +214,32 @@ known_times = st.sampled_from([NEVER, START - 1000.0, START - 2.0, START + 5.0])
 
 
 @given(
-    st.lists(st.tuples(moments, moments, st.sampled_from(["began", "ended", "lived"])), min_size=1, max_size=80),
+    st.lists(
+        st.tuples(
+            moments, moments, st.sampled_from(["began", "ended", "lived"]), st.sampled_from(["lyon", "prague", "desy"])
+        ),
+        min_size=1,
+        max_size=80,
+    ),
     st.tuples(known_times, known_times),
 )
 @settings(max_examples=80)
 def test_short_lives_count_together_as_they_do_one_by_one(
-    told: list[tuple[float, float, str]], known: tuple[float, float]
+    told: list[tuple[float, float, str, str]], known: tuple[float, float]
 ) -> None:
-    lives, alone = Lives("lyon", "sim"), Observations()
-    for began, ended, how in told:
+    lives, alone = Lives(), Observations()
+    for began, ended, how, site in told:
         begun: Times = (*known, began, NEVER, began, NEVER, NEVER, NEVER, NEVER)
         over: Times = (*known, began, NEVER, began, ended, NEVER, NEVER, NEVER)
         if how != "ended":
             lives.began.append(began)
+            lives.began_in.append(lives.group(site, "sim"))
         if how != "began":
             lives.granted.append(ended)
+            lives.granted_in.append(lives.group(site, "sim"))
             lives.granted_since.append(began)
-        before = (begun, "lyon", "sim") if how == "ended" else None
-        alone.observe(before=before, after=(begun if how == "began" else over, "lyon", "sim"))
+        before = (begun, site, "sim") if how == "ended" else None
+        alone.observe(before=before, after=(begun if how == "began" else over, site, "sim"))
     together = Observations()
     together.observe_lives(lives, known=known)
     found, expected = together.rows(MemoryLedger(), now=EARLY), alone.rows(MemoryLedger(), now=EARLY)

@@ -7,11 +7,16 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from pilotage.book.bins import BINS, ENTRY, FINE_SECONDS, NEVER, OFFSET, PER_LOG, SMALLEST, STATES
+from pilotage.book.lives import Lives
 from pilotage.model.states import State
 
 _PAIRS = 256
+_NO_CODE = np.int64(0)
 _WIDTH = _PAIRS * BINS  # one more than the largest code
-_READY, _SCHEDULED, _RUNNING = (list(State).index(state) for state in (State.READY, State.SCHEDULED, State.RUNNING))
+_SUBMITTED, _WAITING, _READY, _SCHEDULED, _RUNNING, _DONE = (
+    list(State).index(state)
+    for state in (State.SUBMITTED, State.WAITING, State.READY, State.SCHEDULED, State.RUNNING, State.DONE)
+)
 
 Counted = tuple[int, int, dict[int, int], dict[int, float]]
 """A slice, a group, how many there are of each code, and their seconds by pair of states."""
@@ -54,11 +59,7 @@ def count_together(
     both = seen[:, earlier] & seen[:, later] & (new[:, earlier] | new[:, later])
     until = at[:, later]
     seconds = (until - at[:, earlier])[both]
-    tiny = seconds < SMALLEST
-    seconds[tiny] = 1.0
-    bins = np.minimum(BINS - 1, (np.log(seconds) * PER_LOG + OFFSET).astype(np.int64))
-    bins[tiny] = 0
-    seconds[tiny] = 0.0
+    bins = _bins(seconds)
     entries = np.array([(ENTRY * 16 + state) * BINS for state in states], dtype=np.int64)
     times_between = np.array([(one * 16 + other) * BINS for one, other in pairs], dtype=np.int64)
     group = owners[:, np.newaxis]
@@ -87,6 +88,48 @@ def count_together(
         if leased:
             _count_running(found)
         yield found
+
+
+def count_lives(lives: Lives, known: tuple[float, float]) -> Iterator[Counted]:
+    """The same of short lives, of which each time is counted once; `known` is when their job was submitted and accepted."""
+    count = len(lives.groups)
+    began, granted = np.array(lives.began), np.array(lives.granted)
+    began_in, granted_in = np.array(lives.began_in, dtype=np.int64), np.array(lives.granted_in, dtype=np.int64)
+    begun, over = _keys(began, began_in, _NO_CODE, count=count), _keys(granted, granted_in, _NO_CODE, count=count)
+    entries, both = np.concatenate((begun, over)), np.concatenate((began, granted))
+    into = np.repeat((_READY, _DONE), (len(begun), len(over)))
+    lived = granted - np.array(lives.granted_since)
+    keys = [entries + (ENTRY * 16 + into) * BINS, over + (_READY * 16 + _DONE) * BINS + _bins(lived)]
+    times = [np.zeros(len(entries)), lived]
+    for state, since in zip((_SUBMITTED, _WAITING), known, strict=True):
+        if since != NEVER:
+            waited = both - since
+            keys.append(entries + (state * 16 + into) * BINS + _bins(waited))
+            times.append(waited)
+    for found in _counted(np.concatenate(keys), np.concatenate(times), groups=count):
+        _count_running(found)
+        yield found
+
+
+def _bins(seconds: np.ndarray) -> np.ndarray:
+    """The bins that times fall into; those that count as nothing are set to that."""
+    tiny = seconds < SMALLEST
+    seconds[tiny] = 1.0
+    bins: np.ndarray = np.minimum(BINS - 1, (np.log(seconds) * PER_LOG + OFFSET).astype(np.int64))
+    bins[tiny] = 0
+    seconds[tiny] = 0.0
+    return bins
+
+
+def _counted(keys: np.ndarray, seconds: np.ndarray, *, groups: int) -> Iterator[Counted]:
+    """Keys that count one each, with their seconds, for each slice and group by themselves."""
+    order = np.argsort(keys)
+    keys = keys[order]
+    first = _firsts(keys)
+    first_of_pairs = _firsts(keys // BINS)
+    sums = np.add.reduceat(seconds[order], first_of_pairs)
+    counts = np.diff(first, append=len(keys))
+    return _cut(keys[first], counts, keys[first_of_pairs] // BINS, sums, groups=groups)
 
 
 def _count_running(found: Counted) -> None:

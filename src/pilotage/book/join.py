@@ -282,9 +282,9 @@ class Join:
                 continue
             stage.row.keys = packed(stage.keys)
             self._changes.stages.append(stage.row)
-        for job_id, found in self._working.lives.items():
-            job = self._working.jobs[job_id]
-            for lives in found.values():
+        for job_id, lives in self._working.lives.items():
+            if lives.groups:
+                job = self._working.jobs[job_id]
                 tell_of_lives(job, lives)
                 observations.observe_lives(lives, known=known_of(job))
         for name in sorted(self._touched_jobs):

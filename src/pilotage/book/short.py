@@ -95,7 +95,9 @@ class ShortLives:
         if facts is None:
             return False
         stage.began += 1
-        stage.lives_at(site, activity).began.append(created)
+        lives = stage.lives
+        lives.began.append(created)
+        lives.began_in.append(lives.group(site, activity))
         _encode_into(facts, self._buffer)
         self.rows.append((job_id, stage_number, line, place, facts.state, site, self._buffer.decode()))
         return True
@@ -144,7 +146,8 @@ class ShortLives:
             data.read_bytes, data.written_bytes,
         )  # fmt: skip
         stage.granted += 1
-        lives = stage.lives_at(site, activity)
+        lives = stage.lives
+        lives.granted_in.append(lives.group(site, activity))
         lives.finished.append(finished_at)
         lives.granted.append(granted_at)
         lives.granted_since.append(created_at)

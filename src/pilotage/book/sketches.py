@@ -18,7 +18,7 @@ class Sketch(msgspec.Struct, array_like=True):
 
 _decoder = msgspec.msgpack.Decoder(Sketch)
 _encode = msgspec.msgpack.Encoder().encode
-_AT_HAND_MAX = 512
+_AT_HAND_MAX = 1024
 _at_hand: dict[bytes, Sketch] = {}
 """Sketches that were packed lately, by what they were packed to: the slices of the present are wanted with each batch."""
 
@@ -68,7 +68,8 @@ def _packed(sketch: Sketch) -> bytes:
     """A sketch in order as it is stored."""
     packed = _encode(sketch)
     if len(_at_hand) >= _AT_HAND_MAX:
-        _at_hand.clear()
+        for old in list(_at_hand)[: _AT_HAND_MAX // 2]:  # what is wanted again and again stands behind
+            del _at_hand[old]
     _at_hand[packed] = sketch
     return packed
 

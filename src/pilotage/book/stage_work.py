@@ -15,16 +15,13 @@ _encode = msgspec.json.Encoder().encode
 _RUNS: tally.Standing = (RUNNING, 0, 1, 0)
 _DONE: tally.Standing = (DONE, 0, 1, 1)
 
-JobLives = dict[tuple[str, str], Lives]
-"""The short lives of a job, in one batch, by site and activity."""
-
 
 class StageWork:
     """A stage whose histogram may change; packages that nothing was heard of are taken out and put back at the end."""
 
     __slots__ = ("began", "granted", "job", "keys", "known", "known_text", "lives", "moves", "new", "row", "shape")
 
-    def __init__(self, row: StageRow, job: JobRow, *, job_before: JobRow, lives: JobLives, new: bool) -> None:
+    def __init__(self, row: StageRow, job: JobRow, *, job_before: JobRow, lives: Lives, new: bool) -> None:
         """Take the untouched packages out of the histograms of the stage and of its job, where they were counted.
 
         Stages of one job share the `lives` in which short ones gather.
@@ -79,13 +76,6 @@ class StageWork:
             self.touch(self.began)
         self.count((default_state(self.job), 0, 0, 0), tally.untouched(self.row))
 
-    def lives_at(self, site: str, activity: str) -> Lives:
-        """The short lives of a site and an activity, to which one can be added."""
-        found = self.lives.get((site, activity))
-        if found is None:
-            found = self.lives[site, activity] = Lives(site, activity)
-        return found
-
 
 def known_of(job: JobRow) -> tuple[float, float]:
     """When a job was submitted and accepted, as statistics take it; no batch with short lives changes that."""
@@ -94,9 +84,11 @@ def known_of(job: JobRow) -> tuple[float, float]:
 
 def tell_of_lives(job: JobRow, lives: Lives) -> None:
     """Tell a job of short lives: when it was heard of, when it first ran and when it last ended something."""
-    granted = lives.granted
-    told = (*lives.began, *lives.finished, *granted)
-    job.updated_at = max(job.updated_at, *told)
-    job.started_at = min(told) if job.started_at is None else min(job.started_at, *told)
+    began, finished, granted = lives.began, lives.finished, lives.granted
+    told = [*began, *finished, *granted]
+    job.updated_at = max(job.updated_at, max(told))
+    first = min(told)
+    job.started_at = first if job.started_at is None else min(job.started_at, first)
     if granted:
-        job.finished_at = max(granted) if job.finished_at is None else max(job.finished_at, *granted)
+        last = max(granted)
+        job.finished_at = last if job.finished_at is None else max(job.finished_at, last)

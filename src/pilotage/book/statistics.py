@@ -35,6 +35,7 @@ Observed = tuple[Milestones, str, str]
 """The milestones of a package, its site and its activity."""
 _NOTHING: Milestones = (NEVER,) * len(_STATES)
 _NO_END = (NEVER, NEVER, NEVER)
+_NO_MORE = (NEVER, *_NO_END)  # not even granted
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,8 +155,18 @@ class Observations:
 
     def observe_lives(self, lives: Lives, *, known: tuple[float, float]) -> None:
         """Short lives began or ended; `known` is when their job was submitted and accepted."""
-        for number, counted in lives.counted(known):
-            add(self._sketch(number, lives.site, lives.activity), counted.counts, counted.sums)
+        names = list(lives.groups)
+        if len(lives.began) + len(lives.granted) >= _WORTH_AN_ARRAY:
+            from pilotage.book.counting import count_lives  # only a busy book needs it
+
+            for number, group, counts, sums in count_lives(lives, known):
+                add(self._sketch(number, *names[group]), counts, sums)
+            return
+        for at, group in zip(lives.began, lives.began_in, strict=True):
+            self._count(_NOTHING, ((*known, at, NEVER, at, *_NO_MORE), *names[group]), 1)
+        for at, since, group in zip(lives.granted, lives.granted_since, lives.granted_in, strict=True):
+            begun = (*known, since, NEVER, since)
+            self._count((*begun, *_NO_MORE), ((*begun, at, *_NO_END), *names[group]), 1)
 
     def _count_pending(self) -> None:
         names = list(self._groups)

@@ -9,9 +9,10 @@ import msgspec
 from pilotage.book import statistics, tally
 from pilotage.book.ledger import Ledger, PackageKey
 from pilotage.book.left_out import put_back
+from pilotage.book.lives import Lives
 from pilotage.book.rows import JobRow, PackageFacts, PackageRow, StageRow
 from pilotage.book.short import ShortLives
-from pilotage.book.stage_work import JobLives, StageWork
+from pilotage.book.stage_work import StageWork
 
 UNKNOWN_SHAPE = '{"items":0}'
 
@@ -48,7 +49,7 @@ class Working:
         self._jobs_before = {row.job_id: msgspec.structs.replace(row) for row in jobs.values()}
         self.packages: dict[PackageKey, WorkedPackage] = {}
         self.stages: dict[tuple[int, int], StageWork] = {}
-        self.lives: dict[int, JobLives] = {row.job_id: {} for row in jobs.values()}
+        self.lives: dict[int, Lives] = {row.job_id: Lives() for row in jobs.values()}
         self.all_stages: set[int] = set()
 
     def load_packages(self, told: Mapping[PackageKey, Sequence[int]]) -> None:
