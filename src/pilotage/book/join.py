@@ -147,9 +147,9 @@ class Join:
         changes.forgotten = intake.forgotten
         changes.parked = intake.parked
         changes.unparked = intake.unparked
-        changes.short_packages = self._short.rows
-        changes.ended_packages = self._short.ended
         changes.begun_packages = self._short.begun
+        changes.lived_packages = self._short.lived
+        changes.ended_packages = self._short.ended
         changes.tags = list(self._tags.values())
         self._elsewhere.tell(changes)
         receipt = Receipt(
@@ -305,14 +305,14 @@ class Join:
     def _moved_ones(self) -> Iterator[Change]:
         """What moved, made only as far as somebody asks: what events are about in their order, then what follows from it."""
         packages, told = self._working.packages, self._intake.touched
-        rows, ends = ({row[:4]: row for row in some} for some in (self._short.rows, self._short.ended))
+        begun, lived, ended = self._short.begun, self._short.lived, self._short.ended
         for key in told:
             if (work := packages.get(key)) is not None:
                 yield _change(work)
                 continue
-            ended = ends.get(key)
-            row = whole_row(ended or rows[key])
-            yield Change(job=self._working.jobs[key[0]], package=row, state_before=RUNNING if ended else None)
+            life = ended.get(key) or lived.get(key) or begun[key]
+            row, before = whole_row(key, life), RUNNING if key in ended else None
+            yield Change(job=self._working.jobs[key[0]], package=row, state_before=before)
         for key, work in packages.items():
             if key not in told and (work.before is None or work.before[0] != work.facts.state):
                 yield _change(work)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from pilotage.book import rows
-from pilotage.book.short_rows import Begun, ShortRow
+from pilotage.book.short_rows import Begun, Ended
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
 
@@ -48,9 +48,9 @@ class Changes(msgspec.Struct, kw_only=True):
     jobs: list[rows.JobRow] = []
     stages: list[rows.StageRow] = []
     packages: list[rows.PackageRow] = []
-    short_packages: list[ShortRow] = []  # of those whose life is short, and which have no row yet,
-    ended_packages: list[ShortRow] = []  # or have one, in which only their end is missing
-    begun_packages: dict[PackageKey, Begun] = {}  # those of the former that have no end, to be remembered
+    begun_packages: dict[PackageKey, Begun] = {}  # those whose life is short, of which there is no row yet: begun,
+    lived_packages: dict[PackageKey, Ended] = {}  # or lived within the batch;
+    ended_packages: dict[PackageKey, Ended] = {}  # and those that have a row, in which only their end is missing
     pilots: list[rows.PilotRow] = []
     nodes: list[rows.NodeRow] = []
     sites: list[rows.SiteRow] = []

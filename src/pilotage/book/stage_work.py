@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from pilotage.book import tally
 from pilotage.book.bins import NEVER
 from pilotage.book.lives import Lives
@@ -11,7 +9,6 @@ from pilotage.book.rows import Counted, JobRow, Keys, StageRow, keys_of
 from pilotage.book.settle import DONE, RUNNING, default_state
 from pilotage.book.shapes import Shape, shape_of
 
-_encode = msgspec.json.Encoder().encode
 _RUNS: tally.Standing = (RUNNING, 0, 1, 0)
 _DONE: tally.Standing = (DONE, 0, 1, 1)
 
@@ -19,7 +16,7 @@ _DONE: tally.Standing = (DONE, 0, 1, 1)
 class StageWork:
     """A stage whose histogram may change; packages that nothing was heard of are taken out and put back at the end."""
 
-    __slots__ = ("began", "granted", "job", "keys", "known", "known_text", "lives", "moves", "new", "row", "shape")
+    __slots__ = ("began", "granted", "job", "keys", "known", "lives", "moves", "new", "row", "shape")
 
     def __init__(self, row: StageRow, job: JobRow, *, job_before: JobRow, lives: Lives, new: bool) -> None:
         """Take the untouched packages out of the histograms of the stage and of its job, where they were counted.
@@ -32,7 +29,6 @@ class StageWork:
         self.keys: Keys = keys_of(row)
         self.moves: dict[tuple[tally.Standing | None, tally.Standing | None], int] = {}
         self.known = known_of(job)
-        self.known_text = msgspec.Raw(_encode(self.known))
         self.lives = lives
         self.began = self.granted = 0  # how many short lives of this stage did in this batch
         self.shape: Shape = shape_of(row.shape, stage=row.stage)  # the packages it has

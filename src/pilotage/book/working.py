@@ -58,18 +58,16 @@ class Working:
         `told` numbers the events about each. Where these are a short life, nothing is left to be done for it.
         """
         packages, stages, short = self.packages, self.stages, self.short
-        begun, others = self._ledger.begun_packages(), {}
-        for key, events in told.items():
-            before = begun.get(key)
-            if before is None or not short.end(key, before, events, stages[key[0], key[1]]):
-                others[key] = events
-        if others:
-            rows = list(self._ledger.packages(others))
+        others = short.end(told, self._ledger.begun_packages(), stages)
+        if not others:
+            return
+        rows = list(self._ledger.packages(others))
+        if rows:
             put_back(self._ledger, rows)
             self._add(rows)
-        for key, events in others.items():
-            if key not in packages and not short.begin(key, events, stage := stages[key[0], key[1]]):
-                packages[key] = WorkedPackage(PackageRow(*key, PackageFacts()), stage.job, new=True)
+        new = [key for key in others if key not in packages] if packages else others
+        for key in short.begin(told, new, stages):
+            packages[key] = WorkedPackage(PackageRow(*key, PackageFacts()), self.jobs[key[0]], new=True)
 
     def load_rows(self, rows: Iterable[PackageRow]) -> None:
         """Take rows in that were found otherwise, unless they are here."""

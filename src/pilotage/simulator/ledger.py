@@ -2,13 +2,14 @@
 
 Every row is found by its key, never by looking through a table. Rows are copied on the way out, as a database would, so
 that what was read and never written leaves no trace. A package that is over is kept as the text a database would keep,
-pressed together with others: it takes a fraction of the room, and is seldom wanted again. Of one whose short life has
-begun it is the text alone.
+pressed together with others: it takes a fraction of the room, and is seldom wanted again. A short life is kept as what
+its events said, of which the text is made where one is wanted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
@@ -31,18 +32,18 @@ from pilotage.book.rows import (
     read_facts,
     written_facts,
 )
-from pilotage.book.settle import RUNNING
-from pilotage.book.short_rows import Begun
+from pilotage.book.settle import DONE, RUNNING
+from pilotage.book.short_rows import Begun, text_of
 from pilotage.book.tables import TABLE_BY_ROW, TABLES
-from pilotage.simulator.pressed import PressedTexts
+from pilotage.simulator.pressed import PackedLives, PressedTexts
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
 Key = tuple[Any, ...]
 Place = int
 """A line and a number within it; they have nine digits at most."""
-Kept = PackageRow | str | int
-"""A package as it is kept: its row, or the text of the facts of a short life that has begun; or, once it is over, its
-state and the number of the text of its facts, as one number."""
+Kept = PackageRow | Begun | int
+"""A package as it is kept: its row, or its short life as far as it has come; or, once it is over, its state and the
+number of the text of its facts, as one number. A number below 0 is that of a short life, counted down from -1."""
 
 _NUMBER_BITS = 30
 _NUMBER_MASK = (1 << _NUMBER_BITS) - 1
@@ -66,6 +67,7 @@ class MemoryLedger:
         self.tables: dict[str, dict[Key, Any]] = {table.name: {} for table in TABLES}
         self._stages: dict[int, dict[int, dict[Place, Kept]]] = {}  # job_id → stage → packages
         self._over = PressedTexts()
+        self._ended = PackedLives()
         self._begun: dict[PackageKey, Begun] = {}  # short lives that have not ended
         self._stream_ids: dict[tuple[str, str], int] = {}
         self._job_ids: dict[str, int] = {}
@@ -129,8 +131,8 @@ class MemoryLedger:
 
     def finals(self, job_id: int) -> Iterator[FinalPackage]:
         """The packages of a job that are over by facts of their own, in the order of place."""
-        kept, text = self._in_place(job_id), self._over.text
-        return read_finals((*key[1:], _state(one), text(one // _STATES)) for key, one in kept if isinstance(one, int))
+        kept, text = self._in_place(job_id), self._text
+        return read_finals((*key[1:], _state(one), text(one)) for key, one in kept if isinstance(one, int))
 
     def unfinished(self, job_id: int) -> Iterator[PackageRow]:
         """The other packages of a job that have a row, in the order of place."""
@@ -155,10 +157,8 @@ class MemoryLedger:
 
     def _package(self, key: PackageKey, kept: Kept) -> PackageRow:
         """A row of its own for whoever asked: what may be changed in place is copied, and nothing else."""
-        if isinstance(kept, int):
-            return PackageRow(*key, read_facts(self._over.text(kept // _STATES)))
-        if isinstance(kept, str):
-            return PackageRow(*key, read_facts(kept))
+        if not isinstance(kept, PackageRow):
+            return PackageRow(*key, read_facts(self._text(kept)))
         facts = kept.facts
         own = replace(
             facts,
@@ -168,6 +168,12 @@ class MemoryLedger:
             keys=facts.keys.copy(),
         )
         return PackageRow(*key, own, kept.counted, kept.observed)
+
+    def _text(self, kept: Begun | int) -> str:
+        """The facts of a package that is not kept as a row."""
+        if not isinstance(kept, int):
+            return text_of(kept)
+        return text_of(self._ended.life(-1 - kept)) if kept < 0 else self._over.text(kept // _STATES)
 
     def pilots(self, names: Collection[str]) -> Iterable[PilotRow]:
         """The pilots that are known among some."""
@@ -257,21 +263,21 @@ class MemoryLedger:
             stage[package.line << _NUMBER_BITS | package.number] = kept
 
     def _write_short(self, changes: Changes) -> None:
-        """Short lives come with the text of their facts, which is what is kept."""
-        put, numbers, begun = self._over.put, _STATE_NUMBERS, self._begun
-        begun |= changes.begun_packages
-        stages: dict[tuple[int, int], dict[Place, Kept]] = {}
-        for changed in (changes.short_packages, changes.ended_packages):
-            for job_id, stage, line, number, state, _, text in changed:
-                packages = stages.get((job_id, stage))
-                if packages is None:
-                    packages = self._stages.setdefault(job_id, {}).setdefault(stage, {})
-                    stages[job_id, stage] = packages
-                kept: Kept = text
-                if state in numbers:
-                    kept = put(text) * _STATES + numbers[state]
-                    begun.pop((job_id, stage, line, number), None)
-                packages[line << _NUMBER_BITS | number] = kept
+        """Short lives are kept as they come."""
+        self._put_short(changes.begun_packages, changes.begun_packages.values())
+        self._begun |= changes.begun_packages
+        for ended in (changes.lived_packages, changes.ended_packages):
+            self._put_short(ended, count(-1 - self._ended.put(ended.values()), -1))
+        let_go = self._begun.pop
+        for key in changes.ended_packages:
+            let_go(key, None)
+
+    def _put_short(self, keys: Iterable[PackageKey], kept: Iterable[Begun | int]) -> None:
+        where, packages = (0, 0), {}
+        for (job_id, stage, line, number), one in zip(keys, kept, strict=False):
+            if stage != where[1] or job_id != where[0]:  # many in a row are of one stage
+                where, packages = (job_id, stage), self._stages.setdefault(job_id, {}).setdefault(stage, {})
+            packages[line << _NUMBER_BITS | number] = one
 
     def _write_events(self, changes: Changes) -> None:
         table = self.tables["events"]
@@ -367,5 +373,5 @@ def _key(job_id: int, stage: int, place: Place) -> PackageKey:
 
 def _state(kept: Kept) -> str:
     if isinstance(kept, int):
-        return FINAL_ORDER[kept % _STATES]
-    return RUNNING if isinstance(kept, str) else kept.facts.state
+        return FINAL_ORDER[kept % _STATES] if kept >= 0 else DONE
+    return RUNNING if isinstance(kept, Begun) else kept.facts.state
