@@ -126,7 +126,7 @@ class Join:
         self._touched_jobs |= {one.event.job for one in others if one.event.job is not None}
         self._reshaped: set[tuple[int, int]] = set()
         self._tags: dict[tuple[int, int, int, int, str], TagRow] = {}
-        self._changes = Changes(received=received, events=intake.rows, plain_events=intake.plain_rows)
+        self._changes = Changes(received=received, events=intake.rows, plain_events=intake.plain)
         self._told_jobs: set[int] = set()
         self._job_tags: dict[int, dict[str, tuple[str, StoredKey]]] = {}
         # What is said of a job itself may be about all its packages: then none goes the short way.

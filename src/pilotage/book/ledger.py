@@ -10,6 +10,7 @@ import msgspec
 
 from pilotage.book import rows
 from pilotage.book.short_rows import Begun, Ended
+from pilotage.model.events import Event
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
 
@@ -25,7 +26,23 @@ _USUAL_VALUES = tuple(USUAL.values())
 _in_order: Callable[[tuple[Any, ...]], tuple[Any, ...]] = itemgetter(
     *((*PLAIN_COLUMNS, "received", *USUAL).index(column) for column in rows.EventRow.__struct_fields__)
 )
-_TYPE = PLAIN_COLUMNS.index("type")  # the same as in a whole row: no usual column comes before it
+_TYPE = rows.EventRow.__struct_fields__.index("type")
+_encode = msgspec.json.Encoder().encode
+
+PlainEvent = tuple[int, int, PackageKey, Event]
+"""An event about a package that has the usual values: its position, the id of its stream, the package, and itself."""
+
+
+def plain_values(events: Iterable[PlainEvent]) -> list[Any]:
+    """The values of `PLAIN_COLUMNS` of events, one after another: a row for each would be made to be taken apart."""
+    values: list[Any] = []
+    store, encode = values.extend, _encode
+    for position, stream_id, (job_id, stage, line, number), event in events:
+        store((
+            position, stream_id, event.n, event.type, event.time, event.seen, job_id, stage, line, number,
+            event.attempt or 0, encode(event.data).decode(),
+        ))  # fmt: skip
+    return values
 
 
 class Sought(NamedTuple):
@@ -41,9 +58,7 @@ class Changes(msgspec.Struct, kw_only=True):
 
     received: float = 0.0
     events: list[tuple[Any, ...]] = []  # in the order of the columns of EventRow
-    # Of events that have the usual values, one after another: the values of `PLAIN_COLUMNS` only. A row for each of them
-    # would be made to be taken apart.
-    plain_events: list[Any] = []
+    plain_events: list[PlainEvent] = []  # those that have the usual values, as they came
     streams: list[rows.StreamRow] = []
     jobs: list[rows.JobRow] = []
     stages: list[rows.StageRow] = []
@@ -64,19 +79,17 @@ class Changes(msgspec.Struct, kw_only=True):
     def last_position(self) -> int:
         """The position of the last event of the batch; 0 where it has none."""
         last = self.events[-1][0] if self.events else 0
-        return max(last, self.plain_events[-len(PLAIN_COLUMNS)]) if self.plain_events else last
+        return max(last, self.plain_events[-1][0]) if self.plain_events else last
 
     def all_events(self, types: Collection[str] | None = None) -> list[tuple[Any, ...]]:
         """Events in the order of the columns of EventRow and of their positions; only of some types, if they are given."""
-        values, width = self.plain_events, len(PLAIN_COLUMNS)
-        if types is None:
-            plain, others = list(zip(*[iter(values)] * width, strict=True)), self.events
-        else:
-            found = (at for at, kind in enumerate(values[_TYPE::width]) if kind in types)
-            plain = [tuple(values[at * width : (at + 1) * width]) for at in found]
-            others = [event for event in self.events if event[_TYPE] in types]
-        common = (self.received, *_USUAL_VALUES)
-        return sorted([*(_in_order(event + common) for event in plain), *others])
+        plain, others = self.plain_events, self.events
+        if types is not None:
+            plain = [one for one in plain if one[3].type in types]
+            others = [event for event in others if event[_TYPE] in types]
+        values, common = plain_values(plain), (self.received, *_USUAL_VALUES)
+        found = zip(*[iter(values)] * len(PLAIN_COLUMNS), strict=True)
+        return sorted([*(_in_order(event + common) for event in found), *others])
 
 
 class Ledger(Protocol):

@@ -69,7 +69,7 @@ class MemoryLedger:
         self._over = PressedTexts()
         self._ended = PackedLives()
         self._begun: dict[PackageKey, Begun] = {}  # short lives that have not ended
-        self._stream_ids: dict[tuple[str, str], int] = {}
+        self._stream_keys: dict[tuple[str, str], Key] = {}
         self._job_ids: dict[str, int] = {}
         self._positions: dict[tuple[int, int], int] = {}  # of the event that a stream has under a number
         self._parked: dict[str, dict[Key, ParkedRow]] = {}  # by job
@@ -79,8 +79,8 @@ class MemoryLedger:
 
     def streams(self, names: Collection[tuple[str, str]]) -> Iterable[StreamRow]:
         """The streams that are known among some (source, stream)."""
-        ids, table = self._stream_ids, self.tables["streams"]
-        return [replace(table[ids[name],]) for name in names if name in ids]
+        keys, table = self._stream_keys, self.tables["streams"]
+        return [replace(table[keys[name]]) for name in names if name in keys]
 
     def jobs(self, jobs: Collection[str]) -> Iterable[JobRow]:
         """The jobs that are known among some ids."""
@@ -230,13 +230,11 @@ class MemoryLedger:
         self._write_events(changes)
         self._write_packages(changes.packages)
         self._write_short(changes)
-        for stream in changes.streams:
-            self._stream_ids[stream.source, stream.stream] = stream.stream_id
+        self._write_streams(changes.streams)
         for job in changes.jobs:
             self._job_ids[job.job] = job.job_id
         for group in (
-            changes.streams, changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags,
-            changes.statistics,
+            changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags, changes.statistics,
         ):  # fmt: skip
             self._keep(group)
         for name in changes.unparked:
@@ -248,6 +246,14 @@ class MemoryLedger:
             self.tables["parked"][identity] = self._parked.setdefault(parked.job, {})[identity] = replace(parked)
         if changes.statistics:
             self._forget_statistics(changes.statistics, now=changes.received)
+
+    def _write_streams(self, changed: Sequence[StreamRow]) -> None:
+        table = self.tables["streams"]
+        for stream in changed:
+            key = (stream.stream_id,)
+            if key not in table:
+                self._stream_keys[stream.source, stream.stream] = key
+            table[key] = stream
 
     def _write_packages(self, changed: Sequence[PackageRow]) -> None:
         put, buffer, numbers, begun = self._over.put, bytearray(), _STATE_NUMBERS, self._begun

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pilotage.book import rows
 from pilotage.book.ledger import Changes, Sought
 from pilotage.book.rows import AttemptFacts, PackageFacts, PackageRow
+from pilotage.model.events import Event
 from pilotage.ports import Journal
 from tests.conformance.journal.harness import Harness
 from tests.events import AWKWARD
@@ -194,12 +195,16 @@ def test_more_rows_than_fit_into_one_statement_are_found_by_their_keys(journal: 
         assert list(ledger.packages([])) == []
 
 
+def noted(n: int) -> Event:
+    data = msgspec.Raw(f'{{"text":"{n}"}}'.encode())
+    return Event(source="agent", stream="s", n=n, type="Noted", time=1.5, seen=7, attempt=3, data=data)
+
+
 def test_usual_and_unusual_events_of_a_batch_are_all_stored_as_they_are(harness: Harness, journal: Journal) -> None:
     plain = [
-        value
+        (position, 1, (1, 1, position, 1), noted(position))
         for position in range(1, 251)  # two statements of many rows, and some rows alone
         if position != 30
-        for value in (position, 1, position, "Noted", 1.5, 7, 1, 1, position, 1, 3, f'{{"text":"{position}"}}')
     ]
     odd = (30, 1, 30, "Noted", 1, 1.5, 2.5, 1, 2, 7, 1, 1, 30, 1, 3, None, None, '{"text":"30"}')
     streams = [rows.StreamRow(stream_id=1, source="agent", stream="s")]

@@ -13,7 +13,7 @@ from msgspec.structs import astuple
 from pilotage.adapters.journals.recent import KEPT, Recent
 from pilotage.adapters.journals.row_statements import find_statement, remove_statement
 from pilotage.book import rows, statistics
-from pilotage.book.ledger import PLAIN_COLUMNS, USUAL, Changes, PackageKey, Sought
+from pilotage.book.ledger import PLAIN_COLUMNS, USUAL, Changes, PackageKey, Sought, plain_values
 from pilotage.book.rows import PackageRow, read_facts, written_facts
 from pilotage.book.short_rows import Begun, begun_rows, ended_rows
 from pilotage.book.tables import TABLE_BY_ROW
@@ -166,7 +166,7 @@ class SqliteLedger:
     def write(self, changes: Changes) -> None:
         """Put all rows in place of those with the same keys."""
         if position := changes.last_position:
-            self._put_plain(changes.plain_events, changes.received)
+            self._put_plain(plain_values(changes.plain_events), changes.received)
             self._each(_insert_statement(rows.EventRow), changes.events)
             self._go_on_from(position)
         if changes.packages:
