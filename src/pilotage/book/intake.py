@@ -139,8 +139,8 @@ class Intake:
                 repeats.append((one, stream.stream_id))
                 continue
             if job is not None and (place := one.place) is not None:
-                at, key = len(fresh), (job.job_id, *place)
-                told = touched.get(key)
+                at, (stage, line, number) = len(fresh), place
+                told = touched.get(key := (job.job_id, stage, line, number))
                 if told is None:
                     touched[key] = [at]
                 else:

@@ -9,8 +9,7 @@ its events said, of which the text is made where one is wanted.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import count
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
@@ -42,8 +41,8 @@ Key = tuple[Any, ...]
 Place = int
 """A line and a number within it; they have nine digits at most."""
 Kept = PackageRow | Begun | int
-"""A package as it is kept: its row, or its short life as far as it has come; or, once it is over, its state and the
-number of the text of its facts, as one number. A number below 0 is that of a short life, counted down from -1."""
+"""A package as it is kept: its row, or the beginning of its short life; or, once it is over, its state and the number of
+the text of its facts, as one number. A number below 0 is that of a short life that ended, counted down from -1."""
 
 _NUMBER_BITS = 30
 _NUMBER_MASK = (1 << _NUMBER_BITS) - 1
@@ -99,13 +98,15 @@ class MemoryLedger:
 
     def packages(self, keys: Collection[PackageKey]) -> Iterable[PackageRow]:
         """The packages that have a row among some."""
-        stages, found = self._stages, []
+        found: list[PackageRow] = []
+        begun, where, packages = self._begun, (0, 0), {}
         for key in keys:
             job_id, stage, line, number = key
-            if job_id in stages and stage in stages[job_id]:
-                kept = stages[job_id][stage].get(line << _NUMBER_BITS | number)
-                if kept is not None:
-                    found.append(self._package(key, kept))
+            if stage != where[1] or job_id != where[0]:  # many in a row are of one stage
+                where, packages = (job_id, stage), self._stages.get(job_id, {}).get(stage, {})
+            kept = packages.get(line << _NUMBER_BITS | number)
+            if kept is not None or (kept := begun.get(key)) is not None:
+                found.append(self._package(key, kept))
         return found
 
     def begun_packages(self) -> Mapping[PackageKey, Begun]:
@@ -114,19 +115,17 @@ class MemoryLedger:
 
     def packages_of(self, job_id: int, *, stage: int) -> list[PackageRow]:
         """Every package of a stage that has a row."""
-        found = self._stages.get(job_id, {}).get(stage, {})
-        return [self._package(_key(job_id, stage, place), kept) for place, kept in found.items()]
+        return [self._package(key, kept) for key, kept in self._kept(job_id) if key[1] == stage]
 
     def idle_packages(self, job_id: int) -> list[PackageRow]:
         """The packages of a job that have a row, no final fact, and no attempt in a queue or running."""
         found = []
-        for stage, packages in self._stages.get(job_id, {}).items():
-            for place, kept in packages.items():
-                if _state(kept) in _MOVED_BY_THEMSELVES:
-                    continue
-                row = self._package(_key(job_id, stage, place), kept)
-                if row.facts.cancelled_at is None and row.facts.aborted_at is None:
-                    found.append(row)
+        for key, kept in self._kept(job_id):
+            if _state(kept) in _MOVED_BY_THEMSELVES:
+                continue
+            row = self._package(key, kept)
+            if row.facts.cancelled_at is None and row.facts.aborted_at is None:
+                found.append(row)
         return found
 
     def finals(self, job_id: int) -> Iterator[FinalPackage]:
@@ -149,11 +148,14 @@ class MemoryLedger:
             yield key, _state(one)
 
     def _in_place(self, job_id: int) -> Iterator[tuple[PackageKey, Kept]]:
-        stages = self._stages.get(job_id, {})
-        for number in sorted(stages):
-            stage = stages[number]
-            for place in sorted(stage):
-                yield _key(job_id, number, place), stage[place]
+        return iter(sorted(self._kept(job_id), key=itemgetter(0)))
+
+    def _kept(self, job_id: int) -> Iterator[tuple[PackageKey, Kept]]:
+        """Every package of a job that is kept."""
+        for stage, packages in self._stages.get(job_id, {}).items():
+            for place, kept in packages.items():
+                yield (job_id, stage, place >> _NUMBER_BITS, place & _NUMBER_MASK), kept
+        yield from ((key, life) for key, life in self._begun.items() if key[0] == job_id)
 
     def _package(self, key: PackageKey, kept: Kept) -> PackageRow:
         """A row of its own for whoever asked: what may be changed in place is copied, and nothing else."""
@@ -269,21 +271,21 @@ class MemoryLedger:
             stage[package.line << _NUMBER_BITS | package.number] = kept
 
     def _write_short(self, changes: Changes) -> None:
-        """Short lives are kept as they come."""
-        self._put_short(changes.begun_packages, changes.begun_packages.values())
-        self._begun |= changes.begun_packages
+        """Short lives are kept as they come; one that has only begun is remembered, which is all that is kept of it."""
+        begun = self._begun
+        begun |= changes.begun_packages
+        where, packages = (0, 0), {}
         for ended in (changes.lived_packages, changes.ended_packages):
-            self._put_short(ended, count(-1 - self._ended.put(ended.values()), -1))
-        let_go = self._begun.pop
+            kept = -self._ended.put(ended.values())
+            for key in ended:
+                job_id, stage, line, number = key
+                if stage != where[1] or job_id != where[0]:  # many in a row are of one stage
+                    where, packages = (job_id, stage), self._stages.setdefault(job_id, {}).setdefault(stage, {})
+                kept -= 1
+                packages[line << _NUMBER_BITS | number] = kept
+        let_go = begun.pop
         for key in changes.ended_packages:
             let_go(key, None)
-
-    def _put_short(self, keys: Iterable[PackageKey], kept: Iterable[Begun | int]) -> None:
-        where, packages = (0, 0), {}
-        for (job_id, stage, line, number), one in zip(keys, kept, strict=False):
-            if stage != where[1] or job_id != where[0]:  # many in a row are of one stage
-                where, packages = (job_id, stage), self._stages.setdefault(job_id, {}).setdefault(stage, {})
-            packages[line << _NUMBER_BITS | number] = one
 
     def _write_events(self, changes: Changes) -> None:
         table = self.tables["events"]
@@ -371,10 +373,6 @@ def _event(values: tuple[Any, ...]) -> EventRow:
 
 def _has(row: rows.Row, having: Mapping[str, str | int]) -> bool:
     return all(getattr(row, column) == value for column, value in having.items())
-
-
-def _key(job_id: int, stage: int, place: Place) -> PackageKey:
-    return job_id, stage, place >> _NUMBER_BITS, place & _NUMBER_MASK
 
 
 def _state(kept: Kept) -> str:
