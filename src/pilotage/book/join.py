@@ -300,7 +300,7 @@ class Join:
             known = self._jobs_before.get(job.job_id)
             shapes = (stage.shape for stage in self._working.stages.values() if stage.job is job)
             observe_job(observations, job, before=known[1] if known is not None else (None, None), shapes=shapes)
-        self._changes.statistics = observations.rows(self._ledger, now=self._received)
+        self._changes.observed = observations.observed(now=self._received)
 
     def _moved_ones(self) -> Iterator[Change]:
         """What moved, made only as far as somebody asks: what events are about in their order, then what follows from it."""

@@ -10,12 +10,15 @@ import msgspec
 
 from pilotage.book import rows
 from pilotage.book.short_rows import Begun, Ended
+from pilotage.book.sketches import Sketch
 from pilotage.model.events import Event
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
 
 PackageKey = tuple[int, int, int, int]
 """job_id, stage, line, number"""
+Observed = dict[tuple[int, int, str, str], list[Sketch]]
+"""What is added to slices of statistics, by their width_seconds, slice, site and activity."""
 
 
 USUAL: dict[str, int | None] = {"version": 1, "skewed": 0, "epoch": 1, "pilot": None, "site": None}
@@ -73,6 +76,7 @@ class Changes(msgspec.Struct, kw_only=True):
     parked: list[rows.ParkedRow] = []
     unparked: list[str] = []  # jobs whose parked events are among `events` now
     statistics: list[rows.StatisticRow] = []
+    observed: Observed = {}  # what is to be added to rows of statistics, whatever they are: nobody else reads those
     forgotten: int = 0  # numbers of `streams` that count as heard, and of which nothing is kept
 
     @property
@@ -168,7 +172,7 @@ class Ledger(Protocol):
         ...
 
     def write(self, changes: Changes) -> None:
-        """Put all rows in place of those with the same keys."""
+        """Put all rows in place of those with the same keys, and add what was observed to those that there are."""
         ...
 
     # --- rows of notifications, which are no part of a batch's changes: any table of `book.tables`, by its row ---

@@ -33,6 +33,11 @@ def unpacked(packed: bytes) -> Sketch:
     return _at_hand.pop(packed, None) or _decoder.decode(packed)
 
 
+def packed(sketch: Sketch) -> bytes:
+    """A sketch as it is stored, for one who only looks."""
+    return _encode(_ordered(sketch))
+
+
 def stored(before: Sketch | None, sketches: Iterable[Sketch]) -> bytes:
     """Sketches added to what was stored before, which is changed; as it is stored."""
     codes, pairs = (len(before.counts), len(before.sums)) if before is not None else (0, 0)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from pilotage.book.bins import BINS, COARSE_SECONDS, ENTRY, FINE_SECONDS, NEVER, SMALLEST, bin_of, middle_of
-from pilotage.book.ledger import Ledger
+from pilotage.book.ledger import Ledger, Observed
 from pilotage.book.lives import Lives
 from pilotage.book.rows import JobRow, PackageFacts, StatisticRow
 from pilotage.book.settle import running_since
@@ -31,7 +31,7 @@ _WORTH_AN_ARRAY = 32  # from here on arrays are quicker than loops
 
 Milestones = tuple[float, ...]
 """When a package entered each state, in the order of `State`; NEVER where it did not."""
-Observed = tuple[Milestones, str, str]
+Try = tuple[Milestones, str, str]
 """The milestones of a package, its site and its activity."""
 _NOTHING: Milestones = (NEVER,) * len(_STATES)
 _NO_END = (NEVER, NEVER, NEVER)
@@ -58,7 +58,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     intervals: dict[str, Interval]  # by "WAITING-RUNNING"
 
 
-Tries = dict[int, Observed]
+Tries = dict[int, Try]
 """What is counted of a package: each of its attempts at its own site, or, under 0, what befell it without one."""
 
 
@@ -134,7 +134,7 @@ class Observations:
             sketch.counts[code] = sketch.counts.get(code, 0) + count
             sketch.sums[later] = sketch.sums.get(later, 0.0) + count * max(0.0, at - since)
 
-    def observe(self, *, before: Observed | None, after: Observed) -> None:
+    def observe(self, *, before: Try | None, after: Try) -> None:
         """One attempt moved: milestones, site and activity as they were counted before, and as they are now."""
         times, site, activity = after
         known = None
@@ -187,7 +187,7 @@ class Observations:
                 counted = _NOTHING
             self._count(counted, (times, *names[group]), 1)
 
-    def _count(self, counted: Milestones, what: Observed, by: int) -> None:
+    def _count(self, counted: Milestones, what: Try, by: int) -> None:
         """Count every pair of known times of which at least one was not counted before."""
         times, site, activity = what
         for later in range(2, 9):
@@ -220,31 +220,36 @@ class Observations:
             found = self._slices[key] = Sketch({}, {})
         return found
 
-    def rows(self, ledger: Ledger, *, now: float) -> list[StatisticRow]:
-        """The slices of the book after these observations; what is too old for every window is left out."""
+    def observed(self, *, now: float) -> Observed:
+        """What is added to each slice of the book; what is too old for every window is left out."""
         self._count_pending()
-        wanted: dict[tuple[int, int, str, str], list[Sketch]] = {}
+        found: Observed = {}
         for (fine, site, activity), sketch in self._slices.items():
             for width in (FINE_SECONDS, COARSE_SECONDS):
                 number = fine * FINE_SECONDS // width
                 if (number + 1) * width > now - KEPT_SECONDS[width]:
-                    wanted.setdefault((width, number, site, activity), []).append(sketch)
-        if not wanted:
-            return []
-        before = {
-            (row.width_seconds, row.slice, row.site, row.activity): unpacked(row.sketch)
-            for row in ledger.statistics(wanted.keys())
-        }
-        return [
-            StatisticRow(
-                width_seconds=key[0],
-                slice=key[1],
-                site=key[2],
-                activity=key[3],
-                sketch=stored(before.get(key), sketches),
-            )
-            for key, sketches in wanted.items()
-        ]
+                    found.setdefault((width, number, site, activity), []).append(sketch)
+        return found
+
+
+def statistic_rows(ledger: Ledger, observed: Observed) -> list[StatisticRow]:
+    """The slices of a book, which are read from it, after what was observed."""
+    if not observed:
+        return []
+    before = {
+        (row.width_seconds, row.slice, row.site, row.activity): unpacked(row.sketch)
+        for row in ledger.statistics(observed.keys())
+    }
+    return [
+        StatisticRow(
+            width_seconds=key[0],
+            slice=key[1],
+            site=key[2],
+            activity=key[3],
+            sketch=stored(before.get(key), sketches),
+        )
+        for key, sketches in observed.items()
+    ]
 
 
 def prepare() -> None:

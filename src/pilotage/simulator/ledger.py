@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from pilotage.book import rows, statistics
 from pilotage.book.finals import FINAL_ORDER, SURELY_OVER, FinalPackage, is_over, read_finals
-from pilotage.book.ledger import Changes, PackageKey, Sought
+from pilotage.book.ledger import Changes, Observed, PackageKey, Sought
 from pilotage.book.rows import (
     EventRow,
     JobRow,
@@ -33,6 +33,7 @@ from pilotage.book.rows import (
 )
 from pilotage.book.settle import DONE, RUNNING
 from pilotage.book.short_rows import Begun, text_of
+from pilotage.book.sketches import Sketch, added, packed, read_sketch
 from pilotage.book.tables import TABLE_BY_ROW, TABLES
 from pilotage.simulator.pressed import PackedLives, PressedTexts
 
@@ -246,8 +247,8 @@ class MemoryLedger:
             identity = (parked.stream_id, parked.n)
             assert identity not in self.tables["parked"], "an event is parked once"
             self.tables["parked"][identity] = self._parked.setdefault(parked.job, {})[identity] = replace(parked)
-        if changes.statistics:
-            self._forget_statistics(changes.statistics, now=changes.received)
+        if changes.observed:
+            self._add_statistics(changes.observed, now=changes.received)
 
     def _write_streams(self, changed: Sequence[StreamRow]) -> None:
         table = self.tables["streams"]
@@ -328,7 +329,7 @@ class MemoryLedger:
             kind = type(changed[0])
             table, key_of = self.tables[TABLE_BY_ROW[kind].name], _KEYS[kind]
             for one in changed:
-                table[key_of(one)] = one
+                table[key_of(one)] = one if not isinstance(one, StatisticRow) else read_sketch(one.sketch)
 
     def remove_rows(
         self, row: type[rows.Row], *, having: Mapping[str, str | int], through: tuple[str | int, ...] = ()
@@ -338,24 +339,31 @@ class MemoryLedger:
         for key in [key for key in table if (not through or key <= through) and _has(table[key], having)]:
             del table[key]
 
-    def _forget_statistics(self, changed: Sequence[StatisticRow], *, now: float) -> None:
-        for row in changed:
-            key = (row.width_seconds, row.slice, row.site, row.activity)
-            self._slices[row.width_seconds].setdefault(row.slice, {})[key] = None
+    def _add_statistics(self, observed: Observed, *, now: float) -> None:
+        """Add to slices in place, and forget those that are too old; they are packed when somebody looks at them."""
+        table = self.tables["statistics"]
+        for key, sketches in observed.items():
+            before = table.get(key)
+            total = added(before, sketches)
+            if before is None:
+                table[key] = total
+                self._slices[key[0]].setdefault(key[1], {})[key] = None
         for width, slices in self._slices.items():
             oldest = int(now - statistics.KEPT_SECONDS[width]) // width
             for number in [number for number in slices if number < oldest]:
                 for key in slices.pop(number):
-                    self.tables["statistics"].pop(key, None)
+                    table.pop(key, None)
 
     def _table(self, kind: type[AnyRow]) -> dict[Key, AnyRow]:
         table = self.tables[TABLE_BY_ROW[kind].name]
-        return {key: cast("AnyRow", _event(values)) for key, values in table.items()} if kind is EventRow else table
+        read = _READERS.get(kind)
+        return {key: cast("AnyRow", read(key, kept)) for key, kept in table.items()} if read is not None else table
 
     def _some(self, kind: type[AnyRow], keys: Collection[Key]) -> list[AnyRow]:
         table = self.tables[TABLE_BY_ROW[kind].name]
-        if kind is EventRow:
-            return [cast("AnyRow", _event(table[key])) for key in keys if key in table]
+        read = _READERS.get(kind)
+        if read is not None:
+            return [cast("AnyRow", read(key, table[key])) for key in keys if key in table]
         return [replace(table[key]) for key in keys if key in table]
 
     def _next(self, counter: str) -> int:
@@ -369,6 +377,17 @@ _MOVED_BY_THEMSELVES = frozenset({"SCHEDULED", "RUNNING", "DONE", "CLEARED"})
 
 def _event(values: tuple[Any, ...]) -> EventRow:
     return EventRow(**dict(zip(EventRow.__struct_fields__, values, strict=True)))
+
+
+def _statistic(key: Key, sketch: Sketch) -> StatisticRow:
+    return StatisticRow(width_seconds=key[0], slice=key[1], site=key[2], activity=key[3], sketch=packed(sketch))
+
+
+_READERS: dict[type[rows.Row], Callable[[Key, Any], rows.Row]] = {
+    EventRow: lambda _, values: _event(values),
+    StatisticRow: _statistic,
+}
+"""What makes a row of what is kept in its place."""
 
 
 def _has(row: rows.Row, having: Mapping[str, str | int]) -> bool:

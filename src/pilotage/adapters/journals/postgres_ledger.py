@@ -129,7 +129,8 @@ class PostgresLedger:
             self._set("position", position)
 
     def write(self, changes: Changes) -> None:
-        """Put all rows in place of those with the same keys."""
+        """Put all rows in place of those with the same keys, and add what was observed to those that there are."""
+        counted = [*changes.statistics, *statistics.statistic_rows(self, changes.observed)]
         if position := changes.last_position:
             copy_events(self._connection, changes.all_events())
             self._set("position", position)
@@ -141,10 +142,10 @@ class PostgresLedger:
             self._connection.execute("DELETE FROM parked WHERE job = ANY(%s)", (changes.unparked,))
         for group in (
             changes.streams, changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags,
-            changes.parked, changes.statistics,
+            changes.parked, counted,
         ):  # fmt: skip
             insert(self._connection, group)
-        if changes.statistics:
+        if counted:
             self._forget_statistics(changes.received)
         if changes.forgotten:
             self._connection.execute(

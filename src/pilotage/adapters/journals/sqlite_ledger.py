@@ -164,7 +164,8 @@ class SqliteLedger:
             self._go_on_from(position)
 
     def write(self, changes: Changes) -> None:
-        """Put all rows in place of those with the same keys."""
+        """Put all rows in place of those with the same keys, and add what was observed to those that there are."""
+        counted = [*changes.statistics, *statistics.statistic_rows(self, changes.observed)]
         if position := changes.last_position:
             self._put_plain(plain_values(changes.plain_events), changes.received)
             self._each(_insert_statement(rows.EventRow), changes.events)
@@ -179,10 +180,10 @@ class SqliteLedger:
         self._each("DELETE FROM parked WHERE job = ?", [(job,) for job in changes.unparked])
         for group in (
             changes.streams, changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags,
-            changes.parked, changes.statistics,
+            changes.parked, counted,
         ):  # fmt: skip
             self._insert(group)
-        if changes.statistics:
+        if counted:
             self._forget_statistics(changes.received)
         if changes.forgotten:
             self._connection.execute(
