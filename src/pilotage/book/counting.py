@@ -11,12 +11,13 @@ from pilotage.book.lives import Lives
 from pilotage.model.states import State
 
 _PAIRS = 256
-_NO_CODE = np.int64(0)
 _WIDTH = _PAIRS * BINS  # one more than the largest code
 _SUBMITTED, _WAITING, _READY, _SCHEDULED, _RUNNING, _DONE = (
     list(State).index(state)
     for state in (State.SUBMITTED, State.WAITING, State.READY, State.SCHEDULED, State.RUNNING, State.DONE)
 )
+_BEGINS = [pair * BINS for pair in (ENTRY * 16 + _READY, ENTRY * 16 + _RUNNING, _READY * 16 + _RUNNING)]
+_ENDS = (ENTRY * 16 + _DONE) * BINS
 
 Counted = tuple[int, int, dict[int, int], dict[int, float]]
 """A slice, a group, how many there are of each code, and their seconds by pair of states."""
@@ -92,23 +93,66 @@ def count_together(
 
 def count_lives(lives: Lives, known: tuple[float, float]) -> Iterator[Counted]:
     """The same of short lives, of which each time is counted once; `known` is when their job was submitted and accepted."""
-    count = len(lives.groups)
-    began, granted = np.array(lives.began), np.array(lives.granted)
-    began_in, granted_in = np.array(lives.began_in, dtype=np.int64), np.array(lives.granted_in, dtype=np.int64)
-    begun, over = _keys(began, began_in, _NO_CODE, count=count), _keys(granted, granted_in, _NO_CODE, count=count)
-    entries, both = np.concatenate((begun, over)), np.concatenate((began, granted))
-    into = np.repeat((_READY, _DONE), (len(begun), len(over)))
-    lived = granted - np.array(lives.granted_since)
-    keys = [entries + (ENTRY * 16 + into) * BINS, over + (_READY * 16 + _DONE) * BINS + _bins(lived)]
-    times = [np.zeros(len(entries)), lived]
-    for state, since in zip((_SUBMITTED, _WAITING), known, strict=True):
-        if since != NEVER:
-            waited = both - since
-            keys.append(entries + (state * 16 + into) * BINS + _bins(waited))
-            times.append(waited)
-    for found in _counted(np.concatenate(keys), np.concatenate(times), groups=count):
-        _count_running(found)
-        yield found
+    groups = len(lives.groups)
+    found: dict[int, tuple[dict[int, int], dict[int, float]]] = {}  # by slice and group, as one number
+    if lives.began:
+        at, places = _at_places(lives.began, lives.began_in, groups=groups)
+        for place, count in zip(*(each.tolist() for each in np.unique(places, return_counts=True)), strict=True):
+            found[place] = dict.fromkeys(_BEGINS, count), {}
+        for states, since in _known_before(known):
+            _count_times(found, places, at - since, [each * 16 + into for each in states for into in (_READY, _RUNNING)])
+    if lives.granted:
+        at, places = _at_places(lives.granted, lives.granted_in, groups=groups)
+        for place, count in zip(*(each.tolist() for each in np.unique(places, return_counts=True)), strict=True):
+            found.setdefault(place, ({}, {}))[0][_ENDS] = count
+        for states, since in _known_before(known):
+            _count_times(found, places, at - since, [each * 16 + _DONE for each in states])
+        _count_times(found, places, at - np.array(lives.granted_since), [_READY * 16 + _DONE, _RUNNING * 16 + _DONE])
+    for place, (counts, sums) in found.items():
+        number, group = divmod(place, groups)
+        yield number, group, counts, sums
+
+
+def _at_places(times: Sequence[float], groups_of: Sequence[int], *, groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """Times, and the slice and the group of each as one number."""
+    at = np.array(times)
+    return at, (at // FINE_SECONDS).astype(np.int64) * groups + np.array(groups_of)
+
+
+def _known_before(known: tuple[float, float]) -> list[tuple[tuple[int, ...], float]]:
+    """When a job came into which states, as far as that is known: mostly into both at once, which is counted once."""
+    submitted, accepted = known
+    if submitted == accepted:
+        return [((_SUBMITTED, _WAITING), submitted)] if submitted != NEVER else []
+    return [((state,), at) for state, at in ((_SUBMITTED, submitted), (_WAITING, accepted)) if at != NEVER]
+
+
+def _count_times(
+    found: dict[int, tuple[dict[int, int], dict[int, float]]],
+    places: np.ndarray,
+    seconds: np.ndarray,
+    pairs: Sequence[int],
+) -> None:
+    """Count times that are those between several pairs of states, each in its place."""
+    keys = places * BINS + _bins(seconds)
+    order = np.argsort(keys)
+    keys = keys[order]
+    first = _firsts(keys)
+    counted = np.diff(first, append=len(keys)).tolist()
+    codes = [pair * BINS for pair in pairs]
+    where, bins = (each.tolist() for each in np.divmod(keys[first], BINS))
+    for place, number, count in zip(where, bins, counted, strict=True):
+        counts = found[place][0]
+        for code in codes:
+            counts[code + number] = count
+    keys //= BINS
+    first = _firsts(keys)
+    totals = np.add.reduceat(seconds[order], first).tolist()
+    for place, total in zip(keys[first].tolist(), totals, strict=True):
+        if total:
+            sums = found[place][1]
+            for pair in pairs:
+                sums[pair] = total
 
 
 def _bins(seconds: np.ndarray) -> np.ndarray:
@@ -119,17 +163,6 @@ def _bins(seconds: np.ndarray) -> np.ndarray:
     bins[tiny] = 0
     seconds[tiny] = 0.0
     return bins
-
-
-def _counted(keys: np.ndarray, seconds: np.ndarray, *, groups: int) -> Iterator[Counted]:
-    """Keys that count one each, with their seconds, for each slice and group by themselves."""
-    order = np.argsort(keys)
-    keys = keys[order]
-    first = _firsts(keys)
-    first_of_pairs = _firsts(keys // BINS)
-    sums = np.add.reduceat(seconds[order], first_of_pairs)
-    counts = np.diff(first, append=len(keys))
-    return _cut(keys[first], counts, keys[first_of_pairs] // BINS, sums, groups=groups)
 
 
 def _count_running(found: Counted) -> None:

@@ -160,7 +160,11 @@ class Observations:
             from pilotage.book.counting import count_lives  # only a busy book needs it
 
             for number, group, counts, sums in count_lives(lives, known):
-                add(self._sketch(number, *names[group]), counts, sums)
+                key = (number, *names[group])
+                if key in self._slices:
+                    add(self._slices[key], counts, sums)
+                else:
+                    self._slices[key] = Sketch(counts, sums)
             return
         for at, group in zip(lives.began, lives.began_in, strict=True):
             self._count(_NOTHING, ((*known, at, NEVER, at, *_NO_MORE), *names[group]), 1)
