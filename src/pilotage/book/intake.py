@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from pilotage.book.codec import Checked, Codec, Refusal, RefusalCode
-from pilotage.book.ledger import Ledger, PackageKey, PlainEvent, Sought
+from pilotage.book.ledger import Ledger, PackageKey, PlainEvents, Sought
 from pilotage.book.parked import parked_text, read_parked
 from pilotage.book.rows import EventRow, JobRow, ParkedRow, StreamRow
 from pilotage.book.streams import NO_RANGES, UNPACKED, Heard
@@ -19,6 +19,7 @@ from pilotage.model.events import Event
 
 Name = tuple[str, str]
 """The source and the stream of an event."""
+_encode = msgspec.json.Encoder().encode
 _event_of: Callable[[Checked], Event] = attrgetter("event")
 _name_of: Callable[[Event], Name] = attrgetter("source", "stream")
 _job_of: Callable[[Event], str | None] = attrgetter("job")
@@ -55,7 +56,7 @@ class Intake:
         self.first = ledger.position() + 1
         self.fresh: list[Checked] = []  # at the positions from `first` on: not heard before, or waited for their job
         self.rows: list[tuple[Any, ...]] = []  # of fresh events, in the order of the columns of EventRow,
-        self.plain: list[PlainEvent] = []  # and those that have the usual values, of which a row can be made at any time
+        self._plain_streams: list[int] = []  # and, of those that have the usual values, the id of their stream; else 0
         self.refused: list[Refusal] = []
         self.parked: list[ParkedRow] = []
         self.unparked: list[str] = []
@@ -74,6 +75,12 @@ class Intake:
     def position(self) -> int:
         """The position of the last event."""
         return self.first + len(self.fresh) - 1
+
+    @property
+    def plain(self) -> PlainEvents:
+        """The fresh events that have the usual values."""
+        job_ids = {row.job: row.job_id for row in self.jobs.values()}
+        return PlainEvents(self.fresh, first=self.first, stream_ids=self._plain_streams, job_ids=job_ids)
 
     @property
     def others(self) -> list[Checked]:
@@ -121,7 +128,7 @@ class Intake:
             said = sorted(said, key=lambda one: one[0].event.type != "JobRegistered")
         repeats: list[tuple[Checked, int]] = []
         streams, jobs, received = self._stream_of, self.jobs, self._received
-        fresh, touched, first, store = self.fresh, self.touched, self.first, self.plain.append
+        fresh, touched, store = self.fresh, self.touched, self._plain_streams.append
         skewed = self._skewed_ids
         latest = received + self._skew_seconds if not skewed else -inf  # then each is looked at by itself
         purged = {row.job for row in jobs.values() if row.place == "purged"}
@@ -147,8 +154,9 @@ class Intake:
                     told.append(at)
                 fresh.append(one)
                 if event.epoch == 1 == event.version and event.time <= latest:
-                    store((first + at, stream.stream_id, key, event))
+                    store(stream.stream_id)
                 else:
+                    store(0)
                     self._store(one, stream.stream_id, received, key, skewed=stream.stream_id in skewed)
             elif job is not None or name is None or isinstance(one.data, payloads.JobRegistered):
                 if job is None and name is not None:
@@ -173,6 +181,7 @@ class Intake:
         told = self.touched.setdefault(key, []) if key is not None else self.apart
         told.append(len(self.fresh))
         self.fresh.append(one)
+        self._plain_streams.append(0)
         self._store(one, stream_id, received, key, skewed=skewed)
 
     def _store(self, one: Checked, stream_id: int, received: float, key: PackageKey | None, *, skewed: bool) -> None:
@@ -185,7 +194,7 @@ class Intake:
             self.position, stream_id, event.n, event.type, event.version, event.time, received,
             int(skewed or event.time > received + self._skew_seconds), event.epoch, event.seen,
             job.job_id if job is not None else None, stage, line, number, event.attempt or 0, event.pilot, event.site,
-            str(event.data, "utf-8"),
+            _encode(event.data).decode(),
         ))  # fmt: skip
 
     def _heard_of(self, stream: StreamRow) -> Heard:
@@ -199,7 +208,8 @@ class Intake:
     def _compare(self, repeats: list[tuple[Checked, int]]) -> None:
         """A repeat with the same content is acknowledged; one with other content is refused."""
         first = {(stream_id, n): self.fresh[at - self.first].event for at, stream_id, n, *_ in self.rows}
-        first |= {(stream_id, event.n): event for _, stream_id, _, event in self.plain}
+        plain = zip(self.fresh, self._plain_streams, strict=True)
+        first |= {(stream_id, one.event.n): one.event for one, stream_id in plain if stream_id}
         first |= {(row.stream_id, row.n): read_parked(row.event) for row in self.parked}
         wanted = [
             Sought(stream_id, one.event.n, self._key(one))

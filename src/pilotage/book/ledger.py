@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from pilotage.book import rows
+from pilotage.book.codec import Checked
 from pilotage.book.short_rows import Begun, Ended
 from pilotage.book.sketches import Sketch
-from pilotage.model.events import Event
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
 
@@ -32,20 +32,47 @@ _in_order: Callable[[tuple[Any, ...]], tuple[Any, ...]] = itemgetter(
 _TYPE = rows.EventRow.__struct_fields__.index("type")
 _encode = msgspec.json.Encoder().encode
 
-PlainEvent = tuple[int, int, PackageKey, Event]
-"""An event about a package that has the usual values: its position, the id of its stream, the package, and itself."""
 
+class PlainEvents:
+    """The events of a batch that are about packages and have the usual values, of which rows are made for those who store rows."""
 
-def plain_values(events: Iterable[PlainEvent]) -> list[Any]:
-    """The values of `PLAIN_COLUMNS` of events, one after another: a row for each would be made to be taken apart."""
-    values: list[Any] = []
-    store, encode = values.extend, _encode
-    for position, stream_id, (job_id, stage, line, number), event in events:
-        store((
-            position, stream_id, event.n, event.type, event.time, event.seen, job_id, stage, line, number,
-            event.attempt or 0, encode(event.data).decode(),
-        ))  # fmt: skip
-    return values
+    __slots__ = ("_first", "_fresh", "_job_ids", "_stream_ids")
+
+    def __init__(
+        self,
+        fresh: Sequence[Checked] = (),
+        *,
+        first: int = 0,
+        stream_ids: Sequence[int] = (),
+        job_ids: Mapping[str, int] = {},  # noqa: B006 # only looked at
+    ) -> None:
+        """Take the fresh events of a batch, with positions from `first` on; those without a stream here are others."""
+        self._fresh = fresh
+        self._first = first
+        self._stream_ids = stream_ids
+        self._job_ids = job_ids
+
+    @property
+    def last_position(self) -> int:
+        """The position of the last event of the batch; 0 where it has none."""
+        return self._first + len(self._fresh) - 1 if self._fresh else 0
+
+    def values(self, types: Collection[str] | None = None) -> list[Any]:
+        """The values of `PLAIN_COLUMNS` of each, one after another: a row for each would be made to be taken apart."""
+        values: list[Any] = []
+        store, encode, job_ids = values.extend, _encode, self._job_ids
+        position = self._first - 1
+        for one, stream_id in zip(self._fresh, self._stream_ids, strict=True):
+            position += 1
+            event, place = one.event, one.place
+            if not stream_id or place is None or (types is not None and event.type not in types):
+                continue
+            stage, line, number = place
+            store((
+                position, stream_id, event.n, event.type, event.time, event.seen, job_ids[event.job or ""], stage, line,
+                number, event.attempt or 0, encode(event.data).decode(),
+            ))  # fmt: skip
+        return values
 
 
 class Sought(NamedTuple):
@@ -61,7 +88,7 @@ class Changes(msgspec.Struct, kw_only=True):
 
     received: float = 0.0
     events: list[tuple[Any, ...]] = []  # in the order of the columns of EventRow
-    plain_events: list[PlainEvent] = []  # those that have the usual values, as they came
+    plain_events: PlainEvents = PlainEvents()  # those that have the usual values
     streams: list[rows.StreamRow] = []
     jobs: list[rows.JobRow] = []
     stages: list[rows.StageRow] = []
@@ -82,18 +109,14 @@ class Changes(msgspec.Struct, kw_only=True):
     @property
     def last_position(self) -> int:
         """The position of the last event of the batch; 0 where it has none."""
-        last = self.events[-1][0] if self.events else 0
-        return max(last, self.plain_events[-1][0]) if self.plain_events else last
+        return max(self.events[-1][0] if self.events else 0, self.plain_events.last_position)
 
     def all_events(self, types: Collection[str] | None = None) -> list[tuple[Any, ...]]:
         """Events in the order of the columns of EventRow and of their positions; only of some types, if they are given."""
-        plain, others = self.plain_events, self.events
-        if types is not None:
-            plain = [one for one in plain if one[3].type in types]
-            others = [event for event in others if event[_TYPE] in types]
-        values, common = plain_values(plain), (self.received, *_USUAL_VALUES)
-        found = zip(*[iter(values)] * len(PLAIN_COLUMNS), strict=True)
-        return sorted([*(_in_order(event + common) for event in found), *others])
+        values, common = self.plain_events.values(types), (self.received, *_USUAL_VALUES)
+        plain = zip(*[iter(values)] * len(PLAIN_COLUMNS), strict=True)
+        others = self.events if types is None else [event for event in self.events if event[_TYPE] in types]
+        return sorted([*(_in_order(event + common) for event in plain), *others])
 
 
 class Ledger(Protocol):

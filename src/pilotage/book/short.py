@@ -139,13 +139,15 @@ class ShortLives:
             or not grant_event.time
         ):
             return None
-        finished_at, granted_at = event.time, grant_event.time
-        lives.granted_in.append(lives.group(begun.site, begun.activity))
+        first, finished_at, granted_at = self._first, event.time, grant_event.time
+        site, activity, created_at = begun.site, begun.activity, begun.created_at
+        lives.granted_in.append(lives.group(site, activity))
         lives.finished.append(finished_at)
         lives.granted.append(granted_at)
-        lives.granted_since.append(begun.created_at)
+        lives.granted_since.append(created_at)
         return Ended(
-            begun, data.node, data.manifest is not None, finished_at, self._first + last, granted_at,
-            self._first + granted, data.exit_status, data.peak_memory_bytes, data.peak_memory_below_bytes,
-            data.cpu_seconds, data.cpu_user_seconds, data.cpu_system_seconds, data.read_bytes, data.written_bytes,
+            number, site, activity, begun.pilot, begun.lease_seconds, begun.remaining_seconds, created_at, begun.position,
+            begun.counted_with, data.node, data.manifest is not None, finished_at, first + last, granted_at,
+            first + granted, data.exit_status, data.peak_memory_bytes, data.peak_memory_below_bytes, data.cpu_seconds,
+            data.cpu_user_seconds, data.cpu_system_seconds, data.read_bytes, data.written_bytes,
         )  # fmt: skip

@@ -34,9 +34,17 @@ class Begun(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What its end and its grant say too."""
+    """What is known of it when its end and its grant were told too."""
 
-    begun: Begun
+    attempt: int
+    site: str
+    activity: str
+    pilot: str | None
+    lease_seconds: float | None
+    remaining_seconds: float | None
+    created_at: float
+    position: int
+    counted_with: tuple[float, float]
     node: str | None
     is_staged: bool
     finished_at: float
@@ -140,19 +148,19 @@ def ended_rows(lives: Iterable[tuple[ShortKey, Ended]]) -> list[ShortRow]:
     rows: list[ShortRow] = []
     buffer, encode_into, done = bytearray(4096), _encode_into, DONE
     for (job_id, stage, line, place), ended in lives:
-        begun, node, finished, position = ended.begun, ended.node, ended.finished_at, ended.finished_position
-        granted, site, created, number = ended.granted_at, begun.site, begun.created_at, begun.attempt
+        node, finished, position, granted = ended.node, ended.finished_at, ended.finished_position, ended.granted_at
+        site, created, number = ended.site, ended.created_at, ended.attempt
         staged_at, staged_position = (finished, position) if ended.is_staged else (None, None)
         attempt = _Attempt(
-            site, begun.pilot, node, begun.lease_seconds, begun.remaining_seconds, created, staged_at, staged_position,
+            site, ended.pilot, node, ended.lease_seconds, ended.remaining_seconds, created, staged_at, staged_position,
             finished, position, granted, _SUCCESS, ended.exit_status, ended.peak_memory_bytes,
             ended.peak_memory_below_bytes, ended.cpu_seconds, ended.cpu_user_seconds, ended.cpu_system_seconds,
             ended.read_bytes, ended.written_bytes,
         )  # fmt: skip
         facts = _Facts(
-            done, begun.activity, site, node, number, _SUCCESS, 1, 1, created, created, granted, granted,
-            max(created, finished, granted), begun.counted_with, {number: attempt},
-            [begun.position, position, ended.granted_position],
+            done, ended.activity, site, node, number, _SUCCESS, 1, 1, created, created, granted, granted,
+            max(created, finished, granted), ended.counted_with, {number: attempt},
+            [ended.position, position, ended.granted_position],
         )  # fmt: skip
         encode_into(facts, buffer)
         rows.append((job_id, stage, line, place, done, site, buffer.decode()))

@@ -284,9 +284,7 @@ class MemoryLedger:
                     where, packages = (job_id, stage), self._stages.setdefault(job_id, {}).setdefault(stage, {})
                 kept -= 1
                 packages[line << _NUMBER_BITS | number] = kept
-        let_go = begun.pop
-        for key in changes.ended_packages:
-            let_go(key, None)
+                begun.pop(key, None)
 
     def _write_events(self, changes: Changes) -> None:
         table = self.tables["events"]

@@ -13,7 +13,7 @@ from msgspec.structs import astuple
 from pilotage.adapters.journals.recent import KEPT, Recent
 from pilotage.adapters.journals.row_statements import find_statement, remove_statement
 from pilotage.book import rows, statistics
-from pilotage.book.ledger import PLAIN_COLUMNS, USUAL, Changes, PackageKey, Sought, plain_values
+from pilotage.book.ledger import PLAIN_COLUMNS, USUAL, Changes, PackageKey, Sought
 from pilotage.book.rows import PackageRow, read_facts, written_facts
 from pilotage.book.short_rows import Begun, begun_rows, ended_rows
 from pilotage.book.tables import TABLE_BY_ROW
@@ -167,7 +167,7 @@ class SqliteLedger:
         """Put all rows in place of those with the same keys, and add what was observed to those that there are."""
         counted = [*changes.statistics, *statistics.statistic_rows(self, changes.observed)]
         if position := changes.last_position:
-            self._put_plain(plain_values(changes.plain_events), changes.received)
+            self._put_plain(changes.plain_events.values(), changes.received)
             self._each(_insert_statement(rows.EventRow), changes.events)
             self._go_on_from(position)
         if changes.packages:
