@@ -100,7 +100,9 @@ def count_lives(lives: Lives, known: tuple[float, float]) -> Iterator[Counted]:
         for place, count in zip(*(each.tolist() for each in np.unique(places, return_counts=True)), strict=True):
             found[place] = dict.fromkeys(_BEGINS, count), {}
         for states, since in _known_before(known):
-            _count_times(found, places, at - since, [each * 16 + into for each in states for into in (_READY, _RUNNING)])
+            _count_times(
+                found, places, at - since, [each * 16 + into for each in states for into in (_READY, _RUNNING)]
+            )
     if lives.granted:
         at, places = _at_places(lives.granted, lives.granted_in, groups=groups)
         for place, count in zip(*(each.tolist() for each in np.unique(places, return_counts=True)), strict=True):

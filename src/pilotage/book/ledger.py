@@ -44,7 +44,7 @@ class PlainEvents:
         *,
         first: int = 0,
         stream_ids: Sequence[int] = (),
-        job_ids: Mapping[str, int] = {},  # noqa: B006 # only looked at
+        job_ids: Mapping[str, int] = {},
     ) -> None:
         """Take the fresh events of a batch, with positions from `first` on; those without a stream here are others."""
         self._fresh = fresh
@@ -57,15 +57,16 @@ class PlainEvents:
         """The position of the last event of the batch; 0 where it has none."""
         return self._first + len(self._fresh) - 1 if self._fresh else 0
 
-    def values(self, types: Collection[str] | None = None) -> list[Any]:
-        """The values of `PLAIN_COLUMNS` of each, one after another: a row for each would be made to be taken apart."""
+    def values(self, types: Collection[str] = ()) -> list[Any]:
+        """The values of `PLAIN_COLUMNS` of each, or each of some types, one after another.
+
+        A row for each would be made to be taken apart.
+        """
         values: list[Any] = []
         store, encode, job_ids = values.extend, _encode, self._job_ids
-        position = self._first - 1
-        for one, stream_id in zip(self._fresh, self._stream_ids, strict=True):
-            position += 1
+        for position, (one, stream_id) in enumerate(zip(self._fresh, self._stream_ids, strict=True), self._first):
             event, place = one.event, one.place
-            if not stream_id or place is None or (types is not None and event.type not in types):
+            if not stream_id or place is None or (types and event.type not in types):
                 continue
             stage, line, number = place
             store((
@@ -111,11 +112,11 @@ class Changes(msgspec.Struct, kw_only=True):
         """The position of the last event of the batch; 0 where it has none."""
         return max(self.events[-1][0] if self.events else 0, self.plain_events.last_position)
 
-    def all_events(self, types: Collection[str] | None = None) -> list[tuple[Any, ...]]:
+    def all_events(self, types: Collection[str] = ()) -> list[tuple[Any, ...]]:
         """Events in the order of the columns of EventRow and of their positions; only of some types, if they are given."""
         values, common = self.plain_events.values(types), (self.received, *_USUAL_VALUES)
         plain = zip(*[iter(values)] * len(PLAIN_COLUMNS), strict=True)
-        others = self.events if types is None else [event for event in self.events if event[_TYPE] in types]
+        others = self.events if not types else [event for event in self.events if event[_TYPE] in types]
         return sorted([*(_in_order(event + common) for event in plain), *others])
 
 

@@ -49,15 +49,18 @@ class ShortLives:
         others: dict[PackageKey, Sequence[int]] = {}
         here, ended = bool(self._fresh), self.ended
         job_id = number = 0
+        stage: StageWork | None = None
         for key, events in told.items():
             before = begun.get(key)
             if before is None or not here or len(events) != 2:
                 others[key] = events
                 continue
-            if key[1] != number or key[0] != job_id:  # many in a row are of one stage
+            if stage is None or key[1] != number or key[0] != job_id:  # many in a row are of one stage
                 job_id, number = key[:2]
                 stage = stages[job_id, number]
-            over = self._ended(before, events[0], events[1], stage.lives) if before.counted_with == stage.known else None
+            over = (
+                self._ended(before, events[0], events[1], stage.lives) if before.counted_with == stage.known else None
+            )
             if over is None:
                 others[key] = events
             else:
@@ -72,6 +75,7 @@ class ShortLives:
         others: list[PackageKey] = []
         fresh, first, begun, lived, ranks = self._fresh, self._first, self.begun, self.lived, SOURCE_RANKS
         job_id = stage_number = 0
+        stage: StageWork | None = None
         for key in keys:
             events = told[key]
             count, at = len(events), events[0]
@@ -91,19 +95,19 @@ class ShortLives:
             ):  # it does not begin with a lease, or with something out of the ordinary
                 others.append(key)
                 continue
-            if key[1] != stage_number or key[0] != job_id:  # many in a row are of one stage
+            if stage is None or key[1] != stage_number or key[0] != job_id:  # many in a row are of one stage
                 job_id, stage_number = key[:2]
                 stage = stages[job_id, stage_number]
-                lives, groups, shape, known = stage.lives, stage.lives.groups, stage.shape, stage.known
-            activity, number = shape.activity(key[2], key[3]), event.attempt
+            lives, activity, number = stage.lives, stage.shape.activity(key[2], key[3]), event.attempt
             if activity is None or number is None:
                 others.append(key)
                 continue
-            # Of those that are remembered many have the same few names.
-            created, site, pilot = event.time, intern(data.site), data.pilot
+            created, site, pilot = event.time, data.site, data.pilot
+            if count == 1:  # of those that are remembered many have the same few names
+                site, pilot = intern(site), pilot if pilot is None else intern(pilot)
             life = Begun(
-                number, site, activity, pilot if pilot is None else intern(pilot), data.lease_seconds,
-                data.remaining_seconds, created, first + at, known, event.seen, ranks[event.source], event.n, event.stream,
+                number, site, activity, pilot, data.lease_seconds, data.remaining_seconds, created, first + at, stage.known,
+                event.seen, ranks[event.source], event.n, event.stream,
             )  # fmt: skip
             if count == 1:
                 begun[key] = life
@@ -115,7 +119,7 @@ class ShortLives:
                 lived[key] = over
                 stage.granted += 1
             stage.began += 1
-            group = groups.get((site, activity))
+            group = lives.groups.get((site, activity))
             lives.began.append(created)
             lives.began_in.append(group if group is not None else lives.group(site, activity))
         return others
@@ -141,7 +145,8 @@ class ShortLives:
             return None
         first, finished_at, granted_at = self._first, event.time, grant_event.time
         site, activity, created_at = begun.site, begun.activity, begun.created_at
-        lives.granted_in.append(lives.group(site, activity))
+        group = lives.groups.get((site, activity))
+        lives.granted_in.append(group if group is not None else lives.group(site, activity))
         lives.finished.append(finished_at)
         lives.granted.append(granted_at)
         lives.granted_since.append(created_at)

@@ -151,6 +151,7 @@ def ended_rows(lives: Iterable[tuple[ShortKey, Ended]]) -> list[ShortRow]:
         node, finished, position, granted = ended.node, ended.finished_at, ended.finished_position, ended.granted_at
         site, created, number = ended.site, ended.created_at, ended.attempt
         staged_at, staged_position = (finished, position) if ended.is_staged else (None, None)
+        updated = granted if granted >= finished and granted >= created else max(created, finished)
         attempt = _Attempt(
             site, ended.pilot, node, ended.lease_seconds, ended.remaining_seconds, created, staged_at, staged_position,
             finished, position, granted, _SUCCESS, ended.exit_status, ended.peak_memory_bytes,
@@ -159,7 +160,7 @@ def ended_rows(lives: Iterable[tuple[ShortKey, Ended]]) -> list[ShortRow]:
         )  # fmt: skip
         facts = _Facts(
             done, ended.activity, site, node, number, _SUCCESS, 1, 1, created, created, granted, granted,
-            max(created, finished, granted), ended.counted_with, {number: attempt},
+            updated, ended.counted_with, {number: attempt},
             [ended.position, position, ended.granted_position],
         )  # fmt: skip
         encode_into(facts, buffer)

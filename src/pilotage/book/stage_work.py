@@ -82,8 +82,8 @@ def tell_of_lives(job: JobRow, lives: Lives) -> None:
     """Tell a job of short lives: when it was heard of, when it first ran and when it last ended something."""
     began, finished, granted = lives.began, lives.finished, lives.granted
     told = [*began, *finished, *granted]
-    job.updated_at = max(job.updated_at, max(told))
-    first = min(told)
+    first, last = min(told), max(told)
+    job.updated_at = max(job.updated_at, last)
     job.started_at = first if job.started_at is None else min(job.started_at, first)
     if granted:
         last = max(granted)
