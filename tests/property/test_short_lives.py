@@ -230,8 +230,9 @@ def lives(count: int, *, calm: float = 0.0) -> list[WireEvent]:
 def short_ones(joined: Joined) -> list[tuple[int, str, bool]]:
     """Lines and states of short lives, and whether they had a row before."""
     changes = joined.changes
-    new = [(row[2], row[4], False) for row in changes.short_packages]
-    return new + [(row[2], row[4], True) for row in changes.ended_packages]
+    lived = [(key[2], "DONE", False) for key in changes.lived_packages]
+    begun = [(key[2], "RUNNING", False) for key in changes.begun_packages]
+    return lived + begun + [(key[2], "DONE", True) for key in changes.ended_packages]
 
 
 def test_a_life_within_one_batch_is_short_and_so_are_its_two_halves() -> None:

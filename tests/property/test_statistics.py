@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilotage.book.bins import BINS, COARSE_SECONDS, ENTRY, FINE_SECONDS, NEVER
+from pilotage.book.ledger import Changes
 from pilotage.book.lives import Lives
 from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts, StatisticRow
 from pilotage.book.sketches import Sketch
-from pilotage.book.statistics import Observations, flows, slices_of
+from pilotage.book.statistics import Observations, flows, slices_of, statistic_rows
 from pilotage.model.states import State
 from pilotage.simulator.ledger import MemoryLedger
 from tests.histories import START, Scheduler
@@ -184,6 +185,11 @@ def bins(rows: Iterable[StatisticRow]) -> dict[tuple[object, ...], dict[int, int
     return found
 
 
+def added_to(ledger: MemoryLedger, observations: Observations, *, now: float) -> list[StatisticRow]:
+    """The slices of a book after some observations."""
+    return statistic_rows(ledger, observations.observed(now=now))
+
+
 def leased(one: tuple[Times, str, str]) -> tuple[Times, str, str]:
     """An attempt that ran as soon as it was there."""
     times, site, activity = one
@@ -204,9 +210,8 @@ def test_many_packages_at_once_count_as_they_do_one_by_one(packages: list[tuple[
     for each in packages:
         alone = Observations()
         alone.observe(before=None, after=each)
-        for row in alone.rows(ledger, now=EARLY):
-            ledger.tables["statistics"][row.width_seconds, row.slice, row.site, row.activity] = row
-    assert bins(together.rows(MemoryLedger(), now=EARLY)) == bins(ledger.tables["statistics"].values())
+        ledger.write(Changes(received=EARLY, observed=alone.observed(now=EARLY)))
+    assert bins(added_to(MemoryLedger(), together, now=EARLY)) == bins(ledger.find_rows(StatisticRow, having={}))
 
 
 moments = st.floats(START, START + 30) | st.sampled_from([START, START + 0.0005, START + 0.0011])
@@ -214,27 +219,35 @@ known_times = st.sampled_from([NEVER, START - 1000.0, START - 2.0, START + 5.0])
 
 
 @given(
-    st.lists(st.tuples(moments, moments, st.sampled_from(["began", "ended", "lived"])), min_size=1, max_size=80),
+    st.lists(
+        st.tuples(
+            moments, moments, st.sampled_from(["began", "ended", "lived"]), st.sampled_from(["lyon", "prague", "desy"])
+        ),
+        min_size=1,
+        max_size=80,
+    ),
     st.tuples(known_times, known_times),
 )
 @settings(max_examples=80)
 def test_short_lives_count_together_as_they_do_one_by_one(
-    told: list[tuple[float, float, str]], known: tuple[float, float]
+    told: list[tuple[float, float, str, str]], known: tuple[float, float]
 ) -> None:
-    lives, alone = Lives("lyon", "sim"), Observations()
-    for began, ended, how in told:
+    lives, alone = Lives(), Observations()
+    for began, ended, how, site in told:
         begun: Times = (*known, began, NEVER, began, NEVER, NEVER, NEVER, NEVER)
         over: Times = (*known, began, NEVER, began, ended, NEVER, NEVER, NEVER)
         if how != "ended":
             lives.began.append(began)
+            lives.began_in.append(lives.group(site, "sim"))
         if how != "began":
             lives.granted.append(ended)
+            lives.granted_in.append(lives.group(site, "sim"))
             lives.granted_since.append(began)
-        before = (begun, "lyon", "sim") if how == "ended" else None
-        alone.observe(before=before, after=(begun if how == "began" else over, "lyon", "sim"))
+        before = (begun, site, "sim") if how == "ended" else None
+        alone.observe(before=before, after=(begun if how == "began" else over, site, "sim"))
     together = Observations()
     together.observe_lives(lives, known=known)
-    found, expected = together.rows(MemoryLedger(), now=EARLY), alone.rows(MemoryLedger(), now=EARLY)
+    found, expected = added_to(MemoryLedger(), together, now=EARLY), added_to(MemoryLedger(), alone, now=EARLY)
     assert_same(stored(found), stored(expected))
     assert bins(found) == bins(expected)
 
@@ -254,9 +267,8 @@ def test_what_is_corrected_is_taken_back_whole(
         then.observe(before=before, after=after)
         right.observe(before=None, after=after)
     for observations in (first, then):
-        for row in observations.rows(ledger, now=EARLY):
-            ledger.tables["statistics"][row.width_seconds, row.slice, row.site, row.activity] = row
-    assert bins(ledger.tables["statistics"].values()) == bins(right.rows(MemoryLedger(), now=EARLY))
+        ledger.put_rows(added_to(ledger, observations, now=EARLY))
+    assert bins(ledger.find_rows(StatisticRow, having={})) == bins(added_to(MemoryLedger(), right, now=EARLY))
 
 
 @given(st.lists(st.floats(0.01, 5000.0), min_size=1, max_size=200))
@@ -268,7 +280,7 @@ def test_quantiles_are_within_five_per_cent_and_means_exact(waits: list[float]) 
         row[STATES.index("WAITING")], row[STATES.index("RUNNING")] = START - wait, START
         observations.observe(before=None, after=(tuple(row), "lyon", "sim"))
     width, numbers = slices_of("1m", now=START)
-    rows = [each for each in observations.rows(MemoryLedger(), now=START) if each.width_seconds == width]
+    rows = [each for each in added_to(MemoryLedger(), observations, now=START) if each.width_seconds == width]
     assert all(each.slice in numbers for each in rows)
     [flow] = flows(rows, window="1m")
     assert (flow.site, flow.activity, flow.entries) == ("lyon", "sim", {"RUNNING": len(waits)})
@@ -287,6 +299,6 @@ def test_what_is_too_old_for_every_window_is_not_kept() -> None:
     row = [NEVER] * 9
     row[4] = START
     observations.observe(before=None, after=(tuple(row), "lyon", "sim"))
-    rows = observations.rows(MemoryLedger(), now=START + 3600)
+    rows = added_to(MemoryLedger(), observations, now=START + 3600)
     assert [each.width_seconds for each in rows] == [COARSE_SECONDS]
-    assert Observations().rows(MemoryLedger(), now=START) == []
+    assert added_to(MemoryLedger(), Observations(), now=START) == []

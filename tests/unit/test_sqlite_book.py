@@ -20,6 +20,7 @@ from pilotage.book.bins import COARSE_SECONDS, FINE_SECONDS
 from pilotage.book.ledger import Changes
 from pilotage.book.query import EVERYTHING, QueryError, QueryTooBroad, parse
 from pilotage.book.rows import StatisticRow
+from pilotage.book.short_rows import Begun
 from pilotage.book.statistics import KEPT_SECONDS
 from pilotage.model.payloads import Aborted, Bound, Noted, Restarted, Tagged
 from pilotage.ports import JournalBusy, JournalError, JournalFull
@@ -321,11 +322,11 @@ def test_readers_leave_no_snapshot_behind(tmp_path: Path) -> None:
 
 
 def test_a_package_that_has_a_row_cannot_begin_again(tmp_path: Path) -> None:
-    row = (1, 1, 1, 1, "RUNNING", "lyon", "{}")
+    begun = Begun(1, "lyon", "sim", None, 60.0, None, 5.0, 1, (1.0, 2.0), 0, 1, 1, "s")
     with opened(tmp_path) as journal:
         with journal.transaction() as ledger:
-            ledger.write(Changes(short_packages=[row]))
-        second = Changes(short_packages=[(1, 1, 1, 2, "RUNNING", "lyon", "{}"), row])
+            ledger.write(Changes(begun_packages={(1, 1, 1, 1): begun}))
+        second = Changes(begun_packages={(1, 1, 1, 2): begun, (1, 1, 1, 1): begun})
         with pytest.raises(JournalError, match="UNIQUE"), journal.transaction() as ledger:
             ledger.write(second)
         with journal.transaction() as ledger:  # nothing of the second is left, and the book goes on

@@ -63,19 +63,14 @@ Place = tuple[int, int, int]
 """The stage, line and number of a package."""
 
 
-Voice = tuple[str, str, str | None, str]
-"""Who says what kind of thing, and of which job: source, stream, job and type. The same ones speak again and again."""
-
-
 class Checked(msgspec.Struct, frozen=True, gc=False):
-    """An event that is well formed, with its subject and payload read, and its voice where that is at hand."""
+    """An event that is well formed, with its subject and payload read."""
 
     index: int
     event: Event
     kind: SubjectKind
     place: Place | None
     data: Payload
-    voice: Voice | None = None
 
 
 _Manner = tuple[str, bool, str, int, str, str | None]
@@ -126,7 +121,7 @@ class Codec:
         self._names: set[str] = set()
         self._places: dict[str, Place] = {}
         self._readers: dict[tuple[str, str, str, int], msgspec.json.Decoder[Payload]] = {}
-        self._voices: dict[_Manner, tuple[Callable[[msgspec.Raw], Payload], SubjectKind, Voice]] = {}
+        self._voices: dict[_Manner, tuple[Callable[[msgspec.Raw], Payload], SubjectKind]] = {}
 
     def read_batch(
         self, body: bytes | bytearray | memoryview, *, count_max: int = COUNTER_MAX
@@ -246,9 +241,9 @@ class Codec:
             if known is not None and package is not None and event.pilot is event.site is None:
                 place = places.get(package) or self._place_of(package)
                 if place is not None:
-                    decode, kind, voice = known
+                    decode, kind = known
                     try:
-                        keep(Checked(index, event, kind, place, decode(event.data), voice))
+                        keep(Checked(index, event, kind, place, decode(event.data)))
                     except _UNREADABLE:
                         pass  # said below, with what is wrong
                     else:
@@ -270,7 +265,7 @@ class Codec:
         if len(self._voices) >= 65_536:
             self._voices.clear()
         manner = (event.type, event.attempt is None, event.source, event.version, event.stream, event.job)
-        self._voices[manner] = (reader.decode, one.kind, (event.source, event.stream, event.job, event.type))
+        self._voices[manner] = (reader.decode, one.kind)
 
     def check_all(self, events: Sequence[Event]) -> tuple[list[Checked], list[Refusal]]:
         """Events that never were text."""

@@ -7,11 +7,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from pilotage.book.bins import BINS, ENTRY, FINE_SECONDS, NEVER, OFFSET, PER_LOG, SMALLEST, STATES
+from pilotage.book.lives import Lives
 from pilotage.model.states import State
 
 _PAIRS = 256
 _WIDTH = _PAIRS * BINS  # one more than the largest code
-_READY, _SCHEDULED, _RUNNING = (list(State).index(state) for state in (State.READY, State.SCHEDULED, State.RUNNING))
+_SUBMITTED, _WAITING, _READY, _SCHEDULED, _RUNNING, _DONE = (
+    list(State).index(state)
+    for state in (State.SUBMITTED, State.WAITING, State.READY, State.SCHEDULED, State.RUNNING, State.DONE)
+)
+_BEGINS = [pair * BINS for pair in (ENTRY * 16 + _READY, ENTRY * 16 + _RUNNING, _READY * 16 + _RUNNING)]
+_ENDS = (ENTRY * 16 + _DONE) * BINS
 
 Counted = tuple[int, int, dict[int, int], dict[int, float]]
 """A slice, a group, how many there are of each code, and their seconds by pair of states."""
@@ -54,11 +60,7 @@ def count_together(
     both = seen[:, earlier] & seen[:, later] & (new[:, earlier] | new[:, later])
     until = at[:, later]
     seconds = (until - at[:, earlier])[both]
-    tiny = seconds < SMALLEST
-    seconds[tiny] = 1.0
-    bins = np.minimum(BINS - 1, (np.log(seconds) * PER_LOG + OFFSET).astype(np.int64))
-    bins[tiny] = 0
-    seconds[tiny] = 0.0
+    bins = _bins(seconds)
     entries = np.array([(ENTRY * 16 + state) * BINS for state in states], dtype=np.int64)
     times_between = np.array([(one * 16 + other) * BINS for one, other in pairs], dtype=np.int64)
     group = owners[:, np.newaxis]
@@ -87,6 +89,82 @@ def count_together(
         if leased:
             _count_running(found)
         yield found
+
+
+def count_lives(lives: Lives, known: tuple[float, float]) -> Iterator[Counted]:
+    """The same of short lives, of which each time is counted once; `known` is when their job was submitted and accepted."""
+    groups = len(lives.groups)
+    found: dict[int, tuple[dict[int, int], dict[int, float]]] = {}  # by slice and group, as one number
+    if lives.began:
+        at, places = _at_places(lives.began, lives.began_in, groups=groups)
+        for place, count in zip(*(each.tolist() for each in np.unique(places, return_counts=True)), strict=True):
+            found[place] = dict.fromkeys(_BEGINS, count), {}
+        for states, since in _known_before(known):
+            _count_times(
+                found, places, at - since, [each * 16 + into for each in states for into in (_READY, _RUNNING)]
+            )
+    if lives.granted:
+        at, places = _at_places(lives.granted, lives.granted_in, groups=groups)
+        for place, count in zip(*(each.tolist() for each in np.unique(places, return_counts=True)), strict=True):
+            found.setdefault(place, ({}, {}))[0][_ENDS] = count
+        for states, since in _known_before(known):
+            _count_times(found, places, at - since, [each * 16 + _DONE for each in states])
+        _count_times(found, places, at - np.array(lives.granted_since), [_READY * 16 + _DONE, _RUNNING * 16 + _DONE])
+    for place, (counts, sums) in found.items():
+        number, group = divmod(place, groups)
+        yield number, group, counts, sums
+
+
+def _at_places(times: Sequence[float], groups_of: Sequence[int], *, groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """Times, and the slice and the group of each as one number."""
+    at = np.array(times)
+    return at, (at // FINE_SECONDS).astype(np.int64) * groups + np.array(groups_of)
+
+
+def _known_before(known: tuple[float, float]) -> list[tuple[tuple[int, ...], float]]:
+    """When a job came into which states, as far as that is known: mostly into both at once, which is counted once."""
+    submitted, accepted = known
+    if submitted == accepted:
+        return [((_SUBMITTED, _WAITING), submitted)] if submitted != NEVER else []
+    return [((state,), at) for state, at in ((_SUBMITTED, submitted), (_WAITING, accepted)) if at != NEVER]
+
+
+def _count_times(
+    found: dict[int, tuple[dict[int, int], dict[int, float]]],
+    places: np.ndarray,
+    seconds: np.ndarray,
+    pairs: Sequence[int],
+) -> None:
+    """Count times that are those between several pairs of states, each in its place."""
+    keys = places * BINS + _bins(seconds)
+    order = np.argsort(keys)
+    keys = keys[order]
+    first = _firsts(keys)
+    counted = np.diff(first, append=len(keys)).tolist()
+    codes = [pair * BINS for pair in pairs]
+    where, bins = (each.tolist() for each in np.divmod(keys[first], BINS))
+    for place, number, count in zip(where, bins, counted, strict=True):
+        counts = found[place][0]
+        for code in codes:
+            counts[code + number] = count
+    keys //= BINS
+    first = _firsts(keys)
+    totals = np.add.reduceat(seconds[order], first).tolist()
+    for place, total in zip(keys[first].tolist(), totals, strict=True):
+        if total:
+            sums = found[place][1]
+            for pair in pairs:
+                sums[pair] = total
+
+
+def _bins(seconds: np.ndarray) -> np.ndarray:
+    """The bins that times fall into; those that count as nothing are set to that."""
+    tiny = seconds < SMALLEST
+    seconds[tiny] = 1.0
+    bins: np.ndarray = np.minimum(BINS - 1, (np.log(seconds) * PER_LOG + OFFSET).astype(np.int64))
+    bins[tiny] = 0
+    seconds[tiny] = 0.0
+    return bins
 
 
 def _count_running(found: Counted) -> None:

@@ -35,8 +35,12 @@ class Elsewhere:
         """An event that is about no job."""
         if kind == "pilot":
             assert event.pilot is not None
-            pilot, keys = self._pilots.setdefault(event.pilot, (PilotRow(pilot=event.pilot), {}))
-            pilot.updated_at = max(pilot.updated_at, event.time)
+            known = self._pilots.get(event.pilot)
+            if known is None:
+                known = self._pilots[event.pilot] = (PilotRow(pilot=event.pilot), {})
+            pilot, keys = known
+            if event.time > pilot.updated_at:
+                pilot.updated_at = event.time
             facts.on_pilot(pilot, keys, key, event, data)
         elif kind == "site":
             assert event.site is not None

@@ -345,14 +345,18 @@ def on_anything_run(row: JobRow, event: Event, data: payloads.Payload) -> None:
 
 def on_pilot(row: PilotRow, keys: Keys, key: StoredKey, event: Event, data: payloads.Payload) -> None:
     """A pilot was asked for, speaks, or is gone."""
-    match data:
-        case payloads.PilotRequested() if takes(keys, Register.REQUESTED, key):
-            row.requested_at, row.native_id = event.time, data.native_id
-        case payloads.PilotStarted() if takes(keys, Register.SPOKE, key):
-            row.started_at, row.node, row.request = event.time, data.node, data.request
-        case payloads.PilotEnded() if takes(keys, Register.ENDED, key):
+    if isinstance(data, payloads.PilotEnded):
+        if takes(keys, Register.ENDED, key):
             row.ended_at, row.reason, row.stderr = event.time, data.reason, data.stderr or None
-    if isinstance(data, payloads.PilotRequested | payloads.PilotStarted) and takes(keys, Register.PILOT, key):
+        return
+    if isinstance(data, payloads.PilotRequested):
+        if takes(keys, Register.REQUESTED, key):
+            row.requested_at, row.native_id = event.time, data.native_id
+    elif not isinstance(data, payloads.PilotStarted):
+        return
+    elif takes(keys, Register.SPOKE, key):
+        row.started_at, row.node, row.request = event.time, data.node, data.request
+    if takes(keys, Register.PILOT, key):
         row.site, row.slots = data.site, data.slots
 
 

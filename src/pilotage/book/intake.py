@@ -9,16 +9,21 @@ from typing import Any
 
 import msgspec
 
-from pilotage.book.codec import Checked, Codec, Refusal, RefusalCode, Voice
-from pilotage.book.ledger import PLAIN_COLUMNS, Ledger, PackageKey, Sought
+from pilotage.book.codec import Checked, Codec, Refusal, RefusalCode
+from pilotage.book.ledger import Ledger, PackageKey, PlainEvents, Sought
 from pilotage.book.parked import parked_text, read_parked
 from pilotage.book.rows import EventRow, JobRow, ParkedRow, StreamRow
 from pilotage.book.streams import NO_RANGES, UNPACKED, Heard
 from pilotage.model import payloads
 from pilotage.model.events import Event
 
+Name = tuple[str, str]
+"""The source and the stream of an event."""
 _encode = msgspec.json.Encoder().encode
-_voice_of: Callable[[Event], Voice] = attrgetter("source", "stream", "job", "type")
+_event_of: Callable[[Checked], Event] = attrgetter("event")
+_name_of: Callable[[Event], Name] = attrgetter("source", "stream")
+_job_of: Callable[[Event], str | None] = attrgetter("job")
+_type_of: Callable[[Event], str] = attrgetter("type")
 
 
 class JobsSealed(Exception):
@@ -51,7 +56,7 @@ class Intake:
         self.first = ledger.position() + 1
         self.fresh: list[Checked] = []  # at the positions from `first` on: not heard before, or waited for their job
         self.rows: list[tuple[Any, ...]] = []  # of fresh events, in the order of the columns of EventRow,
-        self.plain_rows: list[Any] = []  # and of those that have the usual values: `PLAIN_COLUMNS`, one after another
+        self._plain_streams: list[int] = []  # and, of those that have the usual values, the id of their stream; else 0
         self.refused: list[Refusal] = []
         self.parked: list[ParkedRow] = []
         self.unparked: list[str] = []
@@ -61,7 +66,6 @@ class Intake:
         self.jobs: dict[str, JobRow] = {}
         self._streams: list[tuple[StreamRow, int]] = []  # with how far each was heard before
         self._heard: dict[int, Heard] = {}  # by stream_id: of those of which something came out of turn
-        self._voices_of: dict[str | None, list[Voice]] = {}  # by job, where one is registered
         self._load(checked)
         self._sort(checked)
         self.parked_now = len(self.parked)
@@ -71,6 +75,12 @@ class Intake:
     def position(self) -> int:
         """The position of the last event."""
         return self.first + len(self.fresh) - 1
+
+    @property
+    def plain(self) -> PlainEvents:
+        """The fresh events that have the usual values."""
+        job_ids = {row.job: row.job_id for row in self.jobs.values()}
+        return PlainEvents(self.fresh, first=self.first, stream_ids=self._plain_streams, job_ids=job_ids)
 
     @property
     def others(self) -> list[Checked]:
@@ -92,43 +102,41 @@ class Intake:
         return sum(heard.forgotten for heard in self._heard.values())
 
     def _load(self, checked: Sequence[Checked]) -> None:
-        self._said = [one.voice or _voice_of(one.event) for one in checked]
-        voices = set(self._said)  # few: the same ones again and again
-        jobs = {job for _, _, job, _ in voices if job is not None}
+        events = list(map(_event_of, checked))
+        self._names = list(map(_name_of, events))
+        jobs = {job for job in set(map(_job_of, events)) if job is not None}
         self.jobs = {row.job: row for row in self._ledger.jobs(jobs)} if jobs else {}
         sealed = [row.job for row in self.jobs.values() if row.place == "sealed"]
         if sealed:
             raise JobsSealed(sealed)
-        kinds = {kind for _, _, _, kind in voices}
+        kinds = set(map(_type_of, events))
         self._registers, self._describes = "JobRegistered" in kinds, "NodeDescribed" in kinds
-        names = {voice[:2] for voice in voices}
+        names = set(self._names)
         streams = {(row.source, row.stream): row for row in self._ledger.streams(names)}
         for source, stream in sorted(names - streams.keys()):
             row = StreamRow(stream_id=self._ledger.next_stream_id(), source=source, stream=stream)
             streams[source, stream] = row
         self._streams = [(row, row.watermark) for row in streams.values()]
         self._skewed_ids = {streams[name].stream_id for name in self._skewed if name in streams}
-        self._ways: dict[Voice, tuple[StreamRow, JobRow | None]] = {
-            voice: (streams[voice[:2]], self.jobs.get(voice[2] or "")) for voice in voices
-        }
+        self._stream_of: dict[Name, StreamRow] = streams
 
     def _sort(self, checked: Sequence[Checked]) -> None:
         """Every event, once. This runs for each event there is, so it is written flat."""
-        said: Iterable[tuple[Checked, Voice]] = zip(checked, self._said, strict=True)
+        said: Iterable[tuple[Checked, Name]] = zip(checked, self._names, strict=True)
         if self._registers:
             # Registrations first: an event of a job that is registered beside it need not be parked.
             said = sorted(said, key=lambda one: one[0].event.type != "JobRegistered")
         repeats: list[tuple[Checked, int]] = []
-        ways, jobs, received = self._ways, self.jobs, self._received
-        fresh, touched, first, store, encode = self.fresh, self.touched, self.first, self.plain_rows.extend, _encode
+        streams, jobs, received = self._stream_of, self.jobs, self._received
+        fresh, touched, store = self.fresh, self.touched, self._plain_streams.append
         skewed = self._skewed_ids
         latest = received + self._skew_seconds if not skewed else -inf  # then each is looked at by itself
         purged = {row.job for row in jobs.values() if row.place == "purged"}
-        for one, voice in said:
+        for one, sender in said:
             event = one.event
-            n = event.n
-            stream, job = ways[voice]
-            if purged and event.job in purged:
+            n, name, stream = event.n, event.job, streams[sender]
+            job = jobs.get(name) if name is not None else None
+            if purged and name in purged:
                 self._heard_of(stream).forget(n)
                 self._refuse(one, "purged", f"job {event.job} was purged: nothing more is kept of it")
                 continue
@@ -138,21 +146,19 @@ class Intake:
                 repeats.append((one, stream.stream_id))
                 continue
             if job is not None and (place := one.place) is not None:
-                at, job_id, (stage, line, number), time = len(fresh), job.job_id, place, event.time
-                told = touched.get(key := (job_id, stage, line, number))
+                at, (stage, line, number) = len(fresh), place
+                told = touched.get(key := (job.job_id, stage, line, number))
                 if told is None:
                     touched[key] = [at]
                 else:
                     told.append(at)
                 fresh.append(one)
-                if event.epoch == 1 == event.version and time <= latest:
-                    store((  # in the order of PLAIN_COLUMNS
-                        first + at, stream.stream_id, n, event.type, time, event.seen, job_id, stage, line, number,
-                        event.attempt or 0, encode(event.data).decode(),
-                    ))  # fmt: skip
+                if event.epoch == 1 == event.version and event.time <= latest:
+                    store(stream.stream_id)
                 else:
+                    store(0)
                     self._store(one, stream.stream_id, received, key, skewed=stream.stream_id in skewed)
-            elif job is not None or (name := event.job) is None or isinstance(one.data, payloads.JobRegistered):
+            elif job is not None or name is None or isinstance(one.data, payloads.JobRegistered):
                 if job is None and name is not None:
                     self._register(name)
                 self._take(one, stream.stream_id, received, skewed=stream.stream_id in skewed)
@@ -166,13 +172,8 @@ class Intake:
 
     def _register(self, name: str) -> None:
         """A job comes into being: whatever speaks of it knows it from now on."""
-        row = self.jobs[name] = JobRow(job_id=self._ledger.next_job_id(), job=name)
+        self.jobs[name] = JobRow(job_id=self._ledger.next_job_id(), job=name)
         self.unparked.append(name)
-        if not self._voices_of:
-            for voice in self._ways:
-                self._voices_of.setdefault(voice[2], []).append(voice)
-        for voice in self._voices_of[name]:
-            self._ways[voice] = (self._ways[voice][0], row)
 
     def _take(self, one: Checked, stream_id: int, received: float, *, skewed: bool) -> None:
         """A fresh event of any kind."""
@@ -180,6 +181,7 @@ class Intake:
         told = self.touched.setdefault(key, []) if key is not None else self.apart
         told.append(len(self.fresh))
         self.fresh.append(one)
+        self._plain_streams.append(0)
         self._store(one, stream_id, received, key, skewed=skewed)
 
     def _store(self, one: Checked, stream_id: int, received: float, key: PackageKey | None, *, skewed: bool) -> None:
@@ -192,7 +194,7 @@ class Intake:
             self.position, stream_id, event.n, event.type, event.version, event.time, received,
             int(skewed or event.time > received + self._skew_seconds), event.epoch, event.seen,
             job.job_id if job is not None else None, stage, line, number, event.attempt or 0, event.pilot, event.site,
-            str(event.data, "utf-8"),
+            _encode(event.data).decode(),
         ))  # fmt: skip
 
     def _heard_of(self, stream: StreamRow) -> Heard:
@@ -205,12 +207,9 @@ class Intake:
 
     def _compare(self, repeats: list[tuple[Checked, int]]) -> None:
         """A repeat with the same content is acknowledged; one with other content is refused."""
-        plain, width = self.plain_rows, len(PLAIN_COLUMNS)
-        identities = [
-            *(row[:3] for row in self.rows),
-            *zip(plain[::width], plain[1::width], plain[2::width], strict=True),
-        ]
-        first = {(stream_id, n): self.fresh[at - self.first].event for at, stream_id, n in identities}
+        first = {(stream_id, n): self.fresh[at - self.first].event for at, stream_id, n, *_ in self.rows}
+        plain = zip(self.fresh, self._plain_streams, strict=True)
+        first |= {(stream_id, one.event.n): one.event for one, stream_id in plain if stream_id}
         first |= {(row.stream_id, row.n): read_parked(row.event) for row in self.parked}
         wanted = [
             Sought(stream_id, one.event.n, self._key(one))

@@ -126,7 +126,7 @@ class Join:
         self._touched_jobs |= {one.event.job for one in others if one.event.job is not None}
         self._reshaped: set[tuple[int, int]] = set()
         self._tags: dict[tuple[int, int, int, int, str], TagRow] = {}
-        self._changes = Changes(received=received, events=intake.rows, plain_events=intake.plain_rows)
+        self._changes = Changes(received=received, events=intake.rows, plain_events=intake.plain)
         self._told_jobs: set[int] = set()
         self._job_tags: dict[int, dict[str, tuple[str, StoredKey]]] = {}
         # What is said of a job itself may be about all its packages: then none goes the short way.
@@ -147,9 +147,9 @@ class Join:
         changes.forgotten = intake.forgotten
         changes.parked = intake.parked
         changes.unparked = intake.unparked
-        changes.short_packages = self._short.rows
-        changes.ended_packages = self._short.ended
         changes.begun_packages = self._short.begun
+        changes.lived_packages = self._short.lived
+        changes.ended_packages = self._short.ended
         changes.tags = list(self._tags.values())
         self._elsewhere.tell(changes)
         receipt = Receipt(
@@ -282,9 +282,9 @@ class Join:
                 continue
             stage.row.keys = packed(stage.keys)
             self._changes.stages.append(stage.row)
-        for job_id, found in self._working.lives.items():
-            job = self._working.jobs[job_id]
-            for lives in found.values():
+        for job_id, lives in self._working.lives.items():
+            if lives.groups:
+                job = self._working.jobs[job_id]
                 tell_of_lives(job, lives)
                 observations.observe_lives(lives, known=known_of(job))
         for name in sorted(self._touched_jobs):
@@ -300,19 +300,19 @@ class Join:
             known = self._jobs_before.get(job.job_id)
             shapes = (stage.shape for stage in self._working.stages.values() if stage.job is job)
             observe_job(observations, job, before=known[1] if known is not None else (None, None), shapes=shapes)
-        self._changes.statistics = observations.rows(self._ledger, now=self._received)
+        self._changes.observed = observations.observed(now=self._received)
 
     def _moved_ones(self) -> Iterator[Change]:
         """What moved, made only as far as somebody asks: what events are about in their order, then what follows from it."""
         packages, told = self._working.packages, self._intake.touched
-        rows, ends = ({row[:4]: row for row in some} for some in (self._short.rows, self._short.ended))
+        begun, lived, ended = self._short.begun, self._short.lived, self._short.ended
         for key in told:
             if (work := packages.get(key)) is not None:
                 yield _change(work)
                 continue
-            ended = ends.get(key)
-            row = whole_row(ended or rows[key])
-            yield Change(job=self._working.jobs[key[0]], package=row, state_before=RUNNING if ended else None)
+            life = ended.get(key) or lived.get(key) or begun[key]
+            row, before = whole_row(key, life), RUNNING if key in ended else None
+            yield Change(job=self._working.jobs[key[0]], package=row, state_before=before)
         for key, work in packages.items():
             if key not in told and (work.before is None or work.before[0] != work.facts.state):
                 yield _change(work)

@@ -9,12 +9,16 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from pilotage.book import rows
-from pilotage.book.short_rows import Begun, ShortRow
+from pilotage.book.codec import Checked
+from pilotage.book.short_rows import Begun, Ended
+from pilotage.book.sketches import Sketch
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
 
 PackageKey = tuple[int, int, int, int]
 """job_id, stage, line, number"""
+Observed = dict[tuple[int, int, str, str], list[Sketch]]
+"""What is added to slices of statistics, by their width_seconds, slice, site and activity."""
 
 
 USUAL: dict[str, int | None] = {"version": 1, "skewed": 0, "epoch": 1, "pilot": None, "site": None}
@@ -25,7 +29,51 @@ _USUAL_VALUES = tuple(USUAL.values())
 _in_order: Callable[[tuple[Any, ...]], tuple[Any, ...]] = itemgetter(
     *((*PLAIN_COLUMNS, "received", *USUAL).index(column) for column in rows.EventRow.__struct_fields__)
 )
-_TYPE = PLAIN_COLUMNS.index("type")  # the same as in a whole row: no usual column comes before it
+_TYPE = rows.EventRow.__struct_fields__.index("type")
+_encode = msgspec.json.Encoder().encode
+
+
+class PlainEvents:
+    """The events of a batch that are about packages and have the usual values, of which rows are made for those who store rows."""
+
+    __slots__ = ("_first", "_fresh", "_job_ids", "_stream_ids")
+
+    def __init__(
+        self,
+        fresh: Sequence[Checked] = (),
+        *,
+        first: int = 0,
+        stream_ids: Sequence[int] = (),
+        job_ids: Mapping[str, int] = {},
+    ) -> None:
+        """Take the fresh events of a batch, with positions from `first` on; those without a stream here are others."""
+        self._fresh = fresh
+        self._first = first
+        self._stream_ids = stream_ids
+        self._job_ids = job_ids
+
+    @property
+    def last_position(self) -> int:
+        """The position of the last event of the batch; 0 where it has none."""
+        return self._first + len(self._fresh) - 1 if self._fresh else 0
+
+    def values(self, types: Collection[str] = ()) -> list[Any]:
+        """The values of `PLAIN_COLUMNS` of each, or each of some types, one after another.
+
+        A row for each would be made to be taken apart.
+        """
+        values: list[Any] = []
+        store, encode, job_ids = values.extend, _encode, self._job_ids
+        for position, (one, stream_id) in enumerate(zip(self._fresh, self._stream_ids, strict=True), self._first):
+            event, place = one.event, one.place
+            if not stream_id or place is None or (types and event.type not in types):
+                continue
+            stage, line, number = place
+            store((
+                position, stream_id, event.n, event.type, event.time, event.seen, job_ids[event.job or ""], stage, line,
+                number, event.attempt or 0, encode(event.data).decode(),
+            ))  # fmt: skip
+        return values
 
 
 class Sought(NamedTuple):
@@ -41,16 +89,14 @@ class Changes(msgspec.Struct, kw_only=True):
 
     received: float = 0.0
     events: list[tuple[Any, ...]] = []  # in the order of the columns of EventRow
-    # Of events that have the usual values, one after another: the values of `PLAIN_COLUMNS` only. A row for each of them
-    # would be made to be taken apart.
-    plain_events: list[Any] = []
+    plain_events: PlainEvents = PlainEvents()  # those that have the usual values
     streams: list[rows.StreamRow] = []
     jobs: list[rows.JobRow] = []
     stages: list[rows.StageRow] = []
     packages: list[rows.PackageRow] = []
-    short_packages: list[ShortRow] = []  # of those whose life is short, and which have no row yet,
-    ended_packages: list[ShortRow] = []  # or have one, in which only their end is missing
-    begun_packages: dict[PackageKey, Begun] = {}  # those of the former that have no end, to be remembered
+    begun_packages: dict[PackageKey, Begun] = {}  # those whose life is short, of which there is no row yet: begun,
+    lived_packages: dict[PackageKey, Ended] = {}  # or lived within the batch;
+    ended_packages: dict[PackageKey, Ended] = {}  # and those that have a row, in which only their end is missing
     pilots: list[rows.PilotRow] = []
     nodes: list[rows.NodeRow] = []
     sites: list[rows.SiteRow] = []
@@ -58,24 +104,19 @@ class Changes(msgspec.Struct, kw_only=True):
     parked: list[rows.ParkedRow] = []
     unparked: list[str] = []  # jobs whose parked events are among `events` now
     statistics: list[rows.StatisticRow] = []
+    observed: Observed = {}  # what is to be added to rows of statistics, whatever they are: nobody else reads those
     forgotten: int = 0  # numbers of `streams` that count as heard, and of which nothing is kept
 
     @property
     def last_position(self) -> int:
         """The position of the last event of the batch; 0 where it has none."""
-        last = self.events[-1][0] if self.events else 0
-        return max(last, self.plain_events[-len(PLAIN_COLUMNS)]) if self.plain_events else last
+        return max(self.events[-1][0] if self.events else 0, self.plain_events.last_position)
 
-    def all_events(self, types: Collection[str] | None = None) -> list[tuple[Any, ...]]:
+    def all_events(self, types: Collection[str] = ()) -> list[tuple[Any, ...]]:
         """Events in the order of the columns of EventRow and of their positions; only of some types, if they are given."""
-        values, width = self.plain_events, len(PLAIN_COLUMNS)
-        if types is None:
-            plain, others = list(zip(*[iter(values)] * width, strict=True)), self.events
-        else:
-            found = (at for at, kind in enumerate(values[_TYPE::width]) if kind in types)
-            plain = [tuple(values[at * width : (at + 1) * width]) for at in found]
-            others = [event for event in self.events if event[_TYPE] in types]
-        common = (self.received, *_USUAL_VALUES)
+        values, common = self.plain_events.values(types), (self.received, *_USUAL_VALUES)
+        plain = zip(*[iter(values)] * len(PLAIN_COLUMNS), strict=True)
+        others = self.events if not types else [event for event in self.events if event[_TYPE] in types]
         return sorted([*(_in_order(event + common) for event in plain), *others])
 
 
@@ -155,7 +196,7 @@ class Ledger(Protocol):
         ...
 
     def write(self, changes: Changes) -> None:
-        """Put all rows in place of those with the same keys."""
+        """Put all rows in place of those with the same keys, and add what was observed to those that there are."""
         ...
 
     # --- rows of notifications, which are no part of a batch's changes: any table of `book.tables`, by its row ---

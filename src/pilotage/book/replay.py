@@ -129,7 +129,7 @@ class _ReplayLedger:
             new = StreamRow(stream_id=row.stream_id, source=row.source, stream=row.stream)
             self._rows.setdefault((row.source, row.stream), new)
         changes.streams = []
-        changes.statistics = []
+        changes.observed = {}
         changes.forgotten = 0
         self._ledger.write(changes)
 

@@ -27,7 +27,7 @@ def keys_of(row: JobRow | StageRow | PilotRow | NodeRow | SiteRow) -> Keys:
 
 def packed(keys: Keys) -> bytes:
     """Keys as they are stored; sorted, so that equal facts are equal bytes."""
-    return _encode(dict(sorted(keys.items())))
+    return _encode(dict(sorted(keys.items())) if len(keys) > 1 else keys)
 
 
 class Row(msgspec.Struct, gc=False):

@@ -18,7 +18,7 @@ class Sketch(msgspec.Struct, array_like=True):
 
 _decoder = msgspec.msgpack.Decoder(Sketch)
 _encode = msgspec.msgpack.Encoder().encode
-_AT_HAND_MAX = 512
+_AT_HAND_MAX = 1024
 _at_hand: dict[bytes, Sketch] = {}
 """Sketches that were packed lately, by what they were packed to: the slices of the present are wanted with each batch."""
 
@@ -31,6 +31,11 @@ def read_sketch(packed: bytes) -> Sketch:
 def unpacked(packed: bytes) -> Sketch:
     """A stored sketch, for one who may change it."""
     return _at_hand.pop(packed, None) or _decoder.decode(packed)
+
+
+def packed(sketch: Sketch) -> bytes:
+    """A sketch as it is stored, for one who only looks."""
+    return _encode(_ordered(sketch))
 
 
 def stored(before: Sketch | None, sketches: Iterable[Sketch]) -> bytes:
@@ -68,7 +73,8 @@ def _packed(sketch: Sketch) -> bytes:
     """A sketch in order as it is stored."""
     packed = _encode(sketch)
     if len(_at_hand) >= _AT_HAND_MAX:
-        _at_hand.clear()
+        for old in list(_at_hand)[: _AT_HAND_MAX // 2]:  # what is wanted again and again stands behind
+            del _at_hand[old]
     _at_hand[packed] = sketch
     return packed
 

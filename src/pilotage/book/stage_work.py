@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from pilotage.book import tally
 from pilotage.book.bins import NEVER
 from pilotage.book.lives import Lives
@@ -11,20 +9,16 @@ from pilotage.book.rows import Counted, JobRow, Keys, StageRow, keys_of
 from pilotage.book.settle import DONE, RUNNING, default_state
 from pilotage.book.shapes import Shape, shape_of
 
-_encode = msgspec.json.Encoder().encode
 _RUNS: tally.Standing = (RUNNING, 0, 1, 0)
 _DONE: tally.Standing = (DONE, 0, 1, 1)
-
-JobLives = dict[tuple[str, str], Lives]
-"""The short lives of a job, in one batch, by site and activity."""
 
 
 class StageWork:
     """A stage whose histogram may change; packages that nothing was heard of are taken out and put back at the end."""
 
-    __slots__ = ("began", "granted", "job", "keys", "known", "known_text", "lives", "moves", "new", "row", "shape")
+    __slots__ = ("began", "granted", "job", "keys", "known", "lives", "moves", "new", "row", "shape")
 
-    def __init__(self, row: StageRow, job: JobRow, *, job_before: JobRow, lives: JobLives, new: bool) -> None:
+    def __init__(self, row: StageRow, job: JobRow, *, job_before: JobRow, lives: Lives, new: bool) -> None:
         """Take the untouched packages out of the histograms of the stage and of its job, where they were counted.
 
         Stages of one job share the `lives` in which short ones gather.
@@ -35,7 +29,6 @@ class StageWork:
         self.keys: Keys = keys_of(row)
         self.moves: dict[tuple[tally.Standing | None, tally.Standing | None], int] = {}
         self.known = known_of(job)
-        self.known_text = msgspec.Raw(_encode(self.known))
         self.lives = lives
         self.began = self.granted = 0  # how many short lives of this stage did in this batch
         self.shape: Shape = shape_of(row.shape, stage=row.stage)  # the packages it has
@@ -79,13 +72,6 @@ class StageWork:
             self.touch(self.began)
         self.count((default_state(self.job), 0, 0, 0), tally.untouched(self.row))
 
-    def lives_at(self, site: str, activity: str) -> Lives:
-        """The short lives of a site and an activity, to which one can be added."""
-        found = self.lives.get((site, activity))
-        if found is None:
-            found = self.lives[site, activity] = Lives(site, activity)
-        return found
-
 
 def known_of(job: JobRow) -> tuple[float, float]:
     """When a job was submitted and accepted, as statistics take it; no batch with short lives changes that."""
@@ -94,9 +80,11 @@ def known_of(job: JobRow) -> tuple[float, float]:
 
 def tell_of_lives(job: JobRow, lives: Lives) -> None:
     """Tell a job of short lives: when it was heard of, when it first ran and when it last ended something."""
-    granted = lives.granted
-    told = (*lives.began, *lives.finished, *granted)
-    job.updated_at = max(job.updated_at, *told)
-    job.started_at = min(told) if job.started_at is None else min(job.started_at, *told)
+    began, finished, granted = lives.began, lives.finished, lives.granted
+    told = [*began, *finished, *granted]
+    first, last = min(told), max(told)
+    job.updated_at = max(job.updated_at, last)
+    job.started_at = first if job.started_at is None else min(job.started_at, first)
     if granted:
-        job.finished_at = max(granted) if job.finished_at is None else max(job.finished_at, *granted)
+        last = max(granted)
+        job.finished_at = last if job.finished_at is None else max(job.finished_at, last)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from pilotage.book.bins import BINS, COARSE_SECONDS, ENTRY, FINE_SECONDS, NEVER, SMALLEST, bin_of, middle_of
-from pilotage.book.ledger import Ledger
+from pilotage.book.ledger import Ledger, Observed
 from pilotage.book.lives import Lives
 from pilotage.book.rows import JobRow, PackageFacts, StatisticRow
 from pilotage.book.settle import running_since
@@ -31,10 +31,11 @@ _WORTH_AN_ARRAY = 32  # from here on arrays are quicker than loops
 
 Milestones = tuple[float, ...]
 """When a package entered each state, in the order of `State`; NEVER where it did not."""
-Observed = tuple[Milestones, str, str]
+Try = tuple[Milestones, str, str]
 """The milestones of a package, its site and its activity."""
 _NOTHING: Milestones = (NEVER,) * len(_STATES)
 _NO_END = (NEVER, NEVER, NEVER)
+_NO_MORE = (NEVER, *_NO_END)  # not even granted
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +58,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     intervals: dict[str, Interval]  # by "WAITING-RUNNING"
 
 
-Tries = dict[int, Observed]
+Tries = dict[int, Try]
 """What is counted of a package: each of its attempts at its own site, or, under 0, what befell it without one."""
 
 
@@ -133,7 +134,7 @@ class Observations:
             sketch.counts[code] = sketch.counts.get(code, 0) + count
             sketch.sums[later] = sketch.sums.get(later, 0.0) + count * max(0.0, at - since)
 
-    def observe(self, *, before: Observed | None, after: Observed) -> None:
+    def observe(self, *, before: Try | None, after: Try) -> None:
         """One attempt moved: milestones, site and activity as they were counted before, and as they are now."""
         times, site, activity = after
         known = None
@@ -154,8 +155,22 @@ class Observations:
 
     def observe_lives(self, lives: Lives, *, known: tuple[float, float]) -> None:
         """Short lives began or ended; `known` is when their job was submitted and accepted."""
-        for number, counted in lives.counted(known):
-            add(self._sketch(number, lives.site, lives.activity), counted.counts, counted.sums)
+        names = list(lives.groups)
+        if len(lives.began) + len(lives.granted) >= _WORTH_AN_ARRAY:
+            from pilotage.book.counting import count_lives  # only a busy book needs it
+
+            for number, group, counts, sums in count_lives(lives, known):
+                key = (number, *names[group])
+                if key in self._slices:
+                    add(self._slices[key], counts, sums)
+                else:
+                    self._slices[key] = Sketch(counts, sums)
+            return
+        for at, group in zip(lives.began, lives.began_in, strict=True):
+            self._count(_NOTHING, ((*known, at, NEVER, at, *_NO_MORE), *names[group]), 1)
+        for at, since, group in zip(lives.granted, lives.granted_since, lives.granted_in, strict=True):
+            begun = (*known, since, NEVER, since)
+            self._count((*begun, *_NO_MORE), ((*begun, at, *_NO_END), *names[group]), 1)
 
     def _count_pending(self) -> None:
         names = list(self._groups)
@@ -176,7 +191,7 @@ class Observations:
                 counted = _NOTHING
             self._count(counted, (times, *names[group]), 1)
 
-    def _count(self, counted: Milestones, what: Observed, by: int) -> None:
+    def _count(self, counted: Milestones, what: Try, by: int) -> None:
         """Count every pair of known times of which at least one was not counted before."""
         times, site, activity = what
         for later in range(2, 9):
@@ -209,31 +224,36 @@ class Observations:
             found = self._slices[key] = Sketch({}, {})
         return found
 
-    def rows(self, ledger: Ledger, *, now: float) -> list[StatisticRow]:
-        """The slices of the book after these observations; what is too old for every window is left out."""
+    def observed(self, *, now: float) -> Observed:
+        """What is added to each slice of the book; what is too old for every window is left out."""
         self._count_pending()
-        wanted: dict[tuple[int, int, str, str], list[Sketch]] = {}
+        found: Observed = {}
         for (fine, site, activity), sketch in self._slices.items():
             for width in (FINE_SECONDS, COARSE_SECONDS):
                 number = fine * FINE_SECONDS // width
                 if (number + 1) * width > now - KEPT_SECONDS[width]:
-                    wanted.setdefault((width, number, site, activity), []).append(sketch)
-        if not wanted:
-            return []
-        before = {
-            (row.width_seconds, row.slice, row.site, row.activity): unpacked(row.sketch)
-            for row in ledger.statistics(wanted.keys())
-        }
-        return [
-            StatisticRow(
-                width_seconds=key[0],
-                slice=key[1],
-                site=key[2],
-                activity=key[3],
-                sketch=stored(before.get(key), sketches),
-            )
-            for key, sketches in wanted.items()
-        ]
+                    found.setdefault((width, number, site, activity), []).append(sketch)
+        return found
+
+
+def statistic_rows(ledger: Ledger, observed: Observed) -> list[StatisticRow]:
+    """The slices of a book, which are read from it, after what was observed."""
+    if not observed:
+        return []
+    before = {
+        (row.width_seconds, row.slice, row.site, row.activity): unpacked(row.sketch)
+        for row in ledger.statistics(observed.keys())
+    }
+    return [
+        StatisticRow(
+            width_seconds=key[0],
+            slice=key[1],
+            site=key[2],
+            activity=key[3],
+            sketch=stored(before.get(key), sketches),
+        )
+        for key, sketches in observed.items()
+    ]
 
 
 def prepare() -> None:

@@ -9,9 +9,10 @@ import msgspec
 from pilotage.book import statistics, tally
 from pilotage.book.ledger import Ledger, PackageKey
 from pilotage.book.left_out import put_back
+from pilotage.book.lives import Lives
 from pilotage.book.rows import JobRow, PackageFacts, PackageRow, StageRow
 from pilotage.book.short import ShortLives
-from pilotage.book.stage_work import JobLives, StageWork
+from pilotage.book.stage_work import StageWork
 
 UNKNOWN_SHAPE = '{"items":0}'
 
@@ -48,7 +49,7 @@ class Working:
         self._jobs_before = {row.job_id: msgspec.structs.replace(row) for row in jobs.values()}
         self.packages: dict[PackageKey, WorkedPackage] = {}
         self.stages: dict[tuple[int, int], StageWork] = {}
-        self.lives: dict[int, JobLives] = {row.job_id: {} for row in jobs.values()}
+        self.lives: dict[int, Lives] = {row.job_id: Lives() for row in jobs.values()}
         self.all_stages: set[int] = set()
 
     def load_packages(self, told: Mapping[PackageKey, Sequence[int]]) -> None:
@@ -57,18 +58,16 @@ class Working:
         `told` numbers the events about each. Where these are a short life, nothing is left to be done for it.
         """
         packages, stages, short = self.packages, self.stages, self.short
-        begun, others = self._ledger.begun_packages(), {}
-        for key, events in told.items():
-            before = begun.get(key)
-            if before is None or not short.end(key, before, events, stages[key[0], key[1]]):
-                others[key] = events
-        if others:
-            rows = list(self._ledger.packages(others))
+        others = short.end(told, self._ledger.begun_packages(), stages)
+        if not others:
+            return
+        rows = list(self._ledger.packages(others))
+        if rows:
             put_back(self._ledger, rows)
             self._add(rows)
-        for key, events in others.items():
-            if key not in packages and not short.begin(key, events, stage := stages[key[0], key[1]]):
-                packages[key] = WorkedPackage(PackageRow(*key, PackageFacts()), stage.job, new=True)
+        new = [key for key in others if key not in packages] if packages else others
+        for key in short.begin(told, new, stages):
+            packages[key] = WorkedPackage(PackageRow(*key, PackageFacts()), self.jobs[key[0]], new=True)
 
     def load_rows(self, rows: Iterable[PackageRow]) -> None:
         """Take rows in that were found otherwise, unless they are here."""

@@ -14,9 +14,9 @@ import msgspec
 from pilotage.book.codec import Checked, Codec, Refusal
 from pilotage.book.finals import FinalPackage
 from pilotage.book.join import join
-from pilotage.book.ledger import Changes, Ledger
+from pilotage.book.ledger import Changes, Observed
 from pilotage.book.lives import Lives
-from pilotage.book.rows import EventRow, JobRow, PackageRow, PilotRow, SiteRow, StageRow, StatisticRow, StreamRow
+from pilotage.book.rows import EventRow, JobRow, PackageRow, PilotRow, SiteRow, StageRow, StreamRow
 from pilotage.book.settle import default_state
 from pilotage.book.shapes import shape_of
 from pilotage.book.statistics import Observations, Tries
@@ -212,8 +212,8 @@ class _Unobserved(Observations):
     def enter(self, state: State, *, at: float, activity: str, count: int, since: float | None = None) -> None:
         pass
 
-    def rows(self, ledger: Ledger, *, now: float) -> list[StatisticRow]:
-        return []
+    def observed(self, *, now: float) -> Observed:
+        return {}
 
 
 _UNOBSERVED = _Unobserved()

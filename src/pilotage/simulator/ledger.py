@@ -2,21 +2,21 @@
 
 Every row is found by its key, never by looking through a table. Rows are copied on the way out, as a database would, so
 that what was read and never written leaves no trace. A package that is over is kept as the text a database would keep,
-pressed together with others: it takes a fraction of the room, and is seldom wanted again. Of one whose short life has
-begun it is the text alone.
+pressed together with others: it takes a fraction of the room, and is seldom wanted again. A short life is kept as what
+its events said, of which the text is made where one is wanted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
 from pilotage.book import rows, statistics
 from pilotage.book.finals import FINAL_ORDER, SURELY_OVER, FinalPackage, is_over, read_finals
-from pilotage.book.ledger import Changes, PackageKey, Sought
+from pilotage.book.ledger import Changes, Observed, PackageKey, Sought
 from pilotage.book.rows import (
     EventRow,
     JobRow,
@@ -31,18 +31,19 @@ from pilotage.book.rows import (
     read_facts,
     written_facts,
 )
-from pilotage.book.settle import RUNNING
-from pilotage.book.short_rows import Begun
+from pilotage.book.settle import DONE, RUNNING
+from pilotage.book.short_rows import Begun, text_of
+from pilotage.book.sketches import Sketch, added, packed, read_sketch
 from pilotage.book.tables import TABLE_BY_ROW, TABLES
-from pilotage.simulator.pressed import PressedTexts
+from pilotage.simulator.pressed import PackedLives, PressedTexts
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
 Key = tuple[Any, ...]
 Place = int
 """A line and a number within it; they have nine digits at most."""
-Kept = PackageRow | str | int
-"""A package as it is kept: its row, or the text of the facts of a short life that has begun; or, once it is over, its
-state and the number of the text of its facts, as one number."""
+Kept = PackageRow | Begun | int
+"""A package as it is kept: its row, or the beginning of its short life; or, once it is over, its state and the number of
+the text of its facts, as one number. A number below 0 is that of a short life that ended, counted down from -1."""
 
 _NUMBER_BITS = 30
 _NUMBER_MASK = (1 << _NUMBER_BITS) - 1
@@ -66,8 +67,9 @@ class MemoryLedger:
         self.tables: dict[str, dict[Key, Any]] = {table.name: {} for table in TABLES}
         self._stages: dict[int, dict[int, dict[Place, Kept]]] = {}  # job_id → stage → packages
         self._over = PressedTexts()
+        self._ended = PackedLives()
         self._begun: dict[PackageKey, Begun] = {}  # short lives that have not ended
-        self._stream_ids: dict[tuple[str, str], int] = {}
+        self._stream_keys: dict[tuple[str, str], Key] = {}
         self._job_ids: dict[str, int] = {}
         self._positions: dict[tuple[int, int], int] = {}  # of the event that a stream has under a number
         self._parked: dict[str, dict[Key, ParkedRow]] = {}  # by job
@@ -77,8 +79,8 @@ class MemoryLedger:
 
     def streams(self, names: Collection[tuple[str, str]]) -> Iterable[StreamRow]:
         """The streams that are known among some (source, stream)."""
-        ids, table = self._stream_ids, self.tables["streams"]
-        return [replace(table[ids[name],]) for name in names if name in ids]
+        keys, table = self._stream_keys, self.tables["streams"]
+        return [replace(table[keys[name]]) for name in names if name in keys]
 
     def jobs(self, jobs: Collection[str]) -> Iterable[JobRow]:
         """The jobs that are known among some ids."""
@@ -97,13 +99,15 @@ class MemoryLedger:
 
     def packages(self, keys: Collection[PackageKey]) -> Iterable[PackageRow]:
         """The packages that have a row among some."""
-        stages, found = self._stages, []
+        found: list[PackageRow] = []
+        begun, where, packages = self._begun, (0, 0), {}
         for key in keys:
             job_id, stage, line, number = key
-            if job_id in stages and stage in stages[job_id]:
-                kept = stages[job_id][stage].get(line << _NUMBER_BITS | number)
-                if kept is not None:
-                    found.append(self._package(key, kept))
+            if stage != where[1] or job_id != where[0]:  # many in a row are of one stage
+                where, packages = (job_id, stage), self._stages.get(job_id, {}).get(stage, {})
+            kept = packages.get(line << _NUMBER_BITS | number)
+            if kept is not None or (kept := begun.get(key)) is not None:
+                found.append(self._package(key, kept))
         return found
 
     def begun_packages(self) -> Mapping[PackageKey, Begun]:
@@ -112,25 +116,23 @@ class MemoryLedger:
 
     def packages_of(self, job_id: int, *, stage: int) -> list[PackageRow]:
         """Every package of a stage that has a row."""
-        found = self._stages.get(job_id, {}).get(stage, {})
-        return [self._package(_key(job_id, stage, place), kept) for place, kept in found.items()]
+        return [self._package(key, kept) for key, kept in self._kept(job_id) if key[1] == stage]
 
     def idle_packages(self, job_id: int) -> list[PackageRow]:
         """The packages of a job that have a row, no final fact, and no attempt in a queue or running."""
         found = []
-        for stage, packages in self._stages.get(job_id, {}).items():
-            for place, kept in packages.items():
-                if _state(kept) in _MOVED_BY_THEMSELVES:
-                    continue
-                row = self._package(_key(job_id, stage, place), kept)
-                if row.facts.cancelled_at is None and row.facts.aborted_at is None:
-                    found.append(row)
+        for key, kept in self._kept(job_id):
+            if _state(kept) in _MOVED_BY_THEMSELVES:
+                continue
+            row = self._package(key, kept)
+            if row.facts.cancelled_at is None and row.facts.aborted_at is None:
+                found.append(row)
         return found
 
     def finals(self, job_id: int) -> Iterator[FinalPackage]:
         """The packages of a job that are over by facts of their own, in the order of place."""
-        kept, text = self._in_place(job_id), self._over.text
-        return read_finals((*key[1:], _state(one), text(one // _STATES)) for key, one in kept if isinstance(one, int))
+        kept, text = self._in_place(job_id), self._text
+        return read_finals((*key[1:], _state(one), text(one)) for key, one in kept if isinstance(one, int))
 
     def unfinished(self, job_id: int) -> Iterator[PackageRow]:
         """The other packages of a job that have a row, in the order of place."""
@@ -147,18 +149,19 @@ class MemoryLedger:
             yield key, _state(one)
 
     def _in_place(self, job_id: int) -> Iterator[tuple[PackageKey, Kept]]:
-        stages = self._stages.get(job_id, {})
-        for number in sorted(stages):
-            stage = stages[number]
-            for place in sorted(stage):
-                yield _key(job_id, number, place), stage[place]
+        return iter(sorted(self._kept(job_id), key=itemgetter(0)))
+
+    def _kept(self, job_id: int) -> Iterator[tuple[PackageKey, Kept]]:
+        """Every package of a job that is kept."""
+        for stage, packages in self._stages.get(job_id, {}).items():
+            for place, kept in packages.items():
+                yield (job_id, stage, place >> _NUMBER_BITS, place & _NUMBER_MASK), kept
+        yield from ((key, life) for key, life in self._begun.items() if key[0] == job_id)
 
     def _package(self, key: PackageKey, kept: Kept) -> PackageRow:
         """A row of its own for whoever asked: what may be changed in place is copied, and nothing else."""
-        if isinstance(kept, int):
-            return PackageRow(*key, read_facts(self._over.text(kept // _STATES)))
-        if isinstance(kept, str):
-            return PackageRow(*key, read_facts(kept))
+        if not isinstance(kept, PackageRow):
+            return PackageRow(*key, read_facts(self._text(kept)))
         facts = kept.facts
         own = replace(
             facts,
@@ -168,6 +171,12 @@ class MemoryLedger:
             keys=facts.keys.copy(),
         )
         return PackageRow(*key, own, kept.counted, kept.observed)
+
+    def _text(self, kept: Begun | int) -> str:
+        """The facts of a package that is not kept as a row."""
+        if not isinstance(kept, int):
+            return text_of(kept)
+        return text_of(self._ended.life(-1 - kept)) if kept < 0 else self._over.text(kept // _STATES)
 
     def pilots(self, names: Collection[str]) -> Iterable[PilotRow]:
         """The pilots that are known among some."""
@@ -224,13 +233,11 @@ class MemoryLedger:
         self._write_events(changes)
         self._write_packages(changes.packages)
         self._write_short(changes)
-        for stream in changes.streams:
-            self._stream_ids[stream.source, stream.stream] = stream.stream_id
+        self._write_streams(changes.streams)
         for job in changes.jobs:
             self._job_ids[job.job] = job.job_id
         for group in (
-            changes.streams, changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags,
-            changes.statistics,
+            changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags, changes.statistics,
         ):  # fmt: skip
             self._keep(group)
         for name in changes.unparked:
@@ -240,8 +247,16 @@ class MemoryLedger:
             identity = (parked.stream_id, parked.n)
             assert identity not in self.tables["parked"], "an event is parked once"
             self.tables["parked"][identity] = self._parked.setdefault(parked.job, {})[identity] = replace(parked)
-        if changes.statistics:
-            self._forget_statistics(changes.statistics, now=changes.received)
+        if changes.observed:
+            self._add_statistics(changes.observed, now=changes.received)
+
+    def _write_streams(self, changed: Sequence[StreamRow]) -> None:
+        table = self.tables["streams"]
+        for stream in changed:
+            key = (stream.stream_id,)
+            if key not in table:
+                self._stream_keys[stream.source, stream.stream] = key
+            table[key] = stream
 
     def _write_packages(self, changed: Sequence[PackageRow]) -> None:
         put, buffer, numbers, begun = self._over.put, bytearray(), _STATE_NUMBERS, self._begun
@@ -257,21 +272,19 @@ class MemoryLedger:
             stage[package.line << _NUMBER_BITS | package.number] = kept
 
     def _write_short(self, changes: Changes) -> None:
-        """Short lives come with the text of their facts, which is what is kept."""
-        put, numbers, begun = self._over.put, _STATE_NUMBERS, self._begun
+        """Short lives are kept as they come; one that has only begun is remembered, which is all that is kept of it."""
+        begun = self._begun
         begun |= changes.begun_packages
-        stages: dict[tuple[int, int], dict[Place, Kept]] = {}
-        for changed in (changes.short_packages, changes.ended_packages):
-            for job_id, stage, line, number, state, _, text in changed:
-                packages = stages.get((job_id, stage))
-                if packages is None:
-                    packages = self._stages.setdefault(job_id, {}).setdefault(stage, {})
-                    stages[job_id, stage] = packages
-                kept: Kept = text
-                if state in numbers:
-                    kept = put(text) * _STATES + numbers[state]
-                    begun.pop((job_id, stage, line, number), None)
+        where, packages = (0, 0), {}
+        for ended in (changes.lived_packages, changes.ended_packages):
+            kept = -self._ended.put(ended.values())
+            for key in ended:
+                job_id, stage, line, number = key
+                if stage != where[1] or job_id != where[0]:  # many in a row are of one stage
+                    where, packages = (job_id, stage), self._stages.setdefault(job_id, {}).setdefault(stage, {})
+                kept -= 1
                 packages[line << _NUMBER_BITS | number] = kept
+                begun.pop(key, None)
 
     def _write_events(self, changes: Changes) -> None:
         table = self.tables["events"]
@@ -314,7 +327,7 @@ class MemoryLedger:
             kind = type(changed[0])
             table, key_of = self.tables[TABLE_BY_ROW[kind].name], _KEYS[kind]
             for one in changed:
-                table[key_of(one)] = one
+                table[key_of(one)] = one if not isinstance(one, StatisticRow) else read_sketch(one.sketch)
 
     def remove_rows(
         self, row: type[rows.Row], *, having: Mapping[str, str | int], through: tuple[str | int, ...] = ()
@@ -324,24 +337,31 @@ class MemoryLedger:
         for key in [key for key in table if (not through or key <= through) and _has(table[key], having)]:
             del table[key]
 
-    def _forget_statistics(self, changed: Sequence[StatisticRow], *, now: float) -> None:
-        for row in changed:
-            key = (row.width_seconds, row.slice, row.site, row.activity)
-            self._slices[row.width_seconds].setdefault(row.slice, {})[key] = None
+    def _add_statistics(self, observed: Observed, *, now: float) -> None:
+        """Add to slices in place, and forget those that are too old; they are packed when somebody looks at them."""
+        table = self.tables["statistics"]
+        for key, sketches in observed.items():
+            before = table.get(key)
+            total = added(before, sketches)
+            if before is None:
+                table[key] = total
+                self._slices[key[0]].setdefault(key[1], {})[key] = None
         for width, slices in self._slices.items():
             oldest = int(now - statistics.KEPT_SECONDS[width]) // width
             for number in [number for number in slices if number < oldest]:
                 for key in slices.pop(number):
-                    self.tables["statistics"].pop(key, None)
+                    table.pop(key, None)
 
     def _table(self, kind: type[AnyRow]) -> dict[Key, AnyRow]:
         table = self.tables[TABLE_BY_ROW[kind].name]
-        return {key: cast("AnyRow", _event(values)) for key, values in table.items()} if kind is EventRow else table
+        read = _READERS.get(kind)
+        return {key: cast("AnyRow", read(key, kept)) for key, kept in table.items()} if read is not None else table
 
     def _some(self, kind: type[AnyRow], keys: Collection[Key]) -> list[AnyRow]:
         table = self.tables[TABLE_BY_ROW[kind].name]
-        if kind is EventRow:
-            return [cast("AnyRow", _event(table[key])) for key in keys if key in table]
+        read = _READERS.get(kind)
+        if read is not None:
+            return [cast("AnyRow", read(key, table[key])) for key in keys if key in table]
         return [replace(table[key]) for key in keys if key in table]
 
     def _next(self, counter: str) -> int:
@@ -357,15 +377,22 @@ def _event(values: tuple[Any, ...]) -> EventRow:
     return EventRow(**dict(zip(EventRow.__struct_fields__, values, strict=True)))
 
 
+def _statistic(key: Key, sketch: Sketch) -> StatisticRow:
+    return StatisticRow(width_seconds=key[0], slice=key[1], site=key[2], activity=key[3], sketch=packed(sketch))
+
+
+_READERS: dict[type[rows.Row], Callable[[Key, Any], rows.Row]] = {
+    EventRow: lambda _, values: _event(values),
+    StatisticRow: _statistic,
+}
+"""What makes a row of what is kept in its place."""
+
+
 def _has(row: rows.Row, having: Mapping[str, str | int]) -> bool:
     return all(getattr(row, column) == value for column, value in having.items())
 
 
-def _key(job_id: int, stage: int, place: Place) -> PackageKey:
-    return job_id, stage, place >> _NUMBER_BITS, place & _NUMBER_MASK
-
-
 def _state(kept: Kept) -> str:
     if isinstance(kept, int):
-        return FINAL_ORDER[kept % _STATES]
-    return RUNNING if isinstance(kept, str) else kept.facts.state
+        return FINAL_ORDER[kept % _STATES] if kept >= 0 else DONE
+    return RUNNING if isinstance(kept, Begun) else kept.facts.state

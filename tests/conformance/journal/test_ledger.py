@@ -11,8 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pilotage.book import rows
-from pilotage.book.ledger import Changes, Sought
+from pilotage.book.codec import Checked
+from pilotage.book.ledger import Changes, PlainEvents, Sought
 from pilotage.book.rows import AttemptFacts, PackageFacts, PackageRow
+from pilotage.model.events import Event
+from pilotage.model.payloads import Noted
 from pilotage.ports import Journal
 from tests.conformance.journal.harness import Harness
 from tests.events import AWKWARD
@@ -194,13 +197,16 @@ def test_more_rows_than_fit_into_one_statement_are_found_by_their_keys(journal: 
         assert list(ledger.packages([])) == []
 
 
+def noted(n: int) -> Checked:
+    data = msgspec.Raw(f'{{"text":"{n}"}}'.encode())
+    event = Event(source="agent", stream="s", n=n, type="Noted", time=1.5, job="j", seen=7, attempt=3, data=data)
+    return Checked(0, event, "attempt", (1, n, 1), Noted(text=str(n)))
+
+
 def test_usual_and_unusual_events_of_a_batch_are_all_stored_as_they_are(harness: Harness, journal: Journal) -> None:
-    plain = [
-        value
-        for position in range(1, 251)  # two statements of many rows, and some rows alone
-        if position != 30
-        for value in (position, 1, position, "Noted", 1.5, 7, 1, 1, position, 1, 3, f'{{"text":"{position}"}}')
-    ]
+    fresh = [noted(position) for position in range(1, 251)]  # two statements of many rows, and some rows alone
+    stream_ids = [1 if one.event.n != 30 else 0 for one in fresh]
+    plain = PlainEvents(fresh, first=1, stream_ids=stream_ids, job_ids={"j": 1})
     odd = (30, 1, 30, "Noted", 1, 1.5, 2.5, 1, 2, 7, 1, 1, 30, 1, 3, None, None, '{"text":"30"}')
     streams = [rows.StreamRow(stream_id=1, source="agent", stream="s")]
     changes = Changes(received=2.5, streams=streams, events=[odd], plain_events=plain)

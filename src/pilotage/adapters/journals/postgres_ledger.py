@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 from pilotage.adapters.journals.postgres_connection import Connection
@@ -21,7 +22,7 @@ from pilotage.adapters.journals.postgres_text import stored_text
 from pilotage.adapters.journals.row_statements import find_statement, remove_statement
 from pilotage.book import rows, statistics
 from pilotage.book.ledger import Changes, PackageKey, Sought
-from pilotage.book.short_rows import Begun
+from pilotage.book.short_rows import Begun, begun_rows, ended_rows
 from pilotage.book.tables import PACKAGE_KEY
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
@@ -128,21 +129,23 @@ class PostgresLedger:
             self._set("position", position)
 
     def write(self, changes: Changes) -> None:
-        """Put all rows in place of those with the same keys."""
+        """Put all rows in place of those with the same keys, and add what was observed to those that there are."""
+        counted = [*changes.statistics, *statistics.statistic_rows(self, changes.observed)]
         if position := changes.last_position:
             copy_events(self._connection, changes.all_events())
             self._set("position", position)
         records = [record_of(row) for row in changes.packages]
-        records += [PackageRecord(*row) for row in (*changes.short_packages, *changes.ended_packages)]
+        ended = chain(changes.lived_packages.items(), changes.ended_packages.items())
+        records += [PackageRecord(*row) for row in chain(begun_rows(changes.begun_packages.items()), ended_rows(ended))]
         insert(self._connection, records)
         if changes.unparked:
             self._connection.execute("DELETE FROM parked WHERE job = ANY(%s)", (changes.unparked,))
         for group in (
             changes.streams, changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags,
-            changes.parked, changes.statistics,
+            changes.parked, counted,
         ):  # fmt: skip
             insert(self._connection, group)
-        if changes.statistics:
+        if counted:
             self._forget_statistics(changes.received)
         if changes.forgotten:
             self._connection.execute(

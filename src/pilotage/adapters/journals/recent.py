@@ -7,6 +7,7 @@ not grow with the book.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import chain
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ import msgspec
 
 from pilotage.book.ledger import PackageKey
 from pilotage.book.rows import JobRow, PackageRow, Row, StageRow, StatisticRow, StreamRow
-from pilotage.book.short_rows import Begun, ShortRow
+from pilotage.book.short_rows import Begun
 from pilotage.model.states import FINAL_NAMES
 
 ROWS_MAX = 8192
@@ -126,19 +127,19 @@ class Recent:
         self._let_go(rows)
 
     def written_short(
-        self, rows: Iterable[ShortRow], begun: Mapping[PackageKey, Begun], ended: Iterable[ShortRow]
+        self, begun: Mapping[PackageKey, Begun], lived: Iterable[PackageKey], ended: Iterable[PackageKey]
     ) -> None:
-        """The same of short lives: rows that are new, those of them that have only begun, and rows that ended."""
+        """The same of short lives: those with a row that is new, begun or lived at once, and those that ended."""
         last, where, end = self._last, (0, 0), None
-        for job_id, stage, line, number, _, _, _ in rows:  # of which many in a row are of one stage
+        for job_id, stage, line, number in chain(begun, lived):  # of which many in a row are of one stage
             if stage != where[1] or job_id != where[0]:
                 where = (job_id, stage)
                 end = last.get(where)
             if end is not None and (line > end[0] or (line == end[0] and number > end[1])):
                 end = last[where] = (line, number)
         let_go = self.begun.pop
-        for job_id, stage, line, number, _, _, _ in ended:
-            let_go((job_id, stage, line, number), None)
+        for key in ended:
+            let_go(key, None)
         self.begun |= begun
         self._let_go(self.begun)
 

@@ -15,7 +15,7 @@ from pilotage.adapters.journals.row_statements import find_statement, remove_sta
 from pilotage.book import rows, statistics
 from pilotage.book.ledger import PLAIN_COLUMNS, USUAL, Changes, PackageKey, Sought
 from pilotage.book.rows import PackageRow, read_facts, written_facts
-from pilotage.book.short_rows import Begun
+from pilotage.book.short_rows import Begun, begun_rows, ended_rows
 from pilotage.book.tables import TABLE_BY_ROW
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
@@ -164,24 +164,26 @@ class SqliteLedger:
             self._go_on_from(position)
 
     def write(self, changes: Changes) -> None:
-        """Put all rows in place of those with the same keys."""
+        """Put all rows in place of those with the same keys, and add what was observed to those that there are."""
+        counted = [*changes.statistics, *statistics.statistic_rows(self, changes.observed)]
         if position := changes.last_position:
-            self._put_plain(changes.plain_events, changes.received)
+            self._put_plain(changes.plain_events.values(), changes.received)
             self._each(_insert_statement(rows.EventRow), changes.events)
             self._go_on_from(position)
         if changes.packages:
             self._put_packages(changes.packages)
-        if changes.short_packages or changes.ended_packages:
-            self._put(changes.short_packages, _BEGIN_LIVES)
-            self._put(changes.ended_packages, _END_LIVES)
-            self._recent.written_short(changes.short_packages, changes.begun_packages, changes.ended_packages)
+        begun, lived, ended = changes.begun_packages, changes.lived_packages, changes.ended_packages
+        if begun or lived or ended:
+            self._put(begun_rows(begun.items()) + ended_rows(lived.items()), _BEGIN_LIVES)
+            self._put(ended_rows(ended.items()), _END_LIVES)
+            self._recent.written_short(begun, lived, ended)
         self._each("DELETE FROM parked WHERE job = ?", [(job,) for job in changes.unparked])
         for group in (
             changes.streams, changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags,
-            changes.parked, changes.statistics,
+            changes.parked, counted,
         ):  # fmt: skip
             self._insert(group)
-        if changes.statistics:
+        if counted:
             self._forget_statistics(changes.received)
         if changes.forgotten:
             self._connection.execute(
