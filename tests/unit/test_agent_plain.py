@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 import pilotage.agent.attempt as attempt_module
+from pilotage.agent import hashing
 from pilotage.agent.attempt import Outcome
 from pilotage.agent.hashing import KnownFiles
 from pilotage.agent.inputs import Inputs
@@ -239,3 +240,17 @@ def test_a_file_is_known_by_what_the_system_says_of_it_as_long_as_that_stays(tmp
     assert not known.is_known(before, "0" * 64)
     file.write_bytes(b"other")
     assert not known.is_known(file.stat(), _MADE["sha256"])
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 64, 256, 257, 10_000])
+def test_content_of_any_size_has_the_same_sha256_as_everywhere(tmp_path: Path, size_bytes: int) -> None:
+    content = (bytes(range(256)) * 40)[:size_bytes]
+    expected = hashlib.sha256(content).hexdigest()
+    status, known = tmp_path.stat(), KnownFiles()
+    assert known.keep_content(status, content) == expected
+    assert known.is_known(status, expected)
+
+
+def test_a_python_without_a_sha256_of_its_own_takes_that_of_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashing, "_OWN_DIGESTS", ("no_such_module",))
+    assert hashing._digest_of_tiny() is hashlib.sha256

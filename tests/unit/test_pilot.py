@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from pilotage.agent.backlog import Room
+from pilotage.agent.backlog import Bench, Held, Room
 from pilotage.agent.fetching import ServerFetch
 from pilotage.agent.pilot import Pilot, PilotSettings
 from pilotage.agent.pilot_spool import encode_end
@@ -84,6 +84,35 @@ def test_news_are_urgent_when_hardly_more_waits_than_there_are_slots(tmp_path: P
     assert pilot.is_urgent
     pilot.accept({"ref": {"job": "J", "package": "1.1.5", "attempt": 1}}, {})
     assert not pilot.is_urgent
+
+
+@pytest.mark.parametrize("waiting", [[], [50, 50], [100, 50], [150, 50], [50, 100]], ids=str)
+def test_what_follows_an_attempt_is_what_has_room_without_it(waiting: list[int]) -> None:
+    benches = [Bench(Room(cores_hundredths=150)) for _ in range(2)]
+    for bench in benches:
+        for number, cores in enumerate([100, *waiting]):
+            ref = {"job": "J", "package": f"1.1.{number}", "attempt": 1}
+            bench.accept(Held({"ref": ref, "demand": {"cores_hundredths": cores}}, {}))
+    first, second = benches
+    over, gone = first.take(), second.take()
+    assert over is not None
+    assert gone is not None
+    second.remove(gone)
+    for following, taken in ((first.follow(over), second.take()), (first.take(), second.take())):
+        assert (following and following.ref) == (taken and taken.ref)
+    assert first.held.keys() == second.held.keys()
+    assert [each.ref for each in first.waiting] == [each.ref for each in second.waiting]
+    assert (first.running, first.has_room(0)) == (second.running, second.has_room(0))
+
+
+@pytest.mark.parametrize("asked", [50, 100, 150])
+def test_who_waits_may_begin_where_its_cores_are_free(asked: int) -> None:
+    bench = Bench(Room(cores_hundredths=100))
+    assert not bench.may_begin
+    bench.accept(
+        Held({"ref": {"job": "J", "package": "1.1.1", "attempt": 1}, "demand": {"cores_hundredths": asked}}, {})
+    )
+    assert bench.may_begin is (asked <= 100)
 
 
 def test_an_adopted_manifest_is_told_as_the_service_said_it() -> None:

@@ -129,6 +129,23 @@ class Bench:
         held.running = True
         return held
 
+    def follow(self, held: Held) -> Held | None:
+        """Let go of an attempt that is over, and let the first that waits begin if there is room then."""
+        waiting = self.waiting
+        if not waiting or waiting[0].room != held.room:
+            self.remove(held)
+            return self.take()
+        del self.held[held.ref]  # it takes what the other gives back: neither is counted
+        following = waiting.popleft()
+        following.running = True
+        return following
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether it is worth while to ask for the first that waits: its cores are free."""
+        waiting = self.waiting
+        return bool(waiting) and waiting[0].room[0] <= self._cores
+
     def remove(self, held: Held) -> None:
         """Let go of an attempt, wherever it stands, and give back what it took."""
         del self.held[held.ref]

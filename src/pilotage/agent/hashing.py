@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 from typing import Any
 
 _PIECE_BYTES = 1024 * 1024
+_TINY_BYTES = 256
+_OWN_DIGESTS = ("_sha256", "_sha2")  # where Python has its own sha256: up to 3.11, and after it
 _KNOWN_MAX = 100_000
 
 
@@ -33,6 +37,7 @@ class KnownFiles:
         """Begin with none."""
         self._checksums: dict[tuple[int, int, int, int], str] = {}  # by device, inode, size and time
         self._digest: Any = None  # which brings a library of its own, for which a first package need not wait
+        self._tiny_digest: Any = None
 
     def is_known(self, status: os.stat_result, sha256: str) -> bool:
         """Whether a file is known to have this sha256; `status` is what the system says of it now."""
@@ -58,11 +63,16 @@ class KnownFiles:
 
     def keep_content(self, status: os.stat_result, content: bytes) -> str:
         """Remember a file by its whole content, which was read just now; its sha256."""
-        if self._digest is None:
-            import hashlib
+        if len(content) <= _TINY_BYTES:
+            if self._tiny_digest is None:
+                self._tiny_digest = _digest_of_tiny()
+            sha256: str = self._tiny_digest(content).hexdigest()
+        else:
+            if self._digest is None:
+                import hashlib
 
-            self._digest = hashlib.sha256
-        sha256: str = self._digest(content).hexdigest()
+                self._digest = hashlib.sha256
+            sha256 = self._digest(content).hexdigest()
         self._keep((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), sha256)
         return sha256
 
@@ -74,3 +84,13 @@ class KnownFiles:
         if len(self._checksums) >= _KNOWN_MAX:
             self._checksums.clear()  # what is used again is read once more
         self._checksums[key] = sha256
+
+
+def _digest_of_tiny() -> Any:
+    """The sha256 for a few bytes: OpenSSL's takes longer to begin than Python's own takes for all of them."""
+    for name in _OWN_DIGESTS:
+        with contextlib.suppress(ImportError, AttributeError):
+            return importlib.import_module(name).sha256
+    import hashlib
+
+    return hashlib.sha256

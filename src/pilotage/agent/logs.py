@@ -36,6 +36,9 @@ class LogFile:
 
     def begin(self, *, on_dropped: Callable[[bytes], None] | None = None) -> None:
         """Start empty. `on_dropped` is shown everything that is cut away, in pieces."""
+        if self._was_empty and on_dropped is self._on_dropped:  # nothing was written, and so nothing cut away
+            self._was_empty = False
+            return
         with self._lock:
             self._on_dropped = on_dropped
             self._tail = b""

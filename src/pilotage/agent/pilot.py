@@ -274,15 +274,18 @@ class Pilot:
             payload = _stopped(payload, held.stopping)
         with self.guard:
             held.slot = None
-            self.bench.remove(held)
+            following = None
+            if self.closing:
+                self.bench.remove(held)
+            else:
+                following = self.bench.follow(held)
             self.spool.tell_of(held, "AttemptFinished", payload, at=time.time(), logs=outcome.logs)
             self.idle_since = now = time.monotonic()
             before = self._pace_seconds
             self._pace_seconds = now - began if before < 0.0 else 0.8 * before + 0.2 * (now - began)
-            following = None if self.closing else self.bench.take()
             if following is None:
                 self._idle.append(slot)
-            if self.bench.waiting:
+            if self.bench.may_begin:
                 self.begin()
             if self._leaving:
                 self._end_if_empty()

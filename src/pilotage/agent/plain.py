@@ -28,8 +28,8 @@ PLAIN_BINARY = frozenset({"argv", "environment", "outputs"})
 MADE_INPUT = frozenset({"name", "sha256", "size_bytes", "made"})
 """What is said of a file that a package of the job made."""
 _OWN = ".pilotage"
-# Nobody waits at what is no regular file, and no link is followed.
-_LOOKING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+# Nobody waits at what is no regular file, no link is followed, and that it was read need not be written down.
+_LOOKING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | getattr(os, "O_NOATIME", 0)
 
 
 def plain_binary(assignment: Mapping[str, Any], work: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _GET_FLAGS, _SET_FLAGS, _TOP_FOLDER = 0x80086601, 0x40086602, 0x20000  # of ext2 and what came after it
+_OWNERS = stat.S_IRWXU
 _MARK_NS = 1_234_567_891_234_567_000  # to the microsecond: some file systems keep no more
 
 
@@ -64,7 +65,7 @@ class Scratch:
         if self.descriptor < 0:
             return True  # nobody was in it
         found = self._found()
-        if found is not None and found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
+        if found is not None and found.st_mode & _OWNERS != _OWNERS:
             found = self._opened(found)
         if found is None:
             self.abandon()

@@ -74,8 +74,8 @@ class Spawner:
         """
         if not argv or not argv[0]:
             raise NotStarted(errno.ENOENT)
-        words = [word.encode(_ENCODING, "surrogateescape") for word in argv]
-        if b"\0" in b"".join(words):
+        words = "\0".join(argv).encode(_ENCODING, "surrogateescape").split(b"\0")
+        if len(words) != len(argv):
             raise NotStarted(errno.EINVAL)
         if not self._quick:
             return _start_by_popen(words, environment, folder, files)
