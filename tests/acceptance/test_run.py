@@ -241,7 +241,9 @@ def test_a_service_that_is_killed_is_started_again_and_no_package_is_run_twice(
 
 
 def test_a_changed_document_takes_the_place_of_the_earlier_run(folder: Path, gated: Gate) -> None:
-    (folder / "pilotage.toml").write_text("[engine]\ninterval_seconds = 1\n")  # an agent that has enough is heard so often
+    (folder / "pilotage.toml").write_text(
+        "[engine]\ninterval_seconds = 1\n"
+    )  # an agent that has enough is heard so often
     process = begin(folder, "run", "--slots", "1")
     gated.one_started()
     process.send_signal(signal.SIGHUP)
