@@ -20,7 +20,7 @@ from pilotage.model.exchange import Assignment, AttemptRef
 from pilotage.model.payloads import AttemptFinished
 from pilotage.model.work import LogText, Work
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 MARK = "a mark of this service"
 
 

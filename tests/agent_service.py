@@ -19,7 +19,7 @@ from pilotage.model.events import Event
 from pilotage.model.exchange import Assignment, AttemptRef, ExchangeReply
 from pilotage.model.work import AgentHears, AgentSays, LogText, Work, WorkBinary
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 _says = msgspec.json.Decoder(AgentSays)
 _hears = msgspec.json.Encoder()
 

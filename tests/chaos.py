@@ -6,6 +6,7 @@ differs from run to run all the same.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -222,7 +223,8 @@ class Storm:
             blows = blows + agents if victim != "supervisor" else blows
             self._chance.shuffle(blows)
             for pid in blows:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # an agent ends with its supervisor
+                    os.kill(pid, signal.SIGKILL)
             if blows:
                 self.kills["agent"] += 1
                 self.kills[f"{victim if victim != 'all' else 'both'} of a pilot"] += 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sqlite3
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotage.service.announcement import find_service
+from tests.engines.postgres import free_port
 from tests.engines.slurm import SlurmCluster
 from tests.real_runs import Place, place_in, wait_until
 
@@ -85,7 +85,7 @@ def cluster_run(folder: Path, cluster: SlurmCluster, entry: Mapping[str, Any] | 
         }
         lines = "".join(f"    {name}: {value}\n" for name, value in fields.items() if value is not None)
         (place.folder / "sites.yaml").write_text(f"pilotage: 1\nsites:\n  -\n{lines}")
-        (place.folder / "pilotage.toml").write_text(f"{SETTINGS}[service]\nport = {_free_port()}\n")
+        (place.folder / "pilotage.toml").write_text(f"{SETTINGS}[service]\nport = {free_port()}\n")
         run = ClusterRun(place, cluster)
         try:
             run.serve()
@@ -93,9 +93,3 @@ def cluster_run(folder: Path, cluster: SlurmCluster, entry: Mapping[str, Any] | 
         finally:
             cluster.command("scancel", "--user", str(os.geteuid()))
             wait_until(lambda: not run.queued(), "the cluster ends what is left")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

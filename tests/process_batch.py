@@ -118,7 +118,7 @@ class ProcessBatch:
         """End everything that it started."""
         for pid_file in self.jobs.glob("*/*/pid"):
             if not (pid_file.parent / "exit").exists():
-                _signal_tree(int(pid_file.read_text()), signal.SIGKILL)
+                signal_tree(int(pid_file.read_text()), signal.SIGKILL)
 
     def queued(self) -> int:
         """How many jobs were taken and are neither started nor ended."""
@@ -245,11 +245,11 @@ def _cancel(folder: Path, natives: list[str]) -> int:
             (element / "exit").write_text("143")
             (folder / "jobs" / job / "started").touch()
         elif (element / "pid").exists() and not (element / "exit").exists():
-            _signal_tree(int((element / "pid").read_text()), signal.SIGTERM, but_first=True)
+            signal_tree(int((element / "pid").read_text()), signal.SIGTERM, but_first=True)
     return 0
 
 
-def _signal_tree(pid: int, number: int, *, but_first: bool = False) -> None:
+def signal_tree(pid: int, number: int, *, but_first: bool = False) -> None:
     """Signal a process and all of its descendants, whatever session they are in."""
     found = [] if but_first else [pid]
     waiting = [pid]

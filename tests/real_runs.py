@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pilotage.agent.sweeping import started_at
 from pilotage.app.background import stop_service
-from pilotage.app.local_agents import end_agents
+from pilotage.app.local_agents import end_agents, is_held
 from pilotage.model.configuration import JournalSettings, Settings
 from pilotage.service.announcement import find_service
 from tests import waiting
+from tests.process_batch import signal_tree
 
 PROGRAM = Path(sys.executable).with_name("pilotage")
 SECONDS_MAX = 90
@@ -30,6 +34,25 @@ _IN_FOLDER = 'cd "$1" && umask "$2" && shift 2 && exec "$@"'
 def end_service(state: Path) -> None:
     """End the service of a state folder as `pilotage serve --stop` does, without a program that is started for it."""
     stop_service(Settings(journal=JournalSettings(url=f"sqlite:{state}")))
+
+
+def end_all(state: Path) -> None:
+    """End the agents and the service of a state folder, whichever of them are left."""
+    if find_service(state) is not None:
+        end_agents(state)  # first: they have somebody to tell
+        end_service(state)
+    # Whoever was asked for meanwhile, or has lost its service, would try for long to tell it of its end.
+    for record in (state / "pilots").glob("*.json"):
+        wait_until(partial(_is_killed, record), f"the end of the agent of {record}")
+
+
+def _is_killed(record: Path) -> bool:
+    """Kill the agent of a record with everything that it runs, if it lives; whether it is gone."""
+    with suppress(OSError, ValueError):
+        said = json.loads(record.read_bytes())
+        if is_held(record) and started_at(said["pid"]) == said["started"]:
+            signal_tree(said["pid"], signal.SIGKILL)
+    return not is_held(record)
 
 
 class Mounts:
@@ -160,11 +183,7 @@ class Place:
                 process.kill()
                 process.communicate()
         self._begun.clear()
-        state = self.seen(self.state)
-        end_agents(state)  # first: they have somebody to tell
-        if find_service(state) is not None:
-            end_service(state)
-        end_agents(state)
+        end_all(self.seen(self.state))
 
 
 @contextmanager

@@ -178,13 +178,6 @@ def nursery(folder: Path, *, port: int) -> Iterator[Nursery]:
         made.close()
 
 
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with bind("127.0.0.1", 0) as bound:
-        port: int = bound.getsockname()[1]
-        return port
-
-
 def serve_folder(folder: Path, *, port: int) -> None:
     """Serve the book of a folder, and say where."""
     from pilotage.service.server import serve

@@ -175,8 +175,8 @@ def test_a_hundred_times_as_many_packages_leave_as_many_files_in_the_state_folde
             counts[count] = len(list(place.state.rglob("*")))
             # What is sealed has one file for each job, whatever it had.
             job = place.told("outputs", "many")["job"]
+            end_agents(place.state)  # first: they have somebody to tell
             place.run("serve", "--stop")
-            end_agents(place.state)
             place.run("book", "seal", job)
             assert len(list((place.state / FOLDER).iterdir())) == 1
             assert len(list(place.state.rglob("*"))) <= counts[count]

@@ -58,8 +58,8 @@ def over(place: Place) -> Place:
     """A folder with a job that is over, and without a service."""
     (place.folder / "go").touch()
     place.run("run")
+    end_agents(place.state)  # first: they have somebody to tell
     place.run("serve", "--stop")
-    end_agents(place.state)
     return place
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from pilotage import Producer
 from pilotage.service.announcement import find_service
+from tests.engines.postgres import free_port
 from tests.real_runs import end_service
 from tests.usual_port import usual_port
 
@@ -275,13 +276,6 @@ def test_what_is_logged_and_followed_survives_the_death_of_the_service(desk: Des
         following.communicate(timeout=60)
     finally:
         desk.run("serve", "--stop")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_a_service_ends_in_good_order_and_is_then_not_found(desk: Desk) -> None:

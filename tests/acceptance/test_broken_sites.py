@@ -34,4 +34,4 @@ def test_sites_that_are_broken_hold_up_no_job_of_this_computer(tmp_path: Path, l
         place.document(JOB)
         begun = time.monotonic()
         assert "20 of 20 packages done" in place.run("run").stdout
-        assert time.monotonic() - begun < 30  # a reservation at one of them would be held for a minute
+        assert time.monotonic() - begun < 50  # a reservation at one of them would be held for a minute

@@ -75,8 +75,8 @@ def test_a_job_comes_through_a_storm_with_one_grant_and_one_result_for_each_pack
     tell(f"a storm of {raged - began:.1f} s, and {ended - raged:.1f} s until all was done")
 
     # Nothing is left over, and nobody had to clear up.
-    storm.wait_for(lambda: not storm.processes(), seconds=30, what=f"no process is left: {storm.processes()}")
-    storm.wait_for(lambda: not storm.left_over(), seconds=10, what="no file is left in the state folder")
+    storm.wait_for(lambda: not storm.processes(), seconds=60, what=f"no process is left: {storm.processes()}")
+    storm.wait_for(lambda: not storm.left_over(), seconds=60, what="no file is left in the state folder")
     storm.stop_service()
     assert storm.left_over() == []
     assert "Traceback" not in (folder / "service.log").read_text()

@@ -110,6 +110,7 @@ def away(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Away]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3 * SECONDS_MAX)
 def test_a_minute_without_the_service_costs_nothing_over_the_network_and_over_ssh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell: Callable[[str], None]
 ) -> None:

@@ -16,7 +16,7 @@ from tests.pilots import wait_until
 from tests.site_service import SiteService
 
 PACKAGES = 6
-SECONDS_MAX = 60.0
+SECONDS_MAX = 90.0
 # Each package looks around while service, site agent, pilots and other packages run, and keeps its own token for the test.
 JOB = """\
 pilotage: 1

@@ -20,6 +20,7 @@ from tests.acceptance.test_book_commands import Desk
 from tests.real_runs import end_service
 
 WAIT_SECONDS = 60.0
+INTERVAL_SECONDS = 60.0  # whoever waits for an agent that has nothing to say is found out
 WORK = """#!/bin/sh
 # work NAME: `bad` fails while there is no file `mended`, `slow` waits for the file `gate`; both are looked for in the folder.
 echo "begin $1"
@@ -51,6 +52,7 @@ class Bench(Desk):
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
         (folder / "pilotage.yaml").write_text(DOCUMENT)
+        (folder / "pilotage.toml").write_text(f"[engine]\ninterval_seconds = {INTERVAL_SECONDS}\n")
 
     def server(self) -> Server:
         told = self.service()
@@ -161,7 +163,7 @@ def test_a_service_that_stops_and_starts_again_goes_on_with_what_runs(bench: Ben
     bench.until(job, lambda at: at["1.3.1"] == "RUNNING")
     begun = time.monotonic()
     bench.said("serve", "--stop")
-    assert time.monotonic() - begun < 8.0  # nobody who waits for work holds it up
+    assert time.monotonic() - begun < INTERVAL_SECONDS / 2  # nobody who waits for work holds it up
     bench.said("serve", "--port", "0", "--slots", "3", "--background")
     (bench.folder / "gate").touch()
     bench.until(job, lambda at: set(at.values()) == {"DONE"})

@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 
 import pilotage
-from pilotage.app.local_agents import end_agents
 from pilotage.service.announcement import find_service
-from tests.real_runs import end_service
+from tests.real_runs import end_all
 
 PROGRAM = Path(sys.executable).with_name("pilotage")
 SECONDS_MAX = 120
@@ -43,10 +42,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("the program pilotage: install the project into this environment")
     yield tmp_path
     for file in tmp_path.rglob("service.json"):
-        end_agents(file.parent)  # first: they have somebody to tell
-        if find_service(file.parent) is not None:
-            end_service(file.parent)
-        end_agents(file.parent)  # one that was asked for meanwhile
+        end_all(file.parent)
 
 
 def environment() -> dict[str, str]:
@@ -245,6 +241,9 @@ def test_a_service_that_is_killed_is_started_again_and_no_package_is_run_twice(
 
 
 def test_a_changed_document_takes_the_place_of_the_earlier_run(folder: Path, gated: Gate) -> None:
+    (folder / "pilotage.toml").write_text(
+        "[engine]\ninterval_seconds = 1\n"
+    )  # an agent that has enough is heard so often
     process = begin(folder, "run", "--slots", "1")
     gated.one_started()
     process.send_signal(signal.SIGHUP)

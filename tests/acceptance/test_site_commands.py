@@ -141,7 +141,7 @@ def test_after_some_dead_starts_nothing_more_is_submitted_until_the_entry_is_men
     (asleep,) = (each for each in place.told("site", "explain", "broken")["reasons"] if each["stage"] == "status")
     assert "nothing more is submitted there before somebody wakes it" in asleep["message"]
     assert asleep["until"] - asleep["since"] == 3600
-    assert "/no/such/python" in place.told("status")["progress"]["trouble"]
+    wait_until(lambda: "/no/such/python" in place.told("status")["progress"].get("trouble", ""), "the job says so")
     assert "hibernates" in place.run("explain", "1.1.1").stdout
     (place.folder / "sites.yaml").unlink()
     write(place, "broken")

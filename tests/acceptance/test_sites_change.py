@@ -78,7 +78,8 @@ def test_what_runs_at_a_site_whose_entry_is_gone_when_the_service_comes_back_goe
     os.kill(service.pid, signal.SIGKILL)
     write(place, CELLAR)
     place.run("serve", "--slots", "0", "--port", "0", "--background")
-    assert {name: each["status"] for name, each in sites(place).items()} == {"annex": "leaving", "cellar": "candidate"}
+    wait_until(lambda: sites(place)["cellar"]["status"] == "candidate", "the other site has answered")
+    assert sites(place)["annex"]["status"] == "leaving"
     (place.folder / "go").write_text("once\n")
     made(place, "made")
     assert (place.folder / "made").read_text() == "once\n"

@@ -139,6 +139,7 @@ def check_apart(all_of: Sites) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3 * SECONDS_MAX)
 def test_a_job_ends_on_three_clusters_that_share_nothing_while_each_of_them_fails(
     tmp_path: Path, tell: Callable[[str], None]
 ) -> None:

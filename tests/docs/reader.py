@@ -9,14 +9,12 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from pilotage.app.local_agents import end_agents
-from pilotage.service.announcement import find_service
 from tests.docs.pages import Command, Enter, Script, Step, Write
+from tests.real_runs import end_all
 
 # What a reader does on another machine, or once in a lifetime: it is shown, and not run.
 ELSEWHERE = ("git clone ", "cd pilotage", "pip install ", "pipx install ", "source <(pilotage completion")
@@ -57,10 +55,7 @@ class Reader:
     def leave(self) -> None:
         """Stop what the page left running: agents, and a service, where it failed before it came to stop it."""
         for file in self.home.parent.rglob("service.json"):
-            end_agents(file.parent)
-            told = find_service(file.parent)
-            if told is not None:
-                os.kill(told.pid, signal.SIGTERM)
+            end_all(file.parent)
 
     def _enter(self, name: str) -> None:
         source = (self.root / name).resolve()

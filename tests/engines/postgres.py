@@ -178,7 +178,7 @@ def _as_owner() -> Sequence[str]:
 
 
 def free_port() -> int:
-    """A port of loopback that nothing listens on."""
+    """A port of loopback that nothing listens on, and that nobody gets who does not ask for it."""
     for port in random.sample(PORTS, k=100):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)):

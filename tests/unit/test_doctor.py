@@ -25,7 +25,7 @@ from pilotage.service.http.listener import Listener, bind, bind_local, url_of
 from tests.command_line import in_an_empty_folder, run
 from tests.running_jobs import running_services
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 
 
 @pytest.fixture

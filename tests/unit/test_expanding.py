@@ -21,7 +21,7 @@ from pilotage.service.running.manifests import Manifest
 from tests.earlier_work import place
 from tests.small_service import SmallService
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 LATE = """
 pilotage: 1
 job: late

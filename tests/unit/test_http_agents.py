@@ -36,7 +36,7 @@ PRINCIPALS = {
     "of-an-agent": Principal(user="agent", scopes=frozenset({EXCHANGE})),
     "reads-only": Principal(user="bob", scopes=frozenset({READ})),
 }
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 
 
 class UnixConnection(http.client.HTTPConnection):

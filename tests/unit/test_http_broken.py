@@ -14,7 +14,7 @@ from pilotage.service.http.broken import broken_by, end_when_broken
 from pilotage.service.http.listener import Listener
 from tests.running_jobs import running_services
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 LOOK_SECONDS = 0.005
 
 

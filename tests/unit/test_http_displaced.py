@@ -14,7 +14,7 @@ import pytest
 
 from pilotage.service.http.displaced import EXIT_STATUS, end_when_displaced
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 LOOK_SECONDS = 0.02
 
 

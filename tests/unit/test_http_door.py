@@ -21,7 +21,7 @@ from tests.running_jobs import FakeJobs, running_services
 from tests.served_book import TOKEN, registered
 
 PRINCIPALS = {TOKEN: local_principal("ann"), "reads-only": Principal(user="bob", scopes=frozenset({READ}))}
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 SUBMISSION = msgspec.json.encode({"definition": {}, "lists": {}, "folder": "/f"})
 
 

@@ -17,7 +17,7 @@ from tests.running_jobs import FakeJobs, running_services
 from tests.small_engine import JOB, Small
 from tests.small_plans import bag, site
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 
 
 class FakeListener:

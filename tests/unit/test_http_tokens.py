@@ -26,7 +26,7 @@ from pilotage.service.tokens import MARGIN_SECONDS, Tokens
 from tests.running_jobs import FakeJobs, origin_of, running_services
 from tests.served_book import TOKEN, event, registered
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 LIFE_SECONDS = 3000.0
 REF = AttemptRef("j", "1.2.1", 3)
 SUBJECT: dict[str, Any] = {"job": REF.job, "package": REF.package, "attempt": REF.attempt}

@@ -33,7 +33,7 @@ from pilotage.service.http.certificate import Certificate, CertificateError, Tls
 from pilotage.service.http.listener import Listener, bind, bind_local, url_of
 from tests.command_line import in_an_empty_folder, run
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 DAY_SECONDS = 86_400.0
 
 

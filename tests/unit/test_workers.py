@@ -26,7 +26,7 @@ from pilotage.service.running.workers import LOOKS_MAX, SiteWorkers, Way, expect
 from tests.small_engine import Small
 from tests.small_plans import bag, site
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 
 
 class Batch:
