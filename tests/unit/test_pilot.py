@@ -187,6 +187,17 @@ def test_a_cancelled_attempt_is_held_until_it_is_over_and_a_waiting_one_is_forgo
     assert waiting not in service.finished
 
 
+def test_a_pilot_that_wants_no_more_hears_at_once_what_is_cancelled(tmp_path: Path) -> None:
+    with agent_service(tmp_path / "agent.sock", interval_seconds=3600.0) as service:
+        running, waiting = (service.give(number, ("wait",), folder=tmp_path) for number in (1, 2))
+        with flying(service, tmp_path, slots=1, backlog=1) as flight:
+            flight.stage.wait_for(lambda: flight.stage.running)
+            service.wait_for(lambda: waiting in service.said[-1].exchange.held)
+            service.cancel(running)
+            service.wait_for(lambda: running in service.finished)
+            assert len(service.said) < 8  # it listens, and does not ask over and over
+
+
 def test_what_did_not_hear_its_cancel_is_reminded(service: AgentService, tmp_path: Path) -> None:
     ref = service.give(1, ("deaf",), folder=tmp_path)
     with flying(service, tmp_path) as flight:

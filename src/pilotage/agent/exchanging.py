@@ -370,13 +370,12 @@ class Exchanger:
         pilot, now, hold_seconds = self._pilot, time.monotonic(), self._settings.hold_seconds
         with pilot.guard:
             unsaid = self._unsaid_at < math.inf or pilot.spool.pending
-            room = pilot.bench.has_room(pilot.backlog)
             stopping = any(each.stopping is not None for each in pilot.bench.held.values())
             if unsaid:
                 self._flush_at = now if pilot.is_urgent else max(now, min(self._unsaid_at, now) + hold_seconds)
             busy = pilot.bench.running > 0
         at = opened_at + self._interval_seconds
-        if unsaid or not room:
+        if unsaid:
             self._wake_at(max(now, at))
         elif stopping and not self._news and not changed:
             self._wake_at(now + 0.5)  # the service repeats what is to end, until it has ended
