@@ -34,6 +34,7 @@ DESERTED_FAREWELL_SECONDS = 1.0
 LINKS_MAX = 3  # one that listens, one that speaks, and one whose answer nobody awaits any more
 LOOK_SECONDS = 1.0  # how often to look after orphans and after those that are to end
 COMPLAIN_SECONDS = 300.0
+LISTEN_SECONDS = 0.5  # who is full, and has nothing to say for so long, listens for what is to end
 
 
 class Exchanger:
@@ -370,6 +371,7 @@ class Exchanger:
         pilot, now, hold_seconds = self._pilot, time.monotonic(), self._settings.hold_seconds
         with pilot.guard:
             unsaid = self._unsaid_at < math.inf or pilot.spool.pending
+            room = pilot.bench.has_room(pilot.backlog)
             stopping = any(each.stopping is not None for each in pilot.bench.held.values())
             if unsaid:
                 self._flush_at = now if pilot.is_urgent else max(now, min(self._unsaid_at, now) + hold_seconds)
@@ -381,7 +383,7 @@ class Exchanger:
             self._wake_at(now + 0.5)  # the service repeats what is to end, until it has ended
         elif self._news or changed or now >= opened_at + 0.5 * self._interval_seconds:
             # What runs may be over in a moment: then its news are the next exchange, and this poll is saved.
-            self._wake_at(now + hold_seconds if busy else now)
+            self._wake_at(now + (hold_seconds if room else LISTEN_SECONDS) if busy else now)
         else:  # an early answer that brought nothing: the service does not keep polls open
             self._wake_at(max(now, at))
 
