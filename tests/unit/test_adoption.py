@@ -225,12 +225,13 @@ def test_what_makes_files_is_looked_for_only_where_a_file_was_made(here: Place) 
     assert may_be_there(prepared.expansion, prepared.origin, here.index)
 
 
-def test_what_a_script_may_skip_is_looked_for_wherever_something_was_made(here: Place) -> None:
+@pytest.mark.parametrize(
+    "makes", ["outputs: [all.root]\n    scripts: {pre: {run: [x]}}", 'outputs: [{expression: ".*", folder: out}]']
+)
+def test_what_may_make_no_file_is_looked_for_wherever_something_was_made(here: Place, makes: str) -> None:
     here.run("pilotage: 1\njob: quiet\nstages:\n  - run: /bin/true\n")
-    skipped = here.prepare(
-        CHAIN.replace("    outputs: [all.root]", "    outputs: [all.root]\n    scripts: {pre: {run: [x]}}")
-    )
-    assert may_be_there(skipped.expansion, skipped.origin, here.index)
+    prepared = here.prepare(CHAIN.replace("outputs: [all.root]", makes))
+    assert may_be_there(prepared.expansion, prepared.origin, here.index)
 
 
 def test_many_packages_are_looked_for_together(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,9 +114,11 @@ def _makes_files(block: Block) -> bool:
 
 
 def _may_make_none(block: Block) -> bool:
-    """Whether a package of a block may be done without a file: it has none to make, or a script beside it decides."""
+    """Whether a package of a block may be done without a file: it has none to make, an expression, or a script, decides."""
     package = block.package
-    return package.noop or bool(package.scripts.pre or package.scripts.post) or not _makes_files(block)
+    if package.noop or package.scripts.pre or package.scripts.post or not _makes_files(block):
+        return True
+    return any(output.expression for binary in package.binaries for output in binary.outputs)
 
 
 def said_to_be_done(expansion: Expansion) -> list[Adopted]:
