@@ -15,8 +15,8 @@ from pilotage.book.settle import DONE, RUNNING
 from pilotage.model.outcomes import ExitCodeGasw
 
 
-class Begun(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the beginning of a life says."""
+class _Life(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What is known of a life from its beginning on."""
 
     attempt: int
     site: str
@@ -27,24 +27,20 @@ class Begun(msgspec.Struct, frozen=True, array_like=True, gc=False):
     created_at: float
     position: int
     counted_with: tuple[float, float]
+
+
+class Begun(_Life, frozen=True, array_like=True, gc=False):
+    """What the beginning of a life says."""
+
     seen: int  # with the others below: what its registers were set by
     source_rank: int
     n: int
     stream: str
 
 
-class Ended(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Ended(_Life, frozen=True, array_like=True, gc=False):
     """What is known of it when its end and its grant were told too."""
 
-    attempt: int
-    site: str
-    activity: str
-    pilot: str | None
-    lease_seconds: float | None
-    remaining_seconds: float | None
-    created_at: float
-    position: int
-    counted_with: tuple[float, float]
     node: str | None
     is_staged: bool
     finished_at: float

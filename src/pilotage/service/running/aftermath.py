@@ -86,11 +86,11 @@ class Aftermath:
         touched, self._lingering = self._lingering, {}
         for one in events:
             data = one.data
-            kind = type(data)
-            if kind is _CREATED:
-                if data.site == ADOPTED:  # type: ignore[attr-defined] # which is what it is
+            if isinstance(data, payloads.AttemptCreated):
+                if data.site == ADOPTED:
                     adopted.add(_ref(one))  # the index has it
                 continue
+            kind = type(data)
             if kind is _GRANTED:
                 granted.append(_ref(one))
             elif (handler := self._HANDLERS.get(kind)) is not None:
@@ -173,8 +173,8 @@ class Aftermath:
     # --- by type of event ---
 
     def _on_finished(self, engine: Engine, one: Checked) -> None:
-        data: payloads.AttemptFinished = one.data  # type: ignore[assignment] # by which it comes here
-        ref = _ref(one)
+        data, ref = one.data, _ref(one)
+        assert isinstance(data, payloads.AttemptFinished)
         at_work = self._jobs.get(ref.job)
         if at_work is None:
             return
@@ -253,7 +253,7 @@ class Aftermath:
     }
 
 
-_CREATED, _GRANTED = payloads.AttemptCreated, payloads.CommitGranted
+_GRANTED = payloads.CommitGranted
 _ENDS = frozenset({_GRANTED, payloads.Aborted, payloads.CancelAccepted, payloads.AttemptFinished})
 
 
