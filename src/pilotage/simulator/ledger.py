@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from pilotage.book import rows, statistics
 from pilotage.book.finals import FINAL_ORDER, SURELY_OVER, FinalPackage, is_over, read_finals
-from pilotage.book.ledger import Changes, Observed, PackageKey, Sought
+from pilotage.book.ledger import Changes, Observed, PackageKey, Sought, StreamsAtHand
 from pilotage.book.rows import (
     EventRow,
     JobRow,
@@ -35,6 +35,7 @@ from pilotage.book.settle import DONE, RUNNING
 from pilotage.book.short_rows import Begun, text_of
 from pilotage.book.sketches import Sketch, added, packed, read_sketch
 from pilotage.book.tables import TABLE_BY_ROW, TABLES
+from pilotage.model.events import SOURCE_RANKS
 from pilotage.simulator.pressed import PackedLives, PressedTexts
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
@@ -45,8 +46,8 @@ Kept = PackageRow | Begun | int
 """A package as it is kept: its row, or the beginning of its short life; or, once it is over, its state and the number of
 the text of its facts, as one number. A number below 0 is that of a short life that ended, counted down from -1."""
 
-_NUMBER_BITS = 30
-_NUMBER_MASK = (1 << _NUMBER_BITS) - 1
+_LINE = 2**30 + 1025
+"""So far are places of neighbouring lines from each other: odd, so that a dictionary does not put them all in one place."""
 _STATES = len(FINAL_ORDER)
 _STATE_NUMBERS = {state: number for number, state in enumerate(FINAL_ORDER)}
 
@@ -69,7 +70,7 @@ class MemoryLedger:
         self._over = PressedTexts()
         self._ended = PackedLives()
         self._begun: dict[PackageKey, Begun] = {}  # short lives that have not ended
-        self._stream_keys: dict[tuple[str, str], Key] = {}
+        self._streams: dict[str, dict[str, StreamRow]] = {source: {} for source in SOURCE_RANKS}
         self._job_ids: dict[str, int] = {}
         self._positions: dict[tuple[int, int], int] = {}  # of the event that a stream has under a number
         self._parked: dict[str, dict[Key, ParkedRow]] = {}  # by job
@@ -79,8 +80,12 @@ class MemoryLedger:
 
     def streams(self, names: Collection[tuple[str, str]]) -> Iterable[StreamRow]:
         """The streams that are known among some (source, stream)."""
-        keys, table = self._stream_keys, self.tables["streams"]
-        return [replace(table[keys[name]]) for name in names if name in keys]
+        known = self._streams
+        return [replace(known[source][stream]) for source, stream in names if stream in known[source]]
+
+    def streams_at_hand(self) -> StreamsAtHand:
+        """Every stream there is, for one who only looks."""
+        return self._streams
 
     def jobs(self, jobs: Collection[str]) -> Iterable[JobRow]:
         """The jobs that are known among some ids."""
@@ -105,7 +110,7 @@ class MemoryLedger:
             job_id, stage, line, number = key
             if stage != where[1] or job_id != where[0]:  # many in a row are of one stage
                 where, packages = (job_id, stage), self._stages.get(job_id, {}).get(stage, {})
-            kept = packages.get(line << _NUMBER_BITS | number)
+            kept = packages.get(line * _LINE + number)
             if kept is not None or (kept := begun.get(key)) is not None:
                 found.append(self._package(key, kept))
         return found
@@ -155,7 +160,7 @@ class MemoryLedger:
         """Every package of a job that is kept."""
         for stage, packages in self._stages.get(job_id, {}).items():
             for place, kept in packages.items():
-                yield (job_id, stage, place >> _NUMBER_BITS, place & _NUMBER_MASK), kept
+                yield (job_id, stage, *divmod(place, _LINE)), kept
         yield from ((key, life) for key, life in self._begun.items() if key[0] == job_id)
 
     def _package(self, key: PackageKey, kept: Kept) -> PackageRow:
@@ -233,7 +238,7 @@ class MemoryLedger:
         self._write_events(changes)
         self._write_packages(changes.packages)
         self._write_short(changes)
-        self._write_streams(changes.streams)
+        self._write_streams(changes)
         for job in changes.jobs:
             self._job_ids[job.job] = job.job_id
         for group in (
@@ -250,13 +255,13 @@ class MemoryLedger:
         if changes.observed:
             self._add_statistics(changes.observed, now=changes.received)
 
-    def _write_streams(self, changed: Sequence[StreamRow]) -> None:
-        table = self.tables["streams"]
-        for stream in changed:
-            key = (stream.stream_id,)
-            if key not in table:
-                self._stream_keys[stream.source, stream.stream] = key
-            table[key] = stream
+    def _write_streams(self, changes: Changes) -> None:
+        for source, counted in changes.counted_on.items():
+            known = self._streams[source]
+            for stream, n in counted.items():
+                known[stream].watermark = n
+        for row in changes.streams:
+            self.tables["streams"][row.stream_id,] = self._streams[row.source][row.stream] = row
 
     def _write_packages(self, changed: Sequence[PackageRow]) -> None:
         put, buffer, numbers, begun = self._over.put, bytearray(), _STATE_NUMBERS, self._begun
@@ -269,7 +274,7 @@ class MemoryLedger:
             kept: Kept = package
             if (state := numbers.get(facts.state)) is not None:
                 kept = put(written_facts(facts, buffer)) * _STATES + state
-            stage[package.line << _NUMBER_BITS | package.number] = kept
+            stage[package.line * _LINE + package.number] = kept
 
     def _write_short(self, changes: Changes) -> None:
         """Short lives are kept as they come; one that has only begun is remembered, which is all that is kept of it."""
@@ -283,7 +288,7 @@ class MemoryLedger:
                 if stage != where[1] or job_id != where[0]:  # many in a row are of one stage
                     where, packages = (job_id, stage), self._stages.setdefault(job_id, {}).setdefault(stage, {})
                 kept -= 1
-                packages[line << _NUMBER_BITS | number] = kept
+                packages[line * _LINE + number] = kept
                 begun.pop(key, None)
 
     def _write_events(self, changes: Changes) -> None:

@@ -21,7 +21,7 @@ from pilotage.adapters.journals.postgres_schema import PackageRecord
 from pilotage.adapters.journals.postgres_text import stored_text
 from pilotage.adapters.journals.row_statements import find_statement, remove_statement
 from pilotage.book import rows, statistics
-from pilotage.book.ledger import Changes, PackageKey, Sought
+from pilotage.book.ledger import Changes, PackageKey, Sought, StreamsAtHand
 from pilotage.book.short_rows import Begun, begun_rows, ended_rows
 from pilotage.book.tables import PACKAGE_KEY
 
@@ -42,6 +42,10 @@ class PostgresLedger:
     def streams(self, names: Collection[tuple[str, str]]) -> Iterable[rows.StreamRow]:
         """The streams that are known among some (source, stream)."""
         return select(self._connection, rows.StreamRow, ("source", "stream"), names)
+
+    def streams_at_hand(self) -> StreamsAtHand:
+        """None: they are asked for by name."""
+        return {}
 
     def jobs(self, jobs: Collection[str]) -> Iterable[rows.JobRow]:
         """The jobs that are known among some ids."""

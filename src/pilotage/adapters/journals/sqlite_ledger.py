@@ -13,7 +13,7 @@ from msgspec.structs import astuple
 from pilotage.adapters.journals.recent import KEPT, Recent
 from pilotage.adapters.journals.row_statements import find_statement, remove_statement
 from pilotage.book import rows, statistics
-from pilotage.book.ledger import PLAIN_COLUMNS, USUAL, Changes, PackageKey, Sought
+from pilotage.book.ledger import PLAIN_COLUMNS, USUAL, Changes, PackageKey, Sought, StreamsAtHand
 from pilotage.book.rows import PackageRow, read_facts, written_facts
 from pilotage.book.short_rows import Begun, begun_rows, ended_rows
 from pilotage.book.tables import TABLE_BY_ROW
@@ -61,6 +61,10 @@ class SqliteLedger:
     def streams(self, names: Collection[tuple[str, str]]) -> Iterable[rows.StreamRow]:
         """The streams that are known among some (source, stream)."""
         return self._select(rows.StreamRow, ("source", "stream"), names)
+
+    def streams_at_hand(self) -> StreamsAtHand:
+        """None: they are asked for by name."""
+        return {}
 
     def jobs(self, jobs: Collection[str]) -> Iterable[rows.JobRow]:
         """The jobs that are known among some ids."""
