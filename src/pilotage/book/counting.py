@@ -109,7 +109,8 @@ def count_lives(lives: Lives, known: tuple[float, float]) -> Iterator[Counted]:
             found.setdefault(place, ({}, {}))[0][_ENDS] = count
         for states, since in _known_before(known):
             _count_times(found, places, at - since, [each * 16 + _DONE for each in states])
-        _count_times(found, places, at - np.array(lives.granted_since), [_READY * 16 + _DONE, _RUNNING * 16 + _DONE])
+        began = np.fromiter(lives.granted_since, np.float64, len(lives.granted_since))
+        _count_times(found, places, at - began, [_READY * 16 + _DONE, _RUNNING * 16 + _DONE])
     for place, (counts, sums) in found.items():
         number, group = divmod(place, groups)
         yield number, group, counts, sums
@@ -117,8 +118,8 @@ def count_lives(lives: Lives, known: tuple[float, float]) -> Iterator[Counted]:
 
 def _at_places(times: Sequence[float], groups_of: Sequence[int], *, groups: int) -> tuple[np.ndarray, np.ndarray]:
     """Times, and the slice and the group of each as one number."""
-    at = np.array(times)
-    return at, (at // FINE_SECONDS).astype(np.int64) * groups + np.array(groups_of)
+    at, group = np.fromiter(times, np.float64, len(times)), np.fromiter(groups_of, np.int64, len(times))
+    return at, (at // FINE_SECONDS).astype(np.int64) * groups + group
 
 
 def _known_before(known: tuple[float, float]) -> list[tuple[tuple[int, ...], float]]:

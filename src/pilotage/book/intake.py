@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from math import inf
-from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from pilotage.book.codec import Checked, Codec, Refusal, RefusalCode
-from pilotage.book.hearing import OUT_OF_TURN, Hearing, event_of
+from pilotage.book.hearing import OUT_OF_TURN, Hearing
 from pilotage.book.ledger import Ledger, PackageKey, PlainEvents, Sought
 from pilotage.book.parked import parked_text, read_parked
 from pilotage.book.rows import EventRow, JobRow, ParkedRow
-from pilotage.book.streams import NO_RANGES
 from pilotage.model import payloads
 from pilotage.model.events import Event
 
 _encode = msgspec.json.Encoder().encode
-_job_of: Callable[[Event], str | None] = attrgetter("job")
 
 Told = dict[PackageKey, int | list[int]]
 """For each package, which of the fresh events are about it: of most there is one."""
@@ -79,7 +76,7 @@ class Intake:
     def plain(self) -> PlainEvents:
         """The fresh events that have the usual values."""
         others = {row[0] for row in self.rows}
-        return PlainEvents(self.fresh, first=self.first, but=others, streams=self.hearing.known, job_ids=self._job_ids)
+        return PlainEvents(self.fresh, first=self.first, but=others, stream_ids=self.hearing.ids, job_ids=self._job_ids)
 
     def told(self, package: PackageKey) -> Sequence[int]:
         """Which of the fresh events are about a package."""
@@ -87,7 +84,7 @@ class Intake:
         return (found,) if isinstance(found, int) else found
 
     def _load_jobs(self, checked: Sequence[Checked]) -> None:
-        jobs = {job for job in set(map(_job_of, map(event_of, checked))) if job is not None}
+        jobs = {job for job in {one.event.job for one in checked} if job is not None}
         self.jobs = {row.job: row for row in self._ledger.jobs(jobs)} if jobs else {}
         sealed = [row.job for row in self.jobs.values() if row.place == "sealed"]
         if sealed:
@@ -102,7 +99,7 @@ class Intake:
             # Registrations first: an event of a job that is registered beside it need not be parked.
             said = sorted(checked, key=lambda one: one.event.type != "JobRegistered")
         job_ids, fresh, touched, hearing = self._job_ids, self.fresh, self.touched, self.hearing
-        known, counted = hearing.known, hearing.counted
+        heard, counted = hearing.heard, hearing.counted
         # Where somebody's clock is wrong, each is looked at by itself.
         latest = self._received + self._skew_seconds if not self._skewed else -inf
         for one in said:
@@ -115,24 +112,23 @@ class Intake:
             mine = counted[source]
             before = mine.get(stream)
             if before is None:
-                row = known[source].get(stream)
-                before = row.watermark if row is not None and row.ahead == NO_RANGES else OUT_OF_TURN
+                before = heard[source].get(stream, OUT_OF_TURN)
             if n == before + 1:  # what `Hearing` does, for one that counts on
                 mine[stream] = n
             elif not hearing.hear(event):
                 self._repeats.append(one)
                 continue
             at, (stage, line, number) = len(fresh), place
-            told = touched.get(key := (job_id, stage, line, number))
-            if told is None:
-                touched[key] = at
+            told = touched.setdefault(key := (job_id, stage, line, number), at)
+            if told is at:
+                pass  # as most often: it is the first of its package
             elif isinstance(told, int):
                 touched[key] = [told, at]
             else:
                 told.append(at)
             fresh.append(one)
             if event.epoch != 1 or event.version != 1 or event.time > latest:
-                self._store(one, hearing.row(event).stream_id, self._received, key, skewed=self._is_skewed(event))
+                self._store(one, hearing.id_of(event), self._received, key, skewed=self._is_skewed(event))
         if self._repeats:
             self._compare(self._repeats)
 
@@ -147,7 +143,7 @@ class Intake:
         if not self.hearing.hear(event):
             self._repeats.append(one)
             return
-        stream_id = self.hearing.row(event).stream_id
+        stream_id = self.hearing.id_of(event)
         if name is None or name in self.jobs or isinstance(one.data, payloads.JobRegistered):
             if name is not None and name not in self.jobs:
                 self._register(name)
@@ -194,8 +190,8 @@ class Intake:
     def _compare(self, repeats: Sequence[Checked]) -> None:
         """A repeat with the same content is acknowledged; one with other content is refused."""
         parked = (read_parked(row.event) for row in self.parked)
-        first = {_identity(event): event for event in (*map(event_of, self.fresh), *parked)}
-        ids = [self.hearing.row(one.event).stream_id for one in repeats]
+        first = {_identity(event): event for event in (*(one.event for one in self.fresh), *parked)}
+        ids = [self.hearing.id_of(one.event) for one in repeats]
         wanted = [
             Sought(stream_id, one.event.n, self._key(one))
             for one, stream_id in zip(repeats, ids, strict=True)

@@ -5,8 +5,7 @@ The order within a batch does not matter, nor how events are cut into batches, e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -45,7 +44,6 @@ from pilotage.model import payloads
 from pilotage.model.events import SOURCE_RANKS, Event
 
 _encode = msgspec.json.Encoder().encode
-_stage_of: Callable[[PackageKey], tuple[int, int]] = itemgetter(0, 1)
 
 SKEW_SECONDS = 300.0
 """Further than this off the clock that received it, an event or its sender is flagged, unless a setting says otherwise."""
@@ -122,7 +120,7 @@ class Join:
             row.job_id: (row.state, _standing_facts(row)) for row in self._jobs.values() if row.job not in new
         }
         apart = [intake.fresh[at] for at in intake.apart]
-        stages = set(map(_stage_of, intake.touched))
+        stages = _stages_of(intake.touched)
         ids = {job_id for job_id, _ in stages}
         self._touched_jobs = {row.job for row in self._jobs.values() if row.job_id in ids}
         self._touched_jobs |= {one.event.job for one in apart if one.event.job is not None}
@@ -362,6 +360,16 @@ class Join:
             work.row.counted, work.row.observed = after, seen
             leave_out(row)
             changed(work.row)
+
+
+def _stages_of(packages: Iterable[PackageKey]) -> set[tuple[int, int]]:
+    job_id = stage = 0
+    found: set[tuple[int, int]] = set()
+    for key in packages:
+        if key[1] != stage or key[0] != job_id:  # many in a row are of one stage
+            job_id, stage = key[:2]
+            found.add((job_id, stage))
+    return found
 
 
 def _change(work: WorkedPackage) -> Change:

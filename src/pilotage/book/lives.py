@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from operator import attrgetter
+from collections.abc import Sequence
 
 from pilotage.book.short_rows import Begun, Ended
 
 Group = tuple[str, str]
 """A site and an activity."""
-_group_of: Callable[[Begun | Ended], Group] = attrgetter("site", "activity")
-_created_of: Callable[[Begun | Ended], float] = attrgetter("created_at")
-_finished_of: Callable[[Ended], float] = attrgetter("finished_at")
-_granted_of: Callable[[Ended], float] = attrgetter("granted_at")
 
 
 class Lives:
@@ -23,19 +18,37 @@ class Lives:
 
     __slots__ = ("began", "began_in", "finished", "granted", "granted_in", "granted_since", "groups")
 
-    def __init__(self, began: Sequence[Begun | Ended] = (), granted: Sequence[Ended] = ()) -> None:
+    def __init__(self, began: Sequence[Begun | Ended], granted: Sequence[Ended]) -> None:
         """Take those that began in this batch and those that were granted in it, of which some may be the same."""
-        began_in, granted_in = list(map(_group_of, began)), list(map(_group_of, granted))
-        names = dict.fromkeys(began_in) | dict.fromkeys(granted_in)
-        self.groups: dict[Group, int] = {name: number for number, name in enumerate(names)}
-        numbered = self.groups.__getitem__
-        self.began: list[float] = list(map(_created_of, began))
-        self.began_in: list[int] = list(map(numbered, began_in))  # their groups
-        self.finished: list[float] = list(map(_finished_of, granted))  # when those that ended said so,
-        self.granted: list[float] = list(map(_granted_of, granted))  # when they were granted,
-        self.granted_in: list[int] = list(map(numbered, granted_in))  # in which groups,
-        self.granted_since: list[float] = list(map(_created_of, granted))  # and when they had begun
+        self.groups: list[Group] = []
+        numbers = _Numbers(self.groups)
+        self.began = [life.created_at for life in began]
+        self.began_in = [numbers[life.activity][life.site] for life in began]  # their groups
+        self.finished = [life.finished_at for life in granted]  # when those that ended said so,
+        self.granted = [life.granted_at for life in granted]  # when they were granted,
+        self.granted_in = [numbers[life.activity][life.site] for life in granted]  # in which groups,
+        self.granted_since = [life.created_at for life in granted]  # and when they had begun
 
-    def group(self, site: str, activity: str) -> int:
-        """The number of a site and an activity."""
-        return self.groups.setdefault((site, activity), len(self.groups))
+
+class _Numbers(dict[str, "_NumbersOfSites"]):
+    """The number of each group, by its activity and its site; one that was not asked for before is given the next."""
+
+    def __init__(self, groups: list[Group]) -> None:
+        super().__init__()
+        self._groups = groups
+
+    def __missing__(self, activity: str) -> _NumbersOfSites:
+        found = self[activity] = _NumbersOfSites(self._groups, activity)
+        return found
+
+
+class _NumbersOfSites(dict[str, int]):
+    def __init__(self, groups: list[Group], activity: str) -> None:
+        super().__init__()
+        self._groups = groups
+        self._activity = activity
+
+    def __missing__(self, site: str) -> int:
+        number = self[site] = len(self._groups)
+        self._groups.append((site, self._activity))
+        return number

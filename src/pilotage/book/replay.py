@@ -15,7 +15,7 @@ import msgspec
 
 from pilotage.book.codec import Checked, Codec, Limits, Refusal
 from pilotage.book.join import join
-from pilotage.book.ledger import AnyRow, Changes, Ledger, StreamsAtHand
+from pilotage.book.ledger import AnyRow, Changes, Ledger
 from pilotage.book.parked import read_parked
 from pilotage.book.ranges import heard_by, ranges_of, size, stream_row, united
 from pilotage.book.rows import EventRow, ParkedRow, StreamRow
@@ -105,8 +105,8 @@ class _ReplayLedger:
         known = [self._rows[name] for name in names if name in self._rows]
         return [StreamRow(stream_id=row.stream_id, source=row.source, stream=row.stream) for row in known]
 
-    def streams_at_hand(self) -> StreamsAtHand:
-        return {}
+    def streams_at_hand(self) -> None:
+        return None
 
     def rows_by_keys(
         self, row: type[AnyRow], *, by: tuple[str, ...], keys: Collection[tuple[Any, ...]]

@@ -14,7 +14,7 @@ import msgspec
 from pilotage.book.codec import Checked, Codec, Refusal
 from pilotage.book.finals import FinalPackage
 from pilotage.book.join import join
-from pilotage.book.ledger import Changes, Observed, StreamsAtHand
+from pilotage.book.ledger import Changes, Observed
 from pilotage.book.lives import Lives
 from pilotage.book.rows import EventRow, JobRow, PackageRow, PilotRow, SiteRow, StageRow, StreamRow
 from pilotage.book.settle import default_state
@@ -229,8 +229,8 @@ class _Anew(MemoryLedger):
         known = super().streams(names)
         return [StreamRow(stream_id=row.stream_id, source=row.source, stream=row.stream) for row in known]
 
-    def streams_at_hand(self) -> StreamsAtHand:
-        return {}
+    def streams_at_hand(self) -> None:
+        return None
 
 
 def _states(ledger: MemoryLedger) -> BookStates:

@@ -35,8 +35,8 @@ from pilotage.book.settle import DONE, RUNNING
 from pilotage.book.short_rows import Begun, text_of
 from pilotage.book.sketches import Sketch, added, packed, read_sketch
 from pilotage.book.tables import TABLE_BY_ROW, TABLES
-from pilotage.model.events import SOURCE_RANKS
 from pilotage.simulator.pressed import PackedLives, PressedTexts
+from pilotage.simulator.stream_table import StreamTable
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
 Key = tuple[Any, ...]
@@ -70,22 +70,26 @@ class MemoryLedger:
         self._over = PressedTexts()
         self._ended = PackedLives()
         self._begun: dict[PackageKey, Begun] = {}  # short lives that have not ended
-        self._streams: dict[str, dict[str, StreamRow]] = {source: {} for source in SOURCE_RANKS}
+        self._streams = StreamTable(self.tables["streams"])
         self._job_ids: dict[str, int] = {}
         self._positions: dict[tuple[int, int], int] = {}  # of the event that a stream has under a number
         self._parked: dict[str, dict[Key, ParkedRow]] = {}  # by job
         self._slices: dict[int, dict[int, dict[Key, None]]] = {width: {} for width in statistics.KEPT_SECONDS}
+        self._readers: dict[type[rows.Row], Callable[[Key, Any], rows.Row]] = {
+            EventRow: lambda _, values: _event(values),
+            StatisticRow: _statistic,
+            StreamRow: lambda _, row: self._streams.read(row),
+        }  # what makes a row of what is kept in its place
         self._last = {"stream_id": 0, "job_id": 0}
         self._position = 0
 
     def streams(self, names: Collection[tuple[str, str]]) -> Iterable[StreamRow]:
         """The streams that are known among some (source, stream)."""
-        known = self._streams
-        return [replace(known[source][stream]) for source, stream in names if stream in known[source]]
+        return self._streams.known(names)
 
-    def streams_at_hand(self) -> StreamsAtHand:
-        """Every stream there is, for one who only looks."""
-        return self._streams
+    def streams_at_hand(self) -> StreamsAtHand | None:
+        """Every stream there is."""
+        return self._streams.at_hand()
 
     def jobs(self, jobs: Collection[str]) -> Iterable[JobRow]:
         """The jobs that are known among some ids."""
@@ -238,7 +242,7 @@ class MemoryLedger:
         self._write_events(changes)
         self._write_packages(changes.packages)
         self._write_short(changes)
-        self._write_streams(changes)
+        self._streams.write(changes.streams, changes.counted_on)
         for job in changes.jobs:
             self._job_ids[job.job] = job.job_id
         for group in (
@@ -254,14 +258,6 @@ class MemoryLedger:
             self.tables["parked"][identity] = self._parked.setdefault(parked.job, {})[identity] = replace(parked)
         if changes.observed:
             self._add_statistics(changes.observed, now=changes.received)
-
-    def _write_streams(self, changes: Changes) -> None:
-        for source, counted in changes.counted_on.items():
-            known = self._streams[source]
-            for stream, n in counted.items():
-                known[stream].watermark = n
-        for row in changes.streams:
-            self.tables["streams"][row.stream_id,] = self._streams[row.source][row.stream] = row
 
     def _write_packages(self, changed: Sequence[PackageRow]) -> None:
         put, buffer, numbers, begun = self._over.put, bytearray(), _STATE_NUMBERS, self._begun
@@ -325,6 +321,7 @@ class MemoryLedger:
     def put_rows(self, changed: Sequence[rows.Row]) -> None:
         """Put rows of one table in place of those with the same keys."""
         self._keep([replace(one) for one in changed])
+        self._streams.write([replace(one) for one in changed if isinstance(one, StreamRow)], {})
 
     def _keep(self, changed: Sequence[rows.Row]) -> None:
         """As `put_rows`, for rows that nobody will change any more."""
@@ -359,12 +356,12 @@ class MemoryLedger:
 
     def _table(self, kind: type[AnyRow]) -> dict[Key, AnyRow]:
         table = self.tables[TABLE_BY_ROW[kind].name]
-        read = _READERS.get(kind)
+        read = self._readers.get(kind)
         return {key: cast("AnyRow", read(key, kept)) for key, kept in table.items()} if read is not None else table
 
     def _some(self, kind: type[AnyRow], keys: Collection[Key]) -> list[AnyRow]:
         table = self.tables[TABLE_BY_ROW[kind].name]
-        read = _READERS.get(kind)
+        read = self._readers.get(kind)
         if read is not None:
             return [cast("AnyRow", read(key, table[key])) for key in keys if key in table]
         return [replace(table[key]) for key in keys if key in table]
@@ -384,13 +381,6 @@ def _event(values: tuple[Any, ...]) -> EventRow:
 
 def _statistic(key: Key, sketch: Sketch) -> StatisticRow:
     return StatisticRow(width_seconds=key[0], slice=key[1], site=key[2], activity=key[3], sketch=packed(sketch))
-
-
-_READERS: dict[type[rows.Row], Callable[[Key, Any], rows.Row]] = {
-    EventRow: lambda _, values: _event(values),
-    StatisticRow: _statistic,
-}
-"""What makes a row of what is kept in its place."""
 
 
 def _has(row: rows.Row, having: Mapping[str, str | int]) -> bool:

@@ -21,7 +21,7 @@ from pilotage.adapters.journals.postgres_schema import PackageRecord
 from pilotage.adapters.journals.postgres_text import stored_text
 from pilotage.adapters.journals.row_statements import find_statement, remove_statement
 from pilotage.book import rows, statistics
-from pilotage.book.ledger import Changes, PackageKey, Sought, StreamsAtHand
+from pilotage.book.ledger import Changes, PackageKey, Sought
 from pilotage.book.short_rows import Begun, begun_rows, ended_rows
 from pilotage.book.tables import PACKAGE_KEY
 
@@ -43,9 +43,8 @@ class PostgresLedger:
         """The streams that are known among some (source, stream)."""
         return select(self._connection, rows.StreamRow, ("source", "stream"), names)
 
-    def streams_at_hand(self) -> StreamsAtHand:
-        """None: they are asked for by name."""
-        return {}
+    def streams_at_hand(self) -> None:
+        """They are asked for by name."""
 
     def jobs(self, jobs: Collection[str]) -> Iterable[rows.JobRow]:
         """The jobs that are known among some ids."""

@@ -13,7 +13,7 @@ from msgspec.structs import astuple
 from pilotage.adapters.journals.recent import KEPT, Recent
 from pilotage.adapters.journals.row_statements import find_statement, remove_statement
 from pilotage.book import rows, statistics
-from pilotage.book.ledger import PLAIN_COLUMNS, USUAL, Changes, PackageKey, Sought, StreamsAtHand
+from pilotage.book.ledger import PLAIN_COLUMNS, USUAL, Changes, PackageKey, Sought
 from pilotage.book.rows import PackageRow, read_facts, written_facts
 from pilotage.book.short_rows import Begun, begun_rows, ended_rows
 from pilotage.book.tables import TABLE_BY_ROW
@@ -62,9 +62,8 @@ class SqliteLedger:
         """The streams that are known among some (source, stream)."""
         return self._select(rows.StreamRow, ("source", "stream"), names)
 
-    def streams_at_hand(self) -> StreamsAtHand:
-        """None: they are asked for by name."""
-        return {}
+    def streams_at_hand(self) -> None:
+        """They are asked for by name."""
 
     def jobs(self, jobs: Collection[str]) -> Iterable[rows.JobRow]:
         """The jobs that are known among some ids."""
