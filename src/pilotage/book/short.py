@@ -46,16 +46,33 @@ class ShortLives:
 
     def end(self, told: Told, begun: Mapping[PackageKey, Begun], stages: Stages) -> Others:
         """Take the two events that end a short life which was begun; the packages of which something else is told."""
-        return self._end(told, begun, stages, self.ended) if self._fresh else dict(told)
+        if not self._fresh:
+            return dict(told)
+        others: Others = {}
+        ended, end = self.ended, self._end
+        job_id = stage_number = 0
+        stage: StageWork | None = None
+        for key, events in told.items():
+            if isinstance(events, int) or len(events) != 2 or (before := begun.get(key)) is None:
+                others[key] = events
+                continue
+            if stage is None or key[1] != stage_number or key[0] != job_id:  # many in a row are of one stage
+                job_id, stage_number = key[:2]
+                stage = stages[job_id, stage_number]
+            life = end(before, events[0], events[1]) if before.counted_with == stage.known else None
+            if life is None:
+                others[key] = events
+            else:
+                ended[key] = life
+                stage.granted.append(life)
+        return others
 
     def begin(self, told: Told, stages: Stages) -> Others:
         """Take what is told of packages without a row, where it is a short life or its beginning; those where it is not."""
         if not self._fresh:
             return dict(told)
         others: Others = {}
-        whole: dict[PackageKey, Begun] = {}
-        ends: dict[PackageKey, int | list[int]] = {}
-        fresh, first, begun, ranks = self._fresh, self._first, self.begun, SOURCE_RANKS
+        fresh, first, begun, lived, ranks = self._fresh, self._first, self.begun, self.lived, SOURCE_RANKS
         job_id = stage_number = 0
         stage: StageWork | None = None
         for key, events in told.items():
@@ -91,55 +108,38 @@ class ShortLives:
             if isinstance(events, int):
                 begun[key] = life
                 stage.began.append(life)
+                continue
+            over = self._end(life, events[1], events[2]) if len(events) == 3 else None
+            if over is None:
+                others[key] = events
             else:
-                whole[key], ends[key] = life, events[1:]
-        if whole:
-            not_ended = self._end(ends, whole, stages, self.lived)
-            others |= {key: told[key] for key in not_ended}
-            for key, ended in self.lived.items():
-                stages[key[:2]].began.append(ended)
+                lived[key] = over
+                stage.began.append(over)
+                stage.granted.append(over)
         return others
 
-    def _end(
-        self, told: Told, begun: Mapping[PackageKey, Begun], stages: Stages, ended: dict[PackageKey, Ended]
-    ) -> Others:
-        """Take the end and the grant of attempts, which count, into `ended`; those where the two are something else."""
-        others: Others = {}
-        fresh, first = self._fresh, self._first
-        job_id = stage_number = 0
-        stage: StageWork | None = None
-        for key, events in told.items():
-            if isinstance(events, int) or len(events) != 2 or (before := begun.get(key)) is None:
-                others[key] = events
-                continue
-            if stage is None or key[1] != stage_number or key[0] != job_id:  # many in a row are of one stage
-                job_id, stage_number = key[:2]
-                stage = stages[job_id, stage_number]
-            last, granted = events
-            end, grant = fresh[last], fresh[granted]
-            number, data, event, grant_event = before.attempt, end.data, end.event, grant.event
-            if (
-                type(data) is not AttemptFinished
-                or type(grant.data) is not CommitGranted
-                or event.attempt != number
-                or grant_event.attempt != number
-                or event.epoch != 1
-                or grant_event.epoch != 1
-                or data.exit_code is not _SUCCESS
-                or data.exit_message
-                or data.reason is not None
-                or data.signal is not None
-                or not grant_event.time
-                or before.counted_with != stage.known
-            ):
-                others[key] = events
-                continue
-            ended[key] = life = Ended(
-                number, before.site, before.activity, before.pilot, before.lease_seconds, before.remaining_seconds,
-                before.created_at, before.position, before.counted_with, data.node, data.manifest is not None, event.time,
-                first + last, grant_event.time, first + granted, data.exit_status, data.peak_memory_bytes,
-                data.peak_memory_below_bytes, data.cpu_seconds, data.cpu_user_seconds, data.cpu_system_seconds,
-                data.read_bytes, data.written_bytes,
-            )  # fmt: skip
-            stage.granted.append(life)
-        return others
+    def _end(self, before: Begun, last: int, granted: int) -> Ended | None:
+        """A life with the end and the grant of its attempt, which counts; None where the two are something else."""
+        first, number, end, grant = self._first, before.attempt, self._fresh[last], self._fresh[granted]
+        data, event, grant_event = end.data, end.event, grant.event
+        if (
+            type(data) is not AttemptFinished
+            or type(grant.data) is not CommitGranted
+            or event.attempt != number
+            or grant_event.attempt != number
+            or event.epoch != 1
+            or grant_event.epoch != 1
+            or data.exit_code is not _SUCCESS
+            or data.exit_message
+            or data.reason is not None
+            or data.signal is not None
+            or not grant_event.time
+        ):
+            return None
+        return Ended(
+            number, before.site, before.activity, before.pilot, before.lease_seconds, before.remaining_seconds,
+            before.created_at, before.position, before.counted_with, data.node, data.manifest is not None, event.time,
+            first + last, grant_event.time, first + granted, data.exit_status, data.peak_memory_bytes,
+            data.peak_memory_below_bytes, data.cpu_seconds, data.cpu_user_seconds, data.cpu_system_seconds,
+            data.read_bytes, data.written_bytes,
+        )  # fmt: skip
