@@ -16,6 +16,7 @@ from pilotage.book.bins import BINS, COARSE_SECONDS, ENTRY, FINE_SECONDS, NEVER
 from pilotage.book.ledger import Changes
 from pilotage.book.lives import Lives
 from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts, StatisticRow
+from pilotage.book.short_rows import Ended
 from pilotage.book.sketches import Sketch
 from pilotage.book.statistics import Observations, flows, slices_of, statistic_rows
 from pilotage.model.states import State
@@ -232,21 +233,19 @@ known_times = st.sampled_from([NEVER, START - 1000.0, START - 2.0, START + 5.0])
 def test_short_lives_count_together_as_they_do_one_by_one(
     told: list[tuple[float, float, str, str]], known: tuple[float, float]
 ) -> None:
-    lives, alone = Lives(), Observations()
+    lived, granted, alone = list[Ended](), list[Ended](), Observations()
     for began, ended, how, site in told:
         begun: Times = (*known, began, NEVER, began, NEVER, NEVER, NEVER, NEVER)
         over: Times = (*known, began, NEVER, began, ended, NEVER, NEVER, NEVER)
+        life = Ended(1, site, "sim", None, 60.0, None, began, 1, known, None, True, ended, 2, ended, 3)
         if how != "ended":
-            lives.began.append(began)
-            lives.began_in.append(lives.group(site, "sim"))
+            lived.append(life)
         if how != "began":
-            lives.granted.append(ended)
-            lives.granted_in.append(lives.group(site, "sim"))
-            lives.granted_since.append(began)
+            granted.append(life)
         before = (begun, site, "sim") if how == "ended" else None
         alone.observe(before=before, after=(begun if how == "began" else over, site, "sim"))
     together = Observations()
-    together.observe_lives(lives, known=known)
+    together.observe_lives(Lives(lived, granted), known=known)
     found, expected = added_to(MemoryLedger(), together, now=EARLY), added_to(MemoryLedger(), alone, now=EARLY)
     assert_same(stored(found), stored(expected))
     assert bins(found) == bins(expected)

@@ -76,7 +76,7 @@ def count_together(
     seconds = np.concatenate((np.zeros(len(keys) - len(seconds)), seconds))[order]
     first = _firsts(keys)
     if by is None:
-        counts = np.diff(first, append=len(keys))
+        counts = _lengths(first, len(keys))
     else:
         signs = np.concatenate((np.broadcast_to(by, entered.shape)[entered], np.broadcast_to(by, both.shape)[both]))[
             order
@@ -97,7 +97,7 @@ def count_lives(lives: Lives, known: tuple[float, float]) -> Iterator[Counted]:
     found: dict[int, tuple[dict[int, int], dict[int, float]]] = {}  # by slice and group, as one number
     if lives.began:
         at, places = _at_places(lives.began, lives.began_in, groups=groups)
-        for place, count in zip(*(each.tolist() for each in np.unique(places, return_counts=True)), strict=True):
+        for place, count in _counts(places):
             found[place] = dict.fromkeys(_BEGINS, count), {}
         for states, since in _known_before(known):
             _count_times(
@@ -105,11 +105,12 @@ def count_lives(lives: Lives, known: tuple[float, float]) -> Iterator[Counted]:
             )
     if lives.granted:
         at, places = _at_places(lives.granted, lives.granted_in, groups=groups)
-        for place, count in zip(*(each.tolist() for each in np.unique(places, return_counts=True)), strict=True):
+        for place, count in _counts(places):
             found.setdefault(place, ({}, {}))[0][_ENDS] = count
         for states, since in _known_before(known):
             _count_times(found, places, at - since, [each * 16 + _DONE for each in states])
-        _count_times(found, places, at - np.array(lives.granted_since), [_READY * 16 + _DONE, _RUNNING * 16 + _DONE])
+        began = np.fromiter(lives.granted_since, np.float64, len(lives.granted_since))
+        _count_times(found, places, at - began, [_READY * 16 + _DONE, _RUNNING * 16 + _DONE])
     for place, (counts, sums) in found.items():
         number, group = divmod(place, groups)
         yield number, group, counts, sums
@@ -117,8 +118,15 @@ def count_lives(lives: Lives, known: tuple[float, float]) -> Iterator[Counted]:
 
 def _at_places(times: Sequence[float], groups_of: Sequence[int], *, groups: int) -> tuple[np.ndarray, np.ndarray]:
     """Times, and the slice and the group of each as one number."""
-    at = np.array(times)
-    return at, (at // FINE_SECONDS).astype(np.int64) * groups + np.array(groups_of)
+    at, group = np.fromiter(times, np.float64, len(times)), np.fromiter(groups_of, np.int64, len(times))
+    return at, at.astype(np.int64) // FINE_SECONDS * groups + group
+
+
+def _counts(places: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Each of some numbers, and how often it is there."""
+    places = np.sort(places)
+    first = _firsts(places)
+    return zip(places[first].tolist(), _lengths(first, len(places)).tolist(), strict=True)
 
 
 def _known_before(known: tuple[float, float]) -> list[tuple[tuple[int, ...], float]]:
@@ -140,7 +148,7 @@ def _count_times(
     order = np.argsort(keys)
     keys = keys[order]
     first = _firsts(keys)
-    counted = np.diff(first, append=len(keys)).tolist()
+    counted = _lengths(first, len(keys)).tolist()
     codes = [pair * BINS for pair in pairs]
     where, bins = (each.tolist() for each in np.divmod(keys[first], BINS))
     for place, number, count in zip(where, bins, counted, strict=True):
@@ -211,8 +219,18 @@ def _cut(
 
 def _firsts(keys: np.ndarray) -> np.ndarray:
     """Where each value of an ordered array stands first."""
-    firsts: np.ndarray = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
-    return firsts
+    is_first = np.empty(len(keys), dtype=bool)
+    is_first[:1] = True
+    np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
+    return np.flatnonzero(is_first)
+
+
+def _lengths(first: np.ndarray, count: int) -> np.ndarray:
+    """How many there are from each of some places to the next, and from the last one on."""
+    lengths = np.empty_like(first)
+    np.subtract(first[1:], first[:-1], out=lengths[:-1])
+    lengths[-1] = count - first[-1]
+    return lengths
 
 
 def _keys(at: np.ndarray, group: np.ndarray, codes: np.ndarray, *, count: int) -> np.ndarray:

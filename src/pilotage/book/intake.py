@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from math import inf
-from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from pilotage.book.codec import Checked, Codec, Refusal, RefusalCode
+from pilotage.book.hearing import OUT_OF_TURN, Hearing
 from pilotage.book.ledger import Ledger, PackageKey, PlainEvents, Sought
 from pilotage.book.parked import parked_text, read_parked
-from pilotage.book.rows import EventRow, JobRow, ParkedRow, StreamRow
-from pilotage.book.streams import NO_RANGES, UNPACKED, Heard
+from pilotage.book.rows import EventRow, JobRow, ParkedRow
 from pilotage.model import payloads
 from pilotage.model.events import Event
 
-Name = tuple[str, str]
-"""The source and the stream of an event."""
 _encode = msgspec.json.Encoder().encode
-_event_of: Callable[[Checked], Event] = attrgetter("event")
-_name_of: Callable[[Event], Name] = attrgetter("source", "stream")
-_job_of: Callable[[Event], str | None] = attrgetter("job")
-_type_of: Callable[[Event], str] = attrgetter("type")
+
+Told = dict[PackageKey, int | list[int]]
+"""For each package, which of the fresh events are about it: of most there is one."""
 
 
 class JobsSealed(Exception):
@@ -52,21 +48,21 @@ class Intake:
         self._ledger = ledger
         self._received = received
         self._skew_seconds = skew_seconds
-        self._skewed = skewed
+        self._skewed = frozenset(skewed)
         self.first = ledger.position() + 1
         self.fresh: list[Checked] = []  # at the positions from `first` on: not heard before, or waited for their job
-        self.rows: list[tuple[Any, ...]] = []  # of fresh events, in the order of the columns of EventRow,
-        self._plain_streams: list[int] = []  # and, of those that have the usual values, the id of their stream; else 0
+        self.rows: list[tuple[Any, ...]] = []  # of those fresh events that have unusual values, as EventRow has them
         self.refused: list[Refusal] = []
         self.parked: list[ParkedRow] = []
         self.unparked: list[str] = []
         self.repeated = 0
-        self.touched: dict[PackageKey, list[int]] = {}  # which of the fresh events are about each package,
-        self.apart: list[int] = []  # and which are about none
+        self.touched: Told = {}
+        self.apart: list[int] = []  # which of the fresh events are about no package
         self.jobs: dict[str, JobRow] = {}
-        self._streams: list[tuple[StreamRow, int]] = []  # with how far each was heard before
-        self._heard: dict[int, Heard] = {}  # by stream_id: of those of which something came out of turn
-        self._load(checked)
+        self._job_ids: dict[str | None, int] = {}  # of those jobs whose events are kept
+        self._repeats: list[Checked] = []
+        self._load_jobs(checked)
+        self.hearing = Hearing(ledger, checked)
         self._sort(checked)
         self.parked_now = len(self.parked)
         self._unpark(codec)
@@ -79,109 +75,103 @@ class Intake:
     @property
     def plain(self) -> PlainEvents:
         """The fresh events that have the usual values."""
-        job_ids = {row.job: row.job_id for row in self.jobs.values()}
-        return PlainEvents(self.fresh, first=self.first, stream_ids=self._plain_streams, job_ids=job_ids)
+        others = {row[0] for row in self.rows}
+        return PlainEvents(self.fresh, first=self.first, but=others, stream_ids=self.hearing.ids, job_ids=self._job_ids)
 
-    @property
-    def others(self) -> list[Checked]:
-        """Fresh events that are about no package, or tell of a computer too."""
-        found = [self.fresh[at] for at in self.apart]
-        if self._describes:
-            found += [self.fresh[at] for told in self.touched.values() for at in told if _describes(self.fresh[at])]
-        return found
+    def told(self, package: PackageKey) -> Sequence[int]:
+        """Which of the fresh events are about a package."""
+        found = self.touched[package]
+        return (found,) if isinstance(found, int) else found
 
-    @property
-    def streams(self) -> list[StreamRow]:
-        """The streams that were heard further."""
-        packed = {heard.packed().stream_id: heard.changed for heard in self._heard.values()}
-        return [row for row, before in self._streams if row.watermark != before or packed.get(row.stream_id)]
-
-    @property
-    def forgotten(self) -> int:
-        """How many numbers count as heard of which nothing is kept."""
-        return sum(heard.forgotten for heard in self._heard.values())
-
-    def _load(self, checked: Sequence[Checked]) -> None:
-        events = list(map(_event_of, checked))
-        self._names = list(map(_name_of, events))
-        jobs = {job for job in set(map(_job_of, events)) if job is not None}
+    def _load_jobs(self, checked: Sequence[Checked]) -> None:
+        jobs = {job for job in {one.event.job for one in checked} if job is not None}
         self.jobs = {row.job: row for row in self._ledger.jobs(jobs)} if jobs else {}
         sealed = [row.job for row in self.jobs.values() if row.place == "sealed"]
         if sealed:
             raise JobsSealed(sealed)
-        kinds = set(map(_type_of, events))
-        self._registers, self._describes = "JobRegistered" in kinds, "NodeDescribed" in kinds
-        names = set(self._names)
-        streams = {(row.source, row.stream): row for row in self._ledger.streams(names)}
-        for source, stream in sorted(names - streams.keys()):
-            row = StreamRow(stream_id=self._ledger.next_stream_id(), source=source, stream=stream)
-            streams[source, stream] = row
-        self._streams = [(row, row.watermark) for row in streams.values()]
-        self._skewed_ids = {streams[name].stream_id for name in self._skewed if name in streams}
-        self._stream_of: dict[Name, StreamRow] = streams
+        self._job_ids = {row.job: row.job_id for row in self.jobs.values() if row.place != "purged"}
+        self._is_known = len(self.jobs) == len(jobs)
 
     def _sort(self, checked: Sequence[Checked]) -> None:
         """Every event, once. This runs for each event there is, so it is written flat."""
-        said: Iterable[tuple[Checked, Name]] = zip(checked, self._names, strict=True)
-        if self._registers:
+        said = checked
+        if not self._is_known:
             # Registrations first: an event of a job that is registered beside it need not be parked.
-            said = sorted(said, key=lambda one: one[0].event.type != "JobRegistered")
-        repeats: list[tuple[Checked, int]] = []
-        streams, jobs, received = self._stream_of, self.jobs, self._received
-        fresh, touched, store = self.fresh, self.touched, self._plain_streams.append
-        skewed = self._skewed_ids
-        latest = received + self._skew_seconds if not skewed else -inf  # then each is looked at by itself
-        purged = {row.job for row in jobs.values() if row.place == "purged"}
-        for one, sender in said:
+            said = sorted(checked, key=lambda one: one.event.type != "JobRegistered")
+        job_ids, fresh, touched, hearing = self._job_ids, self.fresh, self.touched, self.hearing
+        heard, counted = hearing.heard, hearing.counted
+        # Where somebody's clock is wrong, each is looked at by itself.
+        latest = self._received + self._skew_seconds if not self._skewed else -inf
+        for one in said:
             event = one.event
-            n, name, stream = event.n, event.job, streams[sender]
-            job = jobs.get(name) if name is not None else None
-            if purged and name in purged:
-                self._heard_of(stream).forget(n)
-                self._refuse(one, "purged", f"job {event.job} was purged: nothing more is kept of it")
+            job_id, place = job_ids.get(event.job), one.place
+            if job_id is None or place is None:
+                self._sort_other(one)
                 continue
-            if n == stream.watermark + 1 and stream.ahead == NO_RANGES:  # what `Heard` does, for one that counts on
-                stream.watermark = n
-            elif not self._heard_of(stream).add(n):
-                repeats.append((one, stream.stream_id))
+            n, source, stream = event.n, event.source, event.stream
+            mine = counted[source]
+            before = mine.get(stream)
+            if before is None:
+                before = heard[source].get(stream, OUT_OF_TURN)
+            if n == before + 1:  # what `Hearing` does, for one that counts on
+                mine[stream] = n
+            elif not hearing.hear(event):
+                self._repeats.append(one)
                 continue
-            if job is not None and (place := one.place) is not None:
-                at, (stage, line, number) = len(fresh), place
-                told = touched.get(key := (job.job_id, stage, line, number))
-                if told is None:
-                    touched[key] = [at]
-                else:
-                    told.append(at)
-                fresh.append(one)
-                if event.epoch == 1 == event.version and event.time <= latest:
-                    store(stream.stream_id)
-                else:
-                    store(0)
-                    self._store(one, stream.stream_id, received, key, skewed=stream.stream_id in skewed)
-            elif job is not None or name is None or isinstance(one.data, payloads.JobRegistered):
-                if job is None and name is not None:
-                    self._register(name)
-                self._take(one, stream.stream_id, received, skewed=stream.stream_id in skewed)
+            at, (stage, line, number) = len(fresh), place
+            told = touched.setdefault(key := (job_id, stage, line, number), at)
+            if told is at:
+                pass  # as most often: it is the first of its package
+            elif isinstance(told, int):
+                touched[key] = [told, at]
             else:
-                wrong = stream.stream_id in skewed or event.time > received + self._skew_seconds
-                text = parked_text(event, skewed=wrong)
-                row = ParkedRow(job=name, stream_id=stream.stream_id, n=n, received=received, event=text)
-                self.parked.append(row)
-        if repeats:
-            self._compare(repeats)
+                told.append(at)
+            fresh.append(one)
+            if event.epoch != 1 or event.version != 1 or event.time > latest:
+                self._store(one, hearing.id_of(event), self._received, key, skewed=self._is_skewed(event))
+        if self._repeats:
+            self._compare(self._repeats)
+
+    def _sort_other(self, one: Checked) -> None:
+        """An event that is about no package, or about a job whose events are not simply kept."""
+        event, received = one.event, self._received
+        name = event.job
+        if name is not None and name in self.jobs and name not in self._job_ids:
+            self.hearing.forget(event)
+            self._refuse(one, "purged", f"job {name} was purged: nothing more is kept of it")
+            return
+        if not self.hearing.hear(event):
+            self._repeats.append(one)
+            return
+        stream_id = self.hearing.id_of(event)
+        if name is None or name in self.jobs or isinstance(one.data, payloads.JobRegistered):
+            if name is not None and name not in self.jobs:
+                self._register(name)
+            self._take(one, stream_id, received, skewed=self._is_skewed(event))
+            return
+        text = parked_text(event, skewed=self._is_skewed(event))
+        self.parked.append(ParkedRow(job=name, stream_id=stream_id, n=event.n, received=received, event=text))
+
+    def _is_skewed(self, event: Event) -> bool:
+        """Whether the clock is wrong of who sent an event that came just now."""
+        return event.time > self._received + self._skew_seconds or (event.source, event.stream) in self._skewed
 
     def _register(self, name: str) -> None:
         """A job comes into being: whatever speaks of it knows it from now on."""
-        self.jobs[name] = JobRow(job_id=self._ledger.next_job_id(), job=name)
+        self.jobs[name] = row = JobRow(job_id=self._ledger.next_job_id(), job=name)
+        self._job_ids[name] = row.job_id
         self.unparked.append(name)
 
     def _take(self, one: Checked, stream_id: int, received: float, *, skewed: bool) -> None:
         """A fresh event of any kind."""
         key = self._key(one)
-        told = self.touched.setdefault(key, []) if key is not None else self.apart
-        told.append(len(self.fresh))
+        if key is None:
+            self.apart.append(len(self.fresh))
+        elif key in self.touched:
+            self.touched[key] = [*self.told(key), len(self.fresh)]
+        else:
+            self.touched[key] = len(self.fresh)
         self.fresh.append(one)
-        self._plain_streams.append(0)
         self._store(one, stream_id, received, key, skewed=skewed)
 
     def _store(self, one: Checked, stream_id: int, received: float, key: PackageKey | None, *, skewed: bool) -> None:
@@ -197,33 +187,23 @@ class Intake:
             _encode(event.data).decode(),
         ))  # fmt: skip
 
-    def _heard_of(self, stream: StreamRow) -> Heard:
-        """What was heard of a stream of which something may come out of turn; its row is packed again at the end."""
-        heard = self._heard.get(stream.stream_id)
-        if heard is None:
-            heard = self._heard[stream.stream_id] = Heard(stream)
-            stream.ahead = UNPACKED
-        return heard
-
-    def _compare(self, repeats: list[tuple[Checked, int]]) -> None:
+    def _compare(self, repeats: Sequence[Checked]) -> None:
         """A repeat with the same content is acknowledged; one with other content is refused."""
-        first = {(stream_id, n): self.fresh[at - self.first].event for at, stream_id, n, *_ in self.rows}
-        plain = zip(self.fresh, self._plain_streams, strict=True)
-        first |= {(stream_id, one.event.n): one.event for one, stream_id in plain if stream_id}
-        first |= {(row.stream_id, row.n): read_parked(row.event) for row in self.parked}
+        parked = (read_parked(row.event) for row in self.parked)
+        first = {_identity(event): event for event in (*(one.event for one in self.fresh), *parked)}
+        ids = [self.hearing.id_of(one.event) for one in repeats]
         wanted = [
             Sought(stream_id, one.event.n, self._key(one))
-            for one, stream_id in repeats
-            if (stream_id, one.event.n) not in first
+            for one, stream_id in zip(repeats, ids, strict=True)
+            if _identity(one.event) not in first
         ]
         stored: dict[tuple[int, int], EventRow | ParkedRow] = {
             (row.stream_id, row.n): row for row in (self._ledger.stored(wanted) if wanted else ())
         }
-        for one, stream_id in repeats:
-            identity = (stream_id, one.event.n)
-            row = stored.get(identity)
-            if identity in first:
-                same = _same(one.event, first[identity])
+        for one, stream_id in zip(repeats, ids, strict=True):
+            known, row = first.get(_identity(one.event)), stored.get((stream_id, one.event.n))
+            if known is not None:
+                same = _same(one.event, known)
             elif isinstance(row, ParkedRow):
                 same = _same(one.event, read_parked(row.event))
             else:
@@ -253,7 +233,6 @@ class Intake:
             parked = read_parked(row.event)
             found = reader.check(parked)
             if isinstance(found, Checked):
-                self._describes = self._describes or _describes(found)
                 self._take(found, row.stream_id, row.received, skewed=parked.skewed)
             else:
                 self.parked.append(row)  # written by a newer version: it waits for one
@@ -262,8 +241,8 @@ class Intake:
         self.refused.append(Refusal(index=one.index, code=code, message=message))
 
 
-def _describes(one: Checked) -> bool:
-    return isinstance(one.data, payloads.NodeDescribed)
+def _identity(event: Event) -> tuple[str, str, int]:
+    return event.source, event.stream, event.n
 
 
 def _same(one: Event, other: Event) -> bool:

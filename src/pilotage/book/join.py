@@ -5,7 +5,7 @@ The order within a batch does not matter, nor how events are cut into batches, e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -37,7 +37,7 @@ from pilotage.book.rows import (
 from pilotage.book.settle import RUNNING, settle, settle_job
 from pilotage.book.short import ShortLives
 from pilotage.book.short_rows import whole_row
-from pilotage.book.stage_work import known_of, tell_of_lives
+from pilotage.book.stage_work import known_of, short_lives, tell_of_lives
 from pilotage.book.statistics import Observations, observe_job, observe_now
 from pilotage.book.working import WorkedPackage, Working
 from pilotage.model import payloads
@@ -119,32 +119,38 @@ class Join:
         self._jobs_before = {
             row.job_id: (row.state, _standing_facts(row)) for row in self._jobs.values() if row.job not in new
         }
-        others = intake.others
-        stages = {key[:2] for key in intake.touched}
+        apart = [intake.fresh[at] for at in intake.apart]
+        stages = _stages_of(intake.touched)
         ids = {job_id for job_id, _ in stages}
         self._touched_jobs = {row.job for row in self._jobs.values() if row.job_id in ids}
-        self._touched_jobs |= {one.event.job for one in others if one.event.job is not None}
+        self._touched_jobs |= {one.event.job for one in apart if one.event.job is not None}
         self._reshaped: set[tuple[int, int]] = set()
         self._tags: dict[tuple[int, int, int, int, str], TagRow] = {}
         self._changes = Changes(received=received, events=intake.rows, plain_events=intake.plain)
         self._told_jobs: set[int] = set()
         self._job_tags: dict[int, dict[str, tuple[str, StoredKey]]] = {}
         # What is said of a job itself may be about all its packages: then none goes the short way.
-        told_of_jobs = any(one.event.job is not None for one in others)
+        told_of_jobs = any(one.event.job is not None for one in apart)
         fresh = intake.fresh if not told_of_jobs else ()
         self._short = ShortLives(fresh, first=intake.first)
         self._working = Working(ledger, self._jobs, self._short)
         self._working.load_stages(stages)
         self._working.load_packages(intake.touched)
-        self._elsewhere = Elsewhere(ledger, others)
+        self._elsewhere = Elsewhere(ledger, [*apart, *self._describing()])
+
+    def _describing(self) -> Iterator[Checked]:
+        """Events about packages that tell of a computer too: no life of which one tells is short."""
+        fresh, told = self._intake.fresh, self._intake.told
+        events = (fresh[at] for key in self._working.packages for at in told(key))
+        return (one for one in events if isinstance(one.data, payloads.NodeDescribed))
 
     def result(self) -> Joined:
         """Join every event and settle what they touched."""
         self._join_all()
         self._settle(self._observations)
         intake, changes = self._intake, self._changes
-        changes.streams = intake.streams
-        changes.forgotten = intake.forgotten
+        changes.streams, changes.counted_on = intake.hearing.result()
+        changes.forgotten = intake.hearing.forgotten
         changes.parked = intake.parked
         changes.unparked = intake.unparked
         changes.begun_packages = self._short.begun
@@ -163,9 +169,9 @@ class Join:
 
     def _join_all(self) -> None:
         """The facts of every event added, but for those of short lives, of which nothing is left to be joined."""
-        fresh, first, touched = self._intake.fresh, self._intake.first, self._intake.touched
+        fresh, first, told = self._intake.fresh, self._intake.first, self._intake.told
         for key, work in self._working.packages.items():
-            for at in touched[key]:
+            for at in told(key):
                 self._join_package(fresh[at], key, work, first + at)
         for at in self._intake.apart:
             self._join_apart(fresh[at])
@@ -282,11 +288,9 @@ class Join:
                 continue
             stage.row.keys = packed(stage.keys)
             self._changes.stages.append(stage.row)
-        for job_id, lives in self._working.lives.items():
-            if lives.groups:
-                job = self._working.jobs[job_id]
-                tell_of_lives(job, lives)
-                observations.observe_lives(lives, known=known_of(job))
+        for job, lives in short_lives(self._working.stages.values()):
+            tell_of_lives(job, lives)
+            observations.observe_lives(lives, known=known_of(job))
         for name in sorted(self._touched_jobs):
             job = self._jobs[name]
             settle_job(job)
@@ -356,6 +360,16 @@ class Join:
             work.row.counted, work.row.observed = after, seen
             leave_out(row)
             changed(work.row)
+
+
+def _stages_of(packages: Iterable[PackageKey]) -> set[tuple[int, int]]:
+    job_id = stage = 0
+    found: set[tuple[int, int]] = set()
+    for key in packages:
+        if key[1] != stage or key[0] != job_id:  # many in a row are of one stage
+            job_id, stage = key[:2]
+            found.add((job_id, stage))
+    return found
 
 
 def _change(work: WorkedPackage) -> Change:

@@ -17,6 +17,8 @@ AnyRow = TypeVar("AnyRow", bound=rows.Row)
 
 PackageKey = tuple[int, int, int, int]
 """job_id, stage, line, number"""
+OfStreams = Mapping[str, Mapping[str, int]]
+"""A number for each stream, by its source and its name."""
 Observed = dict[tuple[int, int, str, str], list[Sketch]]
 """What is added to slices of statistics, by their width_seconds, slice, site and activity."""
 
@@ -36,19 +38,21 @@ _encode = msgspec.json.Encoder().encode
 class PlainEvents:
     """The events of a batch that are about packages and have the usual values, of which rows are made for those who store rows."""
 
-    __slots__ = ("_first", "_fresh", "_job_ids", "_stream_ids")
+    __slots__ = ("_but", "_first", "_fresh", "_job_ids", "_stream_ids")
 
     def __init__(
         self,
         fresh: Sequence[Checked] = (),
         *,
         first: int = 0,
-        stream_ids: Sequence[int] = (),
-        job_ids: Mapping[str, int] = {},
+        but: Collection[int] = (),
+        stream_ids: Mapping[str, Mapping[str, int]] = {},
+        job_ids: Mapping[str | None, int] = {},
     ) -> None:
-        """Take the fresh events of a batch, with positions from `first` on; those without a stream here are others."""
+        """Take the fresh events of a batch, with positions from `first` on, `but` for others at some positions."""
         self._fresh = fresh
         self._first = first
+        self._but = but
         self._stream_ids = stream_ids
         self._job_ids = job_ids
 
@@ -63,17 +67,24 @@ class PlainEvents:
         A row for each would be made to be taken apart.
         """
         values: list[Any] = []
-        store, encode, job_ids = values.extend, _encode, self._job_ids
-        for position, (one, stream_id) in enumerate(zip(self._fresh, self._stream_ids, strict=True), self._first):
+        store, encode, job_ids, stream_ids, but = values.extend, _encode, self._job_ids, self._stream_ids, self._but
+        for position, one in enumerate(self._fresh, self._first):
             event, place = one.event, one.place
-            if not stream_id or place is None or (types and event.type not in types):
+            if place is None or (but and position in but) or (types and event.type not in types):
                 continue
             stage, line, number = place
             store((
-                position, stream_id, event.n, event.type, event.time, event.seen, job_ids[event.job or ""], stage, line,
-                number, event.attempt or 0, encode(event.data).decode(),
+                position, stream_ids[event.source][event.stream], event.n, event.type, event.time, event.seen,
+                job_ids[event.job], stage, line, number, event.attempt or 0, encode(event.data).decode(),
             ))  # fmt: skip
         return values
+
+
+class StreamsAtHand(NamedTuple):
+    """Every stream there is, for one who only looks."""
+
+    ids: OfStreams
+    heard: OfStreams  # how far, of those of which nothing was heard out of turn
 
 
 class Sought(NamedTuple):
@@ -91,6 +102,7 @@ class Changes(msgspec.Struct, kw_only=True):
     events: list[tuple[Any, ...]] = []  # in the order of the columns of EventRow
     plain_events: PlainEvents = PlainEvents()  # those that have the usual values
     streams: list[rows.StreamRow] = []
+    counted_on: OfStreams = {}  # how far those were heard that the ledger had at hand, and that only counted on
     jobs: list[rows.JobRow] = []
     stages: list[rows.StageRow] = []
     packages: list[rows.PackageRow] = []
@@ -125,6 +137,10 @@ class Ledger(Protocol):
 
     def streams(self, names: Collection[tuple[str, str]]) -> Iterable[rows.StreamRow]:
         """The streams that are known among some (source, stream)."""
+        ...
+
+    def streams_at_hand(self) -> StreamsAtHand | None:
+        """All streams, where they are at hand; otherwise they are asked for by name."""
         ...
 
     def jobs(self, jobs: Collection[str]) -> Iterable[rows.JobRow]:

@@ -2,29 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from pilotage.book.short_rows import Begun, Ended
+
+Group = tuple[str, str]
+"""A site and an activity."""
+
 
 class Lives:
     """Short lives of one job in one batch, in columns: when they began and ended, and in which group.
 
-    A group is a site and an activity. Each life begins with a lease, so that it enters READY and RUNNING at once, and is
-    DONE when it is granted.
+    Each life begins with a lease, so that it enters READY and RUNNING at once, and is DONE when it is granted.
     """
 
     __slots__ = ("began", "began_in", "finished", "granted", "granted_in", "granted_since", "groups")
 
-    def __init__(self) -> None:
-        """Begin with none."""
-        self.groups: dict[tuple[str, str], int] = {}  # the number of each site and activity
-        self.began: list[float] = []  # of those that began in this batch,
-        self.began_in: list[int] = []  # with their groups
-        self.finished: list[float] = []  # of those that ended in this batch: when they said so,
-        self.granted: list[float] = []  # when they were granted,
-        self.granted_in: list[int] = []  # in which groups,
-        self.granted_since: list[float] = []  # and when they had begun
+    def __init__(self, began: Sequence[Begun | Ended], granted: Sequence[Ended]) -> None:
+        """Take those that began in this batch and those that were granted in it, of which some may be the same."""
+        self.groups: list[Group] = []
+        numbers = _Numbers(self.groups)
+        self.began = [life.created_at for life in began]
+        self.began_in = [numbers[life.activity][life.site] for life in began]  # their groups
+        self.finished = [life.finished_at for life in granted]  # when those that ended said so,
+        self.granted = [life.granted_at for life in granted]  # when they were granted,
+        self.granted_in = [numbers[life.activity][life.site] for life in granted]  # in which groups,
+        self.granted_since = [life.created_at for life in granted]  # and when they had begun
 
-    def group(self, site: str, activity: str) -> int:
-        """The number of a site and an activity."""
-        found = self.groups.get((site, activity))
-        if found is None:
-            found = self.groups[site, activity] = len(self.groups)
+
+class _Numbers(dict[str, "_NumbersOfSites"]):
+    """The number of each group, by its activity and its site; one that was not asked for before is given the next."""
+
+    def __init__(self, groups: list[Group]) -> None:
+        super().__init__()
+        self._groups = groups
+
+    def __missing__(self, activity: str) -> _NumbersOfSites:
+        found = self[activity] = _NumbersOfSites(self._groups, activity)
         return found
+
+
+class _NumbersOfSites(dict[str, int]):
+    def __init__(self, groups: list[Group], activity: str) -> None:
+        super().__init__()
+        self._groups = groups
+        self._activity = activity
+
+    def __missing__(self, site: str) -> int:
+        number = self[site] = len(self._groups)
+        self._groups.append((site, self._activity))
+        return number

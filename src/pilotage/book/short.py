@@ -9,12 +9,11 @@ two together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from sys import intern
 
 from pilotage.book.codec import Checked
 from pilotage.book.ledger import PackageKey
-from pilotage.book.lives import Lives
 from pilotage.book.short_rows import Begun, Ended
 from pilotage.book.stage_work import StageWork
 from pilotage.model.events import SOURCE_RANKS
@@ -23,8 +22,9 @@ from pilotage.model.payloads import AttemptCreated, AttemptFinished, CommitGrant
 
 _SUCCESS = ExitCodeGasw.SUCCESS
 
-Told = Mapping[PackageKey, Sequence[int]]
-"""For each package, which of the fresh events are about it."""
+Told = Mapping[PackageKey, int | list[int]]
+"""For each package, which of the fresh events are about it, or which one is."""
+Others = dict[PackageKey, int | list[int]]
 Stages = Mapping[tuple[int, int], StageWork]
 
 
@@ -44,46 +44,43 @@ class ShortLives:
         self.lived: dict[PackageKey, Ended] = {}  # of packages that had none, and lived their whole life in this batch
         self.ended: dict[PackageKey, Ended] = {}  # of packages that had one, since they were begun
 
-    def end(self, told: Told, begun: Mapping[PackageKey, Begun], stages: Stages) -> dict[PackageKey, Sequence[int]]:
+    def end(self, told: Told, begun: Mapping[PackageKey, Begun], stages: Stages) -> Others:
         """Take the two events that end a short life which was begun; the packages of which something else is told."""
-        others: dict[PackageKey, Sequence[int]] = {}
-        here, ended = bool(self._fresh), self.ended
-        job_id = number = 0
+        if not self._fresh:
+            return dict(told)
+        others: Others = {}
+        ended, end = self.ended, self._end
+        job_id = stage_number = 0
         stage: StageWork | None = None
         for key, events in told.items():
-            before = begun.get(key)
-            if before is None or not here or len(events) != 2:
+            if isinstance(events, int) or len(events) != 2 or (before := begun.get(key)) is None:
                 others[key] = events
                 continue
-            if stage is None or key[1] != number or key[0] != job_id:  # many in a row are of one stage
-                job_id, number = key[:2]
-                stage = stages[job_id, number]
-            over = (
-                self._ended(before, events[0], events[1], stage.lives) if before.counted_with == stage.known else None
-            )
-            if over is None:
+            if stage is None or key[1] != stage_number or key[0] != job_id:  # many in a row are of one stage
+                job_id, stage_number = key[:2]
+                stage = stages[job_id, stage_number]
+            life = end(before, events[0], events[1]) if before.counted_with == stage.known else None
+            if life is None:
                 others[key] = events
             else:
-                ended[key] = over
-                stage.granted += 1
+                ended[key] = life
+                stage.granted.append(life)
         return others
 
-    def begin(self, told: Told, keys: Iterable[PackageKey], stages: Stages) -> list[PackageKey]:
+    def begin(self, told: Told, stages: Stages) -> Others:
         """Take what is told of packages without a row, where it is a short life or its beginning; those where it is not."""
         if not self._fresh:
-            return list(keys)
-        others: list[PackageKey] = []
+            return dict(told)
+        others: Others = {}
         fresh, first, begun, lived, ranks = self._fresh, self._first, self.begun, self.lived, SOURCE_RANKS
         job_id = stage_number = 0
         stage: StageWork | None = None
-        for key in keys:
-            events = told[key]
-            count, at = len(events), events[0]
+        for key, events in told.items():
+            at = events if isinstance(events, int) else events[0]
             one = fresh[at]
             event, data = one.event, one.data
             if (
                 type(data) is not AttemptCreated
-                or (count != 1 and count != 3)
                 or event.epoch != 1
                 or not event.time  # which statistics take for a time that nobody knows
                 or data.lease_seconds is None
@@ -93,41 +90,37 @@ class ShortLives:
                 or data.wall_seconds is not None
                 or data.drop_revision
             ):  # it does not begin with a lease, or with something out of the ordinary
-                others.append(key)
+                others[key] = events
                 continue
             if stage is None or key[1] != stage_number or key[0] != job_id:  # many in a row are of one stage
                 job_id, stage_number = key[:2]
                 stage = stages[job_id, stage_number]
-            lives, activity, number = stage.lives, stage.shape.activity(key[2], key[3]), event.attempt
+            activity, number, site, pilot = stage.shape.activity(key[2], key[3]), event.attempt, data.site, data.pilot
             if activity is None or number is None:
-                others.append(key)
+                others[key] = events
                 continue
-            created, site, pilot = event.time, data.site, data.pilot
-            if count == 1:  # of those that are remembered many have the same few names
+            if at is events:  # of those that are remembered many have the same few names
                 site, pilot = intern(site), pilot if pilot is None else intern(pilot)
             life = Begun(
-                number, site, activity, pilot, data.lease_seconds, data.remaining_seconds, created, first + at, stage.known,
-                event.seen, ranks[event.source], event.n, event.stream,
+                number, site, activity, pilot, data.lease_seconds, data.remaining_seconds, event.time, first + at,
+                stage.known, event.seen, ranks[event.source], event.n, event.stream,
             )  # fmt: skip
-            if count == 1:
+            if isinstance(events, int):
                 begun[key] = life
+                stage.began.append(life)
+                continue
+            over = self._end(life, events[1], events[2]) if len(events) == 3 else None
+            if over is None:
+                others[key] = events
             else:
-                over = self._ended(life, events[1], events[2], lives)
-                if over is None:
-                    others.append(key)
-                    continue
                 lived[key] = over
-                stage.granted += 1
-            stage.began += 1
-            group = lives.groups.get((site, activity))
-            lives.began.append(created)
-            lives.began_in.append(group if group is not None else lives.group(site, activity))
+                stage.began.append(over)
+                stage.granted.append(over)
         return others
 
-    def _ended(self, begun: Begun, last: int, granted: int, lives: Lives) -> Ended | None:
+    def _end(self, before: Begun, last: int, granted: int) -> Ended | None:
         """A life with the end and the grant of its attempt, which counts; None where the two are something else."""
-        number = begun.attempt
-        end, grant = self._fresh[last], self._fresh[granted]
+        first, number, end, grant = self._first, before.attempt, self._fresh[last], self._fresh[granted]
         data, event, grant_event = end.data, end.event, grant.event
         if (
             type(data) is not AttemptFinished
@@ -143,16 +136,10 @@ class ShortLives:
             or not grant_event.time
         ):
             return None
-        first, finished_at, granted_at = self._first, event.time, grant_event.time
-        site, activity, created_at = begun.site, begun.activity, begun.created_at
-        group = lives.groups.get((site, activity))
-        lives.granted_in.append(group if group is not None else lives.group(site, activity))
-        lives.finished.append(finished_at)
-        lives.granted.append(granted_at)
-        lives.granted_since.append(created_at)
         return Ended(
-            number, site, activity, begun.pilot, begun.lease_seconds, begun.remaining_seconds, created_at, begun.position,
-            begun.counted_with, data.node, data.manifest is not None, finished_at, first + last, granted_at,
-            first + granted, data.exit_status, data.peak_memory_bytes, data.peak_memory_below_bytes, data.cpu_seconds,
-            data.cpu_user_seconds, data.cpu_system_seconds, data.read_bytes, data.written_bytes,
+            number, before.site, before.activity, before.pilot, before.lease_seconds, before.remaining_seconds,
+            before.created_at, before.position, before.counted_with, data.node, data.manifest is not None, event.time,
+            first + last, grant_event.time, first + granted, data.exit_status, data.peak_memory_bytes,
+            data.peak_memory_below_bytes, data.cpu_seconds, data.cpu_user_seconds, data.cpu_system_seconds,
+            data.read_bytes, data.written_bytes,
         )  # fmt: skip

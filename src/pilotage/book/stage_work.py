@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from pilotage.book import tally
 from pilotage.book.bins import NEVER
 from pilotage.book.lives import Lives
 from pilotage.book.rows import Counted, JobRow, Keys, StageRow, keys_of
 from pilotage.book.settle import DONE, RUNNING, default_state
 from pilotage.book.shapes import Shape, shape_of
+from pilotage.book.short_rows import Begun, Ended
 
 _RUNS: tally.Standing = (RUNNING, 0, 1, 0)
 _DONE: tally.Standing = (DONE, 0, 1, 1)
@@ -16,21 +19,18 @@ _DONE: tally.Standing = (DONE, 0, 1, 1)
 class StageWork:
     """A stage whose histogram may change; packages that nothing was heard of are taken out and put back at the end."""
 
-    __slots__ = ("began", "granted", "job", "keys", "known", "lives", "moves", "new", "row", "shape")
+    __slots__ = ("began", "granted", "job", "keys", "known", "moves", "new", "row", "shape")
 
-    def __init__(self, row: StageRow, job: JobRow, *, job_before: JobRow, lives: Lives, new: bool) -> None:
-        """Take the untouched packages out of the histograms of the stage and of its job, where they were counted.
-
-        Stages of one job share the `lives` in which short ones gather.
-        """
+    def __init__(self, row: StageRow, job: JobRow, *, job_before: JobRow, new: bool) -> None:
+        """Take the untouched packages out of the histograms of the stage and of its job, where they were counted."""
         self.row = row
         self.job = job
         self.new = new
         self.keys: Keys = keys_of(row)
         self.moves: dict[tuple[tally.Standing | None, tally.Standing | None], int] = {}
         self.known = known_of(job)
-        self.lives = lives
-        self.began = self.granted = 0  # how many short lives of this stage did in this batch
+        self.began: list[Begun | Ended] = []  # the short lives of this stage that did in this batch,
+        self.granted: list[Ended] = []  # and those that ended in it
         self.shape: Shape = shape_of(row.shape, stage=row.stage)  # the packages it has
         self.count((default_state(job_before), 0, 0, 0), -tally.untouched(row))
 
@@ -67,15 +67,26 @@ class StageWork:
                 self.count(after, count)
         self.moves.clear()
         if self.began or self.granted:
-            self.count(_RUNS, self.began - self.granted)
-            self.count(_DONE, self.granted)
-            self.touch(self.began)
+            self.count(_RUNS, len(self.began) - len(self.granted))
+            self.count(_DONE, len(self.granted))
+            self.touch(len(self.began))
         self.count((default_state(self.job), 0, 0, 0), tally.untouched(self.row))
 
 
 def known_of(job: JobRow) -> tuple[float, float]:
     """When a job was submitted and accepted, as statistics take it; no batch with short lives changes that."""
     return job.submitted_at or NEVER, job.accepted_at or NEVER
+
+
+def short_lives(stages: Iterable[StageWork]) -> Iterator[tuple[JobRow, Lives]]:
+    """The short lives of each job, gathered from its stages."""
+    jobs: dict[int, tuple[JobRow, list[Begun | Ended], list[Ended]]] = {}
+    for stage in stages:
+        if stage.began or stage.granted:
+            _, began, granted = jobs.setdefault(stage.row.job_id, (stage.job, [], []))
+            began += stage.began
+            granted += stage.granted
+    return ((job, Lives(began, granted)) for job, began, granted in jobs.values())
 
 
 def tell_of_lives(job: JobRow, lives: Lives) -> None:

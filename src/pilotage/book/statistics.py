@@ -155,7 +155,7 @@ class Observations:
 
     def observe_lives(self, lives: Lives, *, known: tuple[float, float]) -> None:
         """Short lives began or ended; `known` is when their job was submitted and accepted."""
-        names = list(lives.groups)
+        names = lives.groups
         if len(lives.began) + len(lives.granted) >= _WORTH_AN_ARRAY:
             from pilotage.book.counting import count_lives  # only a busy book needs it
 

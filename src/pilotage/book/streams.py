@@ -12,7 +12,6 @@ RANGES_MAX = 10_000
 """Of a stream with more holes than this the oldest one is given up; what comes for it after all is a conflict."""
 
 NO_RANGES = "[]"  # most streams count on, and leave none
-UNPACKED = ""  # in a row whose ranges are looked after elsewhere, until it is packed again
 
 _NONE: list[int] = []  # of every stream that never had any
 

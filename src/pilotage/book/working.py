@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 
 import msgspec
 
 from pilotage.book import statistics, tally
 from pilotage.book.ledger import Ledger, PackageKey
 from pilotage.book.left_out import put_back
-from pilotage.book.lives import Lives
 from pilotage.book.rows import JobRow, PackageFacts, PackageRow, StageRow
-from pilotage.book.short import ShortLives
+from pilotage.book.short import ShortLives, Told
 from pilotage.book.stage_work import StageWork
 
 UNKNOWN_SHAPE = '{"items":0}'
@@ -49,10 +48,9 @@ class Working:
         self._jobs_before = {row.job_id: msgspec.structs.replace(row) for row in jobs.values()}
         self.packages: dict[PackageKey, WorkedPackage] = {}
         self.stages: dict[tuple[int, int], StageWork] = {}
-        self.lives: dict[int, Lives] = {row.job_id: Lives() for row in jobs.values()}
         self.all_stages: set[int] = set()
 
-    def load_packages(self, told: Mapping[PackageKey, Sequence[int]]) -> None:
+    def load_packages(self, told: Told) -> None:
         """Load packages of stages that are here, with all their attempts; what has no row is made.
 
         `told` numbers the events about each. Where these are a short life, nothing is left to be done for it.
@@ -65,8 +63,8 @@ class Working:
         if rows:
             put_back(self._ledger, rows)
             self._add(rows)
-        new = [key for key in others if key not in packages] if packages else others
-        for key in short.begin(told, new, stages):
+            others = {key: events for key, events in others.items() if key not in packages}
+        for key in short.begin(others, stages):
             packages[key] = WorkedPackage(PackageRow(*key, PackageFacts()), self.jobs[key[0]], new=True)
 
     def load_rows(self, rows: Iterable[PackageRow]) -> None:
@@ -93,8 +91,7 @@ class Working:
             self.stages[key] = self._stage(row, new=True)
 
     def _stage(self, row: StageRow, *, new: bool = False) -> StageWork:
-        job, before, lives = self.jobs[row.job_id], self._jobs_before[row.job_id], self.lives[row.job_id]
-        return StageWork(row, job, job_before=before, lives=lives, new=new)
+        return StageWork(row, self.jobs[row.job_id], job_before=self._jobs_before[row.job_id], new=new)
 
     def load_stages_of(self, job_id: int) -> None:
         """Load every stage of a job."""

@@ -229,6 +229,9 @@ class _Anew(MemoryLedger):
         known = super().streams(names)
         return [StreamRow(stream_id=row.stream_id, source=row.source, stream=row.stream) for row in known]
 
+    def streams_at_hand(self) -> None:
+        return None
+
 
 def _states(ledger: MemoryLedger) -> BookStates:
     jobs: dict[str, str] = {}

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from pilotage.book import rows, statistics
 from pilotage.book.finals import FINAL_ORDER, SURELY_OVER, FinalPackage, is_over, read_finals
-from pilotage.book.ledger import Changes, Observed, PackageKey, Sought
+from pilotage.book.ledger import Changes, Observed, PackageKey, Sought, StreamsAtHand
 from pilotage.book.rows import (
     EventRow,
     JobRow,
@@ -36,6 +36,7 @@ from pilotage.book.short_rows import Begun, text_of
 from pilotage.book.sketches import Sketch, added, packed, read_sketch
 from pilotage.book.tables import TABLE_BY_ROW, TABLES
 from pilotage.simulator.pressed import PackedLives, PressedTexts
+from pilotage.simulator.stream_table import StreamTable
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
 Key = tuple[Any, ...]
@@ -45,8 +46,8 @@ Kept = PackageRow | Begun | int
 """A package as it is kept: its row, or the beginning of its short life; or, once it is over, its state and the number of
 the text of its facts, as one number. A number below 0 is that of a short life that ended, counted down from -1."""
 
-_NUMBER_BITS = 30
-_NUMBER_MASK = (1 << _NUMBER_BITS) - 1
+_LINE = 2**30 + 1025
+"""So far are places of neighbouring lines from each other: odd, so that a dictionary does not put them all in one place."""
 _STATES = len(FINAL_ORDER)
 _STATE_NUMBERS = {state: number for number, state in enumerate(FINAL_ORDER)}
 
@@ -69,18 +70,26 @@ class MemoryLedger:
         self._over = PressedTexts()
         self._ended = PackedLives()
         self._begun: dict[PackageKey, Begun] = {}  # short lives that have not ended
-        self._stream_keys: dict[tuple[str, str], Key] = {}
+        self._streams = StreamTable(self.tables["streams"])
         self._job_ids: dict[str, int] = {}
         self._positions: dict[tuple[int, int], int] = {}  # of the event that a stream has under a number
         self._parked: dict[str, dict[Key, ParkedRow]] = {}  # by job
         self._slices: dict[int, dict[int, dict[Key, None]]] = {width: {} for width in statistics.KEPT_SECONDS}
+        self._readers: dict[type[rows.Row], Callable[[Key, Any], rows.Row]] = {
+            EventRow: lambda _, values: _event(values),
+            StatisticRow: _statistic,
+            StreamRow: lambda _, row: self._streams.read(row),
+        }  # what makes a row of what is kept in its place
         self._last = {"stream_id": 0, "job_id": 0}
         self._position = 0
 
     def streams(self, names: Collection[tuple[str, str]]) -> Iterable[StreamRow]:
         """The streams that are known among some (source, stream)."""
-        keys, table = self._stream_keys, self.tables["streams"]
-        return [replace(table[keys[name]]) for name in names if name in keys]
+        return self._streams.known(names)
+
+    def streams_at_hand(self) -> StreamsAtHand | None:
+        """Every stream there is."""
+        return self._streams.at_hand()
 
     def jobs(self, jobs: Collection[str]) -> Iterable[JobRow]:
         """The jobs that are known among some ids."""
@@ -105,7 +114,7 @@ class MemoryLedger:
             job_id, stage, line, number = key
             if stage != where[1] or job_id != where[0]:  # many in a row are of one stage
                 where, packages = (job_id, stage), self._stages.get(job_id, {}).get(stage, {})
-            kept = packages.get(line << _NUMBER_BITS | number)
+            kept = packages.get(line * _LINE + number)
             if kept is not None or (kept := begun.get(key)) is not None:
                 found.append(self._package(key, kept))
         return found
@@ -155,7 +164,7 @@ class MemoryLedger:
         """Every package of a job that is kept."""
         for stage, packages in self._stages.get(job_id, {}).items():
             for place, kept in packages.items():
-                yield (job_id, stage, place >> _NUMBER_BITS, place & _NUMBER_MASK), kept
+                yield (job_id, stage, *divmod(place, _LINE)), kept
         yield from ((key, life) for key, life in self._begun.items() if key[0] == job_id)
 
     def _package(self, key: PackageKey, kept: Kept) -> PackageRow:
@@ -233,7 +242,7 @@ class MemoryLedger:
         self._write_events(changes)
         self._write_packages(changes.packages)
         self._write_short(changes)
-        self._write_streams(changes.streams)
+        self._streams.write(changes.streams, changes.counted_on)
         for job in changes.jobs:
             self._job_ids[job.job] = job.job_id
         for group in (
@@ -250,14 +259,6 @@ class MemoryLedger:
         if changes.observed:
             self._add_statistics(changes.observed, now=changes.received)
 
-    def _write_streams(self, changed: Sequence[StreamRow]) -> None:
-        table = self.tables["streams"]
-        for stream in changed:
-            key = (stream.stream_id,)
-            if key not in table:
-                self._stream_keys[stream.source, stream.stream] = key
-            table[key] = stream
-
     def _write_packages(self, changed: Sequence[PackageRow]) -> None:
         put, buffer, numbers, begun = self._over.put, bytearray(), _STATE_NUMBERS, self._begun
         for package in changed:
@@ -269,7 +270,7 @@ class MemoryLedger:
             kept: Kept = package
             if (state := numbers.get(facts.state)) is not None:
                 kept = put(written_facts(facts, buffer)) * _STATES + state
-            stage[package.line << _NUMBER_BITS | package.number] = kept
+            stage[package.line * _LINE + package.number] = kept
 
     def _write_short(self, changes: Changes) -> None:
         """Short lives are kept as they come; one that has only begun is remembered, which is all that is kept of it."""
@@ -283,7 +284,7 @@ class MemoryLedger:
                 if stage != where[1] or job_id != where[0]:  # many in a row are of one stage
                     where, packages = (job_id, stage), self._stages.setdefault(job_id, {}).setdefault(stage, {})
                 kept -= 1
-                packages[line << _NUMBER_BITS | number] = kept
+                packages[line * _LINE + number] = kept
                 begun.pop(key, None)
 
     def _write_events(self, changes: Changes) -> None:
@@ -320,6 +321,7 @@ class MemoryLedger:
     def put_rows(self, changed: Sequence[rows.Row]) -> None:
         """Put rows of one table in place of those with the same keys."""
         self._keep([replace(one) for one in changed])
+        self._streams.write([replace(one) for one in changed if isinstance(one, StreamRow)], {})
 
     def _keep(self, changed: Sequence[rows.Row]) -> None:
         """As `put_rows`, for rows that nobody will change any more."""
@@ -354,12 +356,12 @@ class MemoryLedger:
 
     def _table(self, kind: type[AnyRow]) -> dict[Key, AnyRow]:
         table = self.tables[TABLE_BY_ROW[kind].name]
-        read = _READERS.get(kind)
+        read = self._readers.get(kind)
         return {key: cast("AnyRow", read(key, kept)) for key, kept in table.items()} if read is not None else table
 
     def _some(self, kind: type[AnyRow], keys: Collection[Key]) -> list[AnyRow]:
         table = self.tables[TABLE_BY_ROW[kind].name]
-        read = _READERS.get(kind)
+        read = self._readers.get(kind)
         if read is not None:
             return [cast("AnyRow", read(key, table[key])) for key in keys if key in table]
         return [replace(table[key]) for key in keys if key in table]
@@ -379,13 +381,6 @@ def _event(values: tuple[Any, ...]) -> EventRow:
 
 def _statistic(key: Key, sketch: Sketch) -> StatisticRow:
     return StatisticRow(width_seconds=key[0], slice=key[1], site=key[2], activity=key[3], sketch=packed(sketch))
-
-
-_READERS: dict[type[rows.Row], Callable[[Key, Any], rows.Row]] = {
-    EventRow: lambda _, values: _event(values),
-    StatisticRow: _statistic,
-}
-"""What makes a row of what is kept in its place."""
 
 
 def _has(row: rows.Row, having: Mapping[str, str | int]) -> bool:

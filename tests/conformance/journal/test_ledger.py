@@ -205,10 +205,9 @@ def noted(n: int) -> Checked:
 
 def test_usual_and_unusual_events_of_a_batch_are_all_stored_as_they_are(harness: Harness, journal: Journal) -> None:
     fresh = [noted(position) for position in range(1, 251)]  # two statements of many rows, and some rows alone
-    stream_ids = [1 if one.event.n != 30 else 0 for one in fresh]
-    plain = PlainEvents(fresh, first=1, stream_ids=stream_ids, job_ids={"j": 1})
     odd = (30, 1, 30, "Noted", 1, 1.5, 2.5, 1, 2, 7, 1, 1, 30, 1, 3, None, None, '{"text":"30"}')
     streams = [rows.StreamRow(stream_id=1, source="agent", stream="s")]
+    plain = PlainEvents(fresh, first=1, but={30}, stream_ids={"agent": {"s": 1}}, job_ids={"j": 1})
     changes = Changes(received=2.5, streams=streams, events=[odd], plain_events=plain)
     with journal.transaction() as ledger:
         ledger.write(changes)

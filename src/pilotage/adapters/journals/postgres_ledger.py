@@ -43,6 +43,9 @@ class PostgresLedger:
         """The streams that are known among some (source, stream)."""
         return select(self._connection, rows.StreamRow, ("source", "stream"), names)
 
+    def streams_at_hand(self) -> None:
+        """They are asked for by name."""
+
     def jobs(self, jobs: Collection[str]) -> Iterable[rows.JobRow]:
         """The jobs that are known among some ids."""
         return select(self._connection, rows.JobRow, ("job",), [(job,) for job in jobs])
