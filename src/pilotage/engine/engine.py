@@ -177,10 +177,10 @@ class Engine:
     def apply_to(self, number: int, one: Checked) -> None:
         """As `apply`, for an event that an agent says of a package of which the number was found."""
         event, data = one.event, one.data
-        if event.job is not None and (fold := PACKAGE_FOLDS.get(type(data))) is not None:
-            job = self.jobs.get(event.job)
+        job = self.jobs[event.job or ""]
+        if (fold := PACKAGE_FOLDS.get(type(data))) is not None:
             fold(self, job, number, event, data)
-            if job is not None and job.special:
+            if job.special:
                 look_at_end(self, job)
 
     def _fold(self, event: Event, data: Payload, job: JobState | None, number: int | None) -> None:
@@ -210,17 +210,12 @@ class Engine:
         name: str = "",
     ) -> None:
         """Decide: the event is applied at once, and told with the others of its turn. `name` is of a job that begins."""
+        if number is not None:
+            assert job is not None
+            self.write_of(data, job, number, attempt, epoch)
+            return
         if data is not self._said:
             self._said, self._said_text = data, msgspec.Raw(_encode(data))
-        kind: SubjectKind
-        dotted = place = None
-        if number is None:
-            kind = "pilot" if pilot is not None else "job" if site is None else "site"
-        else:
-            assert job is not None
-            work = job.work.get(number)
-            dotted, place = (work.named if work is not None else None) or job.named(number)
-            kind = "package" if attempt is None else "attempt"
         event = Event(
             source="service",
             stream=ENGINE_STREAM,
@@ -228,8 +223,6 @@ class Engine:
             type=type(data).__name__,
             time=self.stamp,
             job=job.id if job is not None else name or None,
-            package=dotted,
-            attempt=attempt,
             pilot=pilot,
             site=site,
             epoch=epoch,
@@ -237,12 +230,34 @@ class Engine:
             data=self._said_text,
         )
         self.next_n += 1
-        self.decided.append(Checked(0, event, kind, place, data))
-        if number is None:
-            self._fold(event, data, job, None)
-        elif (fold := PACKAGE_FOLDS.get(type(data))) is not None:
+        kind: SubjectKind = "pilot" if pilot is not None else "job" if site is None else "site"
+        self.decided.append(Checked(0, event, kind, None, data))
+        self._fold(event, data, job, None)
+
+    def write_of(self, data: Payload, job: JobState, number: int, attempt: int | None, epoch: int) -> None:
+        """As `write`, of a package or an attempt of it: most of all that is decided."""
+        if data is not self._said:
+            self._said, self._said_text = data, msgspec.Raw(_encode(data))
+        dotted, place = job.named(number)
+        kind, n = type(data), self.next_n
+        event = Event(
+            source="service",
+            stream=ENGINE_STREAM,
+            n=n,
+            type=kind.__name__,
+            time=self.stamp,
+            job=job.id,
+            package=dotted,
+            attempt=attempt,
+            epoch=epoch,
+            seen=self.position,
+            data=self._said_text,
+        )
+        self.next_n = n + 1
+        self.decided.append(Checked(0, event, "package" if attempt is None else "attempt", place, data))
+        if (fold := PACKAGE_FOLDS.get(kind)) is not None:
             fold(self, job, number, event, data)
-            if job is not None and job.special:
+            if job.special:
                 look_at_end(self, job)
 
     def decide(self, now: float) -> list[Checked]:

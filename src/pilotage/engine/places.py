@@ -7,6 +7,7 @@ from collections import deque
 from pilotage.engine.parts import AttemptState, QueueClass
 from pilotage.engine.selection.place import Place
 from pilotage.model.demand import Capacity, Demand, slots_for
+from pilotage.model.events import Event
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.reports import Noticed
 from pilotage.model.site import Site
@@ -78,6 +79,21 @@ class PilotState:
         self.assigned: dict[AttemptRef, AttemptState] = {}
         # What it was given, has no more, and has not told the end of → epoch; 0: not known.
         self.owed: dict[AttemptRef, int] = {}
+
+    def holds(self, event: Event) -> AttemptState | None:
+        """The attempt that an event is about, if it was given it and did not lose it: what it says of that is its own."""
+        job, package, number, assigned = event.job, event.package, event.attempt, self.assigned
+        if package is None or job is None or number is None:
+            return None
+        held: AttemptState | None
+        if len(assigned) == 1:
+            (held,) = assigned.values()
+            ref = held.ref
+            if ref.package != package or ref.attempt != number or ref.job != job:
+                return None
+        else:
+            held = assigned.get(AttemptRef(job, package, number))
+        return held if held is not None and held.epoch == event.epoch else None
 
     def take(self, attempt: AttemptState) -> None:
         """Give it an attempt."""

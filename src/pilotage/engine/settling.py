@@ -38,7 +38,7 @@ def grant_what_succeeded(engine: Engine) -> None:
         if engine.guard.contested and _is_refused(engine, job, work, first):
             continue
         epoch = job.epoch_of(number) if job.epochs else 1
-        engine.write(_GRANTED, job=job, number=number, attempt=first, epoch=epoch)
+        engine.write_of(_GRANTED, job, number, first, epoch)
         if job.special and ends_the_job(job, number, 0):
             end_others(engine, job, number, 0)
 

@@ -17,7 +17,7 @@ from pilotage.book.rows import StreamRow
 from pilotage.book.streams import Heard
 from pilotage.engine.admission import admit, over_quota
 from pilotage.engine.engine import ENGINE_STREAM, Engine
-from pilotage.engine.exchanges import hear, held_by, may_say, unwanted
+from pilotage.engine.exchanges import hear, may_say, unwanted
 from pilotage.engine.jobs import JobState
 from pilotage.engine.leaving import is_over, let_go_of
 from pilotage.engine.operations import operate
@@ -167,6 +167,7 @@ class Core:
         if heard is None:
             heard = self._ended.pop(name, None) or Heard(StreamRow(stream_id=0, source="agent", stream=name))
             self._heard[name] = heard
+        pilot = engine.pilots.get(name)
         if exchange.events:
             clock, most = self._time.clock, engine.settings.skew_seconds
             if not -most <= exchange.time - clock <= most and exchange.is_skewed(
@@ -176,8 +177,10 @@ class Core:
             for event in exchange.events:
                 n = event.n
                 if event.source == "agent" and event.stream == name and 1 <= n <= COUNTER_MAX and heard.add(n):
-                    self._take(event, exchange, outbox)
-        pilot = engine.pilots.get(name)
+                    held = None if pilot is None else pilot.holds(event)
+                    self._take(event, held, exchange, outbox)
+                    if held is None:
+                        pilot = engine.pilots.get(name)  # it may have said that it comes, or goes
         if pilot is not None:
             if exchange.sequence <= pilot.sequence:
                 return False
@@ -185,14 +188,14 @@ class Core:
         self._waiting.pop(name, None)
         return True
 
-    def _take(self, event: Event, exchange: Exchange, outbox: Outbox) -> None:
-        """Take in one event of an agent. What cannot be read, or is not its to say, leaves a note in its place.
+    def _take(self, event: Event, held: AttemptState | None, exchange: Exchange, outbox: Outbox) -> None:
+        """Take in one event of an agent; `held` is the attempt that it is about, where the agent has it.
 
-        Left out, it would be a hole in the stream, and everything behind it would be sent again for ever.
+        What cannot be read, or is not its to say, leaves a note in its place. Left out, it would be a hole in the stream, and
+        everything behind it would be sent again for ever.
         """
         engine, pilot = self.engine, exchange.pilot
-        held = held_by(engine, pilot, event)
-        one = self._codec.check(event, 0, None if held is None else held.place)
+        one = self._codec.check(event) if held is None else self._codec.check_own(event, held.place)
         if isinstance(one, Refusal):
             outbox.refused.append(one)
             one = self._note(event, pilot, f"refused: {one.message}")
