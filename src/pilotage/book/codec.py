@@ -182,7 +182,10 @@ class Codec:
         return self.check(event, index)
 
     def check_own(self, event: Event, place: Place) -> Checked | Refusal:
-        """As `check`, for what an agent says of an attempt, and an epoch, that were found at a place."""
+        """As `check`, for what an agent says of an attempt, and an epoch, that were found at a place.
+
+        Whoever asks has looked at its number.
+        """
         known = self._own.get(event.type)
         if (
             known is not None
@@ -190,7 +193,6 @@ class Codec:
             and event.source == "agent"
             and event.pilot is event.site is None
             and event.stream in self._streams
-            and 1 <= event.n <= COUNTER_MAX
             and 0 <= event.seen <= COUNTER_MAX
             and 0 <= event.time < TIME_MAX
         ):  # what it is about was well formed when it came to be

@@ -194,14 +194,14 @@ def _bind(engine: Engine, queue: QueueClass, number: int, site: SiteState, *, bo
     if choice is None or engine.now >= choice.until:
         choice = noted(engine, queue, how)
     if bound:
-        create(engine, job, number, queue.demand, site, pilot=None, choice=choice)
+        create(engine, job, number, queue.demand, site, None, choice)
         return
     reserved = site.reserved
     if not reserved:
         # Nothing is before it here: where a pilot is asking, the reservation would be used at once.
         pilot = next((each for each in site.waiting.values() if takes(each, queue, engine.now)), None)
         if pilot is not None:
-            create(engine, job, number, queue.demand, site, pilot=pilot, choice=choice)
+            create(engine, job, number, queue.demand, site, pilot, choice)
             leave_if_full(site, pilot)
             return
     if queue not in reserved and not could_take(site, queue, engine.now):
@@ -260,7 +260,11 @@ def _fetch(engine: Engine, site: SiteState) -> None:
     before, site.fetched_at = site.fetched_at, engine.now
     idle = [pilot for pilot in site.waiting.values() if not pilot.assigned]
     for other in engine.sites.values():
-        if other is site or not other.reserved or any(pilot.free[0] > 0 for pilot in other.waiting.values()):
+        if (
+            other is site
+            or not other.reserved
+            or any(pilot.free_cores_hundredths > 0 for pilot in other.waiting.values())
+        ):
             continue
         for queue in [each for each in other.reserved if would_do(engine, site, each)]:
             choice: ChoiceNote | None = None
@@ -298,9 +302,9 @@ def _serve(engine: Engine, site: SiteState, pilot: PilotState) -> None:
             if not takes(pilot, queue, engine.now):
                 break
         job, number = queue.job, reserved[queue][0]
-        create(engine, job, number, queue.demand, site, pilot=pilot, choice=job.work[number].choice)
+        create(engine, job, number, queue.demand, site, pilot, job.work[number].choice)
         served = True
-        if pilot.free[0] <= 0 and not pilot.backlog:
+        if pilot.free_cores_hundredths <= 0 and not pilot.backlog:
             break  # whatever is reserved takes some of its cores
     leave_if_full(site, pilot)
     if not served and pilot.ends_at is not None and not pilot.assigned and not pilot.draining:
@@ -321,7 +325,7 @@ def _first_taken(engine: Engine, site: SiteState, pilot: PilotState) -> QueueCla
 
 def leave_if_full(site: SiteState, pilot: PilotState) -> None:
     """A pilot that can take nothing more asks in vain: nobody looks at it until it has something free again."""
-    if pilot.free[0] <= 0 and (not pilot.backlog or pilot.in_backlog() >= pilot.backlog):
+    if pilot.free_cores_hundredths <= 0 and (not pilot.backlog or pilot.in_backlog() >= pilot.backlog):
         site.waiting.pop(pilot.name, None)
 
 
@@ -331,7 +335,6 @@ def create(
     number: int,
     demand: Demand,
     site: SiteState,
-    *,
     pilot: PilotState | None,
     choice: ChoiceNote | None,
 ) -> None:

@@ -87,7 +87,8 @@ class Engine:
         self.shapes: dict[Demand, int] = {}
         self.demands: dict[int, Demand] = {}
         self._shapes_made, self._shapes_max = 0, SHAPES_MIN
-        self._latest_shape: tuple[Demand | None, int] = (None, 0)  # as it was last asked for
+        # As it was last asked for: mostly it is asked for again, and to look it up takes all parts of a demand.
+        self.latest_shape: tuple[Demand | None, int] = (None, 0)
         self.sites: dict[str, SiteState] = {}
         self.forsaken: dict[SiteState, None] = {}  # those that nobody acts at: they were missing when the engine began
         self.selection = Selection(settings.selection, observed_queue_seconds=observed_queue_seconds)
@@ -142,13 +143,13 @@ class Engine:
 
     def shape_of(self, demand: Demand) -> int:
         """The number of a demand; what takes the same is one shape."""
-        latest, shape = self._latest_shape
-        if demand is latest:  # mostly it is, and to look it up takes all of its parts
+        latest, shape = self.latest_shape
+        if demand is latest:
             return shape
         found = self.shapes.get(demand)
         if found is None:
             found = self._add_shape(demand)
-        self._latest_shape = demand, found
+        self.latest_shape = demand, found
         return found
 
     def _add_shape(self, demand: Demand) -> int:

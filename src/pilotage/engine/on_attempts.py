@@ -63,7 +63,8 @@ def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event,
     ref = AttemptRef(job.id, package, tried)
     attempt = begun(engine, job, number, ref, place, site, event.epoch, event.time, data)
     work.add(tried, attempt)
-    work.replicated += data.replica
+    if data.replica:
+        work.replicated += 1
     if room is not None and room[0] is site and room[1] == attempt.shape and not site.stuck:
         hold(engine, attempt)  # what was reserved is used: nobody gets room by that, and nobody loses any
     else:
@@ -120,6 +121,9 @@ def begun(
     demand = template.demand
     if data.memory_bytes is not None or data.wall_seconds is not None:
         demand = demand_of(job, number, memory_bytes=data.memory_bytes, wall_seconds=data.wall_seconds)
+    latest, shape = engine.latest_shape
+    if demand is not latest:
+        shape = engine.shape_of(demand)
     leased = data.lease_seconds is not None
     return AttemptState(
         ref,
@@ -128,7 +132,7 @@ def begun(
         epoch,
         site,
         demand,
-        engine.shape_of(demand),
+        shape,
         created_at,
         created_at,
         template.activity if engine.selection.samples else "",
@@ -272,13 +276,14 @@ def on_attempt_finished(
     engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptFinished
 ) -> None:
     """It is over, well or not. One that was cancelled because nobody wanted it has not failed."""
+    by_agent = event.source == "agent"
     found = _spoken_for(job, number, event)
     if found is None:
-        if event.source == "agent":
+        if by_agent:
             _told_end(engine, event.stream, AttemptRef(job.id, event.package or "", event.attempt or 0))
         return
     work, attempt = found
-    if event.source == "agent":
+    if by_agent:
         attempt.told = True
         speaker = engine.pilots.get(event.stream)
         if speaker is None or speaker.owed or engine.acting:

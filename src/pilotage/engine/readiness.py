@@ -52,9 +52,8 @@ def reconsider(engine: Engine, job: JobState, number: int) -> None:
 
 
 def _unblock(engine: Engine, job: JobState, number: int) -> None:
-    """Nothing is waited for any more by a package: what `reconsider` finds then, mostly without asking."""
-    unclear = job.finals or job.dead_feeders or job.acting or job.busy[number]
-    if job.standing[number] != _BLOCKED or unclear or number in job.work:
+    """Nothing is waited for any more by a package without work: what `reconsider` finds then, mostly without asking."""
+    if job.standing[number] != _BLOCKED or job.finals or job.dead_feeders or job.acting or job.busy[number]:
         reconsider(engine, job, number)
         return
     job.standing[number] = _READY
@@ -130,7 +129,11 @@ def move(engine: Engine, job: JobState, number: int, after: int) -> None:
     if known or job.busy[number]:
         count_busy(engine, job, number)
     if after == _READY:
-        _enqueue(engine, job, number, job.work.get(number))
+        work = job.work.get(number)
+        queue = None
+        if work is not None:
+            queue = work.queue = class_for(engine, job, work)
+        _put_into(engine, queue if queue is not None else plain_queue_of(engine, job, number), number)
     if known:
         job.forget_idle(number)
 
@@ -169,19 +172,14 @@ def count_busy(engine: Engine, job: JobState, number: int) -> None:
 
 def _set_busy(engine: Engine, job: JobState, number: int, busy: int) -> None:
     job.busy[number] = busy
-    sign = 1 if busy else -1
-    if not busy:
+    owner, owners = job.owner, engine.owners
+    if busy:
+        owners[owner] = owners.get(owner, 0) + 1
+    else:
+        owners[owner] -= 1
         engine.stirred = True
-    engine.owners[job.owner] = engine.owners.get(job.owner, 0) + sign
     if job.plan.limits and (category := template_of(job, number).category) in job.plan.limits:
-        job.running_in[category] = job.running_in.get(category, 0) + sign
-
-
-def _enqueue(engine: Engine, job: JobState, number: int, work: PackageWork | None) -> None:
-    queue = None
-    if work is not None:
-        queue = work.queue = class_for(engine, job, work)
-    _put_into(engine, queue if queue is not None else plain_queue_of(engine, job, number), number)
+        job.running_in[category] = job.running_in.get(category, 0) + (1 if busy else -1)
 
 
 def _put_into(engine: Engine, queue: QueueClass, number: int) -> None:
@@ -275,12 +273,13 @@ def reserve(engine: Engine, queue: QueueClass, number: int, site: SiteState, cho
 def begin(engine: Engine, job: JobState, number: int, work: PackageWork) -> None:
     """An attempt of a package that was reserved has begun: what `reconsider` finds then, mostly without asking."""
     unclear = work.dropped or work.refused or work.replicas or job.finals or job.dead_feeders
-    if job.standing[number] != _RESERVED or unclear:
+    if unclear or job.standing[number] != _RESERVED:
         reconsider(engine, job, number)
         return
     job.standing[number] = _LIVE
-    job.counts[_RESERVED] -= 1
-    job.counts[_LIVE] += 1
+    counts = job.counts
+    counts[_RESERVED] -= 1
+    counts[_LIVE] += 1
 
 
 def finish(engine: Engine, job: JobState, number: int) -> None:
@@ -289,8 +288,9 @@ def finish(engine: Engine, job: JobState, number: int) -> None:
         move(engine, job, number, _DONE)
         return
     job.standing[number] = _DONE
-    job.counts[_LIVE] -= 1
-    job.counts[_DONE] += 1
+    counts = job.counts
+    counts[_LIVE] -= 1
+    counts[_DONE] += 1
     if job.busy[number]:
         _set_busy(engine, job, number, 0)
 
@@ -309,9 +309,13 @@ def satisfy(engine: Engine, job: JobState, number: int) -> None:
     for other in job.awaiting(number):
         left = waits[other] = waits[other] - 1
         if not left:
-            if (work := job.work.get(other)) is not None and work.delayed_until and lacked_input(work.failures):
+            work = job.work.get(other)
+            if work is None:
+                _unblock(engine, job, other)
+                continue
+            if work.delayed_until and lacked_input(work.failures):
                 work.delayed_until = 0.0  # what it lacked was made again
-            _unblock(engine, job, other)
+            reconsider(engine, job, other)
     if job.feeds_late[number]:
         _count_late(engine, job, number, -1)
 

@@ -254,19 +254,19 @@ class Core:
         engine, name = self.engine, exchange.pilot
         pilot = engine.pilots.get(name)
         leave = "" if pilot is not None else "no live pilot has this name"
-        assignments: tuple[Assignment, ...] = ()
+        assignments: list[Assignment] = []
         cancelled: tuple[AttemptRef, ...] = ()
         if pilot is not None:
-            if exchange.held:
-                held = set(exchange.held)
-                missing = [attempt for ref, attempt in pilot.assigned.items() if ref not in held]
-                assignments = tuple(map(self._assignment, missing))
+            assigned = pilot.assigned
+            held = set(exchange.held) if exchange.held else ()
+            for ref, attempt in assigned.items():
+                if ref not in held:
+                    assignments.append(self._assignment(attempt))
+            if held:
                 cancelled = tuple(unwanted(pilot, exchange))
-            elif pilot.assigned:
-                assignments = tuple(map(self._assignment, pilot.assigned.values()))
-            if pilot.draining and not pilot.assigned:
+            if pilot.draining and not assigned:
                 leave = pilot.draining
-            if exchange.serves is not None and exchange.serves not in pilot.assigned:
+            if exchange.serves is not None and exchange.serves not in assigned:
                 leave = "the attempt it serves is over, or another agent has it"
         if patient and not (assignments or cancelled or leave or exchange.leaving or exchange.events):
             return False
@@ -280,7 +280,7 @@ class Core:
                 position=engine.position,
                 time=self._time.clock,
                 acknowledged=self._heard[name].watermark,
-                assignments=assignments,
+                assignments=tuple(assignments),
                 cancelled=cancelled,
                 interval_seconds=engine.settings.interval_seconds,
                 leave=leave,
