@@ -57,9 +57,8 @@ def _unblock(engine: Engine, job: JobState, number: int) -> None:
         reconsider(engine, job, number)
         return
     job.standing[number] = _READY
-    counts = job.counts
-    counts[_BLOCKED] -= 1
-    counts[_READY] += 1
+    job.counts[_BLOCKED] -= 1
+    job.counts[_READY] += 1
     queue = job.template_classes[job.last_attempt[number] > 0][job.kinds[number]]
     _put_into(engine, queue if queue is not None else plain_queue_of(engine, job, number), number)
 
@@ -277,9 +276,8 @@ def begin(engine: Engine, job: JobState, number: int, work: PackageWork) -> None
         reconsider(engine, job, number)
         return
     job.standing[number] = _LIVE
-    counts = job.counts
-    counts[_RESERVED] -= 1
-    counts[_LIVE] += 1
+    job.counts[_RESERVED] -= 1
+    job.counts[_LIVE] += 1
 
 
 def finish(engine: Engine, job: JobState, number: int) -> None:
@@ -288,9 +286,8 @@ def finish(engine: Engine, job: JobState, number: int) -> None:
         move(engine, job, number, _DONE)
         return
     job.standing[number] = _DONE
-    counts = job.counts
-    counts[_LIVE] -= 1
-    counts[_DONE] += 1
+    job.counts[_LIVE] -= 1
+    job.counts[_DONE] += 1
     if job.busy[number]:
         _set_busy(engine, job, number, 0)
 
