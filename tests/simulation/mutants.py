@@ -384,14 +384,14 @@ def what_is_dropped_is_read(patch: Patch) -> None:
 @mutant(first_seed=2, by="reads")
 def an_attempt_pins_no_drop_revision(patch: Patch) -> None:
     """What was dropped when an attempt was created depends on when somebody asks."""
-    writes = Engine.write
+    writes = Engine.write_of
 
-    def write(self: Engine, data: Any, **about: Any) -> None:
+    def write_of(self: Engine, data: Any, *about: Any) -> None:
         if isinstance(data, payloads.AttemptCreated):
             data = msgspec.structs.replace(data, drop_revision=0)
-        writes(self, data, **about)
+        writes(self, data, *about)
 
-    patch.setattr(Engine, "write", write)
+    patch.setattr(Engine, "write_of", write_of)
 
 
 @mutant(first_seed=51, by="restores")

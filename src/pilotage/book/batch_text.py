@@ -1,7 +1,8 @@
-"""A batch cut into the texts of its events without reading them, for one of them that no reader can follow to its depth."""
+"""A batch as the texts of its events, where one of them is such that the strict reader cannot read the batch."""
 
 from __future__ import annotations
 
+import json
 import re
 
 CUT_BYTES_MAX = 1_100_000
@@ -12,6 +13,23 @@ _HEAD = re.compile(rb'[ \t\n\r]*\{[ \t\n\r]*"events"[ \t\n\r]*:[ \t\n\r]*\[')
 _TAIL = re.compile(rb"[ \t\n\r]*\}[ \t\n\r]*")
 # A text in quotes is one piece, whatever stands in it; a quote by itself begins one that does not end.
 _PIECE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]++|[\]},"]', re.DOTALL)
+
+
+def lenient_texts(body: bytes) -> list[bytes] | None:
+    """The text of each event of `{"events": […]}` as a lenient reader has it; None where the body has another form.
+
+    Where one of them is nested so deeply that no reader can follow, the body is cut without being read.
+    """
+    try:
+        found = json.loads(body.decode("utf-8", "surrogateescape"))
+    except ValueError:
+        return None
+    except RecursionError:
+        return event_texts(body)
+    if not isinstance(found, dict) or found.keys() != {"events"} or not isinstance(found["events"], list):
+        return None
+    plain = [json.dumps(each, ensure_ascii=False, separators=(",", ":")) for each in found["events"]]
+    return [text.encode("utf-8", "surrogatepass") for text in plain]
 
 
 def event_texts(body: bytes) -> list[bytes] | None:

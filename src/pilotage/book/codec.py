@@ -6,14 +6,13 @@ it into the next, until it is today's.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from pilotage.book.batch_text import event_texts
+from pilotage.book.batch_text import lenient_texts
 from pilotage.model.errors import did_you_mean
 from pilotage.model.events import (
     ATTEMPT_MAX,
@@ -116,6 +115,12 @@ class Codec:
         self._payloads: dict[str, msgspec.json.Decoder[Payload]] = {
             name: msgspec.json.Decoder(each.payload) for name, each in types.items()
         }
+        # What an agent may say of an attempt, and nothing limits besides: the version of today, and what reads it.
+        self._own: dict[str, tuple[int, Callable[[msgspec.Raw], Payload]]] = {
+            name: (each.version, self._payloads[name].decode)
+            for name, each in types.items()
+            if "attempt" in each.subjects and "agent" in each.sources and name != "Tagged"
+        }
         self._jobs: set[str] = set()
         self._streams: set[str] = set()
         self._names: set[str] = set()
@@ -156,19 +161,10 @@ class Codec:
         try:
             return self._batch.decode(body).events
         except _UNREADABLE as fault:
-            try:
-                found = json.loads(bytes(body).decode("utf-8", "surrogateescape"))
-            except ValueError:
-                found = None
-            except RecursionError:
-                texts = event_texts(bytes(body))
-                if texts is not None:
-                    return texts
-                found = None
-            if not isinstance(found, dict) or found.keys() != {"events"} or not isinstance(found["events"], list):
+            texts = lenient_texts(bytes(body))
+            if texts is None:
                 raise MalformedBatch(f"the body is not a batch of events: {fault}") from None
-            plain = [json.dumps(each, ensure_ascii=False, separators=(",", ":")) for each in found["events"]]
-            return [text.encode("utf-8", "surrogatepass") for text in plain]
+            return texts
 
     def without_limits(self) -> Codec:
         """One that reads what was taken before, whatever the limits are today."""
@@ -185,21 +181,33 @@ class Codec:
             return Refusal(index=index, code="malformed", message=_plain(fault))
         return self.check(event, index)
 
-    def check(self, event: Event, index: int = 0, place: Place | None = None) -> Checked | Refusal:
-        """One event that is already a value; `place` is given for one about an attempt, and an epoch, that were found."""
+    def check_own(self, event: Event, place: Place) -> Checked | Refusal:
+        """As `check`, for what an agent says of an attempt, and an epoch, that were found at a place.
+
+        Whoever asks has looked at its number.
+        """
+        known = self._own.get(event.type)
+        if (
+            known is not None
+            and event.version == known[0]
+            and event.source == "agent"
+            and event.pilot is event.site is None
+            and event.stream in self._streams
+            and 0 <= event.seen <= COUNTER_MAX
+            and 0 <= event.time < TIME_MAX
+        ):  # what it is about was well formed when it came to be
+            try:
+                return Checked(0, event, "attempt", place, known[1](event.data))
+            except _UNREADABLE:
+                pass  # said below, with what is wrong
+        return self.check(event)
+
+    def check(self, event: Event, index: int = 0) -> Checked | Refusal:
+        """One event that is already a value."""
         package, attempt = event.package, event.attempt
         kind: SubjectKind
         try:
             if (
-                place is not None
-                and event.pilot is event.site is None
-                and event.stream in self._streams
-                and 1 <= event.n <= COUNTER_MAX
-                and 0 <= event.seen <= COUNTER_MAX
-                and 0 <= event.time < TIME_MAX
-            ):  # what it is about was well formed when it came to be
-                kind = "attempt"
-            elif (
                 package is not None
                 and attempt is not None
                 and event.job in self._jobs
@@ -210,10 +218,9 @@ class Codec:
                 and 1 <= event.epoch <= COUNTER_MAX
                 and 0 <= event.seen <= COUNTER_MAX
                 and 0 <= event.time < TIME_MAX
-                and (found := place or self._places.get(package) or self._place_of(package)) is not None
+                and (place := self._places.get(package) or self._place_of(package)) is not None
             ):  # as most are: nothing is wrong with it but, perhaps, its payload
                 kind = "attempt"
-                place = found
             else:
                 kind, place = self._subject(event)
             reader = self._readers.get((event.type, kind, event.source, event.version))

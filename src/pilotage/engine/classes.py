@@ -26,7 +26,8 @@ def queue_of(engine: Engine, job: JobState, number: int) -> QueueClass:
     work = job.work.get(number)
     if work is not None and work.queue is not None:
         return work.queue
-    return plain_queue_of(engine, job, number)
+    queue = job.template_classes[job.last_attempt[number] > 0][job.kinds[number]]
+    return queue if queue is not None else plain_queue_of(engine, job, number)
 
 
 def plain_queue_of(engine: Engine, job: JobState, number: int) -> QueueClass:

@@ -16,7 +16,7 @@ from pilotage.engine.choices import ChoiceNote, How, noted
 from pilotage.engine.classes import queue_of
 from pilotage.engine.fits import could_take, is_bound, lasts, remaining, takes
 from pilotage.engine.jobs import JobState
-from pilotage.engine.parts import AttemptState, QueueClass, Standing
+from pilotage.engine.parts import AttemptState, PackageWork, QueueClass, Standing
 from pilotage.engine.places import PilotState, SiteState
 from pilotage.engine.races import end_race
 from pilotage.engine.readiness import move, reserve
@@ -67,11 +67,10 @@ def bind(engine: Engine) -> None:
 def _fill(engine: Engine, queue: QueueClass) -> None:
     """Where more is ready than all candidates have room for, each is given what it has room for: there is nothing to choose."""
     for site, free in engine.openings.all_of(queue, queue.ready):
-        place, shape = site.place, queue.shape
         bound = is_bound(site, queue)
         for _ in range(free):
-            if not place.has_room(shape):
-                break  # what was bound there has left less of it
+            if bound and not site.place.has_room(queue.shape):
+                break  # what was submitted there has left less of it
             number = _take(engine, queue)
             if number is None:
                 return
@@ -178,9 +177,10 @@ def may_start(engine: Engine, queue: QueueClass) -> bool:
 def _take(engine: Engine, queue: QueueClass) -> int | None:
     """The next package of a class that still counts."""
     job, numbers = queue.job, queue.queue
+    standing = job.standing
     while numbers.size:
         number = numbers.pop()
-        if job.standing[number] == _READY and queue_of(engine, job, number) is queue:
+        if standing[number] == _READY and queue_of(engine, job, number) is queue:
             return number
     return None
 
@@ -190,16 +190,18 @@ def _bind(engine: Engine, queue: QueueClass, number: int, site: SiteState, *, bo
     job = queue.job
     if job.share is not None:
         job.share.waiting_since = engine.now
-    choice = noted(engine, queue, how)
+    choice = queue.notes.get(how)
+    if choice is None or engine.now >= choice.until:
+        choice = noted(engine, queue, how)
     if bound:
-        create(engine, job, number, queue.demand, site, pilot=None, choice=choice)
+        create(engine, job, number, queue.demand, site, None, choice)
         return
     reserved = site.reserved
     if not reserved:
         # Nothing is before it here: where a pilot is asking, the reservation would be used at once.
         pilot = next((each for each in site.waiting.values() if takes(each, queue, engine.now)), None)
         if pilot is not None:
-            create(engine, job, number, queue.demand, site, pilot=pilot, choice=choice)
+            create(engine, job, number, queue.demand, site, pilot, choice)
             leave_if_full(site, pilot)
             return
     if queue not in reserved and not could_take(site, queue, engine.now):
@@ -258,7 +260,11 @@ def _fetch(engine: Engine, site: SiteState) -> None:
     before, site.fetched_at = site.fetched_at, engine.now
     idle = [pilot for pilot in site.waiting.values() if not pilot.assigned]
     for other in engine.sites.values():
-        if other is site or not other.reserved or any(pilot.free[0] > 0 for pilot in other.waiting.values()):
+        if (
+            other is site
+            or not other.reserved
+            or any(pilot.free_cores_hundredths > 0 for pilot in other.waiting.values())
+        ):
             continue
         for queue in [each for each in other.reserved if would_do(engine, site, each)]:
             choice: ChoiceNote | None = None
@@ -286,14 +292,19 @@ def _serve(engine: Engine, site: SiteState, pilot: PilotState) -> None:
     served = False
     reserved = site.reserved
     while reserved:
-        queue = _first_taken(engine, site, pilot)
-        if queue is None:
-            break
-        number = reserved[queue][0]
-        choice = queue.job.work[number].choice
-        create(engine, queue.job, number, queue.demand, site, pilot=pilot, choice=choice)
+        if len(reserved) > 1:
+            first = _first_taken(engine, site, pilot)
+            if first is None:
+                break
+            queue = first
+        else:
+            queue = next(iter(reserved))
+            if not takes(pilot, queue, engine.now):
+                break
+        job, number = queue.job, reserved[queue][0]
+        create(engine, job, number, queue.demand, site, pilot, job.work[number].choice)
         served = True
-        if pilot.free[0] <= 0 and not pilot.backlog:
+        if pilot.free_cores_hundredths <= 0 and not pilot.backlog:
             break  # whatever is reserved takes some of its cores
     leave_if_full(site, pilot)
     if not served and pilot.ends_at is not None and not pilot.assigned and not pilot.draining:
@@ -306,9 +317,7 @@ def _serve(engine: Engine, site: SiteState, pilot: PilotState) -> None:
 
 def _first_taken(engine: Engine, site: SiteState, pilot: PilotState) -> QueueClass | None:
     """The class of the highest rank among those reserved at a site of which a pilot can take one."""
-    reserved = site.reserved
-    queues = reserved if len(reserved) == 1 else engine.fairness.ordered(reserved, counted="running")
-    for queue in queues:
+    for queue in engine.fairness.ordered(site.reserved, counted="running"):
         if takes(pilot, queue, engine.now):
             return queue
     return None
@@ -316,7 +325,7 @@ def _first_taken(engine: Engine, site: SiteState, pilot: PilotState) -> QueueCla
 
 def leave_if_full(site: SiteState, pilot: PilotState) -> None:
     """A pilot that can take nothing more asks in vain: nobody looks at it until it has something free again."""
-    if pilot.free[0] <= 0 and (not pilot.backlog or pilot.in_backlog() >= pilot.backlog):
+    if pilot.free_cores_hundredths <= 0 and (not pilot.backlog or pilot.in_backlog() >= pilot.backlog):
         site.waiting.pop(pilot.name, None)
 
 
@@ -326,36 +335,24 @@ def create(
     number: int,
     demand: Demand,
     site: SiteState,
-    *,
     pilot: PilotState | None,
     choice: ChoiceNote | None,
 ) -> None:
     """Write an attempt down: with a lease for a pilot, or for the batch system of the site."""
     work = job.work.get(number)
     declared = job.plan.templates[job.kinds[number]].demand
-    other = demand is not declared
-    over: list[int] = []
-    replica = False
-    forever = pilot is not None and pilot.ends_at is None
-    if work is not None and work.attempts:
-        over = [n for n, attempt in work.attempts.items() if attempt.lost]
-        replica = work.replicas > work.replicated and any(each.trusted for each in work.attempts.values())
-    created = payloads.AttemptCreated(
-        site=site.name,
-        pilot=pilot.name if pilot is not None else None,
-        lease_seconds=engine.lease_seconds if pilot is not None else None,
-        replaces=over[-1] if over else None,
-        replica=replica,
-        memory_bytes=demand.memory_bytes if other and demand.memory_bytes != declared.memory_bytes else None,
-        wall_seconds=demand.wall_seconds if other and demand.wall_seconds != declared.wall_seconds else None,
-        remaining_seconds=None if forever else remaining(engine, site, pilot, demand),
-        drop_revision=job.drop_revision,
-    )
+    beside = work.attempts if work is not None else None
+    if pilot is not None and pilot.ends_at is None and demand is declared and not beside:  # as most are
+        created = payloads.AttemptCreated(
+            site=site.name, pilot=pilot.name, lease_seconds=engine.lease_seconds, drop_revision=job.drop_revision
+        )
+    else:
+        created = _created(engine, job, work, demand, site, pilot, declared)
     attempt = job.last_attempt[number] + 1
     if job.share is not None:
         job.share.unstarted_since = engine.now
     epoch = job.epoch_of(number) if job.epochs else 1
-    engine.write(created, job=job, number=number, attempt=attempt, epoch=epoch)
+    engine.write_of(created, job, number, attempt, epoch)
     state = (work or job.work[number]).attempts[attempt]
     state.choice = choice
     if pilot is not None:
@@ -365,6 +362,34 @@ def create(
     submit(engine, state)
     watch_queue(engine, state.key, state.created_at)
     engine.queued.append(state)
+
+
+def _created(
+    engine: Engine,
+    job: JobState,
+    work: PackageWork | None,
+    demand: Demand,
+    site: SiteState,
+    pilot: PilotState | None,
+    declared: Demand,
+) -> payloads.AttemptCreated:
+    """What is written of an attempt: whom it follows or runs beside, and where it may take another amount than declared."""
+    over: list[int] = []
+    replica = False
+    if work is not None and work.attempts:
+        over = [n for n, attempt in work.attempts.items() if attempt.lost]
+        replica = work.replicas > work.replicated and any(each.trusted for each in work.attempts.values())
+    return payloads.AttemptCreated(
+        site=site.name,
+        pilot=pilot.name if pilot is not None else None,
+        lease_seconds=engine.lease_seconds if pilot is not None else None,
+        replaces=over[-1] if over else None,
+        replica=replica,
+        memory_bytes=demand.memory_bytes if demand.memory_bytes != declared.memory_bytes else None,
+        wall_seconds=demand.wall_seconds if demand.wall_seconds != declared.wall_seconds else None,
+        remaining_seconds=remaining(engine, site, pilot, demand),
+        drop_revision=job.drop_revision,
+    )
 
 
 def submit(engine: Engine, attempt: AttemptState) -> None:

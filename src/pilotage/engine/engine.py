@@ -87,7 +87,8 @@ class Engine:
         self.shapes: dict[Demand, int] = {}
         self.demands: dict[int, Demand] = {}
         self._shapes_made, self._shapes_max = 0, SHAPES_MIN
-        self._latest_shape: tuple[Demand | None, int] = (None, 0)  # as it was last asked for
+        # As it was last asked for: mostly it is asked for again, and to look it up takes all parts of a demand.
+        self.latest_shape: tuple[Demand | None, int] = (None, 0)
         self.sites: dict[str, SiteState] = {}
         self.forsaken: dict[SiteState, None] = {}  # those that nobody acts at: they were missing when the engine began
         self.selection = Selection(settings.selection, observed_queue_seconds=observed_queue_seconds)
@@ -142,13 +143,13 @@ class Engine:
 
     def shape_of(self, demand: Demand) -> int:
         """The number of a demand; what takes the same is one shape."""
-        latest, shape = self._latest_shape
-        if demand is latest:  # mostly it is, and to look it up takes all of its parts
+        latest, shape = self.latest_shape
+        if demand is latest:
             return shape
         found = self.shapes.get(demand)
         if found is None:
             found = self._add_shape(demand)
-        self._latest_shape = demand, found
+        self.latest_shape = demand, found
         return found
 
     def _add_shape(self, demand: Demand) -> int:
@@ -177,10 +178,10 @@ class Engine:
     def apply_to(self, number: int, one: Checked) -> None:
         """As `apply`, for an event that an agent says of a package of which the number was found."""
         event, data = one.event, one.data
-        if event.job is not None and (fold := PACKAGE_FOLDS.get(type(data))) is not None:
-            job = self.jobs.get(event.job)
+        job = self.jobs[event.job or ""]
+        if (fold := PACKAGE_FOLDS.get(type(data))) is not None:
             fold(self, job, number, event, data)
-            if job is not None and job.special:
+            if job.special:
                 look_at_end(self, job)
 
     def _fold(self, event: Event, data: Payload, job: JobState | None, number: int | None) -> None:
@@ -210,17 +211,12 @@ class Engine:
         name: str = "",
     ) -> None:
         """Decide: the event is applied at once, and told with the others of its turn. `name` is of a job that begins."""
+        if number is not None:
+            assert job is not None
+            self.write_of(data, job, number, attempt, epoch)
+            return
         if data is not self._said:
             self._said, self._said_text = data, msgspec.Raw(_encode(data))
-        kind: SubjectKind
-        dotted = place = None
-        if number is None:
-            kind = "pilot" if pilot is not None else "job" if site is None else "site"
-        else:
-            assert job is not None
-            work = job.work.get(number)
-            dotted, place = (work.named if work is not None else None) or job.named(number)
-            kind = "package" if attempt is None else "attempt"
         event = Event(
             source="service",
             stream=ENGINE_STREAM,
@@ -228,8 +224,6 @@ class Engine:
             type=type(data).__name__,
             time=self.stamp,
             job=job.id if job is not None else name or None,
-            package=dotted,
-            attempt=attempt,
             pilot=pilot,
             site=site,
             epoch=epoch,
@@ -237,12 +231,34 @@ class Engine:
             data=self._said_text,
         )
         self.next_n += 1
-        self.decided.append(Checked(0, event, kind, place, data))
-        if number is None:
-            self._fold(event, data, job, None)
-        elif (fold := PACKAGE_FOLDS.get(type(data))) is not None:
+        kind: SubjectKind = "pilot" if pilot is not None else "job" if site is None else "site"
+        self.decided.append(Checked(0, event, kind, None, data))
+        self._fold(event, data, job, None)
+
+    def write_of(self, data: Payload, job: JobState, number: int, attempt: int | None, epoch: int) -> None:
+        """As `write`, of a package or an attempt of it: most of all that is decided."""
+        if data is not self._said:
+            self._said, self._said_text = data, msgspec.Raw(_encode(data))
+        dotted, place = job.named(number)
+        kind, n = type(data), self.next_n
+        event = Event(
+            source="service",
+            stream=ENGINE_STREAM,
+            n=n,
+            type=kind.__name__,
+            time=self.stamp,
+            job=job.id,
+            package=dotted,
+            attempt=attempt,
+            epoch=epoch,
+            seen=self.position,
+            data=self._said_text,
+        )
+        self.next_n = n + 1
+        self.decided.append(Checked(0, event, "package" if attempt is None else "attempt", place, data))
+        if (fold := PACKAGE_FOLDS.get(kind)) is not None:
             fold(self, job, number, event, data)
-            if job is not None and job.special:
+            if job.special:
                 look_at_end(self, job)
 
     def decide(self, now: float) -> list[Checked]:

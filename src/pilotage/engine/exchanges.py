@@ -13,7 +13,7 @@ from pilotage.engine.races import end_race
 from pilotage.engine.slots import stop_all_but
 from pilotage.model import payloads
 from pilotage.model.demand import Capacity
-from pilotage.model.events import Event, parse_dotted
+from pilotage.model.events import parse_dotted
 from pilotage.model.exchange import AttemptRef, Exchange
 from pilotage.model.site import AMOUNT_UNKNOWN, Site
 from pilotage.model.texts import NAME_MAX, amount, clipped
@@ -106,15 +106,6 @@ def find_attempt(engine: Engine, ref: AttemptRef) -> AttemptState | None:
     return work.attempts.get(ref.attempt) if work is not None else None
 
 
-def held_by(engine: Engine, pilot: str, event: Event) -> AttemptState | None:
-    """The attempt that an event is about, if an agent was given it and did not lose it: what it says of that is its own."""
-    speaker = engine.pilots.get(pilot)
-    if speaker is None or event.package is None:
-        return None
-    held = speaker.assigned.get(AttemptRef(event.job or "", event.package, event.attempt or 0))
-    return held if held is not None and held.epoch == event.epoch else None
-
-
 def may_say(engine: Engine, pilot: str, one: Checked, *, site: str) -> int | None:
     """Of which package an agent says something; None where it may not: of an attempt that it neither has nor owes the end of.
 
@@ -124,10 +115,10 @@ def may_say(engine: Engine, pilot: str, one: Checked, *, site: str) -> int | Non
     event, place = one.event, one.place
     if type(one.data) in _OF_THE_ENGINE:
         return None
-    if (held := held_by(engine, pilot, event)) is not None:
+    speaker = engine.pilots.get(pilot)
+    if speaker is not None and (held := speaker.holds(event)) is not None:
         return held.number
     ref = AttemptRef(event.job or "", event.package or "", event.attempt or 0)
-    speaker = engine.pilots.get(pilot)
     job = engine.jobs.get(ref.job)
     number = job.number(place) if job is not None and place is not None else None
     if job is None or number is None:

@@ -10,12 +10,13 @@ from pilotage.engine.admission import unmet
 from pilotage.engine.choices import why_it_was_there, why_there
 from pilotage.engine.classes import queue_of
 from pilotage.engine.ending import why_it_ended
+from pilotage.engine.histories import lacked_input
 from pilotage.engine.jobs import JobState
 from pilotage.engine.leaving import standing_of
 from pilotage.engine.noticing import told_of
 from pilotage.engine.parts import STANDINGS, AttemptState, PackageWork, QueueClass, Standing
 from pilotage.engine.places import SiteState
-from pilotage.engine.readiness import lacked_input, may_act
+from pilotage.engine.readiness import may_act
 from pilotage.engine.selection.filters import refusals, told_names
 from pilotage.model.explanations import Explanation, Why
 
@@ -70,7 +71,7 @@ def _last(job: JobState, number: int) -> Iterator[Why]:
 def _blocked(engine: Engine, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
     yield from _last(job, number)
     missing = [other for other in job.awaited(number) if not job.satisfied[other]]
-    lacked = (tried := job.work.get(number)) is not None and lacked_input(tried)
+    lacked = (tried := job.work.get(number)) is not None and lacked_input(tried.failures)
     for other in missing[:_SHOWN_MAX]:
         name = job.dotted(other)
         standing = STANDINGS[job.standing[other]]
@@ -150,7 +151,7 @@ def _delayed(engine: Engine, job: JobState, number: int, facts: PackageFacts | N
     if work.verdict is not None:
         message = f"{work.verdict.message} ({work.verdict.rule})"
     yield Why(code="waits-for-time", message=message, until=_by_the_clock(engine, work.delayed_until))
-    if lacked_input(work):
+    if lacked_input(work.failures):
         yield _input(job, number)
 
 

@@ -29,7 +29,7 @@ _DIFFERENCE = 1.1  # less than a tenth more or less is not worked out again
 _NEW_SECONDS = 60.0  # what was over in a job that came no longer ago was adopted, and never its work
 
 
-def learn(job: JobState, attempt: AttemptState, *, phases: tuple[PhaseTimes, ...], now: float) -> None:
+def learn(job: JobState, attempt: AttemptState, phases: tuple[PhaseTimes, ...], now: float) -> None:
     """A package is done: how long it took counts for its kind."""
     kind = job.kinds[attempt.number]
     known = job.took.get(kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from pilotage.engine.restart import Failure
@@ -88,3 +89,8 @@ def failure_of(
         remaining_seconds=remaining_seconds,
         killed_pilot=killed_pilot,
     )
+
+
+def lacked_input(failures: Mapping[int, Failure]) -> bool:
+    """Whether the latest of the failures of a package, by attempt, was that an input was missing or damaged."""
+    return bool(failures) and failures[max(failures)].reason in INPUT_REASONS

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import bisect
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -201,21 +201,19 @@ class JobState:
 
     def dotted(self, number: int) -> str:
         """The place of a package as events have it."""
-        stage, line, position = self._layouts[bisect.bisect_right(self._firsts, number) - 1].place(number)
-        return f"{stage}.{line}.{position}"
+        return self._layouts[bisect_right(self._firsts, number) - 1].named(number)[0]
 
     def named(self, number: int) -> tuple[str, Place]:
         """The place of a package as events have it, and as plain numbers."""
         work = self.work.get(number)
-        if work is not None and work.named is not None:
+        if work is not None:
+            if work.named is None:
+                work.named = self._layouts[bisect_right(self._firsts, number) - 1].named(number)
             return work.named
         known, named = self._named
         if known != number:  # often one is named several times in a row
-            stage, line, position = place = self._layouts[bisect.bisect_right(self._firsts, number) - 1].place(number)
-            named = f"{stage}.{line}.{position}", place
+            named = self._layouts[bisect_right(self._firsts, number) - 1].named(number)
             self._named = (number, named)
-        if work is not None:
-            work.named = named
         return named
 
     def number(self, place: Place) -> int | None:
@@ -232,7 +230,7 @@ class JobState:
         """The work on a package, begun if need be."""
         work = self.work.get(number)
         if work is None:
-            work = self.work[number] = PackageWork(number)
+            work = self.work[number] = PackageWork(self, number)
         return work
 
     def forget_idle(self, number: int) -> None:
@@ -271,11 +269,9 @@ class JobState:
         """The packages that must not start before one is there."""
         found: Iterable[int] = ()
         for segment in self.plan.graph.segments:
-            start, end = segment.successors.span(number)
-            if start == end:
+            others = segment.successors.few(number)
+            if not others:
                 continue
-            numbers = segment.successors.numbers
-            others: Iterable[int] = numbers[start:end] if end - start > 1 else (numbers[start],)
             if not segment.common & _AWAITED:
                 others = [other for other in others if _awaited(segment, other, number)]
             found = (*found, *others) if found else others
@@ -298,10 +294,10 @@ class JobState:
         """The packages whose files one takes."""
         found: list[int] = []
         for segment in self.plan.graph.segments:
-            start, end = segment.predecessors.span(number)
             if segment.common & _BRINGS_FILES:
-                found += segment.predecessors.numbers[start:end]
+                found += segment.predecessors.few(number)
                 continue
+            start, end = segment.predecessors.span(number)
             for at in range(start, end):
                 if segment.kind_numbers[at] & _BRINGS_FILES:
                     found.append(segment.predecessors.numbers[at])
@@ -324,5 +320,5 @@ def _awaited(segment: Segment, consumer: int, producer: int) -> bool:
     """Whether the edge between two packages is one that must be waited for."""
     rows = segment.predecessors
     start, end = rows.span(consumer)
-    at = start if end - start == 1 else bisect.bisect_left(rows.numbers, producer, start, end)
+    at = start if end - start == 1 else bisect_left(rows.numbers, producer, start, end)
     return bool(segment.kind_numbers[at] & _AWAITED)

@@ -31,7 +31,8 @@ from pilotage.model.payloads import OutputFile
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
-_SUCCESS = ExitCodeGasw.SUCCESS  # a member of an enumeration is slow to look up
+# As names of this module: a member of an enumeration, or of a class, is slow to look up.
+_SUCCESS, _LIVE = ExitCodeGasw.SUCCESS, Standing.LIVE
 
 
 def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptCreated) -> None:
@@ -58,11 +59,12 @@ def on_attempt_created(engine: Engine, job: JobState, number: int, event: Event,
             # It was taken out of its queue; where a further attempt is wanted, it must go in again.
             move(engine, job, number, Standing.BLOCKED)
         work = job.work_of(number)
-    ref = AttemptRef(job.id, event.package or "", tried)
-    _, place = work.named or job.named(number)
-    attempt = begun(engine, job, number, ref, place, site=site, epoch=event.epoch, created_at=event.time, data=data)
+    package, place = work.named or job.named(number)
+    ref = AttemptRef(job.id, package, tried)
+    attempt = begun(engine, job, number, ref, place, site, event.epoch, event.time, data)
     work.add(tried, attempt)
-    work.replicated += data.replica
+    if data.replica:
+        work.replicated += 1
     if room is not None and room[0] is site and room[1] == attempt.shape and not site.stuck:
         hold(engine, attempt)  # what was reserved is used: nobody gets room by that, and nobody loses any
     else:
@@ -109,7 +111,6 @@ def begun(
     number: int,
     ref: AttemptRef,
     place: Place,
-    *,
     site: SiteState,
     epoch: int,
     created_at: float,
@@ -120,6 +121,9 @@ def begun(
     demand = template.demand
     if data.memory_bytes is not None or data.wall_seconds is not None:
         demand = demand_of(job, number, memory_bytes=data.memory_bytes, wall_seconds=data.wall_seconds)
+    latest, shape = engine.latest_shape
+    if demand is not latest:
+        shape = engine.shape_of(demand)
     leased = data.lease_seconds is not None
     return AttemptState(
         ref,
@@ -128,7 +132,7 @@ def begun(
         epoch,
         site,
         demand,
-        engine.shape_of(demand),
+        shape,
         created_at,
         created_at,
         template.activity if engine.selection.samples else "",
@@ -160,8 +164,10 @@ def demand_of(job: JobState, number: int, *, memory_bytes: int | None, wall_seco
 def _spoken_for(job: JobState, number: int, event: Event) -> tuple[PackageWork, AttemptState] | None:
     """The attempt an event speaks of, if it is of the current epoch, not over, and the event comes from who may say so."""
     work = job.work.get(number)
-    attempt = work.attempts.get(event.attempt or 0) if work is not None else None
-    if work is None or attempt is None or attempt.epoch != event.epoch:
+    if work is None:
+        return None
+    attempt = work.attempts.get(event.attempt or 0)
+    if attempt is None or attempt.epoch != event.epoch:
         return None
     if event.source == "agent" and event.stream != attempt.pilot:
         return None
@@ -246,7 +252,7 @@ def on_outputs_staged(engine: Engine, job: JobState, number: int, event: Event, 
     """It has succeeded but for its grant; its slot is free."""
     if (found := _spoken_for(job, number, event)) is not None:
         _tell_guard(engine, found[1], data.manifest)
-        learn(job, found[1], phases=(), now=engine.stamp)
+        learn(job, found[1], (), engine.stamp)
         _succeed(engine, job, *found)
 
 
@@ -257,34 +263,38 @@ def _tell_guard(engine: Engine, attempt: AttemptState, manifest: Sequence[Output
 
 
 def _succeed(engine: Engine, job: JobState, work: PackageWork, attempt: AttemptState) -> None:
-    tried = attempt.ref.attempt
+    tried, number = attempt.ref.attempt, attempt.number
     work.remove(tried)
     vacate(engine, attempt, "success")
     work.candidates += (tried,)
-    engine.grants.append((job, attempt.number))
-    if job.standing[attempt.number] != Standing.LIVE:  # where it is, it stays
-        reconsider(engine, job, attempt.number)
+    engine.grants.append((job, number))
+    if job.standing[number] != _LIVE:  # where it is, it stays
+        reconsider(engine, job, number)
 
 
 def on_attempt_finished(
     engine: Engine, job: JobState, number: int, event: Event, data: payloads.AttemptFinished
 ) -> None:
     """It is over, well or not. One that was cancelled because nobody wanted it has not failed."""
+    by_agent = event.source == "agent"
     found = _spoken_for(job, number, event)
     if found is None:
-        if event.source == "agent":
+        if by_agent:
             _told_end(engine, event.stream, AttemptRef(job.id, event.package or "", event.attempt or 0))
         return
     work, attempt = found
-    if event.source == "agent":
+    if by_agent:
         attempt.told = True
-        _told_end(engine, event.stream, attempt.ref)
+        speaker = engine.pilots.get(event.stream)
+        if speaker is None or speaker.owed or engine.acting:
+            _told_end(engine, event.stream, attempt.ref)
     if data.exit_code == _SUCCESS:
         if engine.guard.contested:
             _tell_guard(engine, attempt, data.manifest)
-        learn(job, attempt, phases=data.phases, now=engine.stamp)
-        if len(data.phases) != 1 or data.phases[0].phase != "application":
-            score_phases(engine, attempt, data.phases, succeeded=True)
+        phases = data.phases
+        learn(job, attempt, phases, engine.stamp)
+        if len(phases) != 1 or phases[0].phase != "application":
+            score_phases(engine, attempt, phases, succeeded=True)
         _succeed(engine, job, work, attempt)
         return
     work.remove(attempt.ref.attempt)

@@ -72,9 +72,10 @@ class Openings:
         self._engine.stirred = True
         site = self._by_index.get(place.index)
         if site is not None and site.stuck:
-            self._let_loose(site, None)
+            self.let_loose(site, None)
 
-    def _let_loose(self, site: SiteState, shape: int | None) -> None:
+    def let_loose(self, site: SiteState, shape: int | None) -> None:
+        """There is room at a site for a shape, or perhaps for any: who waits for that is looked at again."""
         engine = self._engine
         for queue in [each for each in site.stuck if shape in (None, each.shape) or each not in engine.stuck]:
             del site.stuck[queue]
@@ -146,7 +147,7 @@ class Openings:
         """One less."""
         self._engine.stirred = True
         if self._sites.free(site.place, shape) and site.stuck:
-            self._let_loose(site, shape)
+            self.let_loose(site, shape)
 
     # --- what is asked ------------------------------------------------------------------------------------------------
 

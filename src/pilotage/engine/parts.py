@@ -6,6 +6,7 @@ Packages that nothing happens to have no object: they are a few bytes in the arr
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -83,55 +84,34 @@ class AttemptState(msgspec.Struct, eq=False):
         return not self.suspect and not self.lost
 
 
-_NO_ATTEMPTS: Mapping[int, AttemptState] = {}
-_NO_FAILURES: Mapping[int, Failure] = {}
+_NO_ATTEMPTS: Mapping[int, AttemptState] = MappingProxyType({})
+_NO_FAILURES: Mapping[int, Failure] = MappingProxyType({})
 
 
-class PackageWork:
+@changes_often
+class PackageWork(msgspec.Struct, eq=False):
     """A package that something has happened to and that is not over, or that is over and may still surprise."""
 
-    __slots__ = (
-        "attempts",
-        "bound",
-        "bound_as",
-        "bound_at",
-        "candidates",
-        "choice",
-        "delayed_until",
-        "dropped",
-        "failures",
-        "held",
-        "named",
-        "number",
-        "queue",
-        "races",
-        "refused",
-        "replicas",
-        "replicated",
-        "verdict",
-    )
-
-    def __init__(self, number: int) -> None:
-        """Begin with nothing."""
-        self.number = number
-        self.named: tuple[str, tuple[int, int, int]] | None = None  # its place, as text and numbers, once asked for
-        # What happened in the current epoch. Most packages that wait for a slot have nothing of it, and share that.
-        self.attempts: Mapping[int, AttemptState] = _NO_ATTEMPTS  # not over
-        self.failures: Mapping[int, Failure] = _NO_FAILURES  # by attempt
-        self.candidates: tuple[int, ...] = ()  # attempts that succeeded and wait for a grant
-        self.verdict: Verdict | None = None  # what follows from the failures, while there are any
-        self.queue: QueueClass | None = None  # while it is ready or reserved, and not in the class of its template
-        self.bound: SiteState | None = None
-        self.bound_as: QueueClass | None = None  # the class that it was bound in
-        self.bound_at = 0.0
-        self.choice: ChoiceNote | None = None  # how the sites stood when it was last bound to one
-        self.delayed_until = 0.0
-        self.held = False
-        self.refused = ""  # why what it made is not granted now; then it is held, too
-        self.dropped = 0  # the operation that dropped it
-        self.replicas = 0  # further attempts that were asked for in this epoch
-        self.replicated = 0  # those of them that were made
-        self.races = False  # some of them because it was queued for long: the first to start ends the others
+    job: JobState
+    number: int
+    bound: SiteState | None = None
+    bound_as: QueueClass | None = None  # the class that it was bound in
+    bound_at: float = 0.0
+    choice: ChoiceNote | None = None  # how the sites stood when it was last bound to one
+    named: tuple[str, tuple[int, int, int]] | None = None  # its place, as text and numbers, once asked for
+    # What happened in the current epoch. Most packages that wait for a slot have nothing of it, and share that.
+    attempts: Mapping[int, AttemptState] = _NO_ATTEMPTS  # not over
+    failures: Mapping[int, Failure] = _NO_FAILURES  # by attempt
+    candidates: tuple[int, ...] = ()  # attempts that succeeded and wait for a grant
+    verdict: Verdict | None = None  # what follows from the failures, while there are any
+    queue: QueueClass | None = None  # while it is ready or reserved, and not in the class of its template
+    delayed_until: float = 0.0
+    held: bool = False
+    refused: str = ""  # why what it made is not granted now; then it is held, too
+    dropped: int = 0  # the operation that dropped it
+    replicas: int = 0  # further attempts that were asked for in this epoch
+    replicated: int = 0  # those of them that were made
+    races: bool = False  # some of them because it was queued for long: the first to start ends the others
 
     def add(self, number: int, attempt: AttemptState) -> None:
         """One more attempt is under way."""
@@ -139,10 +119,11 @@ class PackageWork:
 
     def remove(self, number: int) -> None:
         """An attempt is over."""
-        if len(self.attempts) == 1 and number in self.attempts:
+        attempts = self.attempts
+        if len(attempts) == 1 and number in attempts:
             self.attempts = _NO_ATTEMPTS
         else:
-            self.attempts = {each: attempt for each, attempt in self.attempts.items() if each != number}
+            self.attempts = {each: attempt for each, attempt in attempts.items() if each != number}
 
     def fail(self, number: int, failure: Failure) -> None:
         """An attempt has failed."""

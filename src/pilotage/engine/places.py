@@ -7,6 +7,7 @@ from collections import deque
 from pilotage.engine.parts import AttemptState, QueueClass
 from pilotage.engine.selection.place import Place
 from pilotage.model.demand import Capacity, Demand, slots_for
+from pilotage.model.events import Event
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.reports import Noticed
 from pilotage.model.site import Site
@@ -39,7 +40,10 @@ class PilotState:
         "capacity",
         "draining",
         "ends_at",
-        "free",
+        "free_cores_hundredths",
+        "free_gpus",
+        "free_memory_bytes",
+        "free_scratch_bytes",
         "gone",
         "heard_at",
         "leaving",
@@ -61,7 +65,8 @@ class PilotState:
         self.request = request
         self.heard_at = heard_at
         self.capacity = Capacity(cores_hundredths=0)
-        self.free = [0, 0, 0, 0]  # cores in hundredths, memory, gpus, scratch: below nothing where a backlog waits
+        # What is left of its capacity: below nothing where a backlog waits.
+        self.free_cores_hundredths = self.free_memory_bytes = self.free_gpus = self.free_scratch_bytes = 0
         self.backlog = 0
         self.alike: int | None = None  # the shape of all that it was given, where it was given nothing else meanwhile
         self.ends_at: float | None = None
@@ -79,6 +84,21 @@ class PilotState:
         # What it was given, has no more, and has not told the end of → epoch; 0: not known.
         self.owed: dict[AttemptRef, int] = {}
 
+    def holds(self, event: Event) -> AttemptState | None:
+        """The attempt that an event is about, if it was given it and did not lose it: what it says of that is its own."""
+        assigned = self.assigned
+        held: AttemptState | None
+        if len(assigned) == 1:
+            (held,) = assigned.values()
+            ref = held.ref
+            if ref.package != event.package or ref.attempt != event.attempt or ref.job != event.job:
+                return None
+        elif event.package is None:
+            return None
+        else:
+            held = assigned.get(AttemptRef(event.job or "", event.package, event.attempt or 0))
+        return held if held is not None and held.epoch == event.epoch else None
+
     def take(self, attempt: AttemptState) -> None:
         """Give it an attempt."""
         ref, assigned = attempt.ref, self.assigned
@@ -90,7 +110,7 @@ class PilotState:
         if self.owed:
             self.owed.pop(ref, None)
         demand = attempt.demand
-        self.free[0] -= demand.cores_hundredths
+        self.free_cores_hundredths -= demand.cores_hundredths
         if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
             self._use_more(demand, -1)
 
@@ -99,7 +119,7 @@ class PilotState:
         attempt = self.assigned.pop(ref, None)
         if attempt is not None:
             demand = attempt.demand
-            self.free[0] += demand.cores_hundredths
+            self.free_cores_hundredths += demand.cores_hundredths
             if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
                 self._use_more(demand, 1)
             if not attempt.told:
@@ -108,17 +128,17 @@ class PilotState:
 
     def _use_more(self, demand: Demand, sign: int) -> None:
         """Take (-1) or give back (1) what an attempt has besides cores."""
-        free = self.free
-        free[1] += sign * demand.memory_bytes
-        free[2] += sign * demand.gpus
-        free[3] += sign * demand.scratch_bytes
+        self.free_memory_bytes += sign * demand.memory_bytes
+        self.free_gpus += sign * demand.gpus
+        self.free_scratch_bytes += sign * demand.scratch_bytes
 
     def offers(self, capacity: Capacity) -> None:
         """Note what it has; what is left follows from what it was given."""
         self.capacity = capacity
-        self.free = [capacity.cores_hundredths, capacity.memory_bytes, capacity.gpus, capacity.scratch_bytes]
+        self.free_cores_hundredths, self.free_memory_bytes = capacity.cores_hundredths, capacity.memory_bytes
+        self.free_gpus, self.free_scratch_bytes = capacity.gpus, capacity.scratch_bytes
         for attempt in self.assigned.values():
-            self.free[0] -= attempt.demand.cores_hundredths
+            self.free_cores_hundredths -= attempt.demand.cores_hundredths
             self._use_more(attempt.demand, -1)
 
     def in_backlog(self) -> int:
@@ -167,12 +187,11 @@ class PilotState:
 
     def fits(self, demand: Demand) -> bool:
         """Whether an attempt fits beside what it runs."""
-        free = self.free
         return (
-            demand.cores_hundredths <= free[0]
-            and demand.memory_bytes <= free[1]
-            and demand.gpus <= free[2]
-            and demand.scratch_bytes <= free[3]
+            demand.cores_hundredths <= self.free_cores_hundredths
+            and demand.memory_bytes <= self.free_memory_bytes
+            and demand.gpus <= self.free_gpus
+            and demand.scratch_bytes <= self.free_scratch_bytes
         )
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pilotage.engine.classes import class_for, plain_queue_of, queue_of, template_of
 from pilotage.engine.growth import ends
-from pilotage.engine.histories import INPUT_REASONS
+from pilotage.engine.histories import lacked_input
 from pilotage.engine.jobs import JobState, LateState
 from pilotage.engine.parts import FINAL, PackageWork, QueueClass, Standing
 from pilotage.engine.places import SiteState
@@ -52,15 +52,15 @@ def reconsider(engine: Engine, job: JobState, number: int) -> None:
 
 
 def _unblock(engine: Engine, job: JobState, number: int) -> None:
-    """Nothing is waited for any more by a package: what `reconsider` finds then, mostly without asking."""
-    unclear = job.finals or job.dead_feeders or job.acting or job.busy[number]
-    if job.standing[number] != _BLOCKED or unclear or number in job.work:
+    """Nothing is waited for any more by a package without work: what `reconsider` finds then, mostly without asking."""
+    if job.standing[number] != _BLOCKED or job.finals or job.dead_feeders or job.acting or job.busy[number]:
         reconsider(engine, job, number)
         return
     job.standing[number] = _READY
     job.counts[_BLOCKED] -= 1
     job.counts[_READY] += 1
-    _enqueue(engine, job, number, None)
+    queue = job.template_classes[job.last_attempt[number] > 0][job.kinds[number]]
+    _put_into(engine, queue if queue is not None else plain_queue_of(engine, job, number), number)
 
 
 def _standing(job: JobState, number: int, work: PackageWork | None) -> int:
@@ -84,11 +84,6 @@ def may_act(job: JobState, work: PackageWork) -> bool:
     if work.number in job.acting:
         return True
     return template_of(job, work.number).side_effects and any(each.suspect for each in work.attempts.values())
-
-
-def lacked_input(work: PackageWork) -> bool:
-    """Whether the latest failure of a package was that an input was missing or damaged."""
-    return bool(work.failures) and work.failures[max(work.failures)].reason in INPUT_REASONS
 
 
 def is_under_way(work: PackageWork) -> bool:
@@ -133,7 +128,11 @@ def move(engine: Engine, job: JobState, number: int, after: int) -> None:
     if known or job.busy[number]:
         count_busy(engine, job, number)
     if after == _READY:
-        _enqueue(engine, job, number, job.work.get(number))
+        work = job.work.get(number)
+        queue = None
+        if work is not None:
+            queue = work.queue = class_for(engine, job, work)
+        _put_into(engine, queue if queue is not None else plain_queue_of(engine, job, number), number)
     if known:
         job.forget_idle(number)
 
@@ -172,29 +171,32 @@ def count_busy(engine: Engine, job: JobState, number: int) -> None:
 
 def _set_busy(engine: Engine, job: JobState, number: int, busy: int) -> None:
     job.busy[number] = busy
-    sign = 1 if busy else -1
-    if not busy:
+    owner, owners = job.owner, engine.owners
+    if busy:
+        owners[owner] = owners.get(owner, 0) + 1
+    else:
+        owners[owner] -= 1
         engine.stirred = True
-    engine.owners[job.owner] = engine.owners.get(job.owner, 0) + sign
     if job.plan.limits and (category := template_of(job, number).category) in job.plan.limits:
-        job.running_in[category] = job.running_in.get(category, 0) + sign
+        job.running_in[category] = job.running_in.get(category, 0) + (1 if busy else -1)
 
 
-def _enqueue(engine: Engine, job: JobState, number: int, work: PackageWork | None) -> None:
-    queue = None
-    if work is not None:
-        queue = work.queue = class_for(engine, job, work)
-    if queue is None:
-        queue = plain_queue_of(engine, job, number)
-    queue.queue.push(number, engine.now)
+def _put_into(engine: Engine, queue: QueueClass, number: int) -> None:
+    numbers = queue.queue
+    numbers.push(number, engine.now)
     if engine.settings.waiting_seconds_max:
-        job.ready_since[number] = engine.now
-    queue.ready += 1
-    if queue.queue.size > 2 * queue.ready + _STALE_MAX:
-        standing = job.standing
-        queue.queue.keep(lambda other: standing[other] == Standing.READY and queue_of(engine, job, other) is queue)
+        queue.job.ready_since[number] = engine.now
+    ready = queue.ready = queue.ready + 1
+    if numbers.size > 2 * ready + _STALE_MAX:
+        _keep_ready(engine, queue)
     if not engine.stirred or queue not in engine.active:
         look_at(engine, queue)
+
+
+def _keep_ready(engine: Engine, queue: QueueClass) -> None:
+    """Let go of what no longer counts in the queue of a class."""
+    job, standing = queue.job, queue.job.standing
+    queue.queue.keep(lambda other: standing[other] == Standing.READY and queue_of(engine, job, other) is queue)
 
 
 def look_at(engine: Engine, queue: QueueClass) -> None:
@@ -242,11 +244,12 @@ def reserve(engine: Engine, queue: QueueClass, number: int, site: SiteState, cho
     job = queue.job
     work = job.work.get(number)
     if work is None:
-        work = job.work[number] = PackageWork(number)
-    work.bound = site
-    work.bound_as = queue
-    work.bound_at = engine.now
-    work.choice = choice
+        job.work[number] = PackageWork(job, number, site, queue, engine.now, choice)
+    else:
+        work.bound = site
+        work.bound_as = queue
+        work.bound_at = engine.now
+        work.choice = choice
     engine.selection.sites.use(site.place, queue.shape)
     queue.reservations.count += 1
     queue.kin.count += 1
@@ -259,8 +262,9 @@ def reserve(engine: Engine, queue: QueueClass, number: int, site: SiteState, cho
     else:
         queue.ready -= 1
     job.standing[number] = _RESERVED
-    job.counts[_READY] -= 1
-    job.counts[_RESERVED] += 1
+    counts = job.counts
+    counts[_READY] -= 1
+    counts[_RESERVED] += 1
     if not job.busy[number]:
         _set_busy(engine, job, number, 1)
 
@@ -268,7 +272,7 @@ def reserve(engine: Engine, queue: QueueClass, number: int, site: SiteState, cho
 def begin(engine: Engine, job: JobState, number: int, work: PackageWork) -> None:
     """An attempt of a package that was reserved has begun: what `reconsider` finds then, mostly without asking."""
     unclear = work.dropped or work.refused or work.replicas or job.finals or job.dead_feeders
-    if job.standing[number] != _RESERVED or unclear:
+    if unclear or job.standing[number] != _RESERVED:
         reconsider(engine, job, number)
         return
     job.standing[number] = _LIVE
@@ -302,9 +306,13 @@ def satisfy(engine: Engine, job: JobState, number: int) -> None:
     for other in job.awaiting(number):
         left = waits[other] = waits[other] - 1
         if not left:
-            if (work := job.work.get(other)) is not None and work.delayed_until and lacked_input(work):
+            work = job.work.get(other)
+            if work is None:
+                _unblock(engine, job, other)
+                continue
+            if work.delayed_until and lacked_input(work.failures):
                 work.delayed_until = 0.0  # what it lacked was made again
-            _unblock(engine, job, other)
+            reconsider(engine, job, other)
     if job.feeds_late[number]:
         _count_late(engine, job, number, -1)
 

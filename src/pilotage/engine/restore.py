@@ -314,9 +314,7 @@ def _restore_attempt(engine: Engine, job: JobState, work: PackageWork, number: i
     dotted, place = job.named(work.number)
     ref = AttemptRef(job.id, dotted, number)
     created_at = known.created_at or 0.0
-    attempt = begun(
-        engine, job, work.number, ref, place, site=site, epoch=known.epoch, created_at=created_at, data=known
-    )
+    attempt = begun(engine, job, work.number, ref, place, site, known.epoch, created_at, known)
     if known.started_at is not None and not attempt.leased:
         attempt.leased, attempt.began_at = True, known.started_at
     attempt.queued = known.queued_at is not None

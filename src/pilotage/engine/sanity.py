@@ -221,7 +221,8 @@ def _check_site(engine: Engine, site: SiteState, seen: _Seen) -> None:
     for pilot in site.pilots.values():
         _must(engine.pilots.get(pilot.name) is pilot, "a pilot of its site", pilot.name)
         left = _left_of(pilot)
-        _must(left == pilot.free, "what is left of a pilot", pilot.name, left, pilot.free)
+        free = [pilot.free_cores_hundredths, pilot.free_memory_bytes, pilot.free_gpus, pilot.free_scratch_bytes]
+        _must(left == free, "what is left of a pilot", pilot.name, left, free)
 
 
 def _left_of(pilot: PilotState) -> list[int]:

@@ -27,18 +27,20 @@ _GRANTED = payloads.CommitGranted()  # it says nothing but that it is so
 
 def grant_what_succeeded(engine: Engine) -> None:
     """One grant for each package and epoch: the only commit point."""
-    while engine.grants:
-        job, number = engine.grants.popleft()
+    grants = engine.grants
+    while grants:
+        job, number = grants.popleft()
         work = job.work.get(number)
-        if work is None or not work.candidates or job.standing[number] >= FINAL or work.dropped:
+        if work is None or work.dropped or job.cancelled or job.aborted or job.standing[number] >= FINAL:
             continue
-        if job.cancelled or job.aborted:
+        candidates = work.candidates
+        if not candidates:
             continue
-        first = work.candidates[0] if len(work.candidates) == 1 else min(work.candidates)
+        first = candidates[0] if len(candidates) == 1 else min(candidates)
         if engine.guard.contested and _is_refused(engine, job, work, first):
             continue
         epoch = job.epoch_of(number) if job.epochs else 1
-        engine.write(_GRANTED, job=job, number=number, attempt=first, epoch=epoch)
+        engine.write_of(_GRANTED, job, number, first, epoch)
         if job.special and ends_the_job(job, number, 0):
             end_others(engine, job, number, 0)
 

@@ -55,7 +55,9 @@ def vacate(engine: Engine, attempt: AttemptState, cause: Cause, node: str = "") 
     attempt.counted = False
     if attempt.key:
         del site.bound[attempt.key]
-    engine.openings.free(site, attempt.shape)
+    engine.stirred = True
+    if engine.selection.sites.free(site.place, attempt.shape) and site.stuck:
+        engine.openings.let_loose(site, attempt.shape)
     pilot = engine.pilots.get(attempt.pilot)
     plain = cause == "success" and attempt.leased and not attempt.key
     told = plain and engine.selection.went_well(site.place, attempt.began_at, engine.stamp, attempt.activity)
@@ -78,7 +80,7 @@ def vacate(engine: Engine, attempt: AttemptState, cause: Cause, node: str = "") 
     if attempt.operation is not None:
         leave_phase(engine, attempt, succeeded=cause == "success")
     if pilot is not None and pilot.give_back(attempt.ref) is not None and pilot.waiting:
-        attempt.site.waiting[pilot.name] = pilot
+        site.waiting[pilot.name] = pilot
         engine.asking[pilot] = None
 
 

@@ -55,6 +55,15 @@ class Rows:
             return starts[row], starts[row + 1]
         return 0, 0
 
+    def few(self, package: int) -> Sequence[int]:
+        """The packages at the other end of a package's edges as plain numbers; quick where they are few."""
+        row = package - self.first
+        if not 0 <= row < self._count:
+            return ()
+        starts = self._starts
+        start, end = starts[row], starts[row + 1]
+        return (self.numbers[start],) if end - start == 1 else self.numbers[start:end]
+
     def of(self, package: int) -> Indices:
         """The packages at the other end of a package's edges."""
         start, end = self.span(package)

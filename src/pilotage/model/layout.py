@@ -56,6 +56,7 @@ class StageLayout:
         "_alike",
         "_line_starts",
         "_package_starts",
+        "_prefix",
         "count",
         "first",
         "items",
@@ -68,6 +69,7 @@ class StageLayout:
     def __init__(self, *, stage: int, first: int, items: int, templates: Sequence[TemplateLayout]) -> None:
         """Lay out `items` repetitions of the line templates; `stage` counts from 1."""
         self.stage = stage
+        self._prefix = f"{stage}."  # of the place of each as text
         self.first = first
         self.items = items
         self.templates = tuple(templates)
@@ -111,6 +113,14 @@ class StageLayout:
         template = bisect.bisect_right(self._package_starts, rest) - 1
         line, number = divmod(rest - self._package_starts[template], self.templates[template].packages)
         return self.stage, item * self.line_period + self._line_starts[template] + line + 1, number + 1
+
+    def named(self, package: int) -> tuple[str, tuple[int, int, int]]:
+        """The place of a package as text, and as plain numbers."""
+        if self._alike == 1:
+            line = package - self.first + 1
+            return f"{self._prefix}{line}.1", (self.stage, line, 1)
+        place = self.place(package)
+        return f"{self._prefix}{place[1]}.{place[2]}", place
 
     def number(self, place: PackageId) -> int | None:
         """The number in the job of a place, or None where the stage has no such package."""

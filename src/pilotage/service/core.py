@@ -17,7 +17,7 @@ from pilotage.book.rows import StreamRow
 from pilotage.book.streams import Heard
 from pilotage.engine.admission import admit, over_quota
 from pilotage.engine.engine import ENGINE_STREAM, Engine
-from pilotage.engine.exchanges import hear, held_by, may_say, unwanted
+from pilotage.engine.exchanges import hear, may_say, unwanted
 from pilotage.engine.jobs import JobState
 from pilotage.engine.leaving import is_over, let_go_of
 from pilotage.engine.operations import operate
@@ -167,6 +167,7 @@ class Core:
         if heard is None:
             heard = self._ended.pop(name, None) or Heard(StreamRow(stream_id=0, source="agent", stream=name))
             self._heard[name] = heard
+        pilot = engine.pilots.get(name)
         if exchange.events:
             clock, most = self._time.clock, engine.settings.skew_seconds
             if not -most <= exchange.time - clock <= most and exchange.is_skewed(
@@ -176,8 +177,10 @@ class Core:
             for event in exchange.events:
                 n = event.n
                 if event.source == "agent" and event.stream == name and 1 <= n <= COUNTER_MAX and heard.add(n):
-                    self._take(event, exchange, outbox)
-        pilot = engine.pilots.get(name)
+                    held = None if pilot is None else pilot.holds(event)
+                    self._take(event, held, exchange, outbox)
+                    if held is None:
+                        pilot = engine.pilots.get(name)  # it may have said that it comes, or goes
         if pilot is not None:
             if exchange.sequence <= pilot.sequence:
                 return False
@@ -185,14 +188,14 @@ class Core:
         self._waiting.pop(name, None)
         return True
 
-    def _take(self, event: Event, exchange: Exchange, outbox: Outbox) -> None:
-        """Take in one event of an agent. What cannot be read, or is not its to say, leaves a note in its place.
+    def _take(self, event: Event, held: AttemptState | None, exchange: Exchange, outbox: Outbox) -> None:
+        """Take in one event of an agent; `held` is the attempt that it is about, where the agent has it.
 
-        Left out, it would be a hole in the stream, and everything behind it would be sent again for ever.
+        What cannot be read, or is not its to say, leaves a note in its place. Left out, it would be a hole in the stream, and
+        everything behind it would be sent again for ever.
         """
         engine, pilot = self.engine, exchange.pilot
-        held = held_by(engine, pilot, event)
-        one = self._codec.check(event, 0, None if held is None else held.place)
+        one = self._codec.check(event) if held is None else self._codec.check_own(event, held.place)
         if isinstance(one, Refusal):
             outbox.refused.append(one)
             one = self._note(event, pilot, f"refused: {one.message}")
@@ -251,19 +254,19 @@ class Core:
         engine, name = self.engine, exchange.pilot
         pilot = engine.pilots.get(name)
         leave = "" if pilot is not None else "no live pilot has this name"
-        assignments: tuple[Assignment, ...] = ()
+        assignments: list[Assignment] = []
         cancelled: tuple[AttemptRef, ...] = ()
         if pilot is not None:
-            if exchange.held:
-                held = set(exchange.held)
-                missing = [attempt for ref, attempt in pilot.assigned.items() if ref not in held]
-                assignments = tuple(map(self._assignment, missing))
+            assigned = pilot.assigned
+            held = set(exchange.held) if exchange.held else ()
+            for ref, attempt in assigned.items():
+                if ref not in held:
+                    assignments.append(self._assignment(attempt))
+            if held:
                 cancelled = tuple(unwanted(pilot, exchange))
-            elif pilot.assigned:
-                assignments = tuple(map(self._assignment, pilot.assigned.values()))
-            if pilot.draining and not pilot.assigned:
+            if pilot.draining and not assigned:
                 leave = pilot.draining
-            if exchange.serves is not None and exchange.serves not in pilot.assigned:
+            if exchange.serves is not None and exchange.serves not in assigned:
                 leave = "the attempt it serves is over, or another agent has it"
         if patient and not (assignments or cancelled or leave or exchange.leaving or exchange.events):
             return False
@@ -277,7 +280,7 @@ class Core:
                 position=engine.position,
                 time=self._time.clock,
                 acknowledged=self._heard[name].watermark,
-                assignments=assignments,
+                assignments=tuple(assignments),
                 cancelled=cancelled,
                 interval_seconds=engine.settings.interval_seconds,
                 leave=leave,

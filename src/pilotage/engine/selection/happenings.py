@@ -88,7 +88,8 @@ class Happenings:
         place.live += 1
         moment = self._moment if at == self._at else self._moment_of(at)
         if self.samples:
-            place.arms.of(activity).began(moment)
+            arms = place.arms
+            (arms.latest if arms.latest_name == activity else arms.of(activity)).began(moment)
         place.ends.began(moment)
         if not place.well and not place.proved and place.trial_until is None and place.sleep is None:
             self._sites.try_until(place, at + self.settings.trial_seconds)
@@ -147,7 +148,9 @@ class Happenings:
             place.live -= 1
         moment = round(began_at * 1e6)
         if self.samples:
-            place.arms.of(activity).succeeded(began_at, moment, at, self.settings.thompson_half_life_seconds)
+            arms = place.arms
+            arm = arms.latest if arms.latest_name == activity else arms.of(activity)
+            arm.succeeded(began_at, moment, at, self.settings.thompson_half_life_seconds)
         place.ends.succeeded(moment, at - began_at)
         score = place.score
         score.succeeded()

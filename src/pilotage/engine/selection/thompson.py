@@ -176,29 +176,31 @@ def _trigamma(shape: float) -> float:
     return (1.0 + (0.5 + 1.0 / (6.0 * shape)) / shape) / shape
 
 
+_NOBODYS = Arm(Evidence(activity=""))
+
+
 class Arms:
     """The activities of a site, those used latest."""
 
-    __slots__ = ("_arms", "_latest", "_latest_name", "_settings")
+    __slots__ = ("_arms", "_settings", "latest", "latest_name")
 
     def __init__(self, settings: SelectionSettings, known: Iterable[Evidence] = ()) -> None:
         """Begin with what is known, the least recently used first."""
         self._settings = settings
         self._arms = {each.activity: Arm(each) for each in known}
-        self._latest: Arm | None = None  # the one used latest, where that is known
-        self._latest_name = ""
+        self.latest = _NOBODYS  # the one used latest, which `latest_name` tells; None: it is not known
+        self.latest_name: str | None = None
 
     def of(self, activity: str) -> Arm:
         """The arm of an activity, which becomes the one used latest."""
-        arm = self._latest
-        if arm is not None and activity == self._latest_name:
-            return arm
+        if activity == self.latest_name:
+            return self.latest
         arm = self._arms.pop(activity, None)
         if arm is None:
             arm = Arm(Evidence(activity=activity))
             self._forget_one()
-        self._arms[activity] = self._latest = arm
-        self._latest_name = activity
+        self._arms[activity] = self.latest = arm
+        self.latest_name = activity
         return arm
 
     def look(self, activity: str) -> Arm:
@@ -218,7 +220,7 @@ class Arms:
 
     def recount(self, underway: Iterable[tuple[str, float]]) -> None:
         """These attempts are under way: the activity of each and since when."""
-        self._latest = None
+        self.latest_name = None
         times: dict[str, list[float]] = {name: [] for name in self._arms}
         for activity, created_at in underway:
             times.setdefault(activity, []).append(created_at)
