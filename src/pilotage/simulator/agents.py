@@ -19,6 +19,7 @@ from pilotage.simulator.rogues import Rogue
 from pilotage.simulator.spool import Spool
 from pilotage.simulator.surroundings import Host, Surroundings
 
+BY_NATURE = {"looping": "package_loops", DEADLY: "package_kills"}  # what a package does, as a kind of fault
 SKEW_SECONDS = 3 * 3600.0  # how far a wrong clock is off at most
 PAUSE_SECONDS = (1.0, 600.0)
 
@@ -82,7 +83,7 @@ class Agent:
         self.serves = serves
         self.backlog = 0 if serves is not None else settings.backlog
         room = capacity if capacity is not None else site.capacity
-        self.bench = Workbench(world, host, agent=name, site=site.name, capacity=room, on_over=self._on_over)
+        self.bench = Workbench(world, host, agent=name, site=site.name, capacity=room, on_time=self._on_time)
         self.alive = True
         self.leaving = ""
         margin_seconds = min(settings.wall_margin_seconds, 0.5 * site.wall_seconds)
@@ -339,7 +340,8 @@ class Agent:
         if world.witness is not None:
             world.witness.on_assigned(self.name, assignment, world.schedule.now)
         self._given = True
-        run = bench.accept(assignment)
+        run = bench.held[ref] = Run(assignment)
+        bench.waiting.append(run)
         if assignment.demand is not bench.fitting and bench.never_fits(assignment.demand):
             run.cut("platform-failure", at=world.schedule.now)
             bench.remove(run)
@@ -357,18 +359,30 @@ class Agent:
             self._tell_end(run)
             self._speak_soon()
 
-    def _on_over(self, run: Run) -> None:
-        """An attempt came to its end by itself."""
-        if run.reason == DEADLY:
+    def _on_time(self, run: Run) -> None:
+        """The time of an attempt has come, unless it was stopped or stood still in between."""
+        if run.stopped:
+            return
+        world, bench = self._world, self.bench
+        now, reason = world.schedule.now, run.reason
+        if now < run.ends_at:
+            world.schedule.post(run.ends_at, self._on_time, run)
+            return
+        if reason is None:
+            world.store.stage(run.assignment.ref)
+        elif reason in BY_NATURE:
+            world.box.count(BY_NATURE[reason])
+        bench.remove(run)
+        if reason == DEADLY:
             self.kill("killed")
             return
-        self._idle_since = now = self._world.schedule.now
+        self._idle_since = now
         self._spool.tell_end(run, now=now)
-        if self.bench.waiting:
-            self.bench.start_waiting()
-        if self.serves is not None and not self.bench.held:
+        if bench.waiting:
+            bench.start_waiting()
+        if self.serves is not None and not bench.held:
             self._depart("finished", stopping=CANCELLED)
-        elif self._world.settings.hold_seconds > 0.0:
+        elif world.settings.hold_seconds > 0.0:
             self._speak_soon()
         else:
             self._unsaid = True

@@ -52,6 +52,7 @@ class Schedule:
         "_halted",
         "_line",
         "_near",
+        "_soon",
         "_stretch",
         "_stretches",
         "_sweep_at",
@@ -62,7 +63,8 @@ class Schedule:
         """Begin at a time; nothing is to happen yet."""
         self.now = start
         self._stretch = int(start * _STRETCHES)
-        self._near: list[_Entry] = []  # a heap: up to the end of the present stretch
+        self._near: list[_Entry] = []  # what lay in the present stretch when it began, the earliest last
+        self._soon: list[_Entry] = []  # a heap: what has come to that since
         self._far: dict[int, list[_Entry]] = {}  # by stretch, in no order
         self._stretches: list[int] = []  # a heap of those
         self._line: deque[_Batch] = deque()  # what came in order, and need not be sorted
@@ -87,24 +89,27 @@ class Schedule:
         at = time if time > self.now else self.now  # noqa: FURB136 # a call costs more
         stretch = int(at * _STRETCHES)
         if stretch <= self._stretch:
-            _push(self._near, (at, count, action, arguments))
+            _push(self._soon, (at, count, action, arguments))
         elif (entries := self._far.get(stretch)) is not None:
             entries.append((at, count, action, arguments))
         else:
             self._far[stretch] = [(at, count, action, arguments)]
             _push(self._stretches, stretch)
 
-    def _next_stretch(self) -> list[_Entry]:
-        """Make the next stretch in which anything happens the present one, since nothing is left of that.
+    def _nearest(self) -> list[_Entry]:
+        """What is left of the present stretch with the earliest last, or else of the next one in which anything happens.
 
-        Not where something that is lined up comes before: what that leads to would have to be sorted in.
+        Not of that where something that is lined up comes before: what that leads to would have to be sorted in.
         """
-        line, stretches = self._line, self._stretches
-        if stretches and not (line and line[0][0] * _STRETCHES < stretches[0]):
+        near, soon, line, stretches = self._near, self._soon, self._line, self._stretches
+        if soon:
+            if not near or soon[0] < near[-1]:
+                near.append(_pop(soon))
+        elif not near and stretches and not (line and line[0][0] * _STRETCHES < stretches[0]):
             self._stretch = stretch = _pop(stretches)
-            self._near = self._far.pop(stretch)
-            heapq.heapify(self._near)
-        return self._near
+            self._near = near = self._far.pop(stretch)
+            near.sort(reverse=True)
+        return near
 
     def line_up(self, time: float, action: Callable[[Any], object], argument: object) -> None:
         """As `post`, at a time that has not passed, for what happens after all that was lined up before: it is not sorted in.
@@ -147,13 +152,15 @@ class Schedule:
         line, happened = self._line, 0
         self._halted = False
         while happened < most and not self._halted:
-            near = self._near or self._next_stretch()
-            if line and (not near or line[0] < near[0]):
+            near = self._near
+            if self._soon or not near:
+                near = self._nearest()
+            if line and (not near or line[0] < near[-1]):
                 self.now, _, act, batch = line.popleft()
                 for argument in batch:
                     act(argument)
             elif near:
-                time, _, action, arguments = _pop(near)
+                time, _, action, arguments = near.pop()
                 if type(action) is Handle:
                     planned, action.action = action.action, None
                     if planned is None:
@@ -161,7 +168,10 @@ class Schedule:
                         continue
                     action = planned
                 self.now = time
-                action(*arguments)
+                if len(arguments) == 1:
+                    action(arguments[0])  # takes half the time
+                else:
+                    action(*arguments)
             else:
                 break
             happened += 1
@@ -175,16 +185,18 @@ class Schedule:
 
     def next_time(self) -> float | None:
         """When the earliest thing happens, or None."""
-        while (near := self._near or self._next_stretch()) and _is_called_off(near[0]):
-            _pop(near)
+        while (near := self._nearest()) and _is_called_off(near[-1]):
+            near.pop()
             self._called_off -= 1
-        times = [entries[0][0] for entries in (near, self._line) if entries]
+        times = [near[-1][0]] if near else []
+        if self._line:
+            times.append(self._line[0][0])
         return min(times, default=None)
 
     @property
     def pending(self) -> int:
         """How many things are still to happen."""
-        sorted_in = len(self._near) + sum(map(len, self._far.values()))
+        sorted_in = len(self._near) + len(self._soon) + sum(map(len, self._far.values()))
         return sorted_in - self._called_off + sum(len(arguments) for _, _, _, arguments in self._line)
 
     def call_off(self) -> None:
@@ -195,7 +207,8 @@ class Schedule:
 
     def _sweep(self) -> None:
         self._near = [entry for entry in self._near if not _is_called_off(entry)]
-        heapq.heapify(self._near)
+        self._soon = [entry for entry in self._soon if not _is_called_off(entry)]
+        heapq.heapify(self._soon)
         far = {stretch: [one for one in some if not _is_called_off(one)] for stretch, some in self._far.items()}
         self._far = {stretch: entries for stretch, entries in far.items() if entries}
         self._stretches = sorted(self._far)

@@ -21,6 +21,7 @@ class Spool:
         "_forged",
         "_n",
         "_node",
+        "_node_text",
         "_stream",
         "_world",
         "ends",
@@ -35,6 +36,7 @@ class Spool:
         self._world = world
         self._stream = stream
         self._node = node
+        self._node_text = _encode(node)
         self._n = 0
         self._acknowledged = 0
         self._forged: tuple[int, ...] = ()  # the numbers of events that should not have been said, until they are heard
@@ -105,7 +107,9 @@ class Spool:
             attempt=ref.attempt,
             epoch=assignment.epoch,
             seen=seen,
-            data=msgspec.Raw(_encode(run.finish(now=at, skew_seconds=skew_seconds, node=self._node))),
+            data=msgspec.Raw(
+                run.told(now=at, skew_seconds=skew_seconds, node=self._node, node_text=self._node_text)
+            ),
         )
 
     def end_of(self, ref: AttemptRef) -> Event | None:
@@ -140,7 +144,7 @@ class Spool:
             self.events = [] if events[-1].n <= n else [event for event in events if event.n > n]
         while len(ends) > world.settings.remembered_max:
             oldest = next(iter(ends))
-            if number_told(ends[oldest]) > n:
+            if n < self._n and number_told(ends[oldest]) > n:
                 break
             del ends[oldest]
 
