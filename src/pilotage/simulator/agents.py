@@ -176,7 +176,7 @@ class Agent:
         for run in list(self.bench.held.values()):
             run.cut(stopping if run.running else "preempted", at=now)
             self.bench.remove(run)
-            self._tell_end(run)
+            self._spool.tell_end(run, now=now)
         self._spool.tell(PilotEnded(reason=reason))
         self._exchange()
 
@@ -343,9 +343,10 @@ class Agent:
         run = bench.held[ref] = Run(assignment)
         bench.waiting.append(run)
         if assignment.demand is not bench.fitting and bench.never_fits(assignment.demand):
-            run.cut("platform-failure", at=world.schedule.now)
+            self._idle_since = now = world.schedule.now
+            run.cut("platform-failure", at=now)
             bench.remove(run)
-            self._tell_end(run)
+            self._spool.tell_end(run, now=now)
             self._speak_soon()
 
     def _cancel(self, ref: AttemptRef) -> None:
@@ -353,10 +354,10 @@ class Agent:
         if run is None:
             return
         self.bench.remove(run)
-        self._idle_since = self._world.schedule.now
+        self._idle_since = now = self._world.schedule.now
         if run.running:
-            run.cut(CANCELLED, at=self._world.schedule.now)
-            self._tell_end(run)
+            run.cut(CANCELLED, at=now)
+            self._spool.tell_end(run, now=now)
             self._speak_soon()
 
     def _on_time(self, run: Run) -> None:
@@ -384,14 +385,12 @@ class Agent:
             self._depart("finished", stopping=CANCELLED)
         elif world.settings.hold_seconds > 0.0:
             self._speak_soon()
+        elif self._opened_at < 0.0:
+            self._flushing = False
+            self._exchange()
         else:
             self._unsaid = True
             self._flush()
-
-    def _tell_end(self, run: Run) -> None:
-        now = self._world.schedule.now
-        self._spool.tell_end(run, now=now)
-        self._idle_since = now
 
     def _tell_long_phase(self, run: Run, now: float) -> None:
         found = run.long_phase(now=now, interval_seconds=self._interval_seconds)

@@ -7,7 +7,6 @@ disturbs it later (a cancel, the end of its pilot, a pause) moves or cuts its ti
 from __future__ import annotations
 
 import math
-import struct
 from binascii import hexlify
 
 import msgspec
@@ -51,12 +50,6 @@ ENDINGS: dict[str, Ending] = {
     "wall-time": Ending(signal=15, message="killed: its wall time is over"),
 }
 
-_REASONS = (None, *ENDINGS)  # as a number, in what is packed
-_NUMBERS = {reason: number for number, reason in enumerate(_REASONS)}
-# The number, epoch and position seen of the event that tells its end; when it began, its phases and itself ended; its memory,
-# status and reason.
-_over = struct.Struct("<QQQddddqqB")
-_number = struct.Struct("<Q")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -167,15 +160,8 @@ class Run(msgspec.Struct, eq=False, gc=False):
         if self.reason is None and began_at == self.application_at < self.outputs_at == now and not skew_seconds:
             # As mostly where nothing strikes. To fill the gaps takes a third of the time.
             content, digest = _content_of(self.assignment.ref)
-            seconds = now - began_at
-            return _PLAIN_SUCCESS % (
-                node_text,
-                _encode(began_at),
-                _encode(seconds),
-                len(content),
-                digest,
-                self.memory_bytes,
-            )
+            began, seconds = _encode(began_at), _encode(now - began_at)
+            return _PLAIN_SUCCESS % (node_text, began, seconds, len(content), digest, self.memory_bytes)
         return _encode(self.finish(now=now, skew_seconds=skew_seconds, node=node))
 
     def finish(self, *, now: float, skew_seconds: float, node: str) -> AttemptFinished:
@@ -203,30 +189,6 @@ class Run(msgspec.Struct, eq=False, gc=False):
             peak_memory_bytes=self.memory_bytes,
         )
 
-    def packed(self, n: int, *, seen: int, now: float) -> bytes:
-        """What the end that is told now follows from, as short as it goes, with the number of the event and the position seen."""
-        return _over.pack(
-            n,
-            self.assignment.epoch,
-            seen,
-            self.started_at,
-            self.application_at,
-            self.outputs_at,
-            now,
-            self.memory_bytes,
-            self.exit_status,
-            _NUMBERS[self.reason],
-        )
-
-    @staticmethod
-    def unpacked(ref: AttemptRef, packed: bytes) -> tuple[Run, int, int, float]:
-        """An attempt that is over, as far as its end is to be told again; the event's number, the position seen, and when."""
-        n, epoch, seen, *times, memory_bytes, exit_status, reason = _over.unpack(packed)
-        run = Run(Assignment(ref=ref, epoch=epoch))
-        run.started_at, run.application_at, run.outputs_at, ended_at = times
-        run.memory_bytes, run.exit_status, run.reason = memory_bytes, exit_status, _REASONS[reason]
-        return run, n, seen, ended_at
-
     def _phases(self, now: float, skew_seconds: float) -> tuple[PhaseTimes, ...]:
         """The phases that took any time."""
         begins_at = self.started_at
@@ -238,12 +200,6 @@ class Run(msgspec.Struct, eq=False, gc=False):
                 phases += (PhaseTimes(phase=phase, started_at=told_at, seconds=min(until, now) - begins_at),)
             begins_at = until
         return phases
-
-
-def number_told(packed: bytes) -> int:
-    """The number of the event that told an end, from what is packed of it."""
-    number: int = _number.unpack_from(packed)[0]
-    return number
 
 
 def manifest_of(ref: AttemptRef) -> tuple[OutputFile, ...]:

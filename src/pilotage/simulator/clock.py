@@ -153,7 +153,7 @@ class Schedule:
         self._halted = False
         while happened < most and not self._halted:
             near = self._near
-            if self._soon or not near:
+            if self._soon or (not near and self._stretches):
                 near = self._nearest()
             if line and (not near or line[0] < near[-1]):
                 self.now, _, act, batch = line.popleft()
