@@ -66,20 +66,17 @@ class Workbench:
             run = waiting[0]
             assignment = run.assignment
             demand = assignment.demand
-            cores_hundredths, memory_bytes = demand.cores_hundredths, demand.memory_bytes
-            if (
-                cores_hundredths > self.free_cores_hundredths
-                or memory_bytes > self.free_memory_bytes
-                or demand.gpus > self.free_gpus
-                or demand.scratch_bytes > self.free_scratch_bytes
-            ):
+            left_hundredths = self.free_cores_hundredths - demand.cores_hundredths
+            if left_hundredths < 0:
                 break
-            del waiting[0]
-            self.free_cores_hundredths -= cores_hundredths
-            if memory_bytes or demand.gpus or demand.scratch_bytes:
+            if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
+                if not self._has_more(demand):
+                    break
                 self._use_more(demand, 1)
+            del waiting[0]
+            self.free_cores_hundredths = left_hundredths
             fate = world.nature.fate(assignment.ref, self._site)
-            limit_bytes = memory_bytes or self.capacity.memory_bytes
+            limit_bytes = demand.memory_bytes or self.capacity.memory_bytes
             run.start(fate, now=now, speed=self._speed, memory_limit_bytes=limit_bytes)
             if witness is not None:
                 witness.on_started(self._agent, assignment.ref, now)
@@ -130,6 +127,14 @@ class Workbench:
         for run in self.held.values():
             if run.running:
                 run.postpone(now=now, seconds=seconds)
+
+    def _has_more(self, demand: Demand) -> bool:
+        """Whether there is what an attempt asks for besides cores."""
+        return (
+            demand.memory_bytes <= self.free_memory_bytes
+            and demand.gpus <= self.free_gpus
+            and demand.scratch_bytes <= self.free_scratch_bytes
+        )
 
     def _use_more(self, demand: Demand, sign: int) -> None:
         """Take (1) or give back (-1) what an attempt has besides cores."""

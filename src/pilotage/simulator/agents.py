@@ -185,7 +185,7 @@ class Agent:
     def _exchange(self) -> None:
         world = self._world
         now = world.schedule.now
-        bench, spool = self.bench, self._spool
+        bench, spool, limit_at = self.bench, self._spool, self._limit_at
         if bench.held:
             for run in bench.held.values():
                 if now >= run.quiet_until:
@@ -205,17 +205,17 @@ class Agent:
             node=self.node,
             capacity=bench.capacity,
             backlog=self.backlog,
-            remaining_seconds=None if self._limit_at == math.inf else max(0.0, self._limit_at - now),
+            remaining_seconds=None if limit_at == math.inf else max(0.0, limit_at - now),
             leaving=self.leaving,
             held=tuple(bench.held) if bench.held else (),
             events=spool.take_all() if spool.smuggled else tuple(spool.events),
         )
         world.network.send(message, world.uplink)
-        if self._armed_at > now + self._interval_seconds:
+        if self._armed_at > (beat_at := now + self._interval_seconds):
             # Most replies come, and then the next thing due is the heartbeat: one alarm does for both.
-            self._arm(min(now + self._interval_seconds, self._limit_at))
+            self._arm(min(beat_at, limit_at))
         self._due_at = due_at = now + self._patience_seconds
-        if due_at > self._limit_at or due_at < self._armed_at:
+        if due_at > limit_at or due_at < self._armed_at:
             self._wake_at(due_at)
         if not world.box.quiet:
             self._tempt_fate()
@@ -309,10 +309,11 @@ class Agent:
 
     def _listen(self, reply: ExchangeReply, opened_at: float) -> None:
         """Open the next exchange: at once when there is something to say or to get, else as a heartbeat."""
-        now, bench = self._world.schedule.now, self.bench
+        now, bench = self._heard_at, self.bench
+        waiting = len(bench.waiting)
         if self._unsaid:
             self._exchange()
-        elif (bench.waiting or bench.free_cores_hundredths <= 0) and len(bench.waiting) >= self.backlog:
+        elif waiting >= self.backlog and (waiting or bench.free_cores_hundredths <= 0):
             due_at = opened_at + reply.interval_seconds
             self._wake_at(due_at if due_at > now else now)  # noqa: FURB136 # a call costs more
         elif self._news or reply.assignments or reply.cancelled or now >= opened_at + 0.5 * reply.interval_seconds:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, final
 
 Action = Callable[..., object]
@@ -127,17 +127,6 @@ class Schedule:
                 return
         self._count = count + 1
         line.append((time, count + 1, action, [argument]))
-
-    def line_up_all(self, time: float, action: Callable[[Any], object], arguments: Sequence[object]) -> None:
-        """As `line_up` for each of several, one after the other."""
-        if arguments:
-            self.line_up(time, action, arguments[0])
-            line, count = self._line, self._count
-            if line and line[-1][1] == count and line[-1][0] == time and line[-1][2] == action:
-                line[-1][3].extend(arguments[1:])  # the first is the last in line, and they are one step with it
-                return
-            for argument in arguments[1:]:
-                self.line_up(time, action, argument)
 
     def step(self) -> bool:
         """Let the earliest thing happen; False when there is nothing left."""

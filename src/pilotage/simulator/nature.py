@@ -82,10 +82,14 @@ class SeededNature:
         self._kills = kills
         # Where nothing but the work varies, nothing else is drawn.
         inputs, outputs, memory = habits.inputs_seconds, habits.outputs_seconds, habits.memory_bytes
-        work, steady = habits.application_seconds, not (habits.doomed or loops or kills)
-        fixed = isinstance(inputs, Fixed) and isinstance(outputs, Fixed) and isinstance(memory, Fixed)
         self._steady: tuple[OfOneNumber, float, float, int] | None = None
-        if steady and fixed and isinstance(work, OfOneNumber):
+        work = None if habits.doomed or loops or kills else habits.application_seconds
+        if (
+            isinstance(work, OfOneNumber)
+            and isinstance(inputs, Fixed)
+            and isinstance(outputs, Fixed)
+            and isinstance(memory, Fixed)
+        ):
             self._steady = work, inputs.value, outputs.value, int(memory.value)
 
     def fate(self, ref: AttemptRef, site: str) -> Fate:
