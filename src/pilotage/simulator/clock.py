@@ -49,8 +49,8 @@ class Schedule:
         "_called_off",
         "_count",
         "_far",
-        "_halted",
         "_line",
+        "_most",
         "_near",
         "_soon",
         "_stretch",
@@ -71,7 +71,7 @@ class Schedule:
         self._count = 0
         self._called_off = 0
         self._sweep_at = _SWEEP_MIN  # when so many were called off
-        self._halted = False
+        self._most = 0  # so many things happen, and then it halts
 
     def at(self, time: float, action: Action, *arguments: object) -> Handle:
         """Let something happen at a time; what should have happened already happens now."""
@@ -134,13 +134,13 @@ class Schedule:
 
     def halt(self) -> None:
         """Let nothing more happen after what happens now, until it is told to go on."""
-        self._halted = True
+        self._most = 0
 
     def go_on(self, most: int = sys.maxsize) -> int:
         """Let things happen until one of them says `halt`, so many did, or nothing is left; how many did."""
         line, happened = self._line, 0
-        self._halted = False
-        while happened < most and not self._halted:
+        self._most = most
+        while happened < self._most:
             near = self._near
             if self._soon or (not near and self._stretches):
                 near = self._nearest()

@@ -75,7 +75,7 @@ class SeededNature:
 
         `loops` and `kills` are the shares of packages that make no progress, and that take their agent along.
         """
-        self._seed = seed
+        self._seed = str(seed)
         self._habits = habits
         self._sites = dict(sites)
         self._loops = loops
