@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
@@ -40,6 +42,14 @@ class Wire:
     def send(self, message: msgspec.Struct) -> None:
         self.network.send(message, lambda value: self.arrived.append((self.schedule.now, value)))
 
+    def send_all(self, messages: Sequence[msgspec.Struct]) -> None:
+        arrived = self.arrived
+        self.network.send_all(
+            messages,
+            lambda value: arrived.append((self.schedule.now, value)),
+            lambda values: arrived.extend((self.schedule.now, value) for value in values),
+        )
+
     def drain(self) -> list[msgspec.Struct]:
         while self.schedule.step():
             pass
@@ -63,6 +73,20 @@ def test_a_plain_network_hands_over_the_value_itself() -> None:
     wire = Wire(plain=True)
     wire.send(MESSAGE)
     assert wire.drain()[0] is MESSAGE
+
+
+@pytest.mark.parametrize("wire, first", [(Wire(plain=True), 3), (Wire(), 2)])
+def test_messages_that_are_sent_together_arrive_in_order_and_where_all_do_in_one_step(wire: Wire, first: int) -> None:
+    wire.send_all(())
+    assert wire.schedule.pending == 0
+    wire.send(reply(1))
+    wire.send_all((reply(2), reply(3)))
+    wire.schedule.step()
+    wire.send_all((reply(4), reply(5)))
+    wire.schedule.step()
+    assert len(wire.arrived) == first
+    assert wire.drain() == [reply(number) for number in (1, 2, 3, 4, 5)]
+    assert [time for time, _ in wire.arrived] == [0.5, 0.5, 0.5, 1.0, 1.0]
 
 
 def test_a_lost_message_never_arrives() -> None:

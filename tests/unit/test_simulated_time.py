@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from functools import partial
 
 import msgspec
 import pytest
@@ -21,6 +20,7 @@ from pilotage.simulator.randomness import (
     LogNormal,
     Mixture,
     Uniform,
+    number_of,
 )
 
 
@@ -107,38 +107,6 @@ def test_what_is_lined_up_with_nothing_in_between_is_one_step() -> None:
     assert (seen, schedule.now, schedule.pending) == ([0, 1, 2], 1.0, 1)
 
 
-@pytest.mark.parametrize("before", ["nothing", "alike", "other", "later"])
-def test_what_is_lined_up_together_happens_as_one_after_the_other(before: str) -> None:
-    seen: list[list[tuple[str, int]]] = []
-    for together in (True, False):
-        schedule = Schedule()
-        happened: list[tuple[str, int]] = []
-        act, other = partial(_note, happened, "act"), partial(_note, happened, "other")
-        if before != "nothing":
-            schedule.line_up(2.0 if before == "later" else 1.0, other if before == "other" else act, 0)
-        if together:
-            schedule.line_up_all(1.0, act, (1, 2, 3))
-        else:
-            for number in (1, 2, 3):
-                schedule.line_up(1.0, act, number)
-        schedule.post(1.0, other, 4)
-        while schedule.step():
-            pass
-        seen.append(happened)
-    assert seen[0] == seen[1]
-    assert len(seen[0]) == (4 if before == "nothing" else 5)
-
-
-def _note(happened: list[tuple[str, int]], name: str, number: int) -> None:
-    happened.append((name, number))
-
-
-def test_none_together_is_nothing() -> None:
-    schedule = Schedule()
-    schedule.line_up_all(1.0, str, ())
-    assert schedule.pending == 0
-
-
 def test_time_stands_where_the_last_thing_happened() -> None:
     schedule = Schedule(10.0)
     seen: list[float] = []
@@ -205,6 +173,7 @@ def test_numbers_from_a_text_are_the_same_everywhere() -> None:
     assert drawn[0] == pytest.approx(0x91507C5BB9DC1894 / 2**64)  # the last word that b2sum prints for job/1.1.1/0
     assert len(set(drawn)) == 20
     assert all(0.0 <= number < 1.0 for number in drawn)
+    assert number_of("job/1.1.1") == drawn[0]
 
 
 DISTRIBUTIONS: list[tuple[AnyDistribution, float]] = [

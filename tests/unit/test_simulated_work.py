@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from pilotage.model.demand import Capacity, Demand
 from pilotage.model.exchange import AttemptRef, InputSource
 from pilotage.model.outcomes import ExitCodeGasw
-from pilotage.simulator.attempts import ENDINGS
+from pilotage.simulator.attempts import ENDINGS, Run
 from pilotage.simulator.faults import Faults
 from pilotage.simulator.nature import Fate, Habits, SeededNature, SiteHabits
-from pilotage.simulator.randomness import Fixed, LogNormal, Uniform
+from pilotage.simulator.randomness import AnyDistribution, Fixed, LogNormal, Uniform
 from pilotage.simulator.surroundings import AgentSettings
 from tests.simulated_site import SimulatedSite, ends, ref, work
 
@@ -55,6 +56,27 @@ def test_as_many_run_at_once_as_fit() -> None:
     site.run(100.0)
     assert agent.bench.free_cores_hundredths == 400
     assert len(ends(site.last)) == 4
+
+
+@pytest.mark.parametrize("name", ["n1", 'a "node" of 100 %'])
+@pytest.mark.parametrize(
+    "fate",
+    [
+        Fate(0.0, 60.0, 0.0, 3 * GIB),
+        Fate(0.0, 1e-7, 0.0, 0),
+        Fate(0.0, 0.0, 0.0, 0),
+        Fate(1.0, 60.0, 2.0, 0),
+        Fate(0.0, 60.0, 0.0, 0, "application-error", 0.5, 3),
+    ],
+)
+@pytest.mark.parametrize("skew_seconds", [0.0, 5.0])
+def test_the_text_of_an_end_is_that_of_the_value(fate: Fate, skew_seconds: float, name: str) -> None:
+    run = Run(work(1))
+    run.start(fate, now=1_000_000.1, speed=1.0, memory_limit_bytes=0)
+    value = run.finish(now=run.ends_at, skew_seconds=skew_seconds, node=name)
+    encode = msgspec.json.encode
+    text = run.told(now=run.ends_at, skew_seconds=skew_seconds, node=name, node_text=encode(name))
+    assert text == encode(value)
 
 
 def test_what_never_fits_fails_instead_of_blocking_the_rest() -> None:
@@ -170,6 +192,16 @@ def test_a_package_needs_the_same_memory_and_work_wherever_it_is_tried() -> None
     assert len({fate.memory_bytes for fate in fates}) == 1
     assert len({fate.application_seconds for fate in fates}) == 1
     assert len({fate.outputs_seconds for fate in fates}) > 1
+
+
+@pytest.mark.parametrize("work_seconds", [Fixed(9.0), Uniform(low=1.0, high=9.0), LogNormal(median=5.0, sigma=1.0)])
+def test_a_site_that_does_nothing_to_attempts_changes_no_fate(work_seconds: AnyDistribution) -> None:
+    nature = SeededNature(
+        7, Habits(application_seconds=work_seconds, outputs_seconds=Fixed(2.0)), {"known": SiteHabits()}
+    )
+    for line in range(1, 50):
+        one = AttemptRef("job", f"1.{line}.1", 1)
+        assert nature.fate(one, "known") == nature.fate(one, "unknown")
 
 
 def test_failures_and_stragglers_come_as_often_as_the_site_has_them() -> None:

@@ -7,20 +7,18 @@ from collections.abc import Callable
 from pilotage.model.demand import Capacity, Demand
 from pilotage.model.exchange import Assignment, AttemptRef
 from pilotage.simulator.attempts import Run
-from pilotage.simulator.nature import DEADLY
 from pilotage.simulator.surroundings import Host, Surroundings
 
-BY_NATURE = {"looping": "package_loops", DEADLY: "package_kills"}  # what a package does, as a kind of fault
 VANISHED_SECONDS = (10.0, 900.0)  # how long an input is out of reach
 
 
 class Workbench:
-    """What runs in one agent; `on_over` is told of each attempt that came to its end by itself."""
+    """What runs in one agent; `on_time` is called when the time of an attempt has come that was not moved since it started."""
 
     __slots__ = (
         "_agent",
         "_host",
-        "_on_over",
+        "_on_time",
         "_site",
         "_speed",
         "_world",
@@ -42,7 +40,7 @@ class Workbench:
         agent: str,
         site: str,
         capacity: Capacity,
-        on_over: Callable[[Run], None],
+        on_time: Callable[[Run], None],
     ) -> None:
         """Begin with an empty node."""
         self._world = world
@@ -50,7 +48,7 @@ class Workbench:
         self._agent = agent
         self._site = site
         self._speed = world.nature.speed(agent, site)
-        self._on_over = on_over
+        self._on_time = on_time
         self.capacity = capacity
         self.fitting: Demand | None = None  # what was last found to fit into the whole node
         self.free_cores_hundredths = capacity.cores_hundredths
@@ -60,25 +58,36 @@ class Workbench:
         self.held: dict[AttemptRef, Run] = {}  # in the order in which they came
         self.waiting: list[Run] = []
 
-    def accept(self, assignment: Assignment) -> Run:
-        """Hold an attempt, which runs as soon as those before it leave room."""
-        run = self.held[assignment.ref] = Run(assignment)
-        self.waiting.append(run)
-        return run
-
     def start_waiting(self) -> None:
         """Start what has room now, in order: a large one is not overtaken, or it would wait for ever."""
-        waiting = self.waiting
+        waiting, world = self.waiting, self._world
+        now, box, witness = world.schedule.now, world.box, world.witness
         while waiting:
-            demand = waiting[0].assignment.demand
-            if (
-                demand.cores_hundredths > self.free_cores_hundredths
-                or demand.memory_bytes > self.free_memory_bytes
-                or demand.gpus > self.free_gpus
-                or demand.scratch_bytes > self.free_scratch_bytes
-            ):
+            run = waiting[0]
+            assignment = run.assignment
+            demand = assignment.demand
+            left_hundredths = self.free_cores_hundredths - demand.cores_hundredths
+            if left_hundredths < 0:
                 break
-            self._start(waiting.pop(0))
+            if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
+                if not self._has_more(demand):
+                    break
+                self._use_more(demand, 1)
+            del waiting[0]
+            self.free_cores_hundredths = left_hundredths
+            fate = world.nature.fate(assignment.ref, self._site)
+            limit_bytes = demand.memory_bytes or self.capacity.memory_bytes
+            run.start(fate, now=now, speed=self._speed, memory_limit_bytes=limit_bytes)
+            if witness is not None:
+                witness.on_started(self._agent, assignment.ref, now)
+            hole = self._host.black_hole()
+            if hole:
+                run.fall_into_hole(hole)
+            elif assignment.inputs and not self._read_inputs(assignment):
+                run.miss_input()
+            elif not box.quiet and box.strikes("disk_full") and not run.find_no_space():
+                box.missed("disk_full")
+            world.schedule.post(run.ends_at, self._on_time, run)
 
     def never_fits(self, demand: Demand) -> bool:
         """Whether an attempt asks for more than the whole node has."""
@@ -119,32 +128,19 @@ class Workbench:
             if run.running:
                 run.postpone(now=now, seconds=seconds)
 
+    def _has_more(self, demand: Demand) -> bool:
+        """Whether there is what an attempt asks for besides cores."""
+        return (
+            demand.memory_bytes <= self.free_memory_bytes
+            and demand.gpus <= self.free_gpus
+            and demand.scratch_bytes <= self.free_scratch_bytes
+        )
+
     def _use_more(self, demand: Demand, sign: int) -> None:
         """Take (1) or give back (-1) what an attempt has besides cores."""
         self.free_memory_bytes -= sign * demand.memory_bytes
         self.free_gpus -= sign * demand.gpus
         self.free_scratch_bytes -= sign * demand.scratch_bytes
-
-    def _start(self, run: Run) -> None:
-        world = self._world
-        assignment = run.assignment
-        demand, ref, now = assignment.demand, assignment.ref, world.schedule.now
-        self.free_cores_hundredths -= demand.cores_hundredths
-        if demand.memory_bytes or demand.gpus or demand.scratch_bytes:
-            self._use_more(demand, 1)
-        memory_limit_bytes = demand.memory_bytes or self.capacity.memory_bytes
-        fate = world.nature.fate(ref, self._site)
-        run.start(fate, now=now, speed=self._speed, memory_limit_bytes=memory_limit_bytes)
-        if world.witness is not None:
-            world.witness.on_started(self._agent, ref, now)
-        hole = self._host.black_hole()
-        if hole:
-            run.fall_into_hole(hole)
-        elif assignment.inputs and not self._read_inputs(assignment):
-            run.miss_input()
-        elif not world.box.quiet and world.box.strikes("disk_full") and not run.find_no_space():
-            world.box.missed("disk_full")
-        world.schedule.post(run.ends_at, self._over, run)
 
     def _read_inputs(self, assignment: Assignment) -> bool:
         world, ref = self._world, assignment.ref
@@ -157,18 +153,3 @@ class Workbench:
                 store.vanish(read, world.schedule.now + seconds)
             there = store.read(read, ref) and there
         return there
-
-    def _over(self, run: Run) -> None:
-        """The time of an attempt has come, unless it was stopped or stood still in between."""
-        if run.stopped:
-            return
-        schedule = self._world.schedule
-        if schedule.now < run.ends_at:
-            schedule.post(run.ends_at, self._over, run)
-            return
-        if run.reason is None:
-            self._world.store.stage(run.assignment.ref)
-        elif run.reason in BY_NATURE:
-            self._world.box.count(BY_NATURE[run.reason])
-        self.remove(run)
-        self._on_over(run)

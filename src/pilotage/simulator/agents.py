@@ -19,6 +19,7 @@ from pilotage.simulator.rogues import Rogue
 from pilotage.simulator.spool import Spool
 from pilotage.simulator.surroundings import Host, Surroundings
 
+BY_NATURE = {"looping": "package_loops", DEADLY: "package_kills"}  # what a package does, as a kind of fault
 SKEW_SECONDS = 3 * 3600.0  # how far a wrong clock is off at most
 PAUSE_SECONDS = (1.0, 600.0)
 
@@ -82,7 +83,7 @@ class Agent:
         self.serves = serves
         self.backlog = 0 if serves is not None else settings.backlog
         room = capacity if capacity is not None else site.capacity
-        self.bench = Workbench(world, host, agent=name, site=site.name, capacity=room, on_over=self._on_over)
+        self.bench = Workbench(world, host, agent=name, site=site.name, capacity=room, on_time=self._on_time)
         self.alive = True
         self.leaving = ""
         margin_seconds = min(settings.wall_margin_seconds, 0.5 * site.wall_seconds)
@@ -175,7 +176,7 @@ class Agent:
         for run in list(self.bench.held.values()):
             run.cut(stopping if run.running else "preempted", at=now)
             self.bench.remove(run)
-            self._tell_end(run)
+            self._spool.tell_end(run, now=now)
         self._spool.tell(PilotEnded(reason=reason))
         self._exchange()
 
@@ -184,7 +185,7 @@ class Agent:
     def _exchange(self) -> None:
         world = self._world
         now = world.schedule.now
-        bench, spool = self.bench, self._spool
+        bench, spool, limit_at = self.bench, self._spool, self._limit_at
         if bench.held:
             for run in bench.held.values():
                 if now >= run.quiet_until:
@@ -204,17 +205,17 @@ class Agent:
             node=self.node,
             capacity=bench.capacity,
             backlog=self.backlog,
-            remaining_seconds=None if self._limit_at == math.inf else max(0.0, self._limit_at - now),
+            remaining_seconds=None if limit_at == math.inf else max(0.0, limit_at - now),
             leaving=self.leaving,
             held=tuple(bench.held) if bench.held else (),
             events=spool.take_all() if spool.smuggled else tuple(spool.events),
         )
         world.network.send(message, world.uplink)
-        if self._armed_at > now + self._interval_seconds:
+        if self._armed_at > (beat_at := now + self._interval_seconds):
             # Most replies come, and then the next thing due is the heartbeat: one alarm does for both.
-            self._arm(min(now + self._interval_seconds, self._limit_at))
+            self._arm(min(beat_at, limit_at))
         self._due_at = due_at = now + self._patience_seconds
-        if due_at > self._limit_at or due_at < self._armed_at:
+        if due_at > limit_at or due_at < self._armed_at:
             self._wake_at(due_at)
         if not world.box.quiet:
             self._tempt_fate()
@@ -308,10 +309,11 @@ class Agent:
 
     def _listen(self, reply: ExchangeReply, opened_at: float) -> None:
         """Open the next exchange: at once when there is something to say or to get, else as a heartbeat."""
-        now, bench = self._world.schedule.now, self.bench
+        now, bench = self._heard_at, self.bench
+        waiting = len(bench.waiting)
         if self._unsaid:
             self._exchange()
-        elif (bench.waiting or bench.free_cores_hundredths <= 0) and len(bench.waiting) >= self.backlog:
+        elif waiting >= self.backlog and (waiting or bench.free_cores_hundredths <= 0):
             due_at = opened_at + reply.interval_seconds
             self._wake_at(due_at if due_at > now else now)  # noqa: FURB136 # a call costs more
         elif self._news or reply.assignments or reply.cancelled or now >= opened_at + 0.5 * reply.interval_seconds:
@@ -339,11 +341,13 @@ class Agent:
         if world.witness is not None:
             world.witness.on_assigned(self.name, assignment, world.schedule.now)
         self._given = True
-        run = bench.accept(assignment)
+        run = bench.held[ref] = Run(assignment)
+        bench.waiting.append(run)
         if assignment.demand is not bench.fitting and bench.never_fits(assignment.demand):
-            run.cut("platform-failure", at=world.schedule.now)
+            self._idle_since = now = world.schedule.now
+            run.cut("platform-failure", at=now)
             bench.remove(run)
-            self._tell_end(run)
+            self._spool.tell_end(run, now=now)
             self._speak_soon()
 
     def _cancel(self, ref: AttemptRef) -> None:
@@ -351,33 +355,43 @@ class Agent:
         if run is None:
             return
         self.bench.remove(run)
-        self._idle_since = self._world.schedule.now
+        self._idle_since = now = self._world.schedule.now
         if run.running:
-            run.cut(CANCELLED, at=self._world.schedule.now)
-            self._tell_end(run)
+            run.cut(CANCELLED, at=now)
+            self._spool.tell_end(run, now=now)
             self._speak_soon()
 
-    def _on_over(self, run: Run) -> None:
-        """An attempt came to its end by itself."""
-        if run.reason == DEADLY:
+    def _on_time(self, run: Run) -> None:
+        """The time of an attempt has come, unless it was stopped or stood still in between."""
+        if run.stopped:
+            return
+        world, bench = self._world, self.bench
+        now, reason = world.schedule.now, run.reason
+        if now < run.ends_at:
+            world.schedule.post(run.ends_at, self._on_time, run)
+            return
+        if reason is None:
+            world.store.stage(run.assignment.ref)
+        elif reason in BY_NATURE:
+            world.box.count(BY_NATURE[reason])
+        bench.remove(run)
+        if reason == DEADLY:
             self.kill("killed")
             return
-        self._idle_since = now = self._world.schedule.now
+        self._idle_since = now
         self._spool.tell_end(run, now=now)
-        if self.bench.waiting:
-            self.bench.start_waiting()
-        if self.serves is not None and not self.bench.held:
+        if bench.waiting:
+            bench.start_waiting()
+        if self.serves is not None and not bench.held:
             self._depart("finished", stopping=CANCELLED)
-        elif self._world.settings.hold_seconds > 0.0:
+        elif world.settings.hold_seconds > 0.0:
             self._speak_soon()
+        elif self._opened_at < 0.0:
+            self._flushing = False
+            self._exchange()
         else:
             self._unsaid = True
             self._flush()
-
-    def _tell_end(self, run: Run) -> None:
-        now = self._world.schedule.now
-        self._spool.tell_end(run, now=now)
-        self._idle_since = now
 
     def _tell_long_phase(self, run: Run, now: float) -> None:
         found = run.long_phase(now=now, interval_seconds=self._interval_seconds)

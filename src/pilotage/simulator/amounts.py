@@ -6,30 +6,30 @@ import math
 from typing import Literal, overload
 
 from pilotage.model.site_world import Factors, Times
-from pilotage.simulator.randomness import Distribution, Exponential, Fixed, LogNormal, Numbers, Uniform
+from pilotage.simulator.randomness import Distribution, Exponential, Fixed, LogNormal, OfOneNumber, Uniform
 
 _MEAN_OVER = 200  # quantiles, where a mean is needed and no formula is at hand
 
 
-class Weibull(Distribution, frozen=True, kw_only=True, tag="weibull"):
+class Weibull(OfOneNumber, frozen=True, kw_only=True, tag="weibull"):
     """How long things last that wear out, or that settle: lives of nodes."""
 
     scale: float
     shape: float
 
-    def draw(self, numbers: Numbers) -> float:
-        """One amount."""
-        return float(self.scale * (-math.log(1.0 - numbers.random())) ** (1.0 / self.shape))
+    def at(self, number: float) -> float:
+        """The amount that a number stands for."""
+        return float(self.scale * (-math.log(1.0 - number)) ** (1.0 / self.shape))
 
 
-class Empirical(Distribution, frozen=True, tag="empirical"):
+class Empirical(OfOneNumber, frozen=True, tag="empirical"):
     """What was seen, in order of size, each as likely as the others."""
 
     values: tuple[float, ...]
 
-    def draw(self, numbers: Numbers) -> float:
-        """One amount."""
-        return self.values[int(numbers.random() * len(self.values))]
+    def at(self, number: float) -> float:
+        """The amount that a number stands for."""
+        return self.values[int(number * len(self.values))]
 
 
 class _Even:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, final
 
 Action = Callable[..., object]
@@ -49,9 +49,10 @@ class Schedule:
         "_called_off",
         "_count",
         "_far",
-        "_halted",
         "_line",
+        "_most",
         "_near",
+        "_soon",
         "_stretch",
         "_stretches",
         "_sweep_at",
@@ -62,14 +63,15 @@ class Schedule:
         """Begin at a time; nothing is to happen yet."""
         self.now = start
         self._stretch = int(start * _STRETCHES)
-        self._near: list[_Entry] = []  # a heap: up to the end of the present stretch
+        self._near: list[_Entry] = []  # what lay in the present stretch when it began, the earliest last
+        self._soon: list[_Entry] = []  # a heap: what has come to that since
         self._far: dict[int, list[_Entry]] = {}  # by stretch, in no order
         self._stretches: list[int] = []  # a heap of those
         self._line: deque[_Batch] = deque()  # what came in order, and need not be sorted
         self._count = 0
         self._called_off = 0
         self._sweep_at = _SWEEP_MIN  # when so many were called off
-        self._halted = False
+        self._most = 0  # so many things happen, and then it halts
 
     def at(self, time: float, action: Action, *arguments: object) -> Handle:
         """Let something happen at a time; what should have happened already happens now."""
@@ -87,24 +89,27 @@ class Schedule:
         at = time if time > self.now else self.now  # noqa: FURB136 # a call costs more
         stretch = int(at * _STRETCHES)
         if stretch <= self._stretch:
-            _push(self._near, (at, count, action, arguments))
+            _push(self._soon, (at, count, action, arguments))
         elif (entries := self._far.get(stretch)) is not None:
             entries.append((at, count, action, arguments))
         else:
             self._far[stretch] = [(at, count, action, arguments)]
             _push(self._stretches, stretch)
 
-    def _next_stretch(self) -> list[_Entry]:
-        """Make the next stretch in which anything happens the present one, since nothing is left of that.
+    def _nearest(self) -> list[_Entry]:
+        """What is left of the present stretch with the earliest last, or else of the next one in which anything happens.
 
-        Not where something that is lined up comes before: what that leads to would have to be sorted in.
+        Not of that where something that is lined up comes before: what that leads to would have to be sorted in.
         """
-        line, stretches = self._line, self._stretches
-        if stretches and not (line and line[0][0] * _STRETCHES < stretches[0]):
+        near, soon, line, stretches = self._near, self._soon, self._line, self._stretches
+        if soon:
+            if not near or soon[0] < near[-1]:
+                near.append(_pop(soon))
+        elif not near and stretches and not (line and line[0][0] * _STRETCHES < stretches[0]):
             self._stretch = stretch = _pop(stretches)
-            self._near = self._far.pop(stretch)
-            heapq.heapify(self._near)
-        return self._near
+            self._near = near = self._far.pop(stretch)
+            near.sort(reverse=True)
+        return near
 
     def line_up(self, time: float, action: Callable[[Any], object], argument: object) -> None:
         """As `post`, at a time that has not passed, for what happens after all that was lined up before: it is not sorted in.
@@ -123,37 +128,28 @@ class Schedule:
         self._count = count + 1
         line.append((time, count + 1, action, [argument]))
 
-    def line_up_all(self, time: float, action: Callable[[Any], object], arguments: Sequence[object]) -> None:
-        """As `line_up` for each of several, one after the other."""
-        if arguments:
-            self.line_up(time, action, arguments[0])
-            line, count = self._line, self._count
-            if line and line[-1][1] == count and line[-1][0] == time and line[-1][2] == action:
-                line[-1][3].extend(arguments[1:])  # the first is the last in line, and they are one step with it
-                return
-            for argument in arguments[1:]:
-                self.line_up(time, action, argument)
-
     def step(self) -> bool:
         """Let the earliest thing happen; False when there is nothing left."""
         return bool(self.go_on(most=1))
 
     def halt(self) -> None:
         """Let nothing more happen after what happens now, until it is told to go on."""
-        self._halted = True
+        self._most = 0
 
     def go_on(self, most: int = sys.maxsize) -> int:
         """Let things happen until one of them says `halt`, so many did, or nothing is left; how many did."""
         line, happened = self._line, 0
-        self._halted = False
-        while happened < most and not self._halted:
-            near = self._near or self._next_stretch()
-            if line and (not near or line[0] < near[0]):
+        self._most = most
+        while happened < self._most:
+            near = self._near
+            if self._soon or (not near and self._stretches):
+                near = self._nearest()
+            if line and (not near or line[0] < near[-1]):
                 self.now, _, act, batch = line.popleft()
                 for argument in batch:
                     act(argument)
             elif near:
-                time, _, action, arguments = _pop(near)
+                time, _, action, arguments = near.pop()
                 if type(action) is Handle:
                     planned, action.action = action.action, None
                     if planned is None:
@@ -161,7 +157,10 @@ class Schedule:
                         continue
                     action = planned
                 self.now = time
-                action(*arguments)
+                if len(arguments) == 1:
+                    action(arguments[0])  # takes half the time
+                else:
+                    action(*arguments)
             else:
                 break
             happened += 1
@@ -175,16 +174,18 @@ class Schedule:
 
     def next_time(self) -> float | None:
         """When the earliest thing happens, or None."""
-        while (near := self._near or self._next_stretch()) and _is_called_off(near[0]):
-            _pop(near)
+        while (near := self._nearest()) and _is_called_off(near[-1]):
+            near.pop()
             self._called_off -= 1
-        times = [entries[0][0] for entries in (near, self._line) if entries]
+        times = [near[-1][0]] if near else []
+        if self._line:
+            times.append(self._line[0][0])
         return min(times, default=None)
 
     @property
     def pending(self) -> int:
         """How many things are still to happen."""
-        sorted_in = len(self._near) + sum(map(len, self._far.values()))
+        sorted_in = len(self._near) + len(self._soon) + sum(map(len, self._far.values()))
         return sorted_in - self._called_off + sum(len(arguments) for _, _, _, arguments in self._line)
 
     def call_off(self) -> None:
@@ -195,7 +196,8 @@ class Schedule:
 
     def _sweep(self) -> None:
         self._near = [entry for entry in self._near if not _is_called_off(entry)]
-        heapq.heapify(self._near)
+        self._soon = [entry for entry in self._soon if not _is_called_off(entry)]
+        heapq.heapify(self._soon)
         far = {stretch: [one for one in some if not _is_called_off(one)] for stretch, some in self._far.items()}
         self._far = {stretch: entries for stretch, entries in far.items() if entries}
         self._stretches = sorted(self._far)

@@ -17,7 +17,7 @@ class Fleet:
     def __init__(self, world: Surroundings) -> None:
         """Take what the agents share."""
         self._world = world
-        self._bring = self._hand_over  # one and the same for all replies
+        self._bring, self._bring_all = self._hand_over, self._hand_over_all  # one and the same for all replies
 
     @property
     def live(self) -> int:
@@ -44,9 +44,16 @@ class Fleet:
 
     def deliver(self, replies: Sequence[ExchangeReply]) -> None:
         """Send replies on their way; whoever is gone when its own arrives does not get it."""
-        self._world.network.send_all(replies, self._bring)
+        self._world.network.send_all(replies, self._bring, self._bring_all)
 
     def _hand_over(self, reply: ExchangeReply) -> None:
         agent = self._world.agents.get(reply.pilot)
         if agent is not None:
             agent.receive(reply)
+
+    def _hand_over_all(self, replies: Sequence[ExchangeReply]) -> None:
+        agents = self._world.agents
+        for reply in replies:
+            agent = agents.get(reply.pilot)
+            if agent is not None:
+                agent.receive(reply)

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from pilotage.model.exchange import AttemptRef
-from pilotage.simulator.randomness import AnyDistribution, Fixed, Keyed, LogNormal, Uniform
+from pilotage.simulator.randomness import AnyDistribution, Fixed, Keyed, LogNormal, OfOneNumber, Uniform, number_of
 
 DEADLY = "pilot-killed"
 """The reason of an attempt that takes its agent along, so that nobody is left to tell of it."""
@@ -75,27 +75,32 @@ class SeededNature:
 
         `loops` and `kills` are the shares of packages that make no progress, and that take their agent along.
         """
-        self._seed = seed
+        self._seed = str(seed)
         self._habits = habits
         self._sites = dict(sites)
         self._loops = loops
         self._kills = kills
         # Where nothing but the work varies, nothing else is drawn.
         inputs, outputs, memory = habits.inputs_seconds, habits.outputs_seconds, habits.memory_bytes
-        self._fixed: tuple[float, float, int] | None = None
-        steady = not (habits.doomed or loops or kills)
-        if steady and isinstance(inputs, Fixed) and isinstance(outputs, Fixed) and isinstance(memory, Fixed):
-            self._fixed = inputs.value, outputs.value, int(memory.value)
+        self._steady: tuple[OfOneNumber, float, float, int] | None = None
+        work = None if habits.doomed or loops or kills else habits.application_seconds
+        if (
+            isinstance(work, OfOneNumber)
+            and isinstance(inputs, Fixed)
+            and isinstance(outputs, Fixed)
+            and isinstance(memory, Fixed)
+        ):
+            self._steady = work, inputs.value, outputs.value, int(memory.value)
 
     def fate(self, ref: AttemptRef, site: str) -> Fate:
         """What comes of an attempt at a site."""
-        habits = self._habits
         package = f"{self._seed}/{ref.job}/{ref.package}"
+        if self._steady is not None and site not in self._sites:
+            work, inputs_seconds, outputs_seconds, memory_bytes = self._steady
+            return Fate(inputs_seconds, work.at(number_of(package)), outputs_seconds, memory_bytes)
+        habits = self._habits
         numbers = Keyed(package)
         work_seconds = habits.application_seconds.draw(numbers)
-        if self._fixed is not None and site not in self._sites:
-            inputs_seconds, outputs_seconds, memory_bytes = self._fixed
-            return Fate(inputs_seconds, work_seconds, outputs_seconds, memory_bytes)
         memory_bytes = int(habits.memory_bytes.draw(numbers))
         doomed = habits.doomed > 0.0 and numbers.random() < habits.doomed
         doom = 2 + int(numbers.random() * 5) if doomed else 0

@@ -59,13 +59,18 @@ class Network:
         else:
             self._send_badly(arrived, deliver, loses=loses, doubles=doubles)
 
-    def send_all(self, messages: Sequence[Message], deliver: Callable[[Message], None]) -> None:
-        """Carry several messages, one after the other."""
-        if self._in_order and (seconds := self._fixed_seconds) is not None:
-            self._schedule.line_up_all(self._schedule.now + seconds, deliver, messages)
-            return
-        for message in messages:
-            self.send(message, deliver)
+    def send_all(
+        self,
+        messages: Sequence[Message],
+        deliver: Callable[[Message], None],
+        deliver_all: Callable[[Sequence[Message]], None],
+    ) -> None:
+        """Carry several messages, one after the other; to whoever `deliver_all` is where they arrive so too."""
+        if not self._in_order or (seconds := self._fixed_seconds) is None:
+            for message in messages:
+                self.send(message, deliver)
+        elif messages:
+            self._schedule.line_up(self._schedule.now + seconds, deliver_all, messages)
 
     def _carried(self, message: Message) -> Message:
         kind = type(message)

@@ -73,12 +73,29 @@ class Keyed(msgspec.Struct, gc=False):
         return (int.from_bytes(self._digest[begin:end], "big") >> 11) * _STEP
 
 
+def number_of(text: str) -> float:
+    """The first of the numbers that follow from a text, in half the time, for who needs no other."""
+    return (int.from_bytes(_blake2b(f"{text}/0".encode()).digest()[-_NUMBER_BYTES:], "big") >> 11) * _STEP
+
+
 class Distribution(msgspec.Struct, frozen=True, tag_field="distribution"):
     """The base: what amounts of something look like."""
 
     def draw(self, numbers: Numbers) -> float:
         """One amount."""
         raise NotImplementedError
+
+
+class OfOneNumber(Distribution, frozen=True):
+    """The base of those that one number decides."""
+
+    def at(self, number: float) -> float:
+        """The amount that a number stands for."""
+        raise NotImplementedError
+
+    def draw(self, numbers: Numbers) -> float:
+        """One amount."""
+        return self.at(numbers.random())
 
 
 class Fixed(Distribution, frozen=True, tag="fixed"):
@@ -91,36 +108,36 @@ class Fixed(Distribution, frozen=True, tag="fixed"):
         return self.value
 
 
-class Uniform(Distribution, frozen=True, kw_only=True, tag="uniform"):
+class Uniform(OfOneNumber, frozen=True, kw_only=True, tag="uniform"):
     """Anything between two bounds."""
 
     low: float
     high: float
 
-    def draw(self, numbers: Numbers) -> float:
-        """One amount."""
-        return self.low + (self.high - self.low) * numbers.random()
+    def at(self, number: float) -> float:
+        """The amount that a number stands for."""
+        return self.low + (self.high - self.low) * number
 
 
-class Exponential(Distribution, frozen=True, tag="exponential"):
+class Exponential(OfOneNumber, frozen=True, tag="exponential"):
     """Waiting for something that may happen at any moment."""
 
     mean: float
 
-    def draw(self, numbers: Numbers) -> float:
-        """One amount."""
-        return -self.mean * math.log(1.0 - numbers.random())
+    def at(self, number: float) -> float:
+        """The amount that a number stands for."""
+        return -self.mean * math.log(1.0 - number)
 
 
-class LogNormal(Distribution, frozen=True, kw_only=True, tag="log-normal"):
+class LogNormal(OfOneNumber, frozen=True, kw_only=True, tag="log-normal"):
     """Mostly about the median, now and then far above it: run times and queues."""
 
     median: float
     sigma: float
 
-    def draw(self, numbers: Numbers) -> float:
-        """One amount."""
-        return self.median * math.exp(self.sigma * _NORMAL.inv_cdf(numbers.random() or _STEP))
+    def at(self, number: float) -> float:
+        """The amount that a number stands for."""
+        return self.median * math.exp(self.sigma * _NORMAL.inv_cdf(number or _STEP))
 
 
 class Mixture(Distribution, frozen=True, kw_only=True, tag="mixture"):

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import struct
+
 import msgspec
 
 from pilotage.model.events import Event
 from pilotage.model.exchange import Assignment, AttemptRef
 from pilotage.model.payloads import Payload
-from pilotage.simulator.attempts import Run, number_told
+from pilotage.simulator.attempts import ENDINGS, Run
 from pilotage.simulator.surroundings import Surroundings
 
 _encode = msgspec.json.Encoder().encode
+# What an end follows from: the number, epoch and position seen of the event that tells it; when the attempt began, its phases
+# and itself ended; its memory, status and reason.
+_end = struct.Struct("<QQQddddqqB")
+_number = struct.Struct("<Q")
+_REASONS = (None, *ENDINGS)  # as a number, in what is packed
+_REASON_NUMBERS = {reason: number for number, reason in enumerate(_REASONS)}
 
 
 class Spool:
@@ -21,6 +29,7 @@ class Spool:
         "_forged",
         "_n",
         "_node",
+        "_node_text",
         "_stream",
         "_world",
         "ends",
@@ -35,6 +44,7 @@ class Spool:
         self._world = world
         self._stream = stream
         self._node = node
+        self._node_text = _encode(node)
         self._n = 0
         self._acknowledged = 0
         self._forged: tuple[int, ...] = ()  # the numbers of events that should not have been said, until they are heard
@@ -85,13 +95,25 @@ class Spool:
         """Put the end of an attempt into the spool, which it can be asked for again."""
         self._n = n = self._n + 1
         seen = self.seen
-        event = self._end(run, n, seen=seen, at=now)
+        event = self._event(run, n, seen=seen, at=now)
         self.events.append(event)
         if self._world.witness is not None:
             self._world.witness.on_spooled(event)
-        self.ends[run.assignment.ref] = run.packed(n, seen=seen, now=now)
+        assignment = run.assignment
+        self.ends[assignment.ref] = _end.pack(
+            n,
+            assignment.epoch,
+            seen,
+            run.started_at,
+            run.application_at,
+            run.outputs_at,
+            now,
+            run.memory_bytes,
+            run.exit_status,
+            _REASON_NUMBERS[run.reason],
+        )
 
-    def _end(self, run: Run, n: int, *, seen: int, at: float) -> Event:
+    def _event(self, run: Run, n: int, *, seen: int, at: float) -> Event:
         skew_seconds, assignment = self.skew_seconds, run.assignment
         ref = assignment.ref
         return Event(
@@ -105,7 +127,7 @@ class Spool:
             attempt=ref.attempt,
             epoch=assignment.epoch,
             seen=seen,
-            data=msgspec.Raw(_encode(run.finish(now=at, skew_seconds=skew_seconds, node=self._node))),
+            data=msgspec.Raw(run.told(now=at, skew_seconds=skew_seconds, node=self._node, node_text=self._node_text)),
         )
 
     def end_of(self, ref: AttemptRef) -> Event | None:
@@ -113,8 +135,11 @@ class Spool:
         end = self.ends.get(ref)
         if end is None:
             return None
-        run, n, seen, at = Run.unpacked(ref, end)
-        return self._end(run, n, seen=seen, at=at)
+        n, epoch, seen, *times, memory_bytes, exit_status, reason = _end.unpack(end)
+        run = Run(Assignment(ref=ref, epoch=epoch))
+        run.started_at, run.application_at, run.outputs_at, ended_at = times
+        run.memory_bytes, run.exit_status, run.reason = memory_bytes, exit_status, _REASONS[reason]
+        return self._event(run, n, seen=seen, at=ended_at)
 
     def tell_again(self, ref: AttemptRef) -> bool:
         """Tell the end of an attempt once more; False where nothing is known of it."""
@@ -140,7 +165,7 @@ class Spool:
             self.events = [] if events[-1].n <= n else [event for event in events if event.n > n]
         while len(ends) > world.settings.remembered_max:
             oldest = next(iter(ends))
-            if number_told(ends[oldest]) > n:
+            if n < self._n and _number.unpack_from(ends[oldest])[0] > n:
                 break
             del ends[oldest]
 

@@ -51,7 +51,10 @@ class Store:
             self.reads.append((reader, ref))
         if self._on_read is not None:
             self._on_read(reader, ref, self._schedule.now)
-        return self.has(ref)
+        if self._back_at:
+            return self.has(ref)
+        staged = self._staged.get(ref.job)
+        return staged is not None and bool(staged.get(ref.package, 0) >> ref.attempt & 1)
 
     def vanish(self, ref: AttemptRef, until: float) -> None:
         """Put the files of an attempt out of reach until a time."""
