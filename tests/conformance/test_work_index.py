@@ -181,6 +181,18 @@ def test_a_batch_with_a_fault_leaves_nothing_behind(index: WorkIndex) -> None:
     assert index.find(FOLDER, [sha(1)]) == {sha(1): made(1)}
 
 
+def test_what_was_made_is_ours_when_it_is_seen_whatever_became_of_keeping_it(index: WorkIndex) -> None:
+    with pytest.raises(StoreError):
+        index.keep([made(1), made(2, place="nowhere")])
+    index.saw(FOLDER, [seen("out", 1)], made=True)
+    assert [each.sha256 for each in index.makers(FOLDER, ["out"])["out"]] == [sha(1)]
+    index.keep([made(3)])
+    index.saw(FOLDER, [seen("out", 3)], made=True)
+    index.saw(FOLDER, [seen("out", 4)], made=True)  # as somebody else has made it meanwhile
+    assert {each.sha256 for each in index.makers(FOLDER, ["out"])["out"]} == {sha(1), sha(3), sha(4)}
+    assert index.seen(FOLDER, ["out"])["out"].sha256 == sha(4)
+
+
 def test_a_network_file_system_gets_a_rollback_journal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(f"server:/x {tmp_path} nfs4 rw 0 0\n")

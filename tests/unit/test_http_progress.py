@@ -176,6 +176,34 @@ def test_what_turned_out_to_be_there_when_it_was_given_to_an_agent_counts_as_ado
     assert counted(desk, "done", "adopted", "failed") == [2, 1, 0]
 
 
+def test_packages_are_looked_through_again_only_where_something_unusual_was_told(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    count = desk.services.reading.count_packages
+
+    def counting(principal: Any, text: str, *, job: Any) -> int:
+        asked.append(text)
+        return count(principal, text, job=job)
+
+    monkeypatch.setattr(desk.services.reading, "count_packages", counting)
+    desk.register(1, "j")
+    ends = ("AttemptFinished", "CommitGranted")
+    n = attempt(desk, 3, "1.1.1", 1, *ends, exit_code="SUCCESS", manifest=[])
+    assert counted(desk, "done", "healed", "retrying", "adopted") == [1, 0, 0, 0]
+    first = len(asked)
+    n = attempt(desk, n, "1.2.1", 1, *ends, exit_code="SUCCESS", manifest=[])
+    n = attempt(desk, n, "1.1.2", 1)
+    assert counted(desk, "done", "healed", "retrying", "adopted") == [2, 0, 0, 0]
+    assert asked[first:] == []
+    desk.log(event(n, "AttemptLost", {"reason": "unheard"}, job="j", package="1.1.2", attempt=1))
+    assert counted(desk, "done", "healed", "retrying", "adopted") == [2, 0, 1, 0]
+    n = attempt(desk, n + 1, "1.1.2", 2, *ends, exit_code="SUCCESS", manifest=[])
+    assert counted(desk, "done", "healed", "retrying", "adopted") == [3, 1, 0, 0]
+    attempt(desk, n, "1.2.2", 1, *ends, exit_code="SUCCESS", reason="made-before", manifest=[])
+    assert counted(desk, "done", "healed", "retrying", "adopted") == [4, 1, 0, 1]
+
+
 def test_a_dropped_line_has_no_card_any_more(desk: Desk) -> None:
     a_bad_day(desk)
     desk.log(event(12, "Aborted", {"cause": "permanent-failure"}, job="j", package="1.1.2"))

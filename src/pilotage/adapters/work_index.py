@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,8 @@ import msgspec
 
 from pilotage.adapters.journals.network_folders import MOUNTS, network_kind
 from pilotage.adapters.journals.sqlite_connections import make_private
+from pilotage.adapters.kept_files import KeptFiles
+from pilotage.adapters.packed_texts import packed, unpacked
 from pilotage.adapters.work_index_schema import VERSION, to_version
 from pilotage.model.events import parse_dotted
 from pilotage.model.exchange import AttemptRef
@@ -28,8 +29,11 @@ from pilotage.ports.files import MadeWork, SeenFile, StoredFile, StoreError, Wor
 
 FILE = "work.sqlite"
 _CHUNK = 500  # values in one question; SQLite takes no more than some thousand
-_PACKED_MIN = 200  # a shorter text is not worth packing
 
+_MADE = (
+    "INSERT OR REPLACE INTO made (folder, key, document, stage, line, number, job, attempt, fields, manifest)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 _OURS = (
     "INSERT INTO ours VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET job = excluded.job"
     " WHERE excluded.job IS NOT NULL AND excluded.job IS NOT job"
@@ -51,6 +55,7 @@ class SqliteWorkIndex:
         self._lock = threading.RLock()
         self._names: dict[str, int] = {}
         self._used: dict[str, int] = {}  # folder → until when attempts used its files
+        self._kept = KeptFiles()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             make_private(self.path)
@@ -127,25 +132,29 @@ class SqliteWorkIndex:
         """Remember granted attempts, and that their files are ours."""
         if not made:
             return
-        with self._writing() as book:
-            rows, files = [], []
-            known, unhex = self._names.get, bytes.fromhex  # a name has a number greater than 0
-            for one in made:
-                ref = one.ref
-                folder = known(one.folder) or self._numbered(one.folder)
-                document = known(one.document) or self._numbered(one.document)
-                job = known(ref.job) or self._numbered(ref.job)
-                rows.append(
-                    (folder, unhex(one.key), document, *_place(ref.package),
-                     job, ref.attempt, _encode(one.fields), _encode(one.manifest))
-                )  # fmt: skip
-                files += [(folder, file.name, unhex(file.sha256), file.size_bytes, job) for file in one.manifest]
-            book.executemany(
-                "INSERT OR REPLACE INTO made (folder, key, document, stage, line, number, job, attempt, fields, manifest)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                rows,
-            )
-            book.executemany(_OURS, files)
+        with self._lock:
+            with self._writing() as book:
+                rows, files = self._rows_of(made)
+                book.executemany(_MADE, rows)
+                book.executemany(_OURS, files)
+            self._kept.add(made)
+
+    def _rows_of(self, made: Sequence[MadeWork]) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+        """What was made, and its files, as they are stored."""
+        rows: list[tuple[Any, ...]] = []
+        files: list[tuple[Any, ...]] = []
+        known, unhex = self._names.get, bytes.fromhex  # a name has a number greater than 0
+        for one in made:
+            ref = one.ref
+            folder = known(one.folder) or self._numbered(one.folder)
+            document = known(one.document) or self._numbered(one.document)
+            job = known(ref.job) or self._numbered(ref.job)
+            rows.append(
+                (folder, unhex(one.key), document, *_place(ref.package),
+                 job, ref.attempt, _encode(one.fields), _encode(one.manifest))
+            )  # fmt: skip
+            files += [(folder, file.name, unhex(file.sha256), file.size_bytes, job) for file in one.manifest]
+        return rows, files
 
     def knows(self, folder: str, *, document: str | None = None) -> bool:
         """Whether anything was made in a folder, by a document where one is named."""
@@ -224,15 +233,17 @@ class SqliteWorkIndex:
         if not files:
             return
         with self._writing() as book:
-            number = self._numbered(folder)
-            rows = [(number, s.file.name, bytes.fromhex(s.sha256), s.file.size_bytes) for s in files]
-            stamps = [(s.file.modified_ns, _signed(s.file.inode), s.file.changed_ns) for s in files]
-            book.executemany(
-                "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [(*row, *stamp) for row, stamp in zip(rows, stamps, strict=True)],
-            )
-            if made:
-                book.executemany(_OURS, [(*row, None) for row in rows])
+            number, unhex = self._numbered(folder), bytes.fromhex
+            rows = [
+                (number, (file := s.file).name, unhex(s.sha256), file.size_bytes,
+                 file.modified_ns, _signed(file.inode), file.changed_ns)
+                for s in files
+            ]  # fmt: skip
+            book.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            if made and (others := self._kept.others(folder, files)):
+                book.executemany(
+                    _OURS, [(number, s.file.name, unhex(s.sha256), s.file.size_bytes, None) for s in others]
+                )
 
     def seen(self, folder: str, names: Collection[str]) -> dict[str, SeenFile]:
         """What is remembered of the checksums of these files."""
@@ -310,7 +321,7 @@ class SqliteWorkIndex:
                 "INSERT OR REPLACE INTO logs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [
                     (self._numbered(one.ref.job), *_place(one.ref.package), one.ref.attempt, one.stream,
-                     _packed(one.head), _packed(one.tail), one.dropped_bytes, one.final)
+                     packed(one.head), packed(one.tail), one.dropped_bytes, one.final)
                     for one in logs if parse_dotted(one.ref.package) is not None  # of no package: nobody could ask for it
                 ],
             )  # fmt: skip
@@ -330,8 +341,8 @@ class SqliteWorkIndex:
             LogText(
                 ref=AttemptRef(job, package, attempt),
                 stream=stream,
-                head=_unpacked(head),
-                tail=_unpacked(tail),
+                head=unpacked(head),
+                tail=unpacked(tail),
                 dropped_bytes=dropped_bytes,
                 final=bool(final),
             )
@@ -376,17 +387,6 @@ def _chunks(values: Iterable[str]) -> Iterator[list[str]]:
 
 def _marks(values: Sequence[str]) -> str:
     return ", ".join("?" * len(values))
-
-
-def _packed(text: str) -> str | bytes:
-    """A text as it is stored: packed where that pays, and where it has characters that no text in a database may have."""
-    if len(text) < _PACKED_MIN and text.isascii():
-        return text
-    return zlib.compress(text.encode("utf-8", "surrogatepass"), 1)
-
-
-def _unpacked(stored: str | bytes) -> str:
-    return stored if isinstance(stored, str) else zlib.decompress(stored).decode("utf-8", "surrogatepass")
 
 
 def _told(fault: Exception, path: Path) -> StoreError:

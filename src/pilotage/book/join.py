@@ -75,6 +75,7 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
     changes: Changes
     receipt: Receipt
     moved: Callable[[], Iterator[Change]]
+    longer: Callable[[], Iterator[Change]]  # the packages whose rows were changed, but for those of short lives
 
 
 def join(
@@ -165,7 +166,7 @@ class Join:
             parked=intake.parked_now,
             refused=intake.refused,
         )
-        return Joined(changes=changes, receipt=receipt, moved=self._moved_ones)
+        return Joined(changes=changes, receipt=receipt, moved=self._moved_ones, longer=self._longer_ones)
 
     def _join_all(self) -> None:
         """The facts of every event added, but for those of short lives, of which nothing is left to be joined."""
@@ -325,6 +326,9 @@ class Join:
             known = self._jobs_before.get(job.job_id)
             if known is None or known[0] != job.state or job.job_id in self._told_jobs:
                 yield Change(job=job, package=None, state_before=known[0] if known is not None else None)
+
+    def _longer_ones(self) -> Iterator[Change]:
+        return map(_change, self._working.packages.values())
 
     def _reach_further(self) -> None:
         """Rows that no event is about, but whose state follows from what was said about their job or stage."""

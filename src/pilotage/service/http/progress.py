@@ -201,7 +201,7 @@ def _stage(row: StageRow) -> StageProgress:
 
 
 def _counted(services: Services, principal: Principal, row: JobRow) -> dict[str, int]:
-    """What only the packages themselves tell; counted anew when something was heard, and not too often."""
+    """What only the packages themselves tell; counted anew when it can be another, and not too often before the end."""
     if not row.touched:
         return dict.fromkeys((*_COUNTS_DONE, *_COUNTS_LIVE), 0)
 
@@ -213,9 +213,14 @@ def _counted(services: Services, principal: Principal, row: JobRow) -> dict[str,
             for name, each in found.items()
         }
 
-    paced, mark = services.pace.paced, (row.heard_at, row.done, row.running)
-    done = paced(_asked("done", row), mark, lambda: count(_COUNTS_DONE), pace=_DONE_PACE)
-    return done | paced(_asked("counts", row), mark, lambda: count(_COUNTS_LIVE))
+    # Asked before anything is counted: what becomes durable in between is counted again the next time.
+    marks: tuple[object, object] | None = services.marks(row.job)
+    if marks is None:
+        marks = ((row.heard_at, row.done, row.running, row.state),) * 2
+    paced, phase = services.pace.paced, _end(row)
+    done = paced(f"done {row.job}", marks[0], lambda: count(_COUNTS_DONE), pace=_DONE_PACE, phase=phase)
+    live = paced(f"live {row.job}", marks[1], lambda: count(_COUNTS_LIVE), phase=phase)
+    return done | live
 
 
 def _without_failures(services: Services, row: JobRow, text: str) -> int:
@@ -249,12 +254,13 @@ def _failures(services: Services, row: JobRow) -> tuple[FailureGroup, ...]:
             ordered[0] = (kind, (count + row.aborted - looked, first))
         return tuple(FailureGroup(count=count, card=card_of(row, first)) for _, (count, first) in ordered[:CARDS_MAX])
 
-    return services.pace.paced(_asked("failures", row), (row.epoch, row.aborted, row.state), group)
+    mark = (row.epoch, row.aborted, row.state)
+    return services.pace.paced(f"failures {row.job}", mark, group, phase=_end(row))
 
 
-def _asked(what: str, row: JobRow) -> str:
-    """The name of an answer that is given for a while: what was told of a job that ran is not told of its end."""
-    return f"{what} {row.job} {row.finished_at if row.state in FINAL_NAMES else ''}"
+def _end(row: JobRow) -> float | None:
+    """When a job ended: what was told while it ran is not told of its end, unless it still holds."""
+    return row.finished_at if row.state in FINAL_NAMES else None
 
 
 def _looked_through(services: Services, row: JobRow, text: str) -> Iterator[ShownPackage]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -19,6 +19,7 @@ from pilotage.service.keeper import Afterwards, Keeper
 from pilotage.service.notifications import Notifications, bell_name
 from pilotage.service.reading import Reading
 from pilotage.service.retention import Action
+from pilotage.service.unusual import Marks, Unusual
 from pilotage.service.writer import Writer
 
 if TYPE_CHECKING:
@@ -64,12 +65,14 @@ class Services:
         self.pace = Pace()
         self.codec = Codec(limits=limits)
         self.bell = Bell()
+        self.unusual = Unusual()
         self.notifications = notifications
+        within = (self.unusual.note, *within)
         if notifications is not None:
             within = (*within, *notifications.within)
             notifications.subscriptions.on_news(lambda name: self.bell.ring([bell_name(name)]))
         keeper = Keeper(journal, clock=clock, codec=self.codec, within=within, skew_seconds=settings.book.skew_seconds)
-        self.writer = Writer(keeper, committed=self.bell.ring)
+        self.writer = Writer(keeper, committed=self._committed)
         self.housekeeping = Housekeeping(
             journal,
             settings=settings.retention,
@@ -84,6 +87,15 @@ class Services:
         if make_running is not None:
             self.running = make_running(journal, writer=self.writer, codec=self.codec, clock=clock)
         self._readers = ThreadPoolExecutor(max_workers=READERS, thread_name_prefix="reader")
+
+    def _committed(self, jobs: Iterable[str]) -> None:
+        """Something new of these jobs is durable; first what is unusual, since who hears the bell may count."""
+        self.unusual.committed()
+        self.bell.ring(jobs)
+
+    def marks(self, job: str) -> Marks | None:
+        """By what to know whether a count of what is unusual in a job holds; None where only a look at the job tells."""
+        return self.unusual.marks(job) if self.writer.alive else None
 
     def _seen_to(self, action: Action) -> None:
         """A finished job was cleared, sealed or purged: whoever runs jobs may let go of it."""
