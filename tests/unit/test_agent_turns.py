@@ -4,6 +4,7 @@ import hashlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,9 @@ from pilotage.agent import turns
 from pilotage.agent.turns import LONG_SECONDS, PATIENCE_SECONDS, WITHOUT_FACTOR, Turn
 from pilotage.agent.watching import Watch
 from tests.agent_runs import Place, place_in
+
+_SHA256 = hashlib.sha256(b"data").hexdigest()
+_INPUTS = [{"name": "in", "sha256": _SHA256, "size_bytes": 4, "made": True}]
 
 
 class _Clock:
@@ -24,6 +28,8 @@ class _Clock:
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     with place_in(tmp_path) as place:
+        (place.folder / "in").write_bytes(b"data")
+        (place.folder / "mine").write_text("a user's file, which is copied")
         yield place
 
 
@@ -75,35 +81,60 @@ def test_who_had_it_for_long_goes_without_for_many_times_as_long() -> None:
     assert turn.give()
 
 
-def test_it_is_others_turn_while_a_command_runs(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = Watch.command_began
-    held: list[bool] = []
+def _spied(place: Place, patch: pytest.MonkeyPatch) -> dict[str, bool]:
+    """Whether a slot has the turn while its command runs, and after it."""
+    began, ended = Watch.command_began, Watch.command_ended
+    found: dict[str, bool] = {}
 
-    def began(watch: Watch, session: int) -> None:
-        held.append(place.workplace.turns.locked())
-        before(watch, session)
+    def see_began(watch: Watch, session: int) -> None:
+        found["during"] = place.workplace.turns.locked()
+        began(watch, session)
 
-    monkeypatch.setattr(Watch, "command_began", began)
-    place.shell("true")
-    assert held == [False]
-    assert place.workplace.turns.locked()  # until the slot rests, for what follows
+    def see_ended(watch: Watch) -> None:
+        found["after"] = place.workplace.turns.locked()
+        ended(watch)
+
+    patch.setattr(Watch, "command_began", see_began)
+    patch.setattr(Watch, "command_ended", see_ended)
+    return found
+
+
+def test_it_is_others_turn_while_a_command_runs_and_while_a_slot_rests(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.shell("true", inputs=_INPUTS)  # from now on the checksum is known
+    found = _spied(place, monkeypatch)
+    assert place.shell("true", inputs=_INPUTS).payload["exit_code"] == "SUCCESS"
+    assert found == {"during": False, "after": True}
+    assert place.workplace.turns.locked()  # for what follows
     place.runner.rest()
     assert not place.workplace.turns.locked()
 
 
-@pytest.mark.parametrize("said", [{"post": {"argv": ["true"]}}, {"inputs": [{"name": "mine"}]}])
-def test_it_is_others_turn_after_what_may_last(place: Place, said: dict[str, object]) -> None:
-    (place.folder / "mine").write_text("a user's file, which is copied")
-    place.shell("true")
+@pytest.mark.parametrize("said", [{}, {"inputs": _INPUTS, "post": {"argv": ["true"]}}, {"inputs": [{"name": "mine"}]}])
+def test_who_brings_no_inputs_or_does_what_may_last_leaves_it_to_others(
+    place: Place, said: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.shell("true", inputs=_INPUTS)
+    place.runner.rest()
+    found = _spied(place, monkeypatch)
     assert place.shell("true", **said).payload["exit_code"] == "SUCCESS"
+    assert found == {"during": False, "after": False}
+
+
+def test_an_attempt_that_fails_in_its_turn_leaves_it_to_others(place: Place) -> None:
+    place.shell("true", inputs=_INPUTS)
+    assert place.shell("exit 3", inputs=_INPUTS).payload["exit_status"] == 3
+    assert place.shell("exit 3", inputs=_INPUTS, keep_failed=True).payload["exit_status"] == 3
+    place.runner.rest()
     assert not place.workplace.turns.locked()
 
 
 @pytest.mark.usefixtures("impatient")
 def test_a_slot_that_hangs_in_its_turn_keeps_nobody(place: Place) -> None:
+    place.shell("true", inputs=_INPUTS)
     place.workplace.turns.acquire()
-    outcome = place.shell("echo x > out", binary={"outputs": [{"name": "out"}]})
-    sha256 = hashlib.sha256(b"x\n").hexdigest()
-    assert outcome.payload["manifest"] == [{"name": "out", "size_bytes": 2, "sha256": sha256}]
+    outcome = place.shell("cat in > out", inputs=_INPUTS, binary={"outputs": [{"name": "out"}]})
+    assert place.outputs(outcome) == {"out": b"data"}
     assert place.workplace.turns.locked()
     place.workplace.turns.release()

@@ -232,14 +232,14 @@ class AttemptRunner:
     ) -> dict[str, Any]:
         """The same as `_run` of an attempt that is one command with its files: the payload of its success."""
         workplace, watch, commands, scratch = self._workplace, self._watch, self._commands, self._scratch.path
-        self._turn.take()
         ref = assignment["ref"]
         # Before the inputs: a work that cannot be understood fails as such, whatever else is wrong with it.
         ours = own_entries(assignment, work, scratch=scratch, spools=workplace.spools)
         placed: Collection[Placed] = ()
         inputs = work.get("inputs")
-        if inputs:
+        if inputs:  # without them there are few calls of the system: that is worth no turn
             phases.enter("inputs")
+            self._turn.take()
             linked: dict[str, Placed] = {}
             if workplace.sight.of(work).folder and watch.stopped is None:
                 linked = link_known(

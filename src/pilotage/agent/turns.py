@@ -1,7 +1,8 @@
 """Slots take turns at the many short things between two commands: one of them at a time, where that keeps nobody.
 
 Whoever calls the system lets the other threads of the interpreter go on, and waits for them when the call returns. Two slots
-that link, stage and remove at the same time so wake each other up at every call, which takes longer than the calls do.
+that link, stage and remove at the same time so wake each other up at every call, which takes longer than the calls do. So a
+turn lasts from the end of one command to the beginning of the next, whichever attempts they are of: that is one wait for both.
 
 A turn is a courtesy and protects nothing. Who waits in vain goes on without it; and where the calls themselves last, as on
 a busy disk or over a network, slots had better do them side by side.
