@@ -19,6 +19,7 @@ from pilotage.agent.plain import link_known, plain_binary, stage_small
 from pilotage.agent.scratch import Scratch
 from pilotage.agent.slot_token import SlotToken
 from pilotage.agent.spawning import Files
+from pilotage.agent.turns import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -83,7 +84,8 @@ class AttemptRunner:
         self._scratch = Scratch(workplace.scratch, slot_number)
         self._token = SlotToken(f"{workplace.scratch}/slot-{slot_number}.token")
         self._environments = Environments({**workplace.environment, "PILOTAGE_TOKEN_FILE": self._token.path})
-        self._commands = Commands(self._watch, workplace.remains)
+        self._turn = Turn(workplace.turns)
+        self._commands = Commands(self._watch, workplace.remains, self._turn)
         self._logs: list[LogFile] = []
         self._files = Files(-1, -1, -1)  # for a command that writes these logs
         self._generation = 0
@@ -140,7 +142,8 @@ class AttemptRunner:
         return []
 
     def rest(self) -> None:
-        """No attempt follows for now: hold no folder open meanwhile."""
+        """No attempt follows for now: hold no folder open meanwhile, and keep nobody waiting."""
+        self._turn.give()
         self._scratch.rest()
 
     def close(self) -> None:
@@ -169,6 +172,7 @@ class AttemptRunner:
             binary = plain_binary(assignment, work)
             if binary is not None:
                 return self._run_plain(assignment, work, binary, phases, fetch)
+            self._turn.give()  # all that follows may last
             application = self._application(assignment, work, scans)
             return {"exit_code": "SUCCESS", **self._run(assignment, work, application, phases, fetch)}
         except Failure as known:
@@ -233,8 +237,9 @@ class AttemptRunner:
         ours = own_entries(assignment, work, scratch=scratch, spools=workplace.spools)
         placed: Collection[Placed] = ()
         inputs = work.get("inputs")
-        if inputs:
+        if inputs:  # without them there are few calls of the system: that is worth no turn
             phases.enter("inputs")
+            self._turn.take()
             linked: dict[str, Placed] = {}
             if workplace.sight.of(work).folder and watch.stopped is None:
                 linked = link_known(
@@ -242,6 +247,7 @@ class AttemptRunner:
                 )
             placed = linked.values()
             if len(linked) != len(inputs):
+                self._turn.give()
                 placed = self._inputs(assignment, work, fetch).place(inputs, commands.check, before=linked)
         phases.enter("application")
         demand, threads = assignment.get("demand"), 1
@@ -273,6 +279,7 @@ class AttemptRunner:
                     outputs, scratch=self._scratch.descriptor, target=target, known=workplace.known, placed=placed
                 )
             if manifest is None:
+                self._turn.give()
                 inodes = {each.inode for each in placed if each.source}
                 names = find_outputs(work, scratch, [each.name for each in placed])
                 manifest = self._outputs(assignment, work).stage(names, workplace.known, fetch, input_inodes=inodes)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from pilotage.agent.processes import Remains
+    from pilotage.agent.turns import Turn
     from pilotage.agent.watching import Watch
 
 # A file that was just written may be open still, for writing, in a child of another slot that is about to start.
@@ -40,9 +41,10 @@ _SUCCEEDED = Ended(0, None)
 class Commands:
     """Runs the commands of one slot, and adds up what they used."""
 
-    def __init__(self, watch: Watch, remains: Remains) -> None:
+    def __init__(self, watch: Watch, remains: Remains, turn: Turn) -> None:
         """Take what is shared with others."""
         self._spawner = Spawner()
+        self._turn = turn
         self._watch = watch
         self._remains = remains
         self._own_peak_bytes = 0
@@ -135,11 +137,14 @@ class Commands:
         watch, remains = self._watch, self._remains
         if watch.stopped is not None:
             self.check()
+        had_turn = self._turn.give()
         pid = self._spawner.start(argv, environment=environment, folder=folder, files=files)
         remains.began(pid)
         watch.command_began(pid)
         # The process id stays its own until it is waited for: so nobody's signal can meet another process.
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        if had_turn:
+            self._turn.take()
         watch.command_ended()
         _, status, usage = os.wait4(pid, 0)
         self._count(usage)

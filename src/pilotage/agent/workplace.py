@@ -84,6 +84,7 @@ class Workplace:
         self._null = -1
         self._lock = threading.Lock()
         self.known = KnownFiles()
+        self.turns = threading.Lock()
         self.sight = Sight()
         self.kernel_kills = KernelKills()
         self.remains = Remains(sole=sole, grace_seconds=grace_seconds)
