@@ -131,7 +131,8 @@ ON_ITS_OWN = """
     from pilotage.agent.spawning import quick_way_works
     from pilotage.agent.workplace import Workplace
     root = sys.argv[2]
-    workplace = Workplace(scratch=root + "/scratch", pilot="p", sole=True, grace_seconds=0.2, look_seconds=0.02)
+    pilot = "p%d" % os.getpid()  # what it starts is known by this name, and others may be tried out at the same time
+    workplace = Workplace(scratch=root + "/scratch", pilot=pilot, sole=True, grace_seconds=0.2, look_seconds=0.02)
     runner = AttemptRunner(workplace, 1)
     def run(script, **said):
         demand = said.pop("demand", {})

@@ -13,14 +13,36 @@ def test_what_takes_long_is_not_put_into_a_backlog_whatever_its_pilot_asks_for()
         assert pilot.packages == ["1.1.1"]
 
 
+def test_of_a_kind_that_nobody_knows_nothing_waits_while_another_pilot_is_idle() -> None:
+    with Small(site(cores=4, pilots=2)) as small:
+        small.submit(bag(8))
+        first, second = small.pilot(backlog=64), small.pilot(backlog=64)
+        assert (len(first.packages), len(second.packages)) == (4, 4)
+
+
+def test_what_turned_out_to_be_short_fills_a_backlog() -> None:
+    with Small(site()) as small:
+        small.submit(bag(40))
+        pilot = small.pilot(backlog=20)
+        assert len(pilot.packages) == 1
+        pilot.succeed("1.1.1", after=0.01)
+        assert len(pilot.packages) == 21
+
+
+def test_what_turned_out_to_take_no_time_at_all_is_known_too() -> None:
+    with Small(site()) as small:
+        small.submit(bag(40))
+        pilot = small.pilot(backlog=20)
+        pilot.succeed("1.1.1", after=0.0)
+        assert len(pilot.packages) == 21
+
+
 def test_what_turned_out_to_take_long_is_not_put_into_a_backlog() -> None:
     with Small(site()) as small:
         small.submit(bag(40))
         pilot = small.pilot(backlog=64)
-        assert len(pilot.packages) == 9  # one runs; of a kind that nobody knows a few may wait
-        for _ in range(9):
-            pilot.succeed(pilot.packages[0], after=60.0)
-        assert len(pilot.packages) == 1
+        pilot.succeed("1.1.1", after=60.0)
+        assert pilot.packages == ["1.2.1"]
 
 
 def test_what_is_short_fills_a_backlog() -> None:

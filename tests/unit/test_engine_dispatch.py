@@ -205,7 +205,7 @@ def test_a_pilot_gets_only_what_its_remaining_wall_time_allows() -> None:
 
 def test_a_backlog_is_filled_beyond_the_slots_and_no_further() -> None:
     with Small(site(cores=8)) as small:
-        small.submit(bag(30))
+        small.submit(bag(30, kind(run_seconds=0.01)))
         pilot = small.pilot(backlog=2)
         assert len(pilot.held) == 10
         pilot.succeed(pilot.packages[0])

@@ -207,7 +207,7 @@ def test_a_package_under_which_two_pilots_died_is_parked_and_may_be_released() -
 
 def test_what_only_waited_in_a_pilot_that_died_did_not_kill_it() -> None:
     with Small(site(cores=2)) as small:
-        small.submit(bag(5))
+        small.submit(bag(5, kind(run_seconds=0.01)))
         pilot = small.pilot(backlog=3)
         assert len(pilot.held) == 5
         small.step(Gone(site="a", key=pilot.request, reason="killed", stderr="Killed"))

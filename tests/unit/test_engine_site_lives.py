@@ -13,7 +13,7 @@ from pilotage.service.messages import AskedOfSite, SitesChanged
 from pilotage.service.running.probing import probes_under_way, sites_to_probe
 from pilotage.service.running.site_stands import stand_of_site
 from tests.small_engine import Agent, Small
-from tests.small_plans import IN_ORDER, bag, site
+from tests.small_plans import IN_ORDER, bag, kind, site
 
 
 def ask(small: Small, operation: AnySiteOperation) -> None:
@@ -321,7 +321,7 @@ def test_what_fails_at_a_site_that_was_removed_puts_nobody_to_sleep() -> None:
 def test_a_site_that_comes_back_knows_what_runs_there() -> None:
     a, b = site("a", cores=4, pilots=2), site("b", cores=4)
     with Small(a, b) as small:
-        small.submit(bag(10))
+        small.submit(bag(10, kind(run_seconds=0.01)))
         pilot = small.pilot("a")
         pilot.say(payloads.PhaseEntered(phase="inputs"), pilot.ref(pilot.packages[0]))
         pilot.exchange()

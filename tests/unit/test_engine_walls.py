@@ -141,14 +141,14 @@ def test_the_nearest_site_of_a_job_that_none_can_run_is_one_that_lasts_as_long_a
 
 def test_what_would_have_to_wait_for_others_needs_their_time_as_well() -> None:
     with Small(site(wall_seconds=600.0)) as small:
-        small.submit(bag(3, kind(wall_seconds=150.0)))
+        small.submit(bag(3, kind(wall_seconds=150.0, run_seconds=0.01)))
         pilot = small.pilot(remaining_seconds=400.0, backlog=8)
         assert pilot.packages == ["1.1.1", "1.2.1"]  # one runs, one waits for it, and a third would end after the wall
 
 
 def test_who_waits_in_a_backlog_is_not_said_to_have_all_of_the_time() -> None:
     with Small(site(wall_seconds=600.0)) as small:
-        small.submit(bag(2))
+        small.submit(bag(2, kind(run_seconds=0.01)))
         assert len(small.pilot(remaining_seconds=400.0, backlog=8).packages) == 2
         told = [
             msgspec.json.decode(small.told(payloads.AttemptCreated, name)[0].data)["remaining_seconds"]

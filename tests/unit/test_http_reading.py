@@ -404,3 +404,9 @@ def test_a_method_that_is_not_possible_names_those_that_are(client: Client) -> N
     answer = client.delete("/v1/jobs")
     assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
     assert "GET" in answer.headers["allow"]
+
+
+@pytest.mark.parametrize("host", ["h:abc", "h:99999", "h:-1"])
+def test_a_host_that_is_none_is_the_fault_of_who_asks(client: Client, host: str) -> None:
+    a_day_of_work(client)
+    assert refused(client, "/v1/jobs", headers={"Host": host})[:2] == (400, "bad_request")

@@ -111,14 +111,22 @@ def test_wall_time_goes_only_where_more_is_left_than_it_ever_had_and_counts() ->
     assert judge(short, shorter, fail(3, "platform-failure")).more_wall_than == 900.0
 
 
-def test_wall_time_at_its_own_limit_says_so() -> None:
-    found = judge(fail(1, "wall-time", remaining_seconds=9000.0))
-    assert found.more_wall_than == 3600.0
-    assert "own limit" in found.message
+def test_wall_time_at_its_own_limit_would_come_again_and_is_given_up() -> None:
+    own = fail(1, "wall-time", remaining_seconds=9000.0)
+    found = judge(own)
+    assert (found.action, found.rule, found.cause) == ("give-up", "wall-time", "permanent-failure")
+    assert "its own limit of 3,600 s ended it" in found.message
+    longer = Retry(rules=(RetryRule(reason="wall-time", action="more-time", time_factor=2.0),))
+    assert (judge(own, retry=longer).action, judge(own, retry=longer).wall_seconds) == ("restart", 7200.0)
+
+
+def test_wall_time_at_its_own_limit_is_tried_as_often_as_the_package_says() -> None:
+    found = after_each("wall-time", 9, retry=Retry(attempts_max=3))
+    assert [one.action for one in found] == ["restart"] * 2 + ["give-up"]
 
 
 def test_wall_time_is_given_up_at_the_common_cap() -> None:
-    found = after_each("wall-time", 9)
+    found = after_each("wall-time", 9, demand=Demand(memory_bytes=GIB))
     assert [one.action for one in found] == ["restart"] * 4 + ["give-up"]
     assert (found[-1].rule, found[-1].cause, found[-1].counted) == ("attempts-max", "retries-exhausted", 5)
 
@@ -250,7 +258,7 @@ def test_what_is_given_up_is_not_parked_and_what_is_parked_was_learnt_from() -> 
 
 
 def test_counted_attempts_are_capped_by_the_package_or_the_setting() -> None:
-    failures = [fail(1, "wall-time"), fail(2, "platform-failure"), fail(3, "out-of-memory")]
+    failures = [fail(1, "wall-time", remaining_seconds=60.0), fail(2, "platform-failure"), fail(3, "out-of-memory")]
     assert judge(*failures).counted == 2
     assert judge(*failures).action == "restart"
     assert judge(*failures, retry=Retry(attempts_max=2)).rule == "attempts-max"

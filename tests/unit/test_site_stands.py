@@ -44,7 +44,7 @@ def test_a_site_of_some_users_is_told_as_theirs_and_not_as_refused() -> None:
 
 def test_the_room_of_pilots_names_their_backlog() -> None:
     with Small(site()) as small:
-        small.submit(bag(2))
+        small.submit(bag(2, kind(run_seconds=0.01)))
         pilot = small.pilot(backlog=8)
         assert reason(small, "room").message.endswith("; 8 of them are the backlog of its pilots")
         pilot.succeed("1.1.1", "1.2.1")

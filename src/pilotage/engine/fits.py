@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
 AHEAD_SECONDS = 0.5
-"""What waits in the backlog of a pilot waits for no longer than this, as far as anybody knows how long packages take."""
-_UNKNOWN_MAX = 8  # so many may wait there of a kind of which none is done yet
+"""What waits in the backlog of a pilot waits for no longer than this.
+
+So nothing waits there of a kind of which nobody knows how long it takes: it may be hours, while others have nothing to do.
+"""
 
 
 def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
@@ -32,8 +34,8 @@ def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
     # It asks by what it ran lately, which may have been shorter.
     if usual > AHEAD_SECONDS:
         most = min(most, int(slots * AHEAD_SECONDS / usual))
-    elif not usual:
-        most = min(most, max(_UNKNOWN_MAX, 2 * slots))
+    elif not usual and queue.kind not in queue.job.took:
+        return False
     if pilot.in_backlog() >= most:
         return False
     return ends_at is None or suffices(_left(pilot, demand, ends_at - now), pilot, queue)

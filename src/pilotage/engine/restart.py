@@ -328,10 +328,13 @@ class _History:
             delay = self._go_elsewhere(site, pauses=pauses)
             how = how or "again elsewhere" + (f", in {delay:,.0f} s: every other site was tried" if delay else "")
         elif answer == "where-more-time":
-            self._more_wall_than = max(self._more_wall_than, self._time_it_had(failure))
+            had = self._time_it_had(failure)
+            # Who says how often to try means it of a program that hangs now and then, too.
+            if had == self._limit(failure) > 0 and not self._retry.attempts_max:
+                message = f"{_told(failure)}: its own limit of {had:,.0f} s ended it, and would again"
+                return self._give_up(name, "permanent-failure", f"{message}; declare a longer one, then restart it")
+            self._more_wall_than = max(self._more_wall_than, had)
             how = f"again, only where more than {self._more_wall_than:,.0f} s are left"
-            if self._time_it_had(failure) == self._limit(failure) > 0:
-                how += "; its own limit ended it, so declare a longer one if it needs more"
         found = self._verdict("restart", name, f"{_told(failure)}: {how}")
         return msgspec.structs.replace(found, delay_seconds=delay, prefer="here" if answer == "again" else "")
 

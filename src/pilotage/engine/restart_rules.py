@@ -83,7 +83,7 @@ RULES: Mapping[Reason, Row] = {
         counted=True,
         budget="",
         cause="retries-exhausted",
-        changes="only where more time is left than it had",
+        changes="only where more time is left than it had; what its own limit ended is given up, unless it says how often to try",
         why="with as little time as before it would be ended again",
     ),
     "out-of-memory": Row(

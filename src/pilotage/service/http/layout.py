@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from litestar import Request, Response
+from litestar.exceptions import ClientException
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import Operation
@@ -102,10 +103,17 @@ def _kind(hint: Any) -> Any:
     return Annotated[kind, _KINDS[parameter.place](**told)]
 
 
+def _base_url(request: AnyRequest) -> str:
+    try:
+        return str(request.base_url)
+    except ValueError as error:
+        raise ClientException(f"the header Host names no host: {error}") from error
+
+
 def _asked(request: AnyRequest) -> Ask:
     return Ask(
         user=request.user,
-        base_url=lambda: str(request.base_url),
+        base_url=lambda: _base_url(request),
         header=lambda name: request.headers.get(name, ""),
         body=request.body,
     )
