@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from pilotage.cli.naming import steered_job, steered_place
+from pilotage.cli.naming import hint_at_ids, steered_job, steered_place
 from pilotage.cli.operating_options import ASKED_ABOVE, message_option, places_argument, where_options
 from pilotage.cli.output import emit, say_to_reader
 from pilotage.cli.remote import Place, connect, connect_to_go_on, json_option, place_of, server_option
@@ -351,7 +351,10 @@ def _on_all(kind: str, places: Sequence[str], where: Where, side: Side, *, messa
         if count > ASKED_ABOVE and not where.yes:
             _confirm(f"{kind} {plural(count, where.target.removesuffix('s'))}?")
         told = Jobs(connection).operate_on(wanted)
-    return _tell(wanted, told, side)
+        code = _tell(wanted, told, side)
+        if not told.found:
+            hint_at_ids([connection], where.query)
+    return code
 
 
 def _count(connection: Server, wanted: OperationOn) -> int:
