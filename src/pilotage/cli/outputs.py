@@ -14,6 +14,7 @@ from pilotage.cli.output import emit, say_to_reader
 from pilotage.cli.remote import Place, json_option, look, server_option
 from pilotage.cli.words import one_line, plural, table
 from pilotage.model.exit_codes import ExitCode
+from pilotage.model.texts import size_text
 
 if TYPE_CHECKING:
     from pilotage.app.taking import Taken
@@ -99,8 +100,6 @@ def _lost(*, failed: int, cancelled: int) -> str:
 
 
 def _tell_job(job: str, count: int, size_bytes: int, to: Path | None, problems: list[Taken]) -> None:
-    from pilotage.cli.cards import size_text
-
     for taken in problems[:PROBLEMS_SHOWN_MAX]:
         say_to_reader(f"{one_line(taken.path)}: {taken.problem}")
     if len(problems) > PROBLEMS_SHOWN_MAX:
