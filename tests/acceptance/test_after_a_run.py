@@ -119,6 +119,14 @@ def test_retry_starts_the_service_again_and_the_same_command_says_what_is_missin
     assert find_service(ended.state) is not None
 
 
+def test_nothing_is_started_for_a_job_that_is_not_there(ended: Place) -> None:
+    for words in (["restart", "nosuch"], ["retry", "nosuch/1.1.1"], ["release", "nosuch", "--where", "all"]):
+        assert "no such job" in ended.run(*words, code=2).stderr
+    refused = ended.told("restart", "nosuch", "other", code=2)["refused"]
+    assert [each["code"] for each in refused] == ["unknown_job"] * 2
+    assert find_service(ended.state) is None
+
+
 def test_to_look_at_a_job_that_is_not_over_does_not_go_on_with_it(place: Place) -> None:
     place.document(GATED)
     os.mkfifo(place.folder / "go")

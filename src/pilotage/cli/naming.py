@@ -86,6 +86,11 @@ def steered_job(connection: Server, word: str) -> str:
     return _newest(unfinished or called)
 
 
+def is_known(connection: Server, word: str) -> bool:
+    """Whether a word is the id or the name of a job."""
+    return _unknown(connection, word) is None or bool(_called(connection, word))
+
+
 def last_job(connection: Server) -> str:
     """The job that was submitted last of those that are not over, or of all; raises `PilotageError` where there is none."""
     from pilotage.model.errors import PilotageError
