@@ -142,6 +142,14 @@ def test_finished_packages_are_streamed_as_they_come(server: CannedServer) -> No
     ]
 
 
+def test_what_a_package_left_is_asked_for_when_the_service_has_seen_to_it(server: CannedServer) -> None:
+    """The end of a package is in the book before its files have their names and its logs are kept."""
+    list(pilotage.stream(job()))
+    asked = [each.path.rsplit("/", 1)[1] for each in server.asked if each.path.startswith(f"/v1/jobs/{JOB}/")]
+    last_events = max(at for at, word in enumerate(asked) if word == "events")
+    assert asked[last_events + 1 : last_events + 3] == ["progress", "outputs"]
+
+
 def test_an_output_is_gasws_output_object(server: CannedServer) -> None:
     result = pilotage.run(job())
     (first, second) = result.outputs
