@@ -96,9 +96,11 @@ def test_a_job_is_named_by_its_id_its_name_or_not_at_all(ended: Place) -> None:
 
 
 def test_results_are_handed_over_and_a_cleared_job_says_what_it_is(ended: Place) -> None:
-    assert "the job is CLEARED" in ended.run("outputs", "fragile").stderr
-    told = ended.told("outputs", "fragile", "--to", str(ended.folder / "mine"))
-    assert (told["problems"], told["cleared"]) == (0, True)
+    said = ended.run("outputs", "fragile", code=1).stderr
+    assert "1 package failed, whose outputs are missing" in said
+    assert "the job is CLEARED" in said
+    told = ended.told("outputs", "fragile", "--to", str(ended.folder / "mine"), code=1)
+    assert (told["problems"], told["failed"], told["cleared"]) == (0, 1, True)
     assert (ended.folder / "mine" / "1.out").read_text() == "1\n"
     assert ended.told("status")["job"]["state"] == "CLEARED"
     ended.run("serve", "--background", "--port", "0")
@@ -117,6 +119,14 @@ def test_retry_starts_the_service_again_and_the_same_command_says_what_is_missin
     assert find_service(ended.state) is not None
 
 
+def test_nothing_is_started_for_a_job_that_is_not_there(ended: Place) -> None:
+    for words in (["restart", "nosuch"], ["retry", "nosuch/1.1.1"], ["release", "nosuch", "--where", "all"]):
+        assert "no such job" in ended.run(*words, code=2).stderr
+    refused = ended.told("restart", "nosuch", "other", code=2)["refused"]
+    assert [each["code"] for each in refused] == ["unknown_job"] * 2
+    assert find_service(ended.state) is None
+
+
 def test_to_look_at_a_job_that_is_not_over_does_not_go_on_with_it(place: Place) -> None:
     place.document(GATED)
     os.mkfifo(place.folder / "go")
@@ -130,7 +140,8 @@ def test_to_look_at_a_job_that_is_not_over_does_not_go_on_with_it(place: Place) 
     waiting = place.told("explain", f"{job}/1.3.1")
     assert [why["code"] for why in waiting["reasons"]] == ["no-service"]
     assert place.told("watch", code=3)["error"]["code"] == "server_unreachable"
-    assert place.told("outputs", job) == {"job": job, "files": [], "problems": 0, "cleared": False}
+    nothing = {"job": job, "files": [], "problems": 0, "cleared": False, "failed": 0, "cancelled": 0, "next_step": ""}
+    assert place.told("outputs", job) == nothing
     assert find_service(place.state) is None
     assert not list((place.state / "scratch").iterdir())
 

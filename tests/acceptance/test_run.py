@@ -294,8 +294,22 @@ def test_python_runs_a_job_and_hears_of_each_package(folder: Path, monkeypatch: 
     assert (result.ok, result.counts["done"]) == (True, 3)
     assert sorted(each.standard_output for each in heard) == ["1\n", "4\n", "9\n"]
     assert {path for each in result.outputs for path in each.uploaded} == {folder / f"{n}.txt" for n in (1, 2, 3)}
-    assert pilotage.run(job).job == ""
     assert "<table>" in result._repr_html_()
+
+
+def test_python_that_is_run_again_gets_the_outputs_that_were_made_before(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    job = pilotage.Job("kept").stage(each={"n": range(1, 3)}, shell="echo {n} > {n}.txt", outputs=["{n}.txt"])
+    first = pilotage.run(job)
+    heard: list[str] = []
+    again = pilotage.run(job, on_finished=lambda each: heard.append(each.package))
+    assert (again.ok, again.counts["adopted"], again.job != first.job) == (True, 2, True)
+    assert [each.uploaded for each in again.outputs] == [(folder / "1.txt",), (folder / "2.txt",)]
+    assert heard == [each.package for each in pilotage.stream(job)] == ["1.1.1", "1.2.1"]
+    assert again.output("1.1.1").exit_message == f"made before, by attempt 1 of {first.job}/1.1.1"
+    assert "2 of 2 done, 2 adopted" in again._repr_html_()
 
 
 def test_on_a_terminal_there_are_bars(folder: Path) -> None:

@@ -117,6 +117,18 @@ def test_who_steers_by_a_name_of_several_that_are_not_over_is_asked_which(canned
     assert not [asked for asked in canned.asked if asked.method == "POST" and OLD in asked.path]
 
 
+@pytest.mark.parametrize("words", [["query"], ["kill", "--where"], ["release", "--jobs", "--where"]])
+def test_a_query_that_takes_a_name_for_an_id_is_told_so_where_it_finds_nothing(
+    canned: CannedServer, words: list[str]
+) -> None:
+    canned.answer("/v1/packages", {"packages": [], "next": None, "sealed_jobs": 0})
+    canned.answer("/v1/counts/packages", {"count": 0, "sealed_jobs": 0})
+    canned.answer("/v1/counts/jobs", {"count": 0})
+    canned.answer("/v1/operations", {"found": 0, "done": 0, "refused": 0, "told": []})
+    said = run(*words, "job=sweep and state=WAITING").stderr
+    assert f"job= is an id: the newest job of the name sweep is {NEW}; name=sweep finds all\n" in said
+
+
 def test_who_steers_must_name_the_job_of_a_package(canned: CannedServer) -> None:
     assert "'1.2.1' is a package of which job? Write JOB/1.2.1." in refused("kill", "1.2.1")
     assert not canned.asked

@@ -319,6 +319,28 @@ def test_results_that_are_not_what_was_granted_are_named_and_nothing_is_cleared(
     assert "it has 2 bytes, and 3 were granted" in run("outputs", "j").stderr
 
 
+@pytest.mark.parametrize(
+    "counts, said",
+    [
+        ({"done": 2, "aborted": 1}, "1 package failed, whose"),
+        ({"done": 2, "cancelled": 2}, "2 packages cancelled, whose"),
+        ({"done": 2, "aborted": 1200, "cancelled": 3}, "1,200 packages failed, 3 cancelled, whose"),
+    ],
+)
+def test_outputs_tell_of_packages_that_made_nothing(
+    canned: CannedServer, results: Path, tmp_path: Path, counts: dict[str, int], said: str
+) -> None:
+    canned.answer("/v1/jobs/j", job_view(id="j", state="DONE", counts=counts))
+    result = run("outputs", "j", "--to", "mine")
+    assert (result.exit_code, result.stdout) == (1, "j: 2 files verified of 2, 6 B in mine\n")
+    assert said in result.stderr
+    assert "see why with: pilotage status j\n" in result.stderr
+    assert posted(canned) == [("/v1/jobs/j/clear", None)]
+    told = json.loads(run("outputs", "j", "--json").stdout)
+    assert (told["failed"], told["cancelled"]) == (counts.get("aborted", 0), counts.get("cancelled", 0))
+    assert (told["next_step"], len(told["files"]), told["cleared"]) == ("pilotage status j", 2, True)
+
+
 def test_a_file_of_somebody_else_is_not_written_over(canned: CannedServer, results: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.dat").write_bytes(b"own")

@@ -67,7 +67,7 @@ def test_a_state_folder_that_is_not_there_yet_is_looked_for_above(tmp_path: Path
     [
         ({"python": (3, 9)}, "python", "bad", "Python 3.9 is too old"),
         ({"sqlite": "3.22.0"}, "sqlite", "bad", "SQLite 3.22.0 is too old"),
-        ({"statvfs": room(f_bavail=100)}, "state folder: space", "bad", "no space left"),
+        ({"statvfs": room(f_bavail=100)}, "state folder: space", "bad", "no space left: 400 KiB are free"),
         ({"statvfs": room(f_favail=3)}, "state folder: space", "bad", "3 files more"),
         ({"statvfs": room(f_bavail=50_000)}, "state folder: space", "warn", "little space"),
         ({"statvfs": room(f_flag=os.ST_NOEXEC)}, "state folder: programs", "bad", "noexec"),

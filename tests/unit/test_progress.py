@@ -15,6 +15,7 @@ import pytest
 from pilotage.cli import cards, progress
 from pilotage.cli.progress import Bars, Lines, Meter, Style, board_lines, counts_line, rate_text
 from pilotage.model.progress import FailureCard, FailureGroup, Progress, StageProgress
+from pilotage.model.texts import size_text
 
 PLAIN = Style(encoding="utf-8", coloured=False)
 
@@ -201,7 +202,7 @@ def test_a_card_of_what_is_tried_again_says_so() -> None:
     "size_bytes, text", [(0, "0 B"), (1536, "1.5 KiB"), (2**20 - 1, "1024 KiB"), (2**31, "2 GiB"), (2**40, "1 TiB")]
 )
 def test_sizes_are_told_as_people_say_them(size_bytes: int, text: str) -> None:
-    assert cards.size_text(size_bytes) == text
+    assert size_text(size_bytes) == text
 
 
 # --- on a real terminal -----------------------------------------------------------------------------------------------

@@ -142,6 +142,14 @@ def test_finished_packages_are_streamed_as_they_come(server: CannedServer) -> No
     ]
 
 
+def test_what_a_package_left_is_asked_for_when_the_service_has_seen_to_it(server: CannedServer) -> None:
+    """The end of a package is in the book before its files have their names and its logs are kept."""
+    list(pilotage.stream(job()))
+    asked = [each.path.rsplit("/", 1)[1] for each in server.asked if each.path.startswith(f"/v1/jobs/{JOB}/")]
+    last_events = max(at for at, word in enumerate(asked) if word == "events")
+    assert asked[last_events + 1 : last_events + 3] == ["progress", "outputs"]
+
+
 def test_an_output_is_gasws_output_object(server: CannedServer) -> None:
     result = pilotage.run(job())
     (first, second) = result.outputs
@@ -194,11 +202,12 @@ def test_a_client_submits_to_a_server_and_asks_for_jobs_by_their_id(server: Cann
         client.result("none")
 
 
-def test_where_nothing_is_to_be_done_no_job_is_named(server: CannedServer) -> None:
-    server.answer("/v1/jobs", {"job": "", "packages": 3, "adopted": 3}, status=201)
-    result = pilotage.run(job())
-    assert (result.ok, result.job, result.counts["adopted"]) == (True, "", 3)
-    assert list(result.outputs) == list(pilotage.stream(job())) == []
+def test_a_job_is_made_also_where_everything_of_it_was_made_before(server: CannedServer) -> None:
+    """Its outputs, its stream and its calls come from it."""
+    pilotage.run(job())
+    pilotage.Client(server.url).submit(job())
+    submitted = [asked.body for asked in server.asked if asked.method == "POST"]
+    assert [each.get("only_if_needed", False) for each in submitted] == [False, False]
 
 
 def test_a_notebook_gets_bars_and_nothing_of_a_name_is_markup(server: CannedServer) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pilotage.app.book import state_folders
 from pilotage.app.following import Following
-from pilotage.app.results import Output, Result, nothing_to_do, output_of
+from pilotage.app.results import Output, Result, output_of
 from pilotage.app.running import HowToRun, Source, bring, source_of
 from pilotage.app.session import Session
 from pilotage.client import find_addresses
@@ -99,9 +99,7 @@ def stream(
 ) -> Iterator[Output]:
     """Run a job, and give the `Output` of each package as it finishes, well or not; those of earlier runs come first."""
     how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed)
-    result, following = _submitted(source_of(job, folder=folder), how, stop=None)
-    if not result.job:
-        return
+    _, following = _submitted(source_of(job, folder=folder), how, stop=None)
     try:
         for package in following.packages():
             yield output_of(following, package)
@@ -143,9 +141,6 @@ class Client:
         loaded = source.load()
         with self._address.server() as server:
             brought = bring(source, loaded, server, HowToRun(fresh=fresh, keep_failed=keep_failed))
-        if not brought.answer.job:
-            progress = nothing_to_do(brought.name, packages=brought.answer.packages)
-            return Result(self._following(""), progress, folder=source.folder)
         return self.result(brought.answer.job, folder=source.folder)
 
     def result(self, job: str, *, folder: str | Path | None = None) -> Result:
@@ -196,17 +191,11 @@ def _submitted(source: Source, how: HowToRun, *, stop: threading.Event | None) -
         session.give_up()
         raise
     following = Following(session.server, brought.answer.job, stop=stop)
-    if not brought.answer.job:
-        progress = nothing_to_do(brought.name, packages=brought.answer.packages)
-    else:
-        progress = following.progress()
-    return Result(following, progress, folder=source.folder), following
+    return Result(following, following.progress(), folder=source.folder), following
 
 
 def _run(source: Source, how: HowToRun, calls: Callbacks, *, stop: threading.Event | None) -> Result:
     result, following = _submitted(source, how, stop=stop)
-    if not result.job:
-        return result
     told: set[str] = set()
     try:
         with _shown_in_notebook(result) as shown:

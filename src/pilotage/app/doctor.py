@@ -26,6 +26,7 @@ from pilotage.app.site_entries import file_here, known_sites
 from pilotage.client.finding import address_in
 from pilotage.model.configuration import Settings
 from pilotage.model.errors import PilotageError
+from pilotage.model.texts import size_text
 from pilotage.service.announcement import Announcement, find_service
 
 Verdict = Literal["ok", "warn", "bad"]
@@ -203,7 +204,7 @@ def _room(hop: str, place: Path, world: World) -> Iterator[Finding]:
     hop = f"{hop}: space"
     room = world.statvfs(place)
     free = room.f_bavail * room.f_frsize
-    told = f"{free / 2**30:.1f} GiB are free"
+    told = f"{size_text(free)} are free"
     if free < FREE_BYTES_BAD or (room.f_files and room.f_favail < FREE_FILES_BAD):
         what = f"{room.f_favail} files more can be made" if free >= FREE_BYTES_BAD else told
         message, verdict = f"there is no space left: {what}", "bad"

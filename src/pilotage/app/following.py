@@ -116,6 +116,9 @@ class Following:
             page = self._events(wait_seconds)
             found |= dict.fromkeys(event["package"] for event in page["events"] if event["package"])
             self._after, more, wait_seconds = page["after"], page["more"], 0.0
+        if found:
+            # The book is written before files get their names and logs are kept; who is asked after that has seen to them.
+            self.progress()
         return list(found)
 
     def _events(self, wait_seconds: float) -> Any:

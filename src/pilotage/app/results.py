@@ -110,8 +110,6 @@ class Result:
     @property
     def outputs(self) -> Iterator[Output]:
         """What came of each package, one after the other."""
-        if not self.job:
-            return
         cursor: str | None = None
         try:
             while True:
@@ -137,17 +135,15 @@ class Result:
 
     def refresh(self) -> Result:
         """Look again; gives itself back."""
-        if self.job:
-            self.progress = self._following.progress()
-            self._following.close()
+        self.progress = self._following.progress()
+        self._following.close()
         return self
 
     def wait(self) -> Result:
         """Wait until it is over, or nothing can move; gives itself back."""
-        if self.job:
-            for progress in self._following.until_over():
-                self.progress = progress
-            self._following.close()
+        for progress in self._following.until_over():
+            self.progress = progress
+        self._following.close()
         return self
 
     def raise_for_failures(self) -> Result:
@@ -158,7 +154,7 @@ class Result:
 
     def __repr__(self) -> str:
         progress = self.progress
-        return f"<Result {self.job or 'nothing to do'}: {self.state}, {progress.done}/{progress.packages} done, {progress.failed} failed>"
+        return f"<Result {self.job}: {self.state}, {progress.done}/{progress.packages} done, {progress.failed} failed>"
 
     def _repr_html_(self) -> str:
         """The job as a notebook shows it: a bar for each stage, and its failures."""

@@ -25,6 +25,7 @@ class HowToRun(msgspec.Struct, frozen=True, kw_only=True):
     sites: str = ""  # the file of sites; none: the usual one
     fresh: bool = False  # adopt nothing of earlier runs
     keep_failed: bool = False  # leave the scratch folders of failed attempts
+    only_if_needed: bool = False  # where everything is there already, no job is made of it
     owner: str = ""
 
 
@@ -87,7 +88,7 @@ def submission(source: Source, loaded: LoadedJob, how: HowToRun, *, keep: Callab
         owner=how.owner,
         fresh=how.fresh,
         keep_failed=how.keep_failed,
-        only_if_needed=True,
+        only_if_needed=how.only_if_needed,
     )
 
 

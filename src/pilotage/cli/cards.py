@@ -7,22 +7,12 @@ from typing import TYPE_CHECKING
 
 from pilotage.cli.output import shown
 from pilotage.cli.words import one_line, plural
-from pilotage.model.texts import moment
+from pilotage.model.texts import moment, size_text
 
 if TYPE_CHECKING:
     from pilotage.model.progress import FailureCard, FailureGroup, Progress
 
 STDERR_LINES_MAX = 10
-_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-
-
-def size_text(size_bytes: int) -> str:
-    """A number of bytes as people say it."""
-    for factor, unit in _UNITS:
-        if size_bytes >= factor:
-            many = size_bytes / factor
-            return f"{many:.3g} {unit}" if many < 999.5 else f"{many:.0f} {unit}"
-    return f"{size_bytes} B"
 
 
 def peak_texts(peak_bytes: int | None, *, below_bytes: int | None) -> Iterator[str]:

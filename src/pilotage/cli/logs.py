@@ -27,8 +27,8 @@ STREAMS = ("stdout", "stderr")
 @click.command()
 @click.argument("package", metavar="[PACKAGE]", required=False)
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Of this attempt; none: of the last one.")
-@click.option("--stdout", "only", flag_value="stdout", help="Only what it wrote to its standard output, as it is.")
-@click.option("--stderr", "only", flag_value="stderr", help="Only what it wrote to its standard error, as it is.")
+@click.option("--stdout", "only", flag_value="stdout", help="Only its standard output, with nothing added.")
+@click.option("--stderr", "only", flag_value="stderr", help="Only its standard error, with nothing added.")
 @click.option("--follow", is_flag=True, help="Go on with what comes, until the attempt is over.")
 @json_option
 @server_option

@@ -7,10 +7,14 @@ over, and is asked which where there are several.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pilotage.cli.output import say_to_reader
 from pilotage.cli.remote import Place, place_of
 
 if TYPE_CHECKING:
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 UNFINISHED = "state in (SUBMITTED, WAITING, READY, SCHEDULED, RUNNING)"
 JOBS_AT_ONCE = 1000
 _NAMED_MAX = 5
+_NAMED_JOB = re.compile(r"""\bjob\s*=\s*["']?([\w.-]+)""")
 
 
 def looked_at(connection: Server, word: str | None) -> Place:
@@ -81,6 +86,11 @@ def steered_job(connection: Server, word: str) -> str:
     return _newest(unfinished or called)
 
 
+def is_known(connection: Server, word: str) -> bool:
+    """Whether a word is the id or the name of a job."""
+    return _unknown(connection, word) is None or bool(_called(connection, word))
+
+
 def last_job(connection: Server) -> str:
     """The job that was submitted last of those that are not over, or of all; raises `PilotageError` where there is none."""
     from pilotage.model.errors import PilotageError
@@ -89,6 +99,32 @@ def last_job(connection: Server) -> str:
         if found := _kept(_jobs(connection, query)):
             return _newest(found)
     raise PilotageError("there is no job yet", next_step="run one: pilotage run")
+
+
+def hint_at_ids(connections: Sequence[Server], query: str) -> None:
+    """Say what became of a job that `job=` names and of which nothing is found."""
+    from pilotage.client import ServerRefused
+
+    for word in dict.fromkeys(match.group(1) for match in _NAMED_JOB.finditer(query)):
+        for connection in connections:
+            with suppress(ServerRefused):
+                if hint := _hint_at(connection, word):
+                    say_to_reader(hint)
+                    break
+
+
+def _hint_at(connection: Server, word: str) -> str:
+    """That the job was purged, or what its id is where `job=` was given the name of a job."""
+    from pilotage.client import ServerRefused
+    from pilotage.client.server import path_of
+
+    try:
+        connection.get(path_of("jobs", word))
+    except ServerRefused as error:
+        if error.code == "purged":
+            return str(error)
+    job = looked_at_job(connection, word)
+    return f"job= is an id: the newest job of the name {word} is {job}; name={word} finds all" if job != word else ""
 
 
 def _unknown(connection: Server, word: str) -> ServerRefused | None:

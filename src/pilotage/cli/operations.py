@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from pilotage.cli.naming import steered_job, steered_place
+from pilotage.cli.naming import hint_at_ids, is_known, steered_job, steered_place
 from pilotage.cli.operating_options import ASKED_ABOVE, message_option, places_argument, where_options
 from pilotage.cli.output import emit, say_to_reader
-from pilotage.cli.remote import Place, connect, connect_to_go_on, json_option, place_of, server_option
+from pilotage.cli.remote import Place, connect, connect_to_go_on, json_option, look, place_of, server_option
 from pilotage.cli.words import one_line, plural
 from pilotage.model.exit_codes import ExitCode
 from pilotage.model.states import FINAL_NAMES
@@ -269,10 +269,15 @@ def _line_of(text: str) -> tuple[int, int]:
     return int(stage), int(number)
 
 
-def _connected(kind: str, side: Side) -> Server:
-    """The server; what begins something needs one that runs, and what stops something finds nothing to stop without."""
-    begins = kind in ("restart", "release")
-    return (connect_to_go_on if begins else connect)(side.server, side.token_file)
+def _connected(kind: str, side: Side, jobs: Sequence[str]) -> Server:
+    """The server; what begins something needs one that runs, unless the book knows none of the jobs, and says so itself."""
+    if kind not in ("restart", "release"):  # what stops something finds nothing to stop without one
+        return connect(side.server, side.token_file)
+    book = look(side.server, side.token_file)
+    if book.resting and jobs and not any(is_known(book, job) for job in jobs):
+        return book
+    book.close()
+    return connect_to_go_on(side.server, side.token_file)
 
 
 def _operated(connection: Server, wanted: Wanted) -> tuple[str, Accepted]:
@@ -314,7 +319,7 @@ def _on_each(kind: str, wanted: Sequence[Wanted], side: Side) -> int:
 
     done: list[dict[str, Any]] = []
     refused: list[dict[str, str]] = []
-    with _connected(kind, side) as connection:
+    with _connected(kind, side, [each.job for each in wanted]) as connection:
         for each in wanted:
             subject, _ = each.make(each.job)
             try:
@@ -344,14 +349,17 @@ def _on_all(kind: str, places: Sequence[str], where: Where, side: Side, *, messa
     named = places[0] if places else ""
     if named and where.target == "jobs":
         raise click.UsageError(f"--jobs finds whole jobs: name {named} without --where, or look for packages in it.")
-    with _connected(kind, side) as connection:
+    with _connected(kind, side, places) as connection:
         job = steered_job(connection, named) if named else ""
         wanted = OperationOn(operation=kind, where=where.query, target=where.target, job=job, message=message)
         count = _count(connection, wanted)
         if count > ASKED_ABOVE and not where.yes:
             _confirm(f"{kind} {plural(count, where.target.removesuffix('s'))}?")
         told = Jobs(connection).operate_on(wanted)
-    return _tell(wanted, told, side)
+        code = _tell(wanted, told, side)
+        if not told.found:
+            hint_at_ids([connection], where.query)
+    return code
 
 
 def _count(connection: Server, wanted: OperationOn) -> int:

@@ -14,6 +14,7 @@ from pilotage.cli.output import emit, say_to_reader
 from pilotage.cli.remote import Place, json_option, look, server_option
 from pilotage.cli.words import one_line, plural, table
 from pilotage.model.exit_codes import ExitCode
+from pilotage.model.texts import size_text
 
 if TYPE_CHECKING:
     from pilotage.app.taking import Taken
@@ -35,7 +36,8 @@ def outputs(place: str, to: Path | None, server: str | None, token_file: str | N
     """Verify the outputs of a job or a package, and hand them over.
 
     Every file is compared with what was granted. Where all of a finished job are well, the book has it that you took
-    them over: the job is CLEARED. Of a package, its exit code and message and where its logs are is told as well. JOB is
+    them over: the job is CLEARED. Packages that failed or were cancelled are counted, since what they were to make is not
+    among the files. Of a package, its exit code and message and where its logs are is told as well. JOB is
     an id, or a name: then the newest job of that name is meant.
     """
     from pilotage.client.jobs import Jobs
@@ -53,7 +55,10 @@ def _job(jobs: Jobs, job: str, to: Path | None, *, as_json: bool, resting: bool)
     from pilotage.model.states import FINAL_NAMES
 
     # Asked first: what is granted afterwards is not among the files below.
-    over = jobs.job(job)["state"] in FINAL_NAMES
+    found = jobs.job(job)
+    over = found["state"] in FINAL_NAMES
+    lost = {"failed": found["counts"]["aborted"], "cancelled": found["counts"]["cancelled"]}
+    next_step = f"pilotage status {one_line(job)}" if any(lost.values()) else ""
     count = size_bytes = 0
     problems: list[Taken] = []
     listed: list[dict[str, Any]] = []
@@ -70,9 +75,12 @@ def _job(jobs: Jobs, job: str, to: Path | None, *, as_json: bool, resting: bool)
     if as_json:
         from pilotage import app
 
-        emit([app.json_text({"job": job, "files": listed, "problems": len(problems), "cleared": cleared})])
+        told = {"job": job, "files": listed, "problems": len(problems), "cleared": cleared}
+        emit([app.json_text(told | lost | {"next_step": next_step})])
     else:
         _tell_job(job, count, size_bytes, to, problems)
+        if next_step:
+            say_to_reader(f"{_lost(**lost)}, whose outputs are missing; see why with: {next_step}")
         if problems:
             say_to_reader(_cure(jobs, job, problems))
         elif cleared:
@@ -81,12 +89,17 @@ def _job(jobs: Jobs, job: str, to: Path | None, *, as_json: bool, resting: bool)
             say_to_reader(f"the job is not over, and no service runs it: go on with: pilotage attach {one_line(job)}")
         else:
             say_to_reader("the job goes on: ask again when it is over")
-    return ExitCode.FAILED if problems else ExitCode.COMPLETE
+    return ExitCode.FAILED if problems or next_step else ExitCode.COMPLETE
+
+
+def _lost(*, failed: int, cancelled: int) -> str:
+    """How many packages failed and were cancelled, in words; there are some."""
+    if not failed:
+        return f"{plural(cancelled, 'package')} cancelled"
+    return f"{plural(failed, 'package')} failed" + (f", {cancelled:,} cancelled" if cancelled else "")
 
 
 def _tell_job(job: str, count: int, size_bytes: int, to: Path | None, problems: list[Taken]) -> None:
-    from pilotage.cli.cards import size_text
-
     for taken in problems[:PROBLEMS_SHOWN_MAX]:
         say_to_reader(f"{one_line(taken.path)}: {taken.problem}")
     if len(problems) > PROBLEMS_SHOWN_MAX:

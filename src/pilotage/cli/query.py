@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pilotage.cli.naming import hint_at_ids
 from pilotage.cli.options import QueryCommand
 from pilotage.cli.output import emit, say_to_reader
 from pilotage.cli.remote import addresses_of, json_option, looking_at, servers_option
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from pilotage.client.questions import Failure, Found, Question, Target
 
 LIMIT_DEFAULT = 100
-_NAMED_JOB = re.compile(r"""\bjob\s*=\s*["']?([\w.-]+)""")
 
 
 @click.command(cls=QueryCommand)
@@ -70,7 +68,7 @@ def query(
             failures += found.failures
             _show(found, target, failures, as_json=as_json)
             if not found.items and not failures:
-                _hint_at_ids(connections, query)
+                hint_at_ids(connections, query)
     finally:
         for server in connections:
             server.close()
@@ -132,33 +130,6 @@ def _show(found: Found, target: Target, failures: list[Failure], *, as_json: boo
     _tell_sealed(found.sealed_jobs)
     if found.next is not None:
         say_to_reader(f"there is more; go on with: --cursor {found.next}")
-
-
-def _hint_at_ids(connections: Sequence[Server], query: str) -> None:
-    """Say what became of a job that `job=` names and of which nothing is found."""
-    from pilotage.client import ServerRefused
-
-    for word in dict.fromkeys(match.group(1) for match in _NAMED_JOB.finditer(query)):
-        for connection in connections:
-            with suppress(ServerRefused):
-                if hint := _hint_at(connection, word):
-                    say_to_reader(hint)
-                    break
-
-
-def _hint_at(connection: Server, word: str) -> str:
-    """That the job was purged, or what its id is where `job=` was given the name of a job."""
-    from pilotage.cli.naming import looked_at_job
-    from pilotage.client import ServerRefused
-    from pilotage.client.server import path_of
-
-    try:
-        connection.get(path_of("jobs", word))
-    except ServerRefused as error:
-        if error.code == "purged":
-            return str(error)
-    job = looked_at_job(connection, word)
-    return f"job= is an id: the newest job of the name {word} is {job}; name={word} finds all" if job != word else ""
 
 
 def _tell_sealed(jobs: int) -> None:

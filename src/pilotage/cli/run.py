@@ -48,7 +48,7 @@ def chosen_how(*, slots: int | None, sites: str | None, fresh: bool, keep_failed
 
     # The service runs in the folder of the document, and the word is meant for the current one.
     file = str(Path(sites).expanduser().absolute()) if sites else ""
-    return HowToRun(slots=slots, sites=file, fresh=fresh, keep_failed=keep_failed)
+    return HowToRun(slots=slots, sites=file, fresh=fresh, keep_failed=keep_failed, only_if_needed=True)
 
 
 @click.command()

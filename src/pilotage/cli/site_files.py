@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pilotage.cli.cards import size_text
 from pilotage.cli.output import emit
 from pilotage.cli.remote import json_option
 from pilotage.cli.words import duration, one_line, plural, table
 from pilotage.model.exit_codes import ExitCode
+from pilotage.model.texts import size_text
 
 if TYPE_CHECKING:
     from pilotage.app.site_adding import Found, FoundPath

@@ -12,7 +12,7 @@ from pilotage.cli.output import emit
 from pilotage.cli.remote import Place, json_option, look, server_option
 from pilotage.cli.words import duration, no_service, one_line, plural, table
 from pilotage.model.states import FINAL_NAMES
-from pilotage.model.texts import moment
+from pilotage.model.texts import moment, size_text
 
 if TYPE_CHECKING:
     from pilotage.client import Server
@@ -231,7 +231,7 @@ def _card_lines(
 
 def _used(attempt: dict[str, Any]) -> Iterator[str]:
     """What an attempt used, as far as anybody told."""
-    from pilotage.cli.cards import peak_texts, size_text
+    from pilotage.cli.cards import peak_texts
 
     for name in ("user", "system"):
         if attempt.get(f"cpu_{name}_seconds") is not None:

@@ -35,7 +35,7 @@ def submit(
     import_numpy_quickly()
     from pilotage.app.running import HowToRun, bring, document_source
 
-    how = HowToRun(fresh=fresh, keep_failed=keep_failed)
+    how = HowToRun(fresh=fresh, keep_failed=keep_failed, only_if_needed=True)
     with connect(server, token_file) as connection:
         source = document_source(file, source_format=chosen_format(source_format))
         answer = bring(source, source.load(), connection, how).answer

@@ -1,4 +1,4 @@
-"""Texts and numbers from outside, made such that an event can carry them, and times for people."""
+"""Texts and numbers from outside, made such that an event can carry them, and times and sizes for people."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ REASON_MAX = 64
 """Characters of a reason."""
 REPLICAS_MAX = 1000
 """Further attempts of one package that may be asked for in one epoch."""
+_SIZES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 def clipped(text: str, most: int = TEXT_MAX) -> str:
@@ -35,6 +36,15 @@ def amount(value: float | None) -> float | None:
 def moment(seconds: float | None) -> str:
     """A point in time for people, in UTC, to the second; empty for None."""
     return "" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+def size_text(size_bytes: int) -> str:
+    """A number of bytes as people say it."""
+    for factor, unit in _SIZES:
+        if size_bytes >= factor:
+            many = size_bytes / factor
+            return f"{many:.3g} {unit}" if many < 999.5 else f"{many:.0f} {unit}"
+    return f"{size_bytes} B"
 
 
 def check_sha256(text: str) -> None:
