@@ -43,7 +43,7 @@ def test_it_is_told_how_the_sites_stood_when_an_attempt_was_given_to_one() -> No
         assert {each.subject: each.message for each in reasons(small, "not-chosen")} == {
             other: f"{other} could have been picked (score 0.00, 50% of the weight)",
             "c": "c slept",
-            "thin": "thin could not run it: it asks for 1,073,741,824 bytes of memory and thin has 0",
+            "thin": "thin could not run it: it asks for 1 GiB of memory and thin has 0 B",
         }
 
 

@@ -64,7 +64,7 @@ def test_a_ready_package_gets_an_answer_for_each_site() -> None:
         small.take(SubmitAttempt)
         found = {each.subject: each.code for each in small.explain("1.2.1").reasons}
         assert found == {"small": "site-unable", "full": "site-full", "down": "site-unknown", "short": "site-unable"}
-        assert "2,147,483,648" in why(small, "site-unable", "1.2.1").message
+        assert "2 GiB" in why(small, "site-unable", "1.2.1").message
 
 
 def test_a_package_for_one_kind_of_site_says_so_of_the_others() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pilotage.engine.classes import asked_of
 from pilotage.engine.places import SiteState
-from pilotage.engine.selection.filters import Asked, refusals, wall_time
+from pilotage.engine.selection.filters import Asked, refusals, shortage, wall_time
 from pilotage.model.demand import Demand, lacking
 from pilotage.model.errors import near_name
 from pilotage.model.events import JOB_ID
@@ -15,8 +15,6 @@ from pilotage.model.plan import JobPlan, Template
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
-
-_UNITS = {"cores_hundredths": "cores", "memory_bytes": "memory", "gpus": "GPUs", "scratch_bytes": "scratch space"}
 
 
 def admit(engine: Engine, job: str, plan: JobPlan, *, owner: str, taken: bool = False) -> Refused | None:
@@ -84,10 +82,7 @@ def _refused(site: SiteState, template: Template, owner: str) -> list[str]:
 def unmet(site: SiteState, demand: Demand) -> list[str]:
     """What a site cannot give of a demand, in words."""
     about = site.site
-    told = [
-        f"it asks for {_amount(name, asked)} {_UNITS[name]} and {site.name} has {_amount(name, given)}"
-        for name, asked, given in lacking(demand, about.capacity)
-    ]
+    told = [shortage(name, site.name, asked, given) for name, asked, given in lacking(demand, about.capacity)]
     if demand.nodes > about.nodes:
         told.append(f"it asks for {demand.nodes} nodes and {site.name} gives {about.nodes}")
     longest = about.package_seconds_max
@@ -97,7 +92,3 @@ def unmet(site: SiteState, demand: Demand) -> list[str]:
         )
         told.append(f"it asks for {demand.wall_seconds:.0f} s and {site.name} gives {longest:.0f} s{why}")
     return told
-
-
-def _amount(name: str, value: int) -> str:
-    return f"{value / 100:g}" if name == "cores_hundredths" else f"{value:,}"

@@ -47,6 +47,12 @@ def size_text(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
+def sizes_apart(one_bytes: int, other_bytes: int) -> tuple[str, str]:
+    """Two numbers of bytes that differ, as people say them; where they would sound the same, to the byte."""
+    told = size_text(one_bytes), size_text(other_bytes)
+    return told if told[0] != told[1] else (f"{one_bytes:,} bytes", f"{other_bytes:,}")
+
+
 def check_sha256(text: str) -> None:
     """Raise ValueError unless bytes come out as the very text that went in.
 

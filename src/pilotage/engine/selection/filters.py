@@ -9,12 +9,13 @@ import msgspec
 from pilotage.model.demand import Demand, lacking
 from pilotage.model.nodes import can_mean
 from pilotage.model.site import Site
+from pilotage.model.texts import sizes_apart
 
 _UNITS = {
     "cores_hundredths": "cores",
-    "memory_bytes": "bytes of memory",
+    "memory_bytes": "of memory",
     "gpus": "GPUs",
-    "scratch_bytes": "bytes of scratch",
+    "scratch_bytes": "of scratch space",
 }
 _NAMES_MAX = 3
 
@@ -125,14 +126,20 @@ def capacity(site: SiteDescription, asked: Asked) -> str:
     """Cores, memory, GPUs and scratch of a node, and the number of nodes."""
     demand, about = asked.demand, site.site
     for name, wants, has in lacking(demand, about.capacity):
-        return f"it asks for {_amount(name, wants)} {_UNITS[name]} and {site.name} has {_amount(name, has)}"
+        return shortage(name, site.name, wants, has)
     if demand.nodes > about.nodes:
         return f"it asks for {demand.nodes} nodes and {site.name} gives {about.nodes}"
     return ""
 
 
-def _amount(name: str, value: int) -> str:
-    return f"{value / 100:g}" if name == "cores_hundredths" else f"{value:,}"
+def shortage(name: str, site: str, asked: int, given: int) -> str:
+    """What a node of a site has too little of, in words."""
+    if name.endswith("_bytes"):
+        wanted, there = sizes_apart(asked, given)
+    else:
+        unit = 100 if name == "cores_hundredths" else 1
+        wanted, there = f"{asked / unit:g}", f"{given / unit:g}"
+    return f"it asks for {wanted} {_UNITS[name]} and {site} has {there}"
 
 
 def estimated_seconds(site: Site, *, run_seconds: float, wall_seconds: float) -> float:
