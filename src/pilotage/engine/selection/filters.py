@@ -137,8 +137,9 @@ def shortage(name: str, site: str, asked: int, given: int) -> str:
     if name.endswith("_bytes"):
         wanted, there = sizes_apart(asked, given)
     else:
+        told = "{:g}" if name == "cores_hundredths" else "{:,.0f}"
         unit = 100 if name == "cores_hundredths" else 1
-        wanted, there = f"{asked / unit:g}", f"{given / unit:g}"
+        wanted, there = told.format(asked / unit), told.format(given / unit)
     return f"it asks for {wanted} {_UNITS[name]} and {site} has {there}"
 
 
