@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pilotage.adapters.sites.zipapp import build
-from tests.real_runs import place_in
+from tests.real_runs import place_in, wait_until
 
 SLOW = {"numpy.ma", "tomllib", "smtplib", "cryptography", "jwt", "http.client", "rich", "pilotage.agent.batch"}
 """What neither the command nor the service needs, here where nobody has settings, mail, sites or TLS."""
@@ -77,8 +77,11 @@ def test_a_service_answers_and_a_package_runs_without_what_neither_needs(tmp_pat
 def test_a_book_alone_answers_without_what_runs_jobs(tmp_path: Path) -> None:
     with place_in(tmp_path, environment={"PYTHONPROFILEIMPORTTIME": "1"}) as place:
         place.run("serve", "--book-only", "--port", "0", "--background")
-        lines = (place.state / "service.log").read_text().splitlines()
-    answers = next(number for number, line in enumerate(lines) if line.startswith("serving "))
+        log = place.state / "service.log"
+        wait_until(lambda: "serving sqlite:" in log.read_text(), "the line that says it serves")
+        lines = log.read_text().splitlines()
+    # Another thread may be in the middle of a line of its own.
+    answers = next(number for number, line in enumerate(lines) if "serving sqlite:" in line)
     before = imported(lines[:answers])
     assert "pilotage.service.http.late" in before
     assert before & (SLOW | {"numpy", "pilotage.language", "pilotage.engine.engine", "litestar"}) == set()
