@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -203,8 +204,13 @@ def wait_until(holds: Callable[[], object], what: str, *, seconds: float = SECON
     waiting.wait_until(holds, lambda: f"waited {seconds:g} s for: {what}", seconds=seconds)
 
 
-def processes_with(word: str) -> list[int]:
-    """The processes whose command line or environment has a word."""
+def own_seconds() -> str:
+    """Seconds to sleep, many, by which what a test began is known from whatever else runs here."""
+    return str(10**9 + secrets.randbelow(10**9))
+
+
+def processes_with(*words: str) -> list[int]:
+    """The processes whose command line or environment has these words; at least one of them is the test's own."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
@@ -212,7 +218,7 @@ def processes_with(word: str) -> list[int]:
                 text = (entry / "cmdline").read_bytes() + b"\0" + (entry / "environ").read_bytes()
             except OSError:
                 continue
-            if word.encode() in text:
+            if all(word.encode() in text for word in words):
                 found.append(int(entry.name))
     return found
 

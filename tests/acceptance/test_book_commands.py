@@ -20,7 +20,7 @@ from pilotage import Producer
 from pilotage.service.announcement import find_service
 from tests.engines.postgres import free_port
 from tests.real_runs import end_service
-from tests.usual_port import usual_port
+from tests.waiting import wait_until
 
 PROGRAM = Path(sys.executable).with_name("pilotage")
 SHAPE = '[{"templates":[{"lines":3,"activities":["simulate"]}]}]'
@@ -341,11 +341,17 @@ def test_a_service_that_cannot_start_says_why(desk: Desk) -> None:
 
 
 @pytest.fixture
-def usual_port_taken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Somebody has the usual port: we, unless somebody else had it already."""
-    with usual_port(tmp_path_factory), contextlib.ExitStack() as stack:
+def usual_port_taken() -> Iterator[None]:
+    """We have the usual port: services of other tests may have it for a while, and let it go."""
+    ours: list[socket.socket] = []
+
+    def take() -> bool:
         with contextlib.suppress(OSError):
-            stack.enter_context(socket.create_server(("127.0.0.1", 8642)))
+            ours.append(socket.create_server(("127.0.0.1", 8642)))
+        return bool(ours)
+
+    wait_until(take, lambda: "somebody keeps the usual port", seconds=240.0)
+    with ours[0]:
         yield
 
 

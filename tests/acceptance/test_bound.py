@@ -107,10 +107,10 @@ def test_every_package_has_a_batch_job_of_its_own_and_each_way_to_end_its_reason
     job = str(place.told("submit")["job"])
     wait_until(lambda: len(ends(run)) == PACKAGES + 3, "all but one have ended")
     wait_until(begun.exists, "the endless one runs")
-    assert processes_with("PILOTAGE_PACKAGE=5.1.1")
+    assert processes_with("PILOTAGE_PACKAGE=5.1.1", f"PILOTAGE_JOB={job}\0")
     place.run("kill", f"{job}/5.1.1")
     place.run("attach", job, code=1)
-    wait_until(lambda: not processes_with("PILOTAGE_PACKAGE=5.1.1"), "it is ended")
+    wait_until(lambda: not processes_with("PILOTAGE_PACKAGE=5.1.1", f"PILOTAGE_JOB={job}\0"), "it is ended")
     wait_until(lambda: not run.queued(), "no batch job is left")
 
     names = [(place.folder / f"out-{number}.txt").read_text().strip() for number in range(1, PACKAGES + 1)]

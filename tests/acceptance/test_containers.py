@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.engines.podman import IMAGE, Podman
-from tests.real_runs import Place, place_in, processes_with, wait_until
+from tests.real_runs import Place, own_seconds, place_in, processes_with, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +60,14 @@ def test_what_runs_inside_can_speak_of_itself_and_has_a_spool(place: Place) -> N
 
 
 def test_a_container_that_outlasts_its_limit_is_removed(place: Place, podman: Podman) -> None:
+    seconds = own_seconds()
     place.document(
         f"pilotage: 1\njob: lasting\nstages:\n  - container: {{image: '{IMAGE}', engine: podman}}\n"
-        "    retry: {attempts_max: 1}\n    resources: {wall_time: 2s}\n    run: /bin/sleep 7656\n"
+        f"    retry: {{attempts_max: 1}}\n    resources: {{wall_time: 2s}}\n    run: /bin/sleep {seconds}\n"
     )
     assert "it ran longer than its 2 s" in place.run("run", code=1).stdout
     assert podman.containers() == []
-    assert processes_with("7656") == []
+    assert processes_with(seconds) == []
 
 
 def test_what_fails_inside_is_told_as_if_it_had_run_outside(place: Place) -> None:

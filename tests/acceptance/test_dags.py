@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real_runs import Place, place_in, processes_with
+from tests.real_runs import Place, own_seconds, place_in, processes_with
 
 # Every node says in `journal` when it begins and ends, and then does as its arguments say.
 NODE = """\
@@ -122,7 +122,7 @@ JOB B node.sub
 VARS B what="beside C 3"
 RETRY B 5
 JOB C node.sub
-VARS C what="sleep 8642"
+VARS C what="sleep SECONDS"
 JOB D node.sub
 VARS D what=""
 FINAL Z node.sub
@@ -134,12 +134,13 @@ PARENT C CHILD D
 
 @pytest.mark.parametrize("command, code", [("ABORT-DAG-ON B 3 RETURN 17", 17), ("ABORT-DAG-ON B 3", 3)])
 def test_a_node_ends_the_dag_and_the_final_node_runs(place: Place, command: str, code: int) -> None:
-    dag(place, f"{ENDING}{command}\n")
+    seconds = own_seconds()
+    dag(place, f"{ENDING.replace('SECONDS', seconds)}{command}\n")
     told = place.told("run", "work.dag", "--slots", "2", code=code)
     assert (told["done"], told["failed"], told["cancelled"], told["exit_code"]) == (2, 1, 2, code)
     assert sorted(begun(place)[1:-1]) == ["B", "C"]  # B is not tried again, and D never
     assert journal(place)[-2:] == ["begin Z", "end Z"]
-    assert processes_with("8642") == []
+    assert processes_with(seconds) == []
     said = place.told("explain", f"{told['job']}/3.1.1")  # D
     assert "which ends the job" in said["reasons"][0]["message"]
 
@@ -238,7 +239,7 @@ def test_nodes_beside_the_dag_are_refused_by_name(place: Place) -> None:
 STAND_INS = {
     "x_echostring.pl": '#!/bin/sh\necho "$@"\n',
     "x_dagman_retry-monitor.pl": '#!/bin/sh\nexit "$1"\n',
-    "job_dagman_abort-final-A-node-sleep.pl": "#!/bin/sh\nexec sleep 9753\n",
+    "job_dagman_abort-final-A-node-sleep.pl": "#!/bin/sh\nexec sleep SECONDS\n",
     "job_dagman_abort-final-A-nodeE-pre.pl": '#!/bin/sh\ntouch "$PILOTAGE_FOLDER/pre-of-E"\n',
     "job_dagman_abort-final-A-nodeE.pl": '#!/bin/sh\necho "$1 runs last"\n',
 }
@@ -247,14 +248,15 @@ STAND_INS = {
 def test_a_dag_of_htcondor_s_own_tests_runs(place: Place, reference_data: Path) -> None:
     for file in (reference_data / "dagman/htcondor/condor_tests").glob("job_dagman_abort-final-A*"):
         shutil.copy(file, place.folder)
-    write(place, STAND_INS)
+    seconds = own_seconds()
+    write(place, {name: text.replace("SECONDS", seconds) for name, text in STAND_INS.items()})
     # C ends the DAG with 5, which counts as success; E is the final node, and C2 would sleep for hours.
     told = place.told("run", "job_dagman_abort-final-A.dag", "--slots", "2")
     assert (told["done"], told["failed"], told["cancelled"], told["result"]) == (3, 1, 2, 0)
     assert (place.folder / "job_dagman_abort-final-A-nodeE.out").read_text() == "E runs last\n"
     assert (place.folder / "pre-of-E").exists()
     assert (place.folder / "job_dagman_abort-final-A-node.B.out").read_text().endswith("B OK\n")
-    assert processes_with("9753") == []
+    assert processes_with(seconds) == []
 
 
 def test_a_dag_of_a_tutorial_runs(place: Place, reference_data: Path) -> None:

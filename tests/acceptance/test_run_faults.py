@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real_runs import Place, place_in, processes_with, size_bytes, wait_until
+from tests.real_runs import Place, own_seconds, place_in, processes_with, size_bytes, wait_until
 
 BAD_WORDS = ["two words", 'quo"te', "it's", "new\nline", "$(touch evil)", "`touch evil`", "; touch evil", "", "*", "\\"]
 LARGE_BYTES = 2_000_000_000
@@ -41,16 +41,17 @@ def quoted(word: str) -> str:
 
 def test_daemons_that_a_command_leaves_are_ended_and_keep_nobody_waiting(place: Place) -> None:
     # One in its session, one in a session of its own, and one that also drops its whole environment.
+    seconds = own_seconds()
     place.document(
         "pilotage: 1\njob: daemons\nstages:\n  - outputs: [daemons.txt]\n    shell: |\n"
-        "      sleep 7654.1 &\n"
-        "      setsid sleep 7654.2 &\n"
-        "      (setsid env -i sh -c 'sleep 7654.3; true' &)\n"
+        f"      sleep {seconds}.1 &\n"
+        f"      setsid sleep {seconds}.2 &\n"
+        f"      (setsid env -i sh -c 'sleep {seconds}.3; true' &)\n"
         "      echo made > daemons.txt\n"
     )
     place.run("run")
     assert (place.folder / "daemons.txt").read_text() == "made\n"
-    assert processes_with("7654.") == []
+    assert processes_with(seconds) == []
 
 
 def test_a_command_that_prints_two_gigabytes_fills_neither_disk_nor_memory(place: Place) -> None:
@@ -77,14 +78,15 @@ def test_a_command_that_closes_its_streams_runs_to_its_end(place: Place) -> None
 
 
 def test_a_command_that_ignores_the_request_to_end_is_killed_and_its_limit_is_named(place: Place) -> None:
+    seconds = own_seconds()
     place.document(
         "pilotage: 1\njob: stubborn\nstages:\n  - retry: {attempts_max: 1}\n    resources: {wall_time: 1s}\n"
-        "    shell: |\n      trap '' TERM INT HUP\n      while true; do sleep 7655; done\n"
+        f"    shell: |\n      trap '' TERM INT HUP\n      while true; do sleep {seconds}; done\n"
     )
     done = place.run("run", code=1)
     assert "wall-time" in done.stdout
     assert "it ran longer than its 1 s" in done.stdout
-    assert processes_with("7655") == []
+    assert processes_with(seconds) == []
 
 
 def test_outputs_are_written_with_the_umask_of_the_user(tmp_path: Path) -> None:

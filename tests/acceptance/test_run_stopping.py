@@ -82,8 +82,8 @@ def test_beside_other_work_only_the_job_that_is_shown_is_stopped(place: Place) -
     assert "stopped; the same command goes on where it was\n  the service stays: it has other work" in said
     assert states(place)["b"][1]
     assert not states(place)["a"][1]
-    wait_until(lambda: not processes_with("go-b;"), "the end of what ran of b")
-    assert processes_with("go-a;")
+    wait_until(lambda: not processes_with("go-b;", str(place.folder)), "the end of what ran of b")
+    assert processes_with("go-a;", str(place.folder))
     (place.folder / "go-a").touch()
     assert "1 of 1 package done" in place.ended(first).stdout
     (place.folder / "go-b").touch()

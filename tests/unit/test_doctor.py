@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pilotage.adapters.local_token import ensure_token
-from pilotage.app.doctor import Finding, World, concerned_here, diagnose
+from pilotage.app.doctor import Concerned, Finding, World, concerned_here, diagnose
 from pilotage.model.configuration import JournalSettings, ServiceSettings, Settings
 from pilotage.service.announcement import Announcement, announced
 from pilotage.service.http.door import make_door
@@ -40,8 +40,8 @@ def settings_of(state: Path, **service: Any) -> Settings:
 
 
 def findings(state: Path, settings: Settings | None = None, **sick: Any) -> dict[str, Finding]:
-    found = diagnose(settings or settings_of(state), folder=state.parent, world=World(**sick))
-    return {each.hop: each for each in found}
+    concerned = Concerned(settings=settings or settings_of(state), folder=state.parent, state=state)
+    return {each.hop: each for each in diagnose(concerned, world=World(**sick))}
 
 
 def room(**more: int) -> Any:
@@ -112,7 +112,25 @@ def test_a_port_that_is_taken_is_told(state: Path) -> None:
         port = taken.getsockname()[1]
         settings = Settings(journal=JournalSettings(url=f"sqlite:{state}"), service=ServiceSettings(port=port))
         found = findings(state, settings)["port"]
+        may = Concerned(settings=settings, folder=state.parent, state=state, port_may_change=True)
+        changed = next(each for each in diagnose(may) if each.hop == "port")
     assert (found.verdict, f"127.0.0.1:{port}" in found.message) == ("bad", True)
+    assert (changed.verdict, "a service here takes a free one" in changed.message) == ("warn", True)
+
+
+def test_whether_the_port_may_change_is_what_a_service_there_would_do(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure_token(state)
+    below = tmp_path / "below"
+    below.mkdir()
+    monkeypatch.chdir(below)
+    assert concerned_here(None).port_may_change
+    (tmp_path / "pilotage.toml").write_text("[service]\nport = 8642\n")
+    assert not concerned_here(None).port_may_change
+    assert concerned_here(f"sqlite:{below}").port_may_change
+    monkeypatch.setenv("PILOTAGE_SERVICE_PORT", "8642")
+    assert not concerned_here(f"sqlite:{below}").port_may_change
 
 
 def test_a_token_that_others_may_read_is_told(state: Path) -> None:
@@ -220,8 +238,8 @@ def test_the_file_of_sites_is_looked_at_where_there_is_one(state: Path, monkeypa
     assert "sites" not in findings(state)
     file = state.parent / "sites.yaml"
     file.write_text("pilotage: 1\nsites:\n  - {name: lyon, kind: slurm}\n")
-    told = {each.hop: each for each in diagnose(settings_of(state), folder=state.parent, state=state)}
+    told = findings(state)
     assert (told["sites"].verdict, "lyon" in told["sites"].message) == ("ok", True)
     file.write_text("pilotage: 1\nsites:\n  - {name: lyon, kidn: slurm}\n")
-    told = {each.hop: each for each in diagnose(settings_of(state), folder=state.parent, state=state)}
+    told = findings(state)
     assert (told["sites"].verdict, "kidn" in told["sites"].message) == ("bad", True)

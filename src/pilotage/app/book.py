@@ -55,7 +55,7 @@ def settings_here(flags: Mapping[str, object] | None = None) -> Settings:
     return settings
 
 
-def other_ports(settings: Settings, flags: Mapping[str, object]) -> tuple[int, ...]:
+def other_ports(settings: Settings, *, folder: Path, flags: Mapping[str, object]) -> tuple[int, ...]:
     """What a service may listen on where its port is taken: any, unless somebody said which, or comes from elsewhere.
 
     Commands on this computer find it by its folder; whoever comes from another one knows the port, and must find it there.
@@ -63,7 +63,7 @@ def other_ports(settings: Settings, flags: Mapping[str, object]) -> tuple[int, .
     service = settings.service
     if not service.port or service.address or service.host not in ("127.0.0.1", "::1", "localhost"):
         return ()
-    said = is_said("service.port", environment=os.environ, folder=Path.cwd(), flags=flags)
+    said = is_said("service.port", environment=os.environ, folder=folder, flags=flags)
     return () if said else (0,)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import socket
@@ -20,7 +21,7 @@ import msgspec
 from pilotage.adapters.journals.network_folders import network_kind
 from pilotage.adapters.local_token import TokenError, read_token, token_file
 from pilotage.adapters.settings_files import STATE_FOLDER, load_settings, state_folder
-from pilotage.app.book import settings_here, state_folders
+from pilotage.app.book import other_ports, settings_here, state_folders
 from pilotage.app.local_agents import is_held
 from pilotage.app.site_entries import file_here, known_sites
 from pilotage.client.finding import address_in
@@ -64,17 +65,24 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Concerned(msgspec.Struct, frozen=True, kw_only=True):
-    """What is looked at: the settings that hold, and the state folder that they lead to."""
+    """What is looked at, from where: the settings that hold, the state folder they lead to, and whether its port may change."""
 
     settings: Settings
+    folder: Path
     state: Path
+    port_may_change: bool = False
 
 
 def concerned_here(journal: str | None) -> Concerned:
     """What commands in the current folder mean: its own state folder, or the nearest above it where it has none."""
     here = Path.cwd()
     settings = settings_here({"journal.url": journal})
-    own = Concerned(settings=settings, state=state_folder(settings, folder=here).absolute())
+    own = Concerned(
+        settings=settings,
+        folder=here,
+        state=state_folder(settings, folder=here).absolute(),
+        port_may_change=bool(other_ports(settings, folder=here, flags={})),
+    )
     if journal is not None:
         return own
     known = [found.path for found in state_folders(environment=os.environ, folder=here) if _is_known(found.path)]
@@ -82,7 +90,8 @@ def concerned_here(journal: str | None) -> Concerned:
     if chosen == own.state or chosen.name != STATE_FOLDER:
         return own
     settings = load_settings(environment=os.environ, folder=chosen.parent, flags={})
-    return Concerned(settings=settings, state=chosen)
+    may_change = bool(other_ports(settings, folder=chosen.parent, flags={}))
+    return Concerned(settings=settings, folder=here, state=chosen, port_may_change=may_change)
 
 
 def _is_known(state: Path) -> bool:
@@ -92,20 +101,15 @@ def _is_known(state: Path) -> bool:
     return False
 
 
-def diagnose(
-    settings: Settings, *, folder: Path, state: Path | None = None, world: World | None = None
-) -> list[Finding]:
-    """Try every hop from a folder: the programs, the disk, the token, the service and its agents.
-
-    The state folder is that of the settings, or one that is named.
-    """
+def diagnose(concerned: Concerned, *, world: World | None = None) -> list[Finding]:
+    """Try every hop from a folder: the programs, the disk, the token, the service and its agents."""
     world = world or World()
-    state = state or state_folder(settings, folder=folder).absolute()
+    settings, folder, state = concerned.settings, concerned.folder, concerned.state
     found = find_service(state)
     findings = [*_programs(world), *_disk(state, world)]
     if folder.absolute() != state.parent:
         findings += _writes("results", folder.absolute(), world)
-    findings += [_token(state), *_sites(settings, folder), *_service(settings, found)]
+    findings += [_token(state), *_sites(settings, folder), *_service(concerned, found)]
     if found is not None and found.socket:
         findings += [*_socket(found), *_agents(state)]
     return findings
@@ -260,9 +264,9 @@ def _sites(settings: Settings, folder: Path) -> Iterator[Finding]:
     yield Finding(hop="sites", verdict="ok", message=f"{file}: {names}; each is tried by: pilotage site test NAME")
 
 
-def _service(settings: Settings, found: Announcement | None) -> Iterator[Finding]:
+def _service(concerned: Concerned, found: Announcement | None) -> Iterator[Finding]:
     if found is None:
-        yield _port(settings)
+        yield _port(concerned.settings, may_change=concerned.port_may_change)
         yield Finding(
             hop="service", verdict="warn", message="no service runs here", next_step="start it: pilotage serve"
         )
@@ -292,7 +296,7 @@ def _service(settings: Settings, found: Announcement | None) -> Iterator[Finding
         http.close()
 
 
-def _port(settings: Settings) -> Finding:
+def _port(settings: Settings, *, may_change: bool) -> Finding:
     host, port = settings.service.host, settings.service.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as bound:
@@ -300,6 +304,13 @@ def _port(settings: Settings) -> Finding:
         try:
             bound.bind((host, port))
         except OSError as error:
+            if may_change and error.errno == errno.EADDRINUSE:
+                return Finding(
+                    hop="port",
+                    verdict="warn",
+                    message=f"{host}:{port} is taken by another program: a service here takes a free one",
+                    next_step="where that is unwelcome, choose one: pilotage serve --port N, or the setting service.port",
+                )
             return Finding(
                 hop="port",
                 verdict="bad",

@@ -19,12 +19,9 @@ def doctor(journal: str | None, *, as_json: bool) -> int:
     Programs, disk, clock, token, service and agents are tried, one after the other: those of this folder, or of the
     nearest above it where it has none. The exit code is 1 where something is bad.
     """
-    from pathlib import Path
-
     from pilotage.app.doctor import concerned_here, diagnose
 
-    concerned = concerned_here(journal)
-    findings = diagnose(concerned.settings, folder=Path.cwd(), state=concerned.state)
+    findings = diagnose(concerned_here(journal))
     if as_json:
         import msgspec
 

@@ -59,6 +59,8 @@ def serve(
     ends it in good order: what runs goes on, and is taken up again by the next one. With --book-only nothing is run,
     for programs that bring their own scheduler. What the options leave open is in the settings.
     """
+    from pathlib import Path
+
     from pilotage.app import book
 
     flags = {"journal.url": journal, "service.host": host, "service.port": port, "service.sites": sites}
@@ -83,7 +85,7 @@ def serve(
         return ExitCode.COMPLETE
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
-    others = book.other_ports(settings, flags)
+    others = book.other_ports(settings, folder=Path.cwd(), flags=flags)
 
     def started(announcement: Announcement) -> None:
         _tell(settings, announcement)
