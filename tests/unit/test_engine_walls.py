@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from pilotage.model import payloads
+from pilotage.model.definition import Retry
 from pilotage.model.effects import SubmitAttempt, SubmitPilot
 from pilotage.model.operations import Refused
 from pilotage.model.outcomes import PILOT_WALL_OVER
@@ -218,4 +219,14 @@ def test_what_ran_into_its_own_limit_is_given_up() -> None:
         small.pilot(remaining_seconds=61.0).fail(
             "1.1.1", "wall-time", message="it ran longer than its 60 s", after=60.0
         )
+        assert len(small.told(payloads.Aborted, "1.1.1")) == 1
+
+
+def test_what_hangs_now_and_then_is_tried_as_often_as_it_says_where_its_limit_just_fits() -> None:
+    with Small(site("a", mode="bound", wall_seconds=600.0)) as small:
+        small.submit(bag(1, kind(wall_seconds=600.0, retry=Retry(attempts_max=3))))
+        for _ in range(3):
+            [effect] = small.take(SubmitAttempt)
+            small.bound(effect).fail("1.1.1", "wall-time", message="it ran longer than its 600 s", after=600.0)
+        assert len(small.told(payloads.AttemptCreated, "1.1.1")) == 3
         assert len(small.told(payloads.Aborted, "1.1.1")) == 1

@@ -129,6 +129,7 @@ def test_wall_time_of_its_pilot_is_not_its_own_limit_however_long_that_is() -> N
 def test_wall_time_at_its_own_limit_is_tried_as_often_as_the_package_says() -> None:
     found = after_each("wall-time", 9, retry=Retry(attempts_max=3))
     assert [one.action for one in found] == ["restart"] * 2 + ["give-up"]
+    assert {one.more_wall_than for one in found} == {0.0}
 
 
 def test_wall_time_is_given_up_at_the_common_cap() -> None:
