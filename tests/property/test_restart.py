@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import get_args
 
@@ -79,6 +80,7 @@ def histories(draw: st.DrawFn, reasons: tuple[str, ...] = REASONS) -> list[Failu
             wall_seconds=draw(st.sampled_from([0.0, 0.0, 60.0, 3600.0, 1e6])),
             remaining_seconds=draw(st.sampled_from([None, 0.0, 30.0, 1e5])),
             killed_pilot=draw(st.sampled_from([False, False, False, True])),
+            with_pilot=draw(st.booleans()),
         )
         for number in range(1, count + 1)
     ]
@@ -173,12 +175,15 @@ def test_what_loops_is_never_restarted_at_a_limit_at_which_it_looped(failures: l
 
 
 @given(histories(("wall-time",)), DEMANDS)
-def test_wall_time_asks_for_more_than_any_attempt_had(failures: list[Failure], demand: Demand) -> None:
+def test_wall_time_asks_for_more_than_any_place_gave(failures: list[Failure], demand: Demand) -> None:
     found = verdict(failures, retry=Retry(attempts_max=99), demand=demand, settings=RestartSettings())
     if found.action == "restart":
         for failure in failures:
-            limits = (failure.remaining_seconds, failure.wall_seconds or demand.wall_seconds or None)
-            assert found.more_wall_than >= min((one for one in limits if one is not None), default=0.0)
+            left, limit = failure.remaining_seconds, failure.wall_seconds or demand.wall_seconds or math.inf
+            if left is not None and left < limit:
+                assert found.more_wall_than >= left
+            elif failure.with_pilot and limit < math.inf:
+                assert found.more_wall_than >= limit
 
 
 @given(histories(), RETRIES, DEMANDS, SETTINGS)

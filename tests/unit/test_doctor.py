@@ -118,6 +118,12 @@ def test_a_port_that_is_taken_is_told(state: Path) -> None:
     assert (changed.verdict, "a service here takes a free one" in changed.message) == ("warn", True)
 
 
+def test_an_address_that_is_none_of_this_computer_is_told_as_such(state: Path) -> None:
+    service = ServiceSettings(host="203.0.113.1", port=0)  # of an example in a document
+    found = findings(state, Settings(journal=JournalSettings(url=f"sqlite:{state}"), service=service))["port"]
+    assert (found.verdict, "--host" in found.next_step) == ("bad", True)
+
+
 def test_whether_the_port_may_change_is_what_a_service_there_would_do(
     state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from pilotage.engine.fairness_work import LEARNED_MIN, Outline, Share
 from pilotage.engine.provisioning import wanted
 from pilotage.model import payloads
+from pilotage.model.demand import Capacity, Demand
 from pilotage.model.explanations import Why
 from pilotage.model.operations import Hold, Release
 from pilotage.model.outcomes import ExitCodeGasw
@@ -233,6 +234,54 @@ def test_a_job_that_nothing_was_started_of_for_long_goes_first() -> None:
             pilot.end(next(iter(pilot.held)))
             pilot.exchange()
         small.finish()
+
+
+def test_what_needs_several_cores_is_not_overtaken_for_ever_by_what_fills_each_that_is_free() -> None:
+    with Small(site(cores=2, pilots=2), fairness_patience_seconds=600.0) as small:
+        small.submit(bag(200), job="narrow", owner="ada")
+        pilots = [small.pilot(), small.pilot()]
+        small.submit(bag(1, kind(demand=Demand(cores_hundredths=200))), job="wide", owner="emmy")
+        began = small.now
+        while not any(ref.job == "wide" for pilot in pilots for ref in pilot.held):
+            assert small.now <= began + 900.0
+            small.wait(60.0, *pilots)
+            for pilot in pilots:
+                _one(pilot)  # one after the other, so that never two cores are free at once
+        assert small.now >= began + 600.0
+        assert sum(len(pilot.held) for pilot in pilots) == 3  # the other pilot was never kept waiting
+        small.finish(turns=1000)
+
+
+def test_who_waits_for_a_gpu_keeps_no_cores_free_that_are_none_of_his_trouble() -> None:
+    with Small(site(capacity=Capacity(cores_hundredths=300, gpus=1)), fairness_patience_seconds=600.0) as small:
+        small.submit(bag(2, kind(demand=Demand(cores_hundredths=100, gpus=1))), job="first", owner="eve")
+        pilot = small.pilot()
+        small.submit(bag(200), job="narrow", owner="ada")
+        small.submit(bag(1, kind(demand=Demand(cores_hundredths=100, gpus=1))), job="second", owner="emmy")
+        for _ in range(30):
+            small.wait(60.0, pilot)
+            for ref in [each for each in pilot.held if each.job == "narrow"]:
+                pilot.end(ref)
+            pilot.exchange()
+            assert [ref.job for ref in pilot.held] == ["first", "narrow", "narrow"]
+        small.finish(turns=1000)
+
+
+def test_room_is_not_made_for_longer_than_it_was_waited_for() -> None:
+    with Small(site(cores=2), fairness_patience_seconds=600.0) as small:
+        small.submit(bag(200), job="narrow", owner="ada")
+        pilot = small.pilot()
+        first = next(iter(pilot.held))  # it does not end
+        small.submit(bag(1, kind(demand=Demand(cores_hundredths=200))), job="wide", owner="emmy")
+        idle = 0
+        for _ in range(30):
+            small.wait(60.0, pilot)
+            for ref in [each for each in pilot.held if each != first]:
+                pilot.end(ref)
+            pilot.exchange()
+            idle += len(pilot.held) == 1
+        assert 8 <= idle <= 12
+        small.finish(turns=1000)
 
 
 def test_slots_that_come_at_once_are_shared() -> None:

@@ -8,8 +8,11 @@ import msgspec
 import pytest
 
 from pilotage.model import payloads
-from pilotage.model.effects import SubmitAttempt
+from pilotage.model.definition import Retry
+from pilotage.model.effects import SubmitAttempt, SubmitPilot
 from pilotage.model.operations import Refused
+from pilotage.model.outcomes import PILOT_WALL_OVER
+from pilotage.model.reports import Gone
 from pilotage.service.messages import SitesChanged
 from tests.small_engine import Small
 from tests.small_plans import IN_ORDER, bag, kind, site
@@ -187,3 +190,43 @@ def test_what_took_longer_than_a_pilot_lasts_is_begun_where_half_of_that_is_left
             pilot.succeed(f"1.{number}.1", after=5000.0)
         assert small.pilot(instance=2, remaining_seconds=200.0).packages == []
         assert small.pilot(instance=3, remaining_seconds=400.0).packages == ["1.7.1"]
+
+
+def test_what_its_pilot_took_along_is_tried_again_and_not_said_to_be_ended_by_its_own_limit() -> None:
+    with Small(site(wall_seconds=600.0)) as small:
+        small.submit(bag(1, kind(wall_seconds=60.0)))
+        pilot = small.pilot(remaining_seconds=61.0)  # its inputs take two seconds, say
+        pilot.fail("1.1.1", "wall-time", message=PILOT_WALL_OVER, after=61.0)
+        assert small.told(payloads.Aborted, "1.1.1") == []
+        small.restart()
+        assert small.told(payloads.Aborted, "1.1.1") == []
+
+
+def test_what_a_batch_system_ended_with_its_pilot_is_tried_again_whatever_its_own_limit_is() -> None:
+    with Small(site(cores=2)) as small:
+        small.submit(bag(2, kind(wall_seconds=3600.0)))
+        pilot = small.pilot()
+        small.step(Gone(site="a", key=pilot.request, reason="wall-time", stderr=""), after=30.0)
+        small.wait(300.0)
+        assert len(small.told(payloads.AttemptLost, "1.1.1")) == 1
+        assert [small.told(payloads.Aborted, each) for each in ("1.1.1", "1.2.1")] == [[], []]
+        assert small.take(SubmitPilot)
+
+
+def test_what_ran_into_its_own_limit_is_given_up() -> None:
+    with Small(site(wall_seconds=600.0)) as small:
+        small.submit(bag(1, kind(wall_seconds=60.0)))
+        small.pilot(remaining_seconds=61.0).fail(
+            "1.1.1", "wall-time", message="it ran longer than its 60 s", after=60.0
+        )
+        assert len(small.told(payloads.Aborted, "1.1.1")) == 1
+
+
+def test_what_hangs_now_and_then_is_tried_as_often_as_it_says_where_its_limit_just_fits() -> None:
+    with Small(site("a", mode="bound", wall_seconds=600.0)) as small:
+        small.submit(bag(1, kind(wall_seconds=600.0, retry=Retry(attempts_max=3))))
+        for _ in range(3):
+            [effect] = small.take(SubmitAttempt)
+            small.bound(effect).fail("1.1.1", "wall-time", message="it ran longer than its 600 s", after=600.0)
+        assert len(small.told(payloads.AttemptCreated, "1.1.1")) == 3
+        assert len(small.told(payloads.Aborted, "1.1.1")) == 1

@@ -15,6 +15,7 @@ from pilotage.agent.pilot_spool import encode_end
 from pilotage.agent.records import text_of
 from pilotage.agent.workplace import Workplace
 from pilotage.model.exchange import AttemptRef
+from pilotage.model.outcomes import PILOT_WALL_OVER
 from tests.agent_service import AgentService, agent_service
 from tests.pilots import flying
 
@@ -243,6 +244,7 @@ def test_the_end_of_its_wall_time_ends_what_runs(service: AgentService, tmp_path
         flight.land()
     assert service.finished[ref]["reason"] == "wall-time"
     assert service.finished[ref]["exit_code"] == "EXECUTION_FAILED"
+    assert service.finished[ref]["exit_message"] == PILOT_WALL_OVER
     assert service.said[0].exchange.remaining_seconds is not None
 
 

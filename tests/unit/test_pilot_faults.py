@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -335,3 +336,39 @@ def test_an_answer_is_whole_however_it_comes(sent: bytes, pieces: int, monkeypat
     assert (answer.status, answer.body, link.ticket) == (200, b"hello", 0)
     there.close()
     link.close()
+
+
+def test_where_the_system_gives_no_more_threads_what_has_none_waits_for_those_there_are(
+    service: AgentService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("slot") and thread.name != "slot 1":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    refs = [service.give(number, ("true",), folder=tmp_path) for number in range(1, 5)]
+    with flying(service, tmp_path) as flight:
+        service.wait_for(lambda: len(service.finished) == 4)
+        assert flight.stage.most == 1
+    assert [service.finished[ref]["exit_code"] for ref in refs] == ["SUCCESS"] * 4
+
+
+def test_where_the_system_gives_no_thread_at_all_that_is_told(
+    service: AgentService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("slot"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    refs = [service.give(number, ("true",), folder=tmp_path) for number in range(1, 4)]
+    with flying(service, tmp_path):
+        service.wait_for(lambda: len(service.finished) == 3)
+    assert [service.finished[ref]["reason"] for ref in refs] == ["platform-failure"] * 3
+    assert "can't start new thread" in service.finished[refs[0]]["exit_message"]

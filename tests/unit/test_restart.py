@@ -120,9 +120,16 @@ def test_wall_time_at_its_own_limit_would_come_again_and_is_given_up() -> None:
     assert (judge(own, retry=longer).action, judge(own, retry=longer).wall_seconds) == ("restart", 7200.0)
 
 
+def test_wall_time_of_its_pilot_is_not_its_own_limit_however_long_that_is() -> None:
+    found = judge(fail(1, "wall-time", remaining_seconds=3601.0, with_pilot=True))
+    assert (found.action, found.more_wall_than) == ("restart", 3600.0)
+    assert judge(fail(1, "wall-time", with_pilot=True)).action == "restart"
+
+
 def test_wall_time_at_its_own_limit_is_tried_as_often_as_the_package_says() -> None:
     found = after_each("wall-time", 9, retry=Retry(attempts_max=3))
     assert [one.action for one in found] == ["restart"] * 2 + ["give-up"]
+    assert {one.more_wall_than for one in found} == {0.0}
 
 
 def test_wall_time_is_given_up_at_the_common_cap() -> None:

@@ -145,6 +145,7 @@ def test_variables_of_agents_and_tests_are_left_alone(machine: Machine) -> None:
         ("[service]\nport = -1", "service.port: expected at least 0, got -1"),
         ("[service]\nport = 65536", "service.port: expected at most 65535, got 65536"),
         ("[service]\nhost = ''", "service.host: expected an address to listen on"),
+        ("[service]\nhost = 'ü..ö'", "service.host: expected an address to listen on"),
         ("[engine]\nfairness = 'fair'", "engine.fairness: expected slowdown or first-come, got 'fair'"),
         ("[service.port]\nx = 1", "service.port: expected a whole number, got a table"),
         ("[book]\nskew_seconds = nan", "book.skew_seconds: expected a number, got nan"),

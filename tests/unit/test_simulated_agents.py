@@ -6,7 +6,7 @@ import pytest
 
 from pilotage.book.codec import Checked, Codec
 from pilotage.model.exchange import AttemptRef
-from pilotage.model.outcomes import ExitCodeGasw
+from pilotage.model.outcomes import PILOT_WALL_OVER, ExitCodeGasw
 from pilotage.model.payloads import AttemptFinished, PhaseEntered, PilotEnded, PilotStarted
 from pilotage.simulator.faults import Faults
 from pilotage.simulator.nature import Fate
@@ -236,6 +236,7 @@ def test_at_the_end_of_its_wall_time_a_pilot_kills_what_runs_and_leaves() -> Non
     site.run(1.0)
     assert site.last.leaving == "wall-time"
     assert [finish.reason for finish in ends(site.last)] == ["wall-time", "preempted"]
+    assert ends(site.last)[0].exit_message == PILOT_WALL_OVER
     site.answer()
     assert site.gone == ["p.1"]
 

@@ -164,7 +164,7 @@ def test_each_reason_of_a_fate_is_told_as_it_is(reason: str) -> None:
     site = SimulatedSite()
     site.nature.usual = Fate(0.0, 60.0, 0.0, 0, reason, 0.5, 3)
     _, told = run_one(site)
-    assert told == reason
+    assert told == (ENDINGS[reason].reason or reason)
     (finish,) = ends(site.last)
     assert finish.phases[0].seconds == pytest.approx(30.0)
     assert finish.exit_status == (3 if reason == "application-error" else ENDINGS[reason].exit_status)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from pilotage.adapters.sites.local import LocalSettings, LocalSite
 from pilotage.adapters.sites.zipapp import build
+from pilotage.agent.supervisor import have_files_for
 from pilotage.agent.sweeping import descendants, sweep
 from pilotage.model.demand import Capacity
 from pilotage.model.exchange import AttemptRef
@@ -178,3 +180,17 @@ def test_sweeping_ends_only_what_carries_the_mark() -> None:
         for pid in (marked, other):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize(
+    "soft, hard, after",
+    [(1024, 4096, 1664), (1024, 1200, 1200), (2000, 4096, None), (1024, resource.RLIM_INFINITY, 1664)],
+)
+def test_an_agent_may_have_as_many_files_open_as_its_slots_need_where_the_system_lets_it(
+    soft: int, hard: int, after: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    have_files_for(200)
+    assert asked == ([] if after is None else [(after, hard)])

@@ -129,6 +129,12 @@ class Bench:
         held.running = True
         return held
 
+    def put_back(self, held: Held) -> None:
+        """Let an attempt that could not begin wait again, before all others."""
+        self._give_back(held.room)
+        held.running = False
+        self.waiting.appendleft(held)
+
     def follow(self, held: Held) -> Held | None:
         """Let go of an attempt that is over, and let the first that waits begin if there is room then."""
         waiting = self.waiting
@@ -152,7 +158,10 @@ class Bench:
         if not held.running:
             self.waiting.remove(held)
             return
-        cores, memory, gpus, scratch = held.room
+        self._give_back(held.room)
+
+    def _give_back(self, room: Room) -> None:
+        cores, memory, gpus, scratch = room
         self._cores += cores
         self._memory += memory
         self._gpus += gpus

@@ -209,9 +209,18 @@ class Pilot:
                 return
             if self._idle:
                 self._idle.pop().hand(held)
+                continue
+            try:
+                Slot(self, self._count + 1, held)
+            except RuntimeError as error:  # the system gives no more threads: those there are run one after the other
+                self.bench.put_back(held)
+                if self.bench.running:
+                    return
+                self.bench.remove(held)
+                self._tell_end(held, _failure(f"the pilot cannot run it: {error}"))
+                self._on_news(False)
             else:
                 self._count += 1
-                Slot(self, self._count, held)
 
     def cancel(self, ref: tuple[str, str, int]) -> bool:
         """End an attempt that nobody waits for; whether that is news."""

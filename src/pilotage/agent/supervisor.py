@@ -11,6 +11,7 @@ import contextlib
 import gc
 import json
 import os
+import resource
 import signal
 import threading
 from pathlib import Path
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 FAILED = 1
 UNDELIVERED = 3  # it ended by itself, and the service does not know everything
+SLOT_FILES = 8  # that a slot has open at most: its folder, its logs, a token, and what leads to its command
+OWN_FILES = 64
 
 
 class Record:
@@ -150,6 +153,7 @@ def _pilot(settings: PilotSettings, record: Record, credentials: Credentials, *,
     gc.freeze()  # what is there now stays: it is not looked through again, and its pages stay shared with the supervisor
     gc.set_threshold(20_000, 50, 50)
     gc.enable()
+    have_files_for(settings.capacity.cores_hundredths // 100)
     connecting = _connecting(settings, credentials)
     told_by_service = announced(settings.announcement)
     scratch = settings.scratch
@@ -185,6 +189,17 @@ def _pilot(settings: PilotSettings, record: Record, credentials: Credentials, *,
         release(settings.spool, settings.pilot)
     record.say(ended=pilot.ended or "unheard")
     return 0 if told else UNDELIVERED
+
+
+def have_files_for(slots: int) -> None:
+    """May have open what so many slots need, as far as the system lets us; what they run inherits no more than that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OWN_FILES + SLOT_FILES * slots
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _obey_signals(exchanger: Exchanger, *, supervisor: int) -> None:

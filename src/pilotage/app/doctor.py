@@ -311,11 +311,13 @@ def _port(settings: Settings, *, may_change: bool) -> Finding:
                     message=f"{host}:{port} is taken by another program: a service here takes a free one",
                     next_step="where that is unwelcome, choose one: pilotage serve --port N, or the setting service.port",
                 )
+            of_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
+            option, setting = ("--port 0", "service.port") if of_port else ("--host 127.0.0.1", "service.host")
             return Finding(
                 hop="port",
                 verdict="bad",
                 message=f"{host}:{port} cannot be listened on: {(error.strerror or str(error)).lower()}",
-                next_step="choose another: pilotage serve --port 0, or the setting service.port",
+                next_step=f"choose another: pilotage serve {option}, or the setting {setting}",
             )
     return Finding(hop="port", verdict="ok", message=f"{host}:{port} is free")
 

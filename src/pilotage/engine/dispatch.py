@@ -14,7 +14,7 @@ from pilotage.engine.admission import unmet
 from pilotage.engine.behaviour import drain, submitting, watch_queue
 from pilotage.engine.choices import ChoiceNote, How, noted
 from pilotage.engine.classes import queue_of
-from pilotage.engine.fits import could_take, is_bound, lasts, remaining, takes
+from pilotage.engine.fits import could_take, first_taken, is_bound, lasts, remaining, takes
 from pilotage.engine.jobs import JobState
 from pilotage.engine.parts import AttemptState, PackageWork, QueueClass, Standing
 from pilotage.engine.places import PilotState, SiteState
@@ -293,7 +293,7 @@ def _serve(engine: Engine, site: SiteState, pilot: PilotState) -> None:
     reserved = site.reserved
     while reserved:
         if len(reserved) > 1:
-            first = _first_taken(engine, site, pilot)
+            first = first_taken(engine, site, pilot)
             if first is None:
                 break
             queue = first
@@ -313,14 +313,6 @@ def _serve(engine: Engine, site: SiteState, pilot: PilotState) -> None:
             drain(engine, pilot, "the time it has left is too short for what waits")
     if served and engine.stirred:
         bind(engine)  # what was pulled left room behind it, or is wanted once more
-
-
-def _first_taken(engine: Engine, site: SiteState, pilot: PilotState) -> QueueClass | None:
-    """The class of the highest rank among those reserved at a site of which a pilot can take one."""
-    for queue in engine.fairness.ordered(site.reserved, counted="running"):
-        if takes(pilot, queue, engine.now):
-            return queue
-    return None
 
 
 def leave_if_full(site: SiteState, pilot: PilotState) -> None:

@@ -100,6 +100,16 @@ class Fairness:
         since = (job.share or self._meet(job)).waiting_since
         return self._key(job, since, job.counts[_RESERVED] + job.counts[_LIVE], 0)
 
+    def is_overdue(self, job: JobState) -> bool:
+        """Whether nothing of a job was started for so long that room is made for it.
+
+        Every other time: what runs there may take very long, and the others shall not wait for it longer than this.
+        """
+        if not self.by_slowdown or job.share is None:
+            return False
+        patience = self._engine.settings.fairness_patience_seconds
+        return patience > 0.0 and int((self._engine.now - job.share.unstarted_since) / patience) % 2 == 1
+
     def _key(self, job: JobState, since: float, have: int, reserved: int) -> Key:
         """The same for a job that has so many slots; so many of those of its owner are only reserved."""
         engine = self._engine

@@ -41,6 +41,44 @@ def takes(pilot: PilotState, queue: QueueClass, now: float) -> bool:
     return ends_at is None or suffices(_left(pilot, demand, ends_at - now), pilot, queue)
 
 
+def first_taken(engine: Engine, site: SiteState, pilot: PilotState) -> QueueClass | None:
+    """The class of the highest rank among those reserved at a site of which a pilot can take one.
+
+    Where one is overdue that needs more at once than is free, nothing of lower rank gets what it lacks of one pilot.
+    """
+    now, fairness = engine.now, engine.fairness
+    overdue: list[Demand] = []
+    for queue in fairness.ordered(site.reserved, counted="running"):
+        if takes(pilot, queue, now):
+            if not any(_is_in_the_way(queue.demand, each, pilot) for each in overdue):
+                return queue
+        elif fairness.is_overdue(queue.job) and pilot is _emptiest(site, queue, now):
+            overdue.append(queue.demand)
+    return None
+
+
+def _is_in_the_way(small: Demand, large: Demand, pilot: PilotState) -> bool:
+    """Whether an attempt would take something that there is too little of for another one."""
+    return bool(
+        large.cores_hundredths > pilot.free_cores_hundredths
+        or (small.memory_bytes and large.memory_bytes > pilot.free_memory_bytes)
+        or (small.gpus and large.gpus > pilot.free_gpus)
+        or (small.scratch_bytes and large.scratch_bytes > pilot.free_scratch_bytes)
+    )
+
+
+def _emptiest(site: SiteState, queue: QueueClass, now: float) -> PilotState | None:
+    """The pilot with most room among those that could take one of a class if they had nothing else: it stays that one."""
+    able = (
+        pilot
+        for pilot in site.pilots.values()
+        if not (pilot.leaving or pilot.suspect or pilot.draining or queue.shape in pilot.barred)
+        and slots_for(queue.demand, pilot.capacity)
+        and lasts(pilot, queue, now)
+    )
+    return max(able, key=lambda pilot: pilot.free_cores_hundredths, default=None)
+
+
 def remaining(engine: Engine, site: SiteState, pilot: PilotState | None, demand: Demand) -> float | None:
     """How long an attempt can last: as long as its pilot when it begins, or as any batch job of its site."""
     if pilot is None:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from pilotage.engine.restart import Failure
 from pilotage.model.demand import Demand
-from pilotage.model.outcomes import ExitCodeGasw
+from pilotage.model.outcomes import PILOT_WALL_OVER, ExitCodeGasw
 from pilotage.model.reasons import LossReason, Reason
 
 PILOT_KILLED: LossReason = "pilot-killed"
@@ -88,6 +88,7 @@ def failure_of(
         wall_seconds=demand.wall_seconds,
         remaining_seconds=remaining_seconds,
         killed_pilot=killed_pilot,
+        with_pilot=said is None or said.exit_message == PILOT_WALL_OVER,
     )
 
 

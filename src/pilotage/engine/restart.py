@@ -47,6 +47,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     wall_seconds: float = 0.0  # its own limit; 0: likewise
     remaining_seconds: float | None = None  # what was left of the pilot's time when it got the attempt
     killed_pilot: bool = False
+    with_pilot: bool = False  # it ended because its pilot, or its batch job, did
 
 
 class RestartSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -329,12 +330,14 @@ class _History:
             how = how or "again elsewhere" + (f", in {delay:,.0f} s: every other site was tried" if delay else "")
         elif answer == "where-more-time":
             had = self._time_it_had(failure)
-            # Who says how often to try means it of a program that hangs now and then, too.
-            if had == self._limit(failure) > 0 and not self._retry.attempts_max:
+            if had != self._limit(failure) or not had or failure.with_pilot:
+                self._more_wall_than = max(self._more_wall_than, had)
+                how = f"again, only where more than {self._more_wall_than:,.0f} s are left"
+            elif self._retry.attempts_max:  # which is meant of a program that hangs now and then, too
+                how = f"again, although its own limit of {had:,.0f} s ended it"
+            else:
                 message = f"{_told(failure)}: its own limit of {had:,.0f} s ended it, and would again"
                 return self._give_up(name, "permanent-failure", f"{message}; declare a longer one, then restart it")
-            self._more_wall_than = max(self._more_wall_than, had)
-            how = f"again, only where more than {self._more_wall_than:,.0f} s are left"
         found = self._verdict("restart", name, f"{_told(failure)}: {how}")
         return msgspec.structs.replace(found, delay_seconds=delay, prefer="here" if answer == "again" else "")
 

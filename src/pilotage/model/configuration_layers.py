@@ -213,12 +213,20 @@ def _disagreements(settings: Settings) -> Iterable[tuple[str, str]]:
         _ = settings.journal.address
     except BadJournalAddress as error:
         yield "journal.url", str(error).replace("\n  ", "; ")
-    if not settings.service.host:
+    if not _can_be_a_host(settings.service.host):
         yield "service.host", "expected an address to listen on, such as 127.0.0.1"
     for attribute in settings.query.indexed:
         if not _ATTRIBUTE.fullmatch(attribute):
             yield "query.indexed", f"expected names such as owner or tag.study, got {attribute!r}"
     yield from _mail_disagreements(settings)
+
+
+def _can_be_a_host(text: str) -> bool:
+    """Whether the system can be asked for it at all: a name with other than ASCII letters has a form that must exist."""
+    try:
+        return bool(text) and (text.isascii() or bool(text.encode("idna")))
+    except UnicodeError:
+        return False
 
 
 def _mail_disagreements(settings: Settings) -> Iterable[tuple[str, str]]:

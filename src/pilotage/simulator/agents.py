@@ -13,7 +13,7 @@ from pilotage.model.exchange import Assignment, AttemptRef, Exchange, ExchangeRe
 from pilotage.model.payloads import PhaseEntered, PilotEnded, PilotStarted
 from pilotage.model.site import Site
 from pilotage.simulator.agent_work import Workbench
-from pilotage.simulator.attempts import CANCELLED, Run
+from pilotage.simulator.attempts import CANCELLED, WITH_PILOT, Run
 from pilotage.simulator.nature import DEADLY
 from pilotage.simulator.rogues import Rogue
 from pilotage.simulator.spool import Spool
@@ -151,7 +151,7 @@ class Agent:
         elif (self.leaving and now >= self._limit_at) or now >= self._heard_at + settings.outlive_seconds:
             self.kill()
         elif now >= self._limit_at:
-            self._depart("wall-time", stopping="wall-time")
+            self._depart("wall-time", stopping=WITH_PILOT)
         else:
             if 0.0 <= self._opened_at <= now - self._patience_seconds:
                 longer_seconds = self._patience_seconds * settings.patience_growth

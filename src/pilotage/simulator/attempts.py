@@ -13,7 +13,7 @@ import msgspec
 
 from pilotage.model.changing import changes_often
 from pilotage.model.exchange import Assignment, AttemptRef
-from pilotage.model.outcomes import ExitCodeGasw, Phase
+from pilotage.model.outcomes import PILOT_WALL_OVER, ExitCodeGasw, Phase
 from pilotage.model.payloads import AttemptFinished, OutputFile, PhaseTimes
 from pilotage.simulator.nature import Fate
 
@@ -28,9 +28,11 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     exit_status: int | None = None
     signal: int | None = None
     message: str = ""
+    reason: str = ""  # that is told; none: its own
 
 
 CANCELLED = ""  # the reason of what was stopped because the service wanted it so
+WITH_PILOT = "wall-time of its pilot"  # of what ran until the time of its pilot was over
 
 ENDINGS: dict[str, Ending] = {
     CANCELLED: Ending(exit_code=ExitCodeGasw.EXECUTION_CANCELED, signal=15, message="cancelled"),
@@ -48,6 +50,7 @@ ENDINGS: dict[str, Ending] = {
     "segmentation-fault": Ending(signal=11, message="segmentation fault"),
     "signal": Ending(signal=6, message="killed by a signal"),
     "wall-time": Ending(signal=15, message="killed: its wall time is over"),
+    WITH_PILOT: Ending(signal=15, message=PILOT_WALL_OVER, reason="wall-time"),
 }
 
 _encode = msgspec.json.Encoder().encode
@@ -181,7 +184,7 @@ class Run(msgspec.Struct, eq=False, gc=False):
         return AttemptFinished(
             exit_code=ending.exit_code,
             exit_message=ending.message,
-            reason=self.reason or None,
+            reason=ending.reason or self.reason or None,
             exit_status=own_status or ending.exit_status,
             signal=ending.signal,
             node=node,
