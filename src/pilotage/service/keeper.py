@@ -12,6 +12,7 @@ from pilotage.book.join import SKEW_SECONDS, Joined, Receipt, join
 from pilotage.book.ledger import Ledger
 from pilotage.model.events import Event
 from pilotage.ports import Clock, Journal, SealedLost
+from pilotage.service.courtesy import Courtesy
 
 Afterwards = Callable[[Joined, Ledger], None]
 """What else happens in the transaction of a batch, such as noting whom to tell."""
@@ -43,6 +44,7 @@ class Keeper:
         self.codec = codec if codec is not None else Codec()
         self._within = tuple(within)
         self._skew_seconds = skew_seconds
+        self._courtesy = Courtesy()
 
     def take(self, events: Sequence[Event]) -> Receipt:
         """Take events in that never were text."""
@@ -87,7 +89,9 @@ class Keeper:
                     skew_seconds=self._skew_seconds,
                     skewed=batch.skewed,
                 )
+                self._courtesy.give_way()
                 ledger.write(joined.changes)
+                self._courtesy.give_way()
                 for each in self._within:
                     each(joined, ledger)
                 receipts.append(joined.receipt)

@@ -19,6 +19,7 @@ from pilotage.model import payloads
 from pilotage.model.exchange import Assignment, AttemptRef, InputSource
 from pilotage.model.outcomes import ADOPTED, ExitCodeGasw
 from pilotage.ports import FileStore, MadeWork, StoreError, WorkIndex
+from pilotage.service.courtesy import Courtesy
 from pilotage.service.running.at_work import JobAtWork, JobsAtWork
 from pilotage.service.running.completing import Completer
 from pilotage.service.running.keys import is_complete
@@ -40,6 +41,7 @@ class Aftermath:
         index: WorkIndex,
         hold: Hold,
         on_its_way: Callable[[str], bool] = lambda _: False,
+        courtesy: Courtesy | None = None,
     ) -> None:
         """Take the jobs, their files, and how a job is held whose files cannot be published.
 
@@ -55,6 +57,7 @@ class Aftermath:
         self._spent: dict[str, dict[str, list[float]]] = {}
         self._timed: dict[str, int] = {}  # by job: how many succeeded
         self._on_its_way = on_its_way
+        self._courtesy = courtesy or Courtesy()
         self._lingering: dict[str, None] = {}  # jobs that were over by the engine before all of it had come here
 
     def stop(self) -> None:
@@ -125,7 +128,8 @@ class Aftermath:
 
     def _grant(self, engine: Engine, granted: Sequence[AttemptRef], *, known: Collection[AttemptRef] = ()) -> None:
         """Remember what was made, then give it its name."""
-        made = [found for ref in granted if ref not in known and (found := self._made(engine, ref)) is not None]
+        each = self._courtesy.among(granted)
+        made = [found for ref in each if ref not in known and (found := self._made(engine, ref)) is not None]
         try:
             if made:
                 self._index.keep(made)
@@ -135,7 +139,7 @@ class Aftermath:
                 if at_work is not None:
                     self._publisher.postpone(at_work.folder, ref, fault)
             return
-        for ref in granted:
+        for ref in self._courtesy.among(granted):
             at_work = self._jobs.get(ref.job)
             if at_work is not None:
                 self._publisher.publish(at_work.folder, ref)

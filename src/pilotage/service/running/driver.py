@@ -25,6 +25,7 @@ from pilotage.model.operations import Accepted, AnyOperation, Refused
 from pilotage.model.work import AgentSays, LogText
 from pilotage.ports import Clock, JournalUnavailable
 from pilotage.service.core import Core
+from pilotage.service.courtesy import Courtesy
 from pilotage.service.keeper import Batch
 from pilotage.service.messages import Answer, Asked, Input, Outbox, Submit
 from pilotage.service.running.errors import NotRunning, OperationRefused, Superseded
@@ -106,6 +107,7 @@ class Driver:
         self._over = False
         self._ready: Future[None] = Future()
         self.fault: BaseException | None = None
+        self.courtesy = Courtesy()  # of the thread
 
     # --- the door: any thread ---
 
@@ -274,7 +276,9 @@ class Driver:
                 if heard is not None:
                     core.recall(heard)
         kept = [text for says in logs for text in own_logs(core.engine, says, ran=self._outside.ran)]
+        self.courtesy.give_way()
         outbox = core.step(inbox, self._clock.now())
+        self.courtesy.give_way()
         self._wake_at = outbox.wake_at
         self._ahead.append(_Stepped(outbox=outbox, logs=kept))
         self._release(core)

@@ -98,8 +98,9 @@ class Runner:
         self._jobs = JobsAtWork(journal, store=store, index=index)
         driver = self._driver = Driver(writer=writer, clock=clock, outside=self)
         self._aftermath = Aftermath(
-            self._jobs, self._manifests, store=store, index=index, hold=self._hold, on_its_way=driver.on_its_way
-        )
+            self._jobs, self._manifests, store=store, index=index, hold=self._hold,
+            on_its_way=driver.on_its_way, courtesy=driver.courtesy,
+        )  # fmt: skip
         self._workers = SiteWorkers(
             {**accesses, **(agent_sites or {})},
             report=driver.receive,
@@ -310,9 +311,9 @@ class Runner:
         early = [each for each in reply.assignments if self._aftermath.holds_back(each)]
         if early:
             reply = self._without(reply, early)
-        work = self._reused([self._work(assignment) for assignment in reply.assignments], reply.assignments)
-        mint = self._package_token
-        tokens = tuple(mint(each.ref) for each in reply.assignments) if mint is not None else ()
+        given = reply.assignments
+        work = self._reused([self._work(each) for each in self._driver.courtesy.among(given)], given)
+        tokens = tuple(map(mint, (each.ref for each in given))) if (mint := self._package_token) is not None else ()
         return _encode(AgentHears(reply=reply, work=tuple(work), tokens=tokens))
 
     def _without(self, reply: ExchangeReply, early: Sequence[Assignment]) -> ExchangeReply:
