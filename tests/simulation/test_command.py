@@ -78,3 +78,30 @@ def test_a_file_that_is_no_world_is_refused_by_what_is_wrong_with_it() -> None:
     told = refused("simulate", "--world", "world.json")
     assert "world.json: is not a world" in told
     assert "weather" in told
+
+
+def test_a_world_that_is_saved_is_run_again_as_it_was() -> None:
+    first = run("simulate", "--seed", "2", "--save-world", "two.json")
+    again = run("simulate", "--world", "two.json")
+    assert (again.exit_code, again.stdout) == (0, first.stdout)
+
+
+def test_a_world_that_was_written_by_hand_is_made_complete() -> None:
+    Path("world.json").write_text(json.dumps(IMPOSSIBLE))
+    run("simulate", "--world", "world.json", "--save-world", "complete.json")
+    told = json.loads(Path("complete.json").read_text())
+    assert (told["complete"], told["faults"]["message_lost"], told["faults"]["black_hole"]) == (True, 0.1, 0.0)
+
+
+def test_a_saved_world_that_lacks_a_field_of_today_is_refused_and_not_filled_in() -> None:
+    run("simulate", "--seed", "2", "--save-world", "two.json")
+    told = json.loads(Path("two.json").read_text())
+    del told["sites"][1]["site"]["speed"]
+    Path("two.json").write_text(json.dumps(told))
+    said = refused("simulate", "--world", "two.json")
+    assert "two.json: is not a world: Object missing field `speed`" in said
+    assert "at `$.sites[1].site`" in said
+
+
+def test_only_one_world_is_saved() -> None:
+    assert "one world" in refused("simulate", "--seeds", "2", "--save-world", "two.json")

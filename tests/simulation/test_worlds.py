@@ -1,50 +1,58 @@
 """Worlds by the hundred: the engine, the core and the book hold what they promise, whatever strikes.
 
-A world that fails prints how to see it again. A seed that found a bug once stays here by its number.
+A world that fails prints how to see it again. A world that found a bug once is kept in a file of its own, with all that
+it depends on: it stays what it is when a seed makes another one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from pilotage.simulator.faults import KINDS
 from pilotage.simulator.report import fired_lines, line_of
 from pilotage.simulator.run import Result, simulate
-from pilotage.simulator.world import make_world, packages_of_world
+from pilotage.simulator.stored import read_world, stored
+from pilotage.simulator.world import World, make_world, packages_of_world
 
 WORLDS = 200
 CHUNKS = 4
 FIRED_MIN = 20  # over all worlds, and something came of it: so each chunk has its share
 
-SEEDS_THAT_FOUND_BUGS: dict[int, str] = {
-    17: "a late stage was laid out although a dropped producer had been restored in between",
-    37: "a package restarted by hand waited for ever for a producer that had been given up",
-    81: "packages that wait for a late stage were not given up when its producer began anew and died again",
-    127: "a line was restored after a consumer had begun without it",
-    135: "a package with side effects was rescheduled beside its running attempt",
-    165: "the cap on failures was forgotten when a line was dropped and restored",
-    209: "packages of a stage that grew late waited for ever for a producer that had been given up",
-    240: "a package restarted by hand waited for ever for a late stage that could not be laid out",
-    248: "a reservation of a replica that was released made room in its category",
-    250: "a late copy of an old message told a service that had just started that something had stopped",
-    300: "a package that had failed as often as it may got a replica",
+KEPT = Path(__file__).with_name("worlds")
+KEPT_BYTES_MAX = 200_000
+WORLDS_THAT_FOUND_BUGS: dict[str, str] = {
+    "seed-17": "a late stage was laid out although a dropped producer had been restored in between",
+    "seed-37": "a package restarted by hand waited for ever for a producer that had been given up",
+    "seed-81": "packages that wait for a late stage were not given up when its producer began anew and died again",
+    "seed-127": "a line was restored after a consumer had begun without it",
+    "seed-135": "a package with side effects was rescheduled beside its running attempt",
+    "seed-165": "the cap on failures was forgotten when a line was dropped and restored",
+    "seed-209": "packages of a stage that grew late waited for ever for a producer that had been given up",
+    "seed-240": "a package restarted by hand waited for ever for a late stage that could not be laid out",
+    "seed-248": "a reservation of a replica that was released made room in its category",
+    "seed-250": "a late copy of an old message told a service that had just started that something had stopped",
+    "seed-300": "a package that had failed as often as it may got a replica",
 }
-"""What each of them found, so that a later failure is understood sooner."""
+"""What each of the files found, so that a later failure is understood sooner."""
 
 
-def run(seed: int) -> Result:
-    return simulate(make_world(seed))
+def kept(name: str) -> World:
+    file = KEPT / f"{name}.json"
+    return read_world(file.read_bytes(), name=str(file))
 
 
-def held(result: Result) -> None:
+def held(result: Result, *, again: str, found: str = "") -> None:
+    """Fail, with all there is to say, where something did not hold; `again` is what shows it again."""
     if result.violation is not None:
         told = [line_of(result), result.violation.message, *result.last_events]
-        told.append(f"see it again with: pilotage simulate --seed {result.seed}")
-        if result.seed in SEEDS_THAT_FOUND_BUGS:
-            told.append(f"it found once that {SEEDS_THAT_FOUND_BUGS[result.seed]}")
+        told.append(f"see it again with: pilotage simulate {again}")
+        told.append(f"keep it with: pilotage simulate {again} --save-world {KEPT.name}/NAME.json")
+        if found:
+            told.append(f"it found once that {found}")
         pytest.fail("\n".join(told), pytrace=False)
 
 
@@ -53,8 +61,8 @@ def test_whatever_strikes_everything_holds_and_ends(chunk: int, tell: Callable[[
     fired: Counter[str] = Counter()
     results = []
     for seed in range(1 + chunk, WORLDS + 1, CHUNKS):
-        result = run(seed)
-        held(result)
+        result = simulate(make_world(seed))
+        held(result, again=f"--seed {seed}")
         fired.update(result.fired)
         results.append(result)
     told = ", ".join(fired_lines(results))
@@ -83,7 +91,13 @@ def test_some_worlds_have_packages_that_name_their_nodes_and_the_others_none() -
     assert {site.site.places_nodes for world in named for site in world.sites} == {True, False}
 
 
-# Those before are among the worlds above, where each is run as it is here.
-@pytest.mark.parametrize("seed", sorted(seed for seed in SEEDS_THAT_FOUND_BUGS if seed > WORLDS))
-def test_what_was_found_once_stays_mended(seed: int) -> None:
-    held(run(seed))
+@pytest.mark.parametrize("name", WORLDS_THAT_FOUND_BUGS)
+def test_what_was_found_once_stays_mended(name: str) -> None:
+    held(simulate(kept(name)), again=f"--world {KEPT / name}.json", found=WORLDS_THAT_FOUND_BUGS[name])
+
+
+def test_every_world_that_is_kept_says_what_it_found_and_leaves_nothing_to_what_is_usual() -> None:
+    files = sorted(KEPT.iterdir())
+    assert [file.name for file in files] == sorted(f"{name}.json" for name in WORLDS_THAT_FOUND_BUGS)
+    assert [file.name for file in files if file.read_bytes() != stored(kept(file.stem))] == []
+    assert sum(file.stat().st_size for file in files) < KEPT_BYTES_MAX

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from pilotage.cli.numbers import import_numpy_quickly
-from pilotage.cli.output import emit, shown
+from pilotage.cli.output import emit, shown, write_files
 from pilotage.model.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ SHRINKING_RUNS_MAX = 60  # each may take as long as the run that failed
     help="With a job: run it in several ways, such as selection=best,thompson, and draw them.",
 )
 @click.option("--svg", metavar="OUT", help="With --compare: where to draw it; simulation.svg unless given.")
-@click.option("--save-world", metavar="OUT", help="With a job: write the world down, to look at it or change it.")
+@click.option(
+    "--save-world", metavar="OUT", help="Write the world down: to look at it, to change it, or to run it again later."
+)
 @click.option(
     "--seed", type=click.IntRange(min=0), metavar="N", help="The one world to run; everything follows from it."
 )
@@ -102,28 +104,23 @@ def simulate(
             save_world=save_world,
         )
         return forecast(asked, as_json=as_json)
-    if given := [name for name, value in {**of_jobs, "--save-world": save_world}.items() if value]:
+    if given := [name for name, value in of_jobs.items() if value]:
         raise click.UsageError(f"{given[0]} is for a job: name its document")
     if seed is not None and (seeds is not None or first is not None):
         raise click.UsageError("--seed names one world: leave out --seeds and --from, or --seed")
     if world_file is not None and (seed is not None or seeds is not None or first is not None):
         raise click.UsageError("--world is the world to run: leave out --seed, --seeds and --from")
+    if save_world is not None and (seeds or 1) > 1:
+        raise click.UsageError("--save-world writes one world: name it with --seed")
     import_numpy_quickly()
     import msgspec
 
-    from pilotage.model.errors import PilotageError
     from pilotage.simulator.run import simulate as run
-    from pilotage.simulator.world import World, make_world
+    from pilotage.simulator.stored import stored
 
-    if world_file is not None:
-        try:
-            worlds = [msgspec.json.decode(world_file.read(), type=World)]
-        except msgspec.DecodeError as fault:
-            raise PilotageError(f"is not a world: {fault}", subject=world_file.name) from None
-    else:
-        begin = 1 if first is None else first
-        numbers = [seed] if seed is not None else range(begin, begin + (seeds or 1))
-        worlds = [make_world(number) for number in numbers]
+    worlds = _worlds(world_file, seed=seed, seeds=seeds or 1, first=1 if first is None else first)
+    if save_world is not None:
+        write_files({save_world: [stored(worlds[0]).decode()]})
     failed = 0
     results = []
     for world in worlds:
@@ -137,6 +134,16 @@ def simulate(
     if not as_json:
         emit(f"{shown(line)}\n" for line in _summary(results))
     return ExitCode.FAILED if failed else ExitCode.COMPLETE
+
+
+def _worlds(file: BinaryIO | None, *, seed: int | None, seeds: int, first: int) -> list[World]:
+    """The world of a file or of a seed, or those of many seeds."""
+    from pilotage.simulator.stored import read_world
+    from pilotage.simulator.world import make_world
+
+    if file is not None:
+        return [read_world(file.read(), name=file.name)]
+    return [make_world(number) for number in ([seed] if seed is not None else range(first, first + seeds))]
 
 
 def _lines(world: World, result: Result, *, trace: bool) -> Iterator[str]:

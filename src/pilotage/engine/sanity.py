@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,8 +16,8 @@ from pilotage.engine.classes import queue_of
 from pilotage.engine.growth import ends
 from pilotage.engine.jobs import JobState
 from pilotage.engine.leaving import closes
-from pilotage.engine.parts import FINAL, STANDINGS, AttemptState, PackageWork, Standing
-from pilotage.engine.places import PilotState, SiteState
+from pilotage.engine.parts import FINAL, STANDINGS, AttemptState, PackageWork, QueueClass, Standing
+from pilotage.engine.places import SiteState
 from pilotage.engine.provisioning import spare
 from pilotage.engine.readiness import is_under_way
 from pilotage.model.graph import EdgeKind, Graph
@@ -27,10 +29,13 @@ if TYPE_CHECKING:
 class Insane(Exception):
     """The engine contradicts itself: a bug of its own, told with what it is about."""
 
+    def __init__(self, what: str, *about: object) -> None:
+        """What does not hold, and of what."""
+        super().__init__(f"{what}: {about}")
 
-def _must(condition: object, what: str, *about: object) -> None:
-    if not condition:
-        raise Insane(f"{what}: {about}")
+
+# A world looks at everything after each of its steps. So there is one pass over what is being worked on, what is wrong is only
+# put into words where something is, and what follows from a few values alone is looked at once for the same values.
 
 
 def sanity_check(engine: Engine) -> None:
@@ -38,147 +43,206 @@ def sanity_check(engine: Engine) -> None:
     seen = _Seen()
     for job in engine.jobs.values():
         _check_job(engine, job, seen)
+    seen.count_attempts()
     for site in engine.sites.values():
         _check_site(engine, site, seen)
-    owners, ready = seen.owners, seen.ready
+        _check_pilots(engine, site)
+    _check_active(engine, seen)
+    owners = seen.owners
     for owner, count in engine.owners.items():
-        _must(owners[owner] == count, "packages of an owner under way", owner, owners[owner], count)
-    for job in engine.jobs.values():
-        for queue in job.classes.values():
-            _must(queue.ready == ready[id(queue)], "ready packages of a class", job.id, queue.index, queue.ready)
-            looked_at = (queue in engine.active) + (queue in engine.stuck)
-            _must(looked_at == bool(queue.ready and job.open), "a class is looked at", job.id)
+        if owners[owner] != count:
+            raise Insane("packages of an owner under way", owner, owners[owner], count)
     quota = engine.settings.owner_running_max
-    _must(not quota or all(count <= quota for count in owners.values()), "the quota of an owner", dict(owners))
+    if quota and any(count > quota for count in owners.values()):
+        raise Insane("the quota of an owner", dict(owners))
 
 
 class _Seen:
     """What the packages of all jobs come to, for what others say of them."""
 
-    __slots__ = ("counted", "owners", "ready", "used")
+    __slots__ = ("counted", "live", "owners", "ready", "running", "used")
 
     def __init__(self) -> None:
-        self.used: Counter[tuple[str, int]] = Counter()  # by site and shape
-        self.owners: Counter[str] = Counter()  # packages under way
-        self.ready: Counter[int] = Counter()  # by the identity of a class
-        self.counted: dict[int, list[AttemptState]] = {}  # attempts that take room, by the identity of their site
+        self.owners: dict[str, int] = defaultdict(int)  # packages under way
+        self.ready: list[QueueClass] = []  # classes with ready packages
+        self.counted: list[AttemptState] = []  # attempts that take room
+        self.used: dict[tuple[str, int], int] = defaultdict(int)  # by the name of a site, and shape
+        self.live: dict[SiteState, int] = defaultdict(int)
+        self.running: dict[SiteState, int] = defaultdict(int)
+
+    def count_attempts(self) -> None:
+        """Sum up where the attempts are that take room."""
+        for (site, shape, leased), count in Counter(map(_room, self.counted)).items():
+            self.used[site.name, shape] += count
+            self.live[site] += count
+            if leased:
+                self.running[site] += count
+
+
+_room = attrgetter("site", "shape", "leased")  # what an attempt takes
 
 
 def _check_job(engine: Engine, job: JobState, seen: _Seen) -> None:
-    standing = bytes(job.standing)
-    counts = [standing.count(each) for each in range(len(STANDINGS))]
-    _must(counts == job.counts, "counts of standings", job.id, counts, job.counts)
-    reserved = sum(each.count for each in job.reservations.values())
-    _must(reserved == job.counts[Standing.RESERVED], "reservations of a job", job.id, reserved)
-    _must(job.open or not job.counts[Standing.RESERVED], "reserved in a job that is not open", job.id)
-    looked = job.special and job.accepted
-    _must(not looked or job.ending == ends(job), "whether everything but what runs last is over", job.id)
-    left = sum(standing[number] < Standing.DROPPED for number in job.finals)
-    _must(job.finals_left == left, "what runs last and is not over", job.id, job.finals_left)
-    made = sum(standing[number] in (Standing.DONE, Standing.ABORTED) for number in job.finals)
-    _must(job.finals_made == made, "what runs last and has run", job.id, job.finals_made)
+    reserved = sum([each.count for each in job.reservations.values()])
+    if reserved != job.counts[Standing.RESERVED]:
+        raise Insane("reservations of a job", job.id, reserved)
+    if reserved and not job.open:
+        raise Insane("reserved in a job that is not open", job.id)
+    if job.special and job.accepted and job.ending != ends(job):
+        raise Insane("whether everything but what runs last is over", job.id)
+    late_waits = job.plan.late_waits
     _check_packages(
-        job.id,
-        job.plan.graph,
-        standing=standing,
-        satisfied=bytes(job.satisfied),
-        granted=job.granted.tobytes(),
-        waits=job.waits.tobytes(),
-        dropped=tuple([number for number, work in job.work.items() if work.dropped]),
-        besides=_awaited_besides(job) if job.accepted else None,
+        _Packages(
+            job=job.id,
+            graph=job.plan.graph,
+            standing=bytes(job.standing),
+            counts=tuple(job.counts),
+            satisfied=bytes(job.satisfied),
+            granted=job.granted.tobytes(),
+            waits=job.waits.tobytes(),
+            dropped=tuple([number for number, work in job.work.items() if work.dropped]),
+            accepted=job.accepted,
+            late_waits=tuple(late_waits.items()),
+            kinds=job.plan.template_of.tobytes() if late_waits else b"",
+            ending=job.ending,
+            finals=job.finals,
+            finals_left=job.finals_left,
+            finals_made=job.finals_made,
+        )
     )
     seen.owners[job.owner] += sum(job.busy)
     _check_queues(engine, job, seen)
     for number, work in job.work.items():
-        _check_work(engine, job, number, work)
+        _check_work(job, number, work)
         if work.bound is not None:
-            seen.used[work.bound.name, queue_of(engine, job, number).shape] += 1
-        for attempt in work.attempts.values():
-            _check_attempt(engine, attempt)
-            if attempt.counted:
-                seen.used[attempt.site.name, attempt.shape] += 1
-                seen.counted.setdefault(id(attempt.site), []).append(attempt)
+            queue = queue_of(engine, job, number)
+            if number not in work.bound.reserved.get(queue, ()):
+                raise Insane("a reservation at its site", job.id, number)
+            seen.used[work.bound.name, queue.shape] += 1
+    attempts = [attempt for work in job.work.values() for attempt in work.attempts.values()]
+    if attempts:
+        _check_attempts(engine, attempts)
+        seen.counted += [attempt for attempt in attempts if attempt.counted]
 
 
 def _check_queues(engine: Engine, job: JobState, seen: _Seen) -> None:
-    queued: dict[int, set[int]] = {}
+    ready: dict[QueueClass, int] = {}
+    queued: dict[QueueClass, set[int]] = {}
     number = job.standing.find(Standing.READY)
     while number >= 0:
         queue = queue_of(engine, job, number)
-        seen.ready[id(queue)] += 1
-        if id(queue) not in queued:
-            queued[id(queue)] = set(queue.queue)
-        _must(number in queued[id(queue)], "a ready package is in its queue", job.id, number)
+        if queue not in queued:
+            queued[queue] = set(queue.queue)
+            ready[queue] = 0
+        ready[queue] += 1
+        if number not in queued[queue]:
+            raise Insane("a ready package is in its queue", job.id, number)
         number = job.standing.find(Standing.READY, number + 1)
+    said = {queue: queue.ready for queue in job.classes.values() if queue.ready}
+    if said != ready:
+        raise Insane(
+            "ready packages of classes", job.id, *({each.index: of[each] for each in of} for of in (said, ready))
+        )
+    seen.ready += ready
 
 
-def _check_work(engine: Engine, job: JobState, number: int, work: PackageWork) -> None:
+def _check_active(engine: Engine, seen: _Seen) -> None:
+    """Each class with ready packages of a job that is open is looked at, or waits for room, and no other class does."""
+    active, stuck, wanted = engine.active, engine.stuck, 0
+    for queue in seen.ready:
+        if queue.job.open:
+            wanted += 1
+            if (queue in active) == (queue in stuck):
+                raise Insane("a class is looked at", queue.job.id, queue.index)
+    if wanted != len(active) + len(stuck):
+        raise Insane("a class is looked at in vain", wanted, len(active), len(stuck))
+
+
+def _check_work(job: JobState, number: int, work: PackageWork) -> None:
     standing = job.standing[number]
-    _must(not work.idle, "work with nothing to remember", job.id, number)
-    _must((standing == Standing.RESERVED) == (work.bound is not None), "reserved is bound", job.id, number)
-    if work.bound is not None:
-        queue = queue_of(engine, job, number)
-        _must(number in work.bound.reserved.get(queue, ()), "a reservation at its site", job.id, number)
+    if not work.attempts and work.idle:
+        raise Insane("work with nothing to remember", job.id, number)
+    if (standing == Standing.RESERVED) != (work.bound is not None):
+        raise Insane("reserved is bound", job.id, number)
     if standing >= FINAL:
-        _must(not work.attempts and not work.candidates, "attempts of what is over", job.id, number)
-    else:
-        live = not work.dropped and not work.refused and is_under_way(work)
-        _must((standing == Standing.LIVE) == live, "live is under way", job.id, number, STANDINGS[standing])
+        if work.attempts or work.candidates:
+            raise Insane("attempts of what is over", job.id, number)
+    elif (standing == Standing.LIVE) != (not work.dropped and not work.refused and is_under_way(work)):
+        raise Insane("live is under way", job.id, number, STANDINGS[standing])
 
 
-def _check_attempt(engine: Engine, attempt: AttemptState) -> None:
-    _must(attempt.counted == (not attempt.lost), "a lost attempt takes nothing", attempt.ref)
-    has_job = attempt.site.bound.get(attempt.key) is attempt
-    _must(has_job == (attempt.counted and bool(attempt.key)), "a batch job of its own", attempt.ref)
-    pilot = engine.pilots.get(attempt.pilot)
-    if attempt.counted and pilot is not None:
-        _must(pilot.assigned.get(attempt.ref) is attempt, "an attempt is with its pilot", attempt.ref)
+def _check_attempts(engine: Engine, attempts: Iterable[AttemptState]) -> None:
+    pilots = engine.pilots
+    for attempt in attempts:
+        key, counted = attempt.key, attempt.counted
+        if counted == attempt.lost:
+            raise Insane("a lost attempt takes nothing", attempt.ref)
+        if (attempt.site.bound.get(key) is attempt) != (counted and key != ""):
+            raise Insane("a batch job of its own", attempt.ref)
+        if counted:
+            pilot = pilots.get(attempt.pilot)
+            if pilot is not None and pilot.assigned.get(attempt.ref) is not attempt:
+                raise Insane("an attempt is with its pilot", attempt.ref)
 
 
-def _awaited_besides(job: JobState) -> bytes:
-    """How many things each package of a job waits for besides its producers, as the numbers of an array."""
-    waits_for_all = () if job.ending else job.finals
-    if not job.plan.late_waits and not waits_for_all:
-        return bytes(job.waits.itemsize * job.count)
-    besides = np.zeros(job.count, np.intc)
-    for template, stages in job.plan.late_waits.items():
-        besides[job.plan.template_of == template] += len(stages)
-    besides[list(waits_for_all)] += 1
-    return besides.tobytes()
+class _Packages(NamedTuple):
+    """What is known of all packages of a job, none of which can change."""
+
+    job: str
+    graph: Graph
+    standing: bytes
+    counts: tuple[int, ...]  # by standing
+    satisfied: bytes
+    granted: bytes
+    waits: bytes
+    dropped: tuple[int, ...]
+    accepted: bool  # else nothing is waited for yet
+    late_waits: tuple[tuple[int, tuple[int, ...]], ...]  # the late stages that packages of a template wait for
+    kinds: bytes  # by package, its template, where one of them waits for a late stage
+    ending: bool
+    finals: tuple[int, ...]
+    finals_left: int
+    finals_made: int
 
 
 @functools.lru_cache(maxsize=16)
-def _check_packages(
-    job: str,
-    graph: Graph,
-    *,
-    standing: bytes,
-    satisfied: bytes,
-    granted: bytes,
-    waits: bytes,
-    dropped: tuple[int, ...],
-    besides: bytes | None,
-) -> None:
+def _check_packages(known: _Packages) -> None:
     """What holds for each package by itself, for all of them at once: a world looks at this thousands of times.
 
-    All that it looks at are its arguments, none of which can change: what held of them once holds of them again, and what
-    does not is not remembered. `besides` is None where nothing is waited for yet.
+    All that it looks at is its argument: what held of it once holds of it again, and what does not is not remembered.
     """
+    job, standing = known.job, known.standing
+    counts = tuple(standing.count(each) for each in range(len(STANDINGS)))
+    if counts != known.counts:
+        raise Insane("counts of standings", job, counts, known.counts)
+    if known.finals_left != sum(standing[number] < Standing.DROPPED for number in known.finals):
+        raise Insane("what runs last and is not over", job, known.finals_left)
+    if known.finals_made != sum(standing[number] in (Standing.DONE, Standing.ABORTED) for number in known.finals):
+        raise Insane("what runs last and has run", job, known.finals_made)
     stands = np.frombuffer(standing, np.uint8)
-    done = np.frombuffer(satisfied, np.uint8)
-    is_granted = np.frombuffer(granted, np.intc) != 0
-    waiting = np.frombuffer(waits, np.intc)
+    done = np.frombuffer(known.satisfied, np.uint8)
+    is_granted = np.frombuffer(known.granted, np.intc) != 0
+    waiting = np.frombuffer(known.waits, np.intc)
     is_dropped = np.zeros(len(standing), np.bool_)
-    is_dropped[list(dropped)] = True
+    is_dropped[list(known.dropped)] = True
     _must_all(done == (is_dropped | is_granted), "satisfied", job)
     _must_all((stands == Standing.DONE) == is_granted, "done is granted", job)
-    if besides is not None:
-        consumers, producers = _awaited_edges(graph)
-        missing = np.bincount(consumers[done[producers] == 0], minlength=len(standing))
-        missing += np.frombuffer(besides, np.intc)
+    if known.accepted:
+        missing = _missing(known, done)
         _must_all(waiting == missing, "what a package waits for", job, missing, waiting)
     free = (stands == Standing.READY) | (stands == Standing.RESERVED) | (stands == Standing.DELAYED)
     _must_all(~free | (waiting == 0), "ready with something missing", job)
+
+
+def _missing(known: _Packages, done: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """How many things each package of a job waits for: producers, late stages, and what runs last for all the others."""
+    consumers, producers = _awaited_edges(known.graph)
+    missing = np.bincount(consumers[done[producers] == 0], minlength=len(known.standing))
+    for template, stages in known.late_waits:
+        missing[np.frombuffer(known.kinds, np.uint32) == template] += len(stages)
+    if not known.ending:
+        missing[list(known.finals)] += 1
+    return missing
 
 
 @functools.lru_cache(maxsize=64)
@@ -192,50 +256,69 @@ def _awaited_edges(graph: Graph) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
 def _must_all(holds: NDArray[np.bool_], what: str, job: str, *about: NDArray[Any]) -> None:
     if not holds.all():
         number = int(np.flatnonzero(~holds)[0])
-        raise Insane(f"{what}: {(job, number, *(int(each[number]) for each in about))}")
+        raise Insane(what, job, number, *(int(each[number]) for each in about))
 
 
 def _check_site(engine: Engine, site: SiteState, seen: _Seen) -> None:
-    if not engine.changes and not site.removed:
-        _must((site.status == "hibernated") == site.asleep, "how a site stands is written down", site.name, site.status)
-    _must(not ((site.asleep or site.removed) and site.reserved), "something is reserved where nothing goes", site.name)
-    score = site.place.score.value
+    place, removed = site.place, site.removed
+    if site.reserved and (removed or site.asleep):
+        raise Insane("something is reserved where nothing goes", site.name)
     settings = engine.settings.selection
-    _must(settings.score_floor <= score <= settings.score_ceiling, "the score of a site", site.name, score)
-    _must(site.removed or site.place.answers == site.known, "whether a site can be reached", site.name)
+    if not settings.score_floor <= place.score.value <= settings.score_ceiling:
+        raise Insane("the score of a site", site.name, place.score.value)
+    if not removed:
+        _check_place(engine, site, seen)
     for shape, count in site.used.items():
-        _must(count == seen.used[site.name, shape], "what is used of a site", site.name, shape, count)
-    if not site.removed:
-        counted = seen.counted.get(id(site), ())
-        _must(site.place.live == len(counted), "attempts that the choice of sites knows", site.name, site.place.live)
-        _must(site.place.ends.running == sum([each.leased for each in counted]), "those of them that run", site.name)
-    _must(not site.full or spare(site) <= 0, "a site that is full of pilots", site.name)
-    _must(site.expected == sum([not each.spoke for each in site.requests.values()]), "pilots expected", site.name)
+        if count != seen.used[site.name, shape]:
+            raise Insane("what is used of a site", site.name, shape, count)
     for queue, numbers in site.reserved.items():
-        _must(numbers, "an empty reservation", site.name)
+        if not numbers:
+            raise Insane("an empty reservation", site.name)
         for number in numbers:
             work = queue.job.work.get(number)
-            _must(work is not None and work.bound is site, "a reservation of a package bound here", site.name, number)
+            if work is None or work.bound is not site:
+                raise Insane("a reservation of a package bound here", site.name, number)
     for attempt in site.bound.values():
-        _must(attempt.counted and attempt.site is site, "a bound attempt of its site", site.name, attempt.ref)
+        if not attempt.counted or attempt.site is not site:
+            raise Insane("a bound attempt of its site", site.name, attempt.ref)
+
+
+def _check_place(engine: Engine, site: SiteState, seen: _Seen) -> None:
+    """What is known of a site where something may go."""
+    place = site.place
+    if not engine.changes and (site.status == "hibernated") != site.asleep:
+        raise Insane("how a site stands is written down", site.name, site.status)
+    if place.answers != site.known:
+        raise Insane("whether a site can be reached", site.name)
+    if place.live != seen.live[site]:
+        raise Insane("attempts that the choice of sites knows", site.name, place.live)
+    if place.ends.running != seen.running[site]:
+        raise Insane("those of them that run", site.name)
+
+
+def _check_pilots(engine: Engine, site: SiteState) -> None:
+    if site.full and spare(site) > 0:
+        raise Insane("a site that is full of pilots", site.name)
+    if site.expected != sum([not each.spoke for each in site.requests.values()]):
+        raise Insane("pilots expected", site.name)
     for pilot in site.pilots.values():
-        _must(engine.pilots.get(pilot.name) is pilot, "a pilot of its site", pilot.name)
-        left = _left_of(pilot)
-        free = [pilot.free_cores_hundredths, pilot.free_memory_bytes, pilot.free_gpus, pilot.free_scratch_bytes]
-        _must(left == free, "what is left of a pilot", pilot.name, left, free)
-
-
-def _left_of(pilot: PilotState) -> list[int]:
-    """What a pilot has, less what the attempts take that it was given."""
-    whole = pilot.capacity
-    cores, memory, gpus, scratch = whole.cores_hundredths, whole.memory_bytes, whole.gpus, whole.scratch_bytes
-    for attempt in pilot.assigned.values():
-        demand = attempt.demand
-        cores -= demand.cores_hundredths
-        memory -= demand.memory_bytes
-        gpus -= demand.gpus
-        scratch -= demand.scratch_bytes
-    return [cores, memory, gpus, scratch]
+        if engine.pilots.get(pilot.name) is not pilot:
+            raise Insane("a pilot of its site", pilot.name)
+        whole = pilot.capacity
+        cores, memory, gpus, scratch = whole.cores_hundredths, whole.memory_bytes, whole.gpus, whole.scratch_bytes
+        for attempt in pilot.assigned.values():
+            demand = attempt.demand
+            cores -= demand.cores_hundredths
+            memory -= demand.memory_bytes
+            gpus -= demand.gpus
+            scratch -= demand.scratch_bytes
+        if (
+            cores != pilot.free_cores_hundredths
+            or memory != pilot.free_memory_bytes
+            or gpus != pilot.free_gpus
+            or scratch != pilot.free_scratch_bytes
+        ):
+            raise Insane("what is left of a pilot", pilot.name, cores, memory, gpus, scratch)
 
 
 def durable_state(engine: Engine) -> dict[str, Any]:

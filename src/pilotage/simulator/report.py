@@ -39,8 +39,9 @@ def failure_lines(world: World, result: Result, *, shrunk: World, shrunk_result:
     yield from _violation_lines(shrunk_result)
     yield "its last events:"
     yield from (f"  {line}" for line in shrunk_result.last_events)
-    from_seed = world == make_world(world.seed)
-    yield f"replay it with: pilotage simulate {f'--seed {world.seed}' if from_seed else '--world FILE'} --trace"
+    replay = f"pilotage simulate {f'--seed {world.seed}' if world == make_world(world.seed) else '--world FILE'}"
+    yield f"replay it with: {replay} --trace"
+    yield f"keep it, whatever a seed makes later, with: {replay} --save-world OUT"
 
 
 def _violation_lines(result: Result) -> Iterator[str]:

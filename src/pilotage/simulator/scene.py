@@ -38,7 +38,6 @@ from pilotage.simulator.world import World
 
 START = 1_000_000.0  # the clock of an agent may be hours behind, and no time is before 1970
 
-_IDLE_STEPS = 25  # of so many steps that decided nothing, the state is looked at after one
 _PILOTS_MAX = 1_000_000
 _REPEATABLE = Kill | Hold | Release | Drop | Restore | Clear
 """What may be asked for twice: the second time it is refused, or changes nothing; a second replica would be one more."""
@@ -74,7 +73,6 @@ class Scene:
         self.dice = dice = Dice(world.seed)
         self.box = box = FaultBox(world.faults, dice)
         self.calm = False
-        self._idle_steps = 0
         self._stopped_at = START
         self._on_durable = on_durable
         self._sites = tuple(sketch.site for sketch in world.sites)
@@ -231,10 +229,8 @@ class Scene:
         self.observer.on_crash(self.schedule.now)
 
     def stepped(self, core: Core, outbox: Outbox) -> None:
-        """Look at the whole state of the engine after each step that decided something, and now and then after others."""
-        self._idle_steps = 0 if outbox.events or outbox.effects else self._idle_steps + 1
-        if not self._idle_steps % _IDLE_STEPS:
-            core.engine.sanity_check()
+        """Look at the whole state of the engine after each step."""
+        core.engine.sanity_check()
 
     def start(self, now: float) -> Core:
         """A core from what the book says, which must be what all events together say."""
