@@ -17,7 +17,8 @@ stages:
     run: ./think
     memory: 900 TiB
 """
-CLUSTER = """
+CLUSTER = """\
+pilotage: 1
 sites:
   - name: vast
     kind: slurm
