@@ -94,8 +94,34 @@ def test_a_line_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> N
 def test_without_a_document_the_defaults_answer() -> None:
     told = printed("--reason", "platform-failure", "--times", "3").splitlines()
     assert told[0] == "a package without rules of its own: at most 5 counted attempts"
-    assert len(told) == 4
-    assert all("again elsewhere" in line for line in told[1:])
+    assert told[1].strip() == "not counted; given up at 20 failures of its kind"
+    assert [line.partition(":")[0].strip() for line in told[2:5]] == ["attempt 1", "attempt 2", "attempt 3"]
+    assert all("again elsewhere" in line for line in told[2:5])
+
+
+def test_what_fails_at_the_only_site_is_told_with_its_bound_and_its_pauses() -> None:
+    table, settings = printed(), RestartSettings()
+    assert "where there is no other, it waits 10 s, then 2 times as long" in " ".join(table.split())
+    told = " ".join(printed("--reason", "disk-full").split())
+    assert told.endswith(
+        "where there is one site only: 20 attempts, with 10 h 25 min of pauses between them; "
+        "then given up: retries-exhausted (--sites 1)"
+    )
+    [only] = json.loads(printed("--reason", "disk-full", "--sites", "1", "--times", "30", "--json"))
+    delays = [each["delay_seconds"] for each in only["answers"]]
+    assert (len(delays), delays[:4], max(delays)) == (20, [0.0, 10.0, 20.0, 40.0], settings.delay_seconds_max)
+    assert only["answers"][-1]["action"] == "give-up"
+    assert only["alone"] is None  # that is what was asked
+
+
+def test_sites_that_fail_in_turn_are_gone_through_before_there_is_a_pause() -> None:
+    [only] = json.loads(printed("--reason", "platform-failure", "--sites", "3", "--times", "5", "--json"))
+    assert [each["delay_seconds"] for each in only["answers"]] == [0.0, 0.0, 0.0, 10.0, 0.0]
+
+
+def test_what_a_rule_of_the_package_answers_has_no_bound_of_the_table() -> None:
+    [simulate, _] = answers("--reason", "licence")
+    assert (simulate["bounded"], simulate["alone"]) == ("", None)
 
 
 def test_the_default_for_memory_ends_after_two_doublings_of_what_is_declared() -> None:

@@ -232,6 +232,25 @@ def test_map_takes_items_or_commands_from_lines(server: CannedServer, tmp_path: 
     assert [line["packages"][0]["binaries"][0]["run"] for line in stage["lines"]] == [["echo", "a"], ["echo", "b"]]
 
 
+def test_a_line_of_items_is_one_whatever_it_begins_with_and_among_commands_it_may_be_a_comment(
+    server: CannedServer, tmp_path: Path
+) -> None:
+    (tmp_path / "lines.txt").write_text("# seven\n \necho eight\n  # nine\n")
+    run("map", "echo", "--each-line", "lines.txt")
+    (stage,) = submitted(server)["definition"]["stages"]
+    assert stage["lines"][0]["each"]["values"] == ["# seven", "echo eight", "  # nine"]
+    server.asked.clear()
+    run("map", "--each-line", "lines.txt")
+    (stage,) = submitted(server)["definition"]["stages"]
+    assert [line["packages"][0]["binaries"][0]["run"] for line in stage["lines"]] == [["echo", "eight"]]
+
+
+def test_map_of_an_empty_command_is_refused(server: CannedServer) -> None:
+    done = run("map", "", "a")
+    assert (done.exit_code, "the command is empty" in done.stderr) == (2, True)
+    assert not [asked for asked in server.asked if asked.path == "/v1/jobs" and asked.method == "POST"]
+
+
 @pytest.mark.parametrize("words", [[], ["echo"]])
 def test_map_without_items_says_how_it_is_used(server: CannedServer, words: list[str]) -> None:
     done = run("map", *words)

@@ -9,7 +9,7 @@ from pilotage.engine.parts import Standing
 from pilotage.model import payloads
 from pilotage.model.effects import CancelSubmitted, ExpandStage
 from pilotage.model.exchange import InputSource
-from pilotage.model.operations import Accepted, Drop, Hold, Kill, Refused, Release, Restart
+from pilotage.model.operations import Accepted, Drop, Hold, HoldResults, Kill, Refused, Release, Restart
 from tests.small_engine import JOB, Small
 from tests.small_plans import bag, chain, grown, kind, plan, site, stage
 
@@ -111,6 +111,19 @@ def test_holding_a_job_gives_its_reservations_back_and_lets_what_runs_go_on() ->
         assert small.standings()["reserved"] == ["1.3.1", "1.4.1", "1.5.1"]
         pilot.exchange()
         assert len(pilot.packages) == 2
+
+
+def test_what_is_over_is_not_held_unless_its_results_wait_for_their_names() -> None:
+    with Small(site()) as small:
+        small.submit(bag(1))
+        small.pilot().succeed("1.1.1")
+        before = len(small.book)
+        refused = small.ask(Hold(job=JOB))
+        assert isinstance(refused, Refused)
+        assert (refused.code, refused.message) == ("job-over", f"everything of the job {JOB} is over")
+        assert (len(small.book), small.engine.jobs[JOB].held) == (before, False)
+        assert isinstance(small.ask(HoldResults(job=JOB, message="no room")), Accepted)
+        assert isinstance(small.ask(Release(job=JOB)), Accepted)
 
 
 def test_holding_a_package_gives_its_reservation_to_another() -> None:

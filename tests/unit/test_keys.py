@@ -71,7 +71,14 @@ def before_of(work: Work) -> Work:
         (replace(software=""), "software reco@p1"),
         (replace(container=WorkContainer(image="busybox")), "software busybox"),
         (replace(inputs=(WorkInput(name="bin/go", sha256=OTHER, executable=True), WORK.inputs[1])), "software bin/go"),
-        (binary(environment={"X": "1", "Y": "3"}), "environment"),
+        (binary(environment={"X": "1", "Y": "3"}), "environment Y"),
+        (binary(environment={"X": "1"}), "environment Y"),
+        (binary(environment={}), "environment X, Y"),
+        (binary(environment={"X": "2", "Y": "2", "Z": ""}), "environment X, Z"),
+        (
+            binary(environment={"X": "1", "Y": "2", **dict.fromkeys("abcdefg", "")}),
+            "environment a, b, c, d, e and 2 more",
+        ),
         (replace(inputs=(WORK.inputs[0], WorkInput(name="in", sha256=OTHER))), "input in"),
         (replace(inputs=(*WORK.inputs, WorkInput(name="more", sha256=SHA))), "input more"),
         (replace(inputs=WORK.inputs[:1]), "input in"),
@@ -90,6 +97,24 @@ def test_of_what_was_made_before_programs_were_told_apart_all_are_named_and_the_
     assert key_of(before) == key_of(fields_of(WORK))
     now = fields_of(replace(inputs=(WorkInput(name="bin/go", sha256=OTHER, executable=True), WORK.inputs[1])))
     assert changed(before, now) == "software reco@p1 or bin/go"
+
+
+def test_of_what_was_made_before_variables_were_told_apart_none_is_named_and_the_key_is_the_same() -> None:
+    before = msgspec.structs.replace(fields_of(WORK), variables={})
+    assert key_of(before) == key_of(fields_of(WORK))
+    assert changed(before, fields_of(binary(environment={"X": "2"}))) == "environment"
+
+
+def test_where_there_were_no_variables_all_are_new() -> None:
+    assert changed(fields_of(binary(environment={})), fields_of(WORK)) == "environment X, Y"
+
+
+def test_a_variable_of_one_of_several_binaries_is_named() -> None:
+    def both(value: str) -> Work:
+        second = msgspec.structs.replace(BINARY, environment={"X": "1", "Z": value})
+        return replace(binaries=(BINARY, second))
+
+    assert changed(fields_of(both("a")), fields_of(both("b"))) == "environment Z"
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def packages(folder: Path, command: str, *items: str, **said: object) -> list[ConcretePackage]:
+def packages(folder: Path, command: str | None, *items: str, **said: object) -> list[ConcretePackage]:
     asked = Asked(command=command, items=items, **said)  # type: ignore[arg-type]
     return list(mapped(asked, folder=folder).expansion.packages())
 
 
-def commands(folder: Path, command: str, *items: str, **said: object) -> list[tuple[str, ...]]:
+def commands(folder: Path, command: str | None, *items: str, **said: object) -> list[tuple[str, ...]]:
     return [package.binaries[0].argv for package in packages(folder, command, *items, **said)]
 
 
@@ -106,10 +106,10 @@ def test_in_a_shell_an_item_is_quoted(folder: Path) -> None:
 
 
 def test_lines_can_be_commands_of_their_own(folder: Path) -> None:
-    found = packages(folder, "", "echo a 'b {}'", "cat b.tif")
+    found = packages(folder, None, "echo a 'b {}'", "cat b.tif")
     assert [package.binaries[0].argv for package in found] == [("echo", "a", "b {}"), ("cat", "b.tif")]
     assert [package.needed for package in found] == [[], ["b.tif"]]
-    (whole,) = packages(folder, "", "cat b.tif | wc > n", shell=True)
+    (whole,) = packages(folder, None, "cat b.tif | wc > n", shell=True)
     assert (whole.binaries[0].argv[2], whole.needed) == ("cat b.tif | wc > n", ["b.tif"])
 
 
@@ -127,3 +127,10 @@ def test_nothing_to_map_over_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize("command, name", [("/usr/bin/convert x", "convert"), ("./a b", "a"), ("'(' x", "map")])
 def test_a_job_is_called_after_its_command(folder: Path, command: str, name: str) -> None:
     assert mapped(Asked(command=command, items=("1",)), folder=folder).definition.job == name
+
+
+@pytest.mark.parametrize("command", ["", "  "])
+@pytest.mark.parametrize("shell", [False, True])
+def test_an_empty_command_is_refused_and_no_item_is_taken_for_one(folder: Path, command: str, *, shell: bool) -> None:
+    with pytest.raises(PilotageError, match="the command is empty"):
+        packages(folder, command, "b.tif", shell=shell)

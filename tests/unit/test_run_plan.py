@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from pilotage.model.errors import DocumentError
+from pilotage.model.operations import Refused
 from pilotage.model.submission import PLANNED_MAX, PlannedPackage, RunPlan, StagePlan
 from pilotage.ports import NotOurs
-from pilotage.service.running.planning import plan
+from pilotage.service.running.errors import OperationRefused
+from pilotage.service.running.planning import Refusal, plan
 from tests.earlier_work import Place, place
 
 CHAIN = """
@@ -40,8 +42,8 @@ def here(tmp_path: Path) -> Iterator[Place]:
         yield made
 
 
-def planned(here: Place, text: str, *, slots: int = 1, **more: object) -> RunPlan:
-    return plan(here.submission(text, **more), store=here.store, index=here.index, slots=slots)
+def planned(here: Place, text: str, *, slots: int = 1, refusal: Refusal = lambda _: None, **more: object) -> RunPlan:
+    return plan(here.submission(text, **more), store=here.store, index=here.index, refusal=refusal, slots=slots)
 
 
 def test_before_the_first_run_everything_would_run(here: Place) -> None:
@@ -87,6 +89,15 @@ def test_after_a_run_nothing_would_run_and_a_changed_field_is_named(here: Place)
     assert found.core_hours == pytest.approx(2.5)
 
 
+def test_what_would_be_refused_is_refused_here_unless_nothing_would_run(here: Place) -> None:
+    told = Refused(code="unsatisfiable", message="no site can run reco", subject="reco")
+    with pytest.raises(OperationRefused, match="no site can run reco") as raised:
+        planned(here, CHAIN, refusal=lambda _: told)
+    assert raised.value.code == "unsatisfiable"
+    here.run(CHAIN)
+    assert planned(here, CHAIN, refusal=lambda _: told).would_run == 0
+
+
 @pytest.mark.parametrize(
     "before, after, field",
     [
@@ -99,6 +110,17 @@ def test_after_a_run_nothing_would_run_and_a_changed_field_is_named(here: Place)
 def test_the_field_that_changed_is_named(here: Place, before: str, after: str, field: str) -> None:
     here.run(CHAIN)
     assert planned(here, CHAIN.replace(before, after)).changed == {field: 2, "waits for": 1}
+
+
+def test_the_variables_that_changed_are_named_and_counted_together(here: Place) -> None:
+    def text(values: str) -> str:
+        return CHAIN.replace("    run: ./reco", f"    environment: {{exported: {{{values}}}}}\n    run: ./reco")
+
+    here.run(text("A: a, B: b, C: c"))
+    for values, names in (("A: a, B: other, D: d", "B, C, D"), ("A: a", "B, C")):
+        found = planned(here, text(values))
+        assert (found.listed[0].changed, found.changed) == (f"environment {names}", {"environment": 2, "waits for": 1})
+    assert planned(here, CHAIN).listed[0].changed == "environment A, B, C"
 
 
 def test_a_changed_script_is_named_among_the_programs_of_its_package(here: Place) -> None:

@@ -52,7 +52,7 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._+-]+")
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be mapped: a command over items; or, without a command, items that are commands themselves."""
 
-    command: str = ""
+    command: str | None = None
     items: tuple[str, ...]
     job: str = ""
     outputs: tuple[str, ...] = ()
@@ -73,18 +73,19 @@ def definition_of(asked: Asked, *, folder: Path) -> Definition:
     """The definition: one stage, with a package for each item."""
     if not asked.items:
         raise PilotageError("there is nothing to run the command for", next_step="name files or other items behind it")
-    lines = _over_items(asked, folder) if asked.command else _commands(asked, folder)
-    first = asked.command or asked.items[0]
+    command = asked.command
+    lines = _commands(asked, folder) if command is None else _over_items(asked, command, folder)
+    first = asked.items[0] if command is None else command
     return Definition(job=asked.job or _job_name(first), stages=(Stage(name=NAME_DEFAULT, lines=tuple(lines)),))
 
 
 # --- one command over items -------------------------------------------------------------------------------------------
 
 
-def _over_items(asked: Asked, folder: Path) -> list[Line]:
-    if not asked.command.strip():
-        raise PilotageError("the command is empty")
-    command = asked.command if _replaced(asked.command) != _protected(asked.command) else f"{asked.command} {{}}"
+def _over_items(asked: Asked, command: str, folder: Path) -> list[Line]:
+    if not command.strip():
+        raise PilotageError("the command is empty", next_step="say what to run, such as: pilotage map 'wc {}' *.txt")
+    command = command if _replaced(command) != _protected(command) else f"{command} {{}}"
     # The number of an item is its place in the list, whichever line it goes to.
     found = [(number, *_placed(item, folder)) for number, item in enumerate(asked.items, 1)]
     parts = ([each for each in found if each[2]], [each for each in found if not each[2]])

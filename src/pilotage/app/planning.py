@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pilotage.adapters.settings_files import load_settings, state_folder
+from pilotage.app.book import local_user
+from pilotage.app.nearby import running_service
 from pilotage.app.running import HowToRun, Source, submission
-from pilotage.app.session import running_service
 
 if TYPE_CHECKING:
+    from pilotage.model.configuration import Settings
+    from pilotage.model.operations import Refused
+    from pilotage.model.plan import JobPlan
     from pilotage.model.submission import RunPlan, Submission
+    from pilotage.service.running.planning import Refusal
 
 _BESIDE = ("", "-wal")  # what SQLite has not moved into its file yet lies beside it
 
@@ -26,20 +31,20 @@ def plan_run(source: Source, how: HowToRun) -> RunPlan:
     sent = submission(source, loaded, how, keep=lambda data: hashlib.sha256(data).hexdigest())
     server = running_service(source.folder) if how.slots is None else None
     if server is None:
-        return _without_a_service(source, sent, slots=how.slots or len(os.sched_getaffinity(0)))
+        return _without_a_service(source, sent, how)
     from pilotage.client.jobs import Jobs
 
     with server:
         return Jobs(server).plan(sent)
 
 
-def _without_a_service(source: Source, sent: Submission, *, slots: int) -> RunPlan:
+def _without_a_service(source: Source, sent: Submission, how: HowToRun) -> RunPlan:
     from pilotage.adapters.stores.folder import FolderStore
     from pilotage.adapters.work_index import FILE, SqliteWorkIndex
     from pilotage.service.running.planning import plan
 
     settings = load_settings(environment=os.environ, folder=source.folder, flags={})
-    state = state_folder(settings, folder=source.folder)
+    state = state_folder(settings, folder=source.folder).absolute()
     with tempfile.TemporaryDirectory(prefix="pilotage-plan-") as made:
         aside = Path(made)
         # Looked at in a copy: not even a checksum that is remembered changes the folder.
@@ -48,6 +53,32 @@ def _without_a_service(source: Source, sent: Submission, *, slots: int) -> RunPl
                 shutil.copyfile(state / f"{FILE}{ending}", aside / f"{FILE}{ending}")
         index = SqliteWorkIndex(aside)
         try:
-            return plan(sent, store=FolderStore(aside, index), index=index, slots=slots)
+            store, slots = FolderStore(aside, index), how.slots or len(os.sched_getaffinity(0))
+            refusal = _refusal(settings, source.folder, state, owner=sent.owner or local_user(), slots=how.slots)
+            return plan(sent, store=store, index=index, refusal=refusal, slots=slots)
         finally:
             index.close()
+
+
+def _refusal(settings: Settings, folder: Path, state: Path, *, owner: str, slots: int | None) -> Refusal:
+    """What the service that a run would start would say: by this computer and the sites that are written down."""
+
+    def refusal(made: JobPlan) -> Refused | None:
+        from pilotage.app.dialects import add_dialects
+        from pilotage.app.serving import LOCAL, this_computer
+        from pilotage.app.site_entries import file_here, known_sites
+        from pilotage.app.site_reading import other_sites
+        from pilotage.engine.admission import impossible
+        from pilotage.engine.engine import Engine
+        from pilotage.engine.settings import EngineSettings
+
+        add_dialects(state)
+        entries = known_sites(file_here(settings, folder=folder)).entries
+        own = next((each for each in entries if each.name == LOCAL), None)
+        room = next(path for path in (state, *state.parents) if path.is_dir())  # the state folder may not be there yet
+        here = this_computer(own, folder=room, slots=slots, idle_seconds=0.0)
+        sites = [here.site] if here is not None else []
+        sites += [site for _, site in other_sites(entries)]
+        return impossible(Engine(sites=sites, settings=EngineSettings()), made, owner=owner)
+
+    return refusal

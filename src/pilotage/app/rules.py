@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 import msgspec
 
-from pilotage.engine.restart import RULES, RestartSettings, Row, Verdict, dry_run
+from pilotage.engine.restart import RULES, RestartSettings, Row, Verdict, dry_run, failures_max
 from pilotage.language import Expansion, LoadedJob, plan_of
 from pilotage.model.definition import Package, Retry
 from pilotage.model.demand import Demand
 from pilotage.model.errors import PilotageError, did_you_mean
 from pilotage.model.events import parse_dotted
+from pilotage.model.outcomes import AbortCause
 from pilotage.model.plan import Template
 
 SETTINGS = RestartSettings()
@@ -43,12 +44,22 @@ class RuleLine(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class Alone(msgspec.Struct, frozen=True, kw_only=True):
+    """What the same failures come to where there is one site only, until the package is given up."""
+
+    attempts: int
+    pause_seconds: float  # between them, in all
+    cause: AbortCause | None
+
+
 class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
     """What would be done with packages that have the same rules and ask for the same, after each failure of a kind."""
 
     activities: tuple[str, ...]  # none: any package without rules of its own
     attempts_max: int
     answers: tuple[Verdict, ...]
+    bounded: str = ""  # where the default table answers with what is not counted: what bounds it instead
+    alone: Alone | None = None  # where that is something else, and nobody said how many sites there are
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +69,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     message: str = ""
     times: int = 5
+    sites: int = 0  # of so many each fails in its turn; 0: always another
 
 
 def default_rules() -> list[RuleLine]:
@@ -67,24 +79,34 @@ def default_rules() -> list[RuleLine]:
 
 def _line(reason: str, row: Row) -> RuleLine:
     setting = row.budget or "attempts_max"
-    bound = int(getattr(SETTINGS, setting))
-    if not row.budget:
-        bounded = f"given up at {bound} counted failures of any kind"
-    elif row.doubles:
-        bounded = f"doubled at most {bound} times, then given up"
-    else:
-        bounded = f"given up at {bound} failures of its kind"
     return RuleLine(
         reason=reason,
         action=row.answer,
         done=_DONE[row.answer],
-        changes=row.changes,
+        changes=_changes(row),
         counted=row.counted,
         setting=setting,
-        bound=bound,
-        bounded=bounded,
+        bound=int(getattr(SETTINGS, setting)),
+        bounded=_bounded(row),
         why=row.why,
     )
+
+
+def _bounded(row: Row) -> str:
+    bound = int(getattr(SETTINGS, row.budget or "attempts_max"))
+    if not row.budget:
+        return f"given up at {bound} counted failures of any kind"
+    return (
+        f"doubled at most {bound} times, then given up" if row.doubles else f"given up at {bound} failures of its kind"
+    )
+
+
+def _changes(row: Row) -> str:
+    first, longest = f"{SETTINGS.delay_seconds:,.0f} s", f"{SETTINGS.delay_seconds_max:,.0f} s"
+    waits = f"{first}, then {SETTINGS.delay_growth:g} times as long each time, at most {longest}"
+    if row.pauses:
+        return f"{row.changes}; where there is no other, it waits {waits}"
+    return f"{row.changes} {waits}" if row.answer == "later" else row.changes
 
 
 def grouped_rules() -> dict[RuleLine, list[str]]:
@@ -127,17 +149,39 @@ def foresee_document(loaded: LoadedJob, asked: Asked, *, package: str = "") -> l
 
 
 def _foreseen(activities: tuple[str, ...], retry: Retry, demand: Demand, asked: Asked) -> Foreseen:
-    answers = dry_run(
+    answers = _answers(retry, demand, asked, times=asked.times, sites=asked.sites)
+    row = RULES.get(answers[0].rule)  # type: ignore[call-overload] # a rule of its own is no reason
+    return Foreseen(
+        activities=activities,
+        attempts_max=retry.attempts_max or SETTINGS.attempts_max,
+        answers=tuple(answers),
+        bounded=_bounded(row) if row is not None and not row.counted else "",
+        alone=None if asked.sites else _alone(retry, demand, asked),
+    )
+
+
+def _answers(retry: Retry, demand: Demand, asked: Asked, *, times: int, sites: int) -> list[Verdict]:
+    return dry_run(
         retry=retry,
         demand=demand,
         settings=SETTINGS,
         reason=asked.reason,
-        times=asked.times,
+        times=times,
+        sites=sites,
         exit_status=asked.exit_code,
         message=asked.message,
     )
-    cap = retry.attempts_max or SETTINGS.attempts_max
-    return Foreseen(activities=activities, attempts_max=cap, answers=tuple(answers))
+
+
+def _alone(retry: Retry, demand: Demand, asked: Asked) -> Alone | None:
+    """What comes of it at one site, unless that is the same at many, or it is never given up."""
+    times = failures_max(retry=retry, settings=SETTINGS)
+    many, one = (_answers(retry, demand, asked, times=times, sites=sites) for sites in (0, 1))
+    pause_seconds = sum(answer.delay_seconds for answer in one)
+    same = len(one) == len(many) and pause_seconds == sum(answer.delay_seconds for answer in many)
+    if same or one[-1].action != "give-up":
+        return None
+    return Alone(attempts=len(one), pause_seconds=pause_seconds, cause=one[-1].cause)
 
 
 def _own_reasons(packages: Iterable[Package]) -> set[str]:

@@ -20,6 +20,8 @@ from pilotage.model.site import LOCAL_DATA_HANDLING, Site
 if TYPE_CHECKING:
     from pilotage.book.codec import Codec
     from pilotage.engine.settings import EngineSettings
+    from pilotage.model.operations import Refused
+    from pilotage.model.plan import JobPlan
     from pilotage.model.site_entry import SiteEntry
     from pilotage.model.submission import RunPlan, Submission
     from pilotage.ports import Clock, Journal, SiteAccess
@@ -73,6 +75,7 @@ def running_over(
         from pilotage.app.site_entries import file_here
         from pilotage.app.site_reading import GivenSites, SitesReader, arranged, slots_of
         from pilotage.app.tokens import tokens_of
+        from pilotage.engine.admission import impossible
         from pilotage.service.http.running import Running
         from pilotage.service.running.planning import plan
         from pilotage.service.running.runner import Runner
@@ -110,7 +113,10 @@ def running_over(
         keeper = SiteKeeper(reader, runner, placed=placed, besides=_probing(runner, settings.engine))
 
         def planned(submission: Submission) -> RunPlan:
-            return plan(submission, store=store, index=index, slots=slots_of(runner.sites))
+            def refusal(made: JobPlan) -> Refused | None:
+                return runner.ask(lambda engine: impossible(engine, made, owner=submission.owner)).result()
+
+            return plan(submission, store=store, index=index, refusal=refusal, slots=slots_of(runner.sites))
 
         return Running(runner, journal=journal, plan=planned, sites=keeper)
 

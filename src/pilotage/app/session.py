@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,9 +19,9 @@ import msgspec
 from pilotage.adapters.journals.network_folders import network_kind
 from pilotage.adapters.settings_files import STATE_FOLDER, load_settings, state_folder
 from pilotage.app.background import START_SECONDS, Begun, Broken, begin_in_background, stop_service
-from pilotage.app.book import state_folders
 from pilotage.app.followers import Followers
 from pilotage.app.local_agents import end_agents, is_held
+from pilotage.app.nearby import state_paths
 from pilotage.client.errors import ServerRefused, ServerUnreachable
 from pilotage.client.finding import Address, address_in
 from pilotage.model.configuration import Settings
@@ -43,8 +43,6 @@ IDLE_SECONDS = 600
 LOCK_FILE = "book.lock"
 """In the state folder: locked by whoever writes the book, also before it answers."""
 LOOK_SECONDS = 0.02
-INSIDE_VARIABLE = "PILOTAGE_SCRATCH"
-"""Set for the programs of a package: what they run is no business of the service that runs them."""
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -73,12 +71,13 @@ class Session:
         self._sites = sites
         self._starting: threading.Thread | None = None
         self._failure: Exception | None = None
-        self._answered = False
+        self._answered = self._is_new = False
         self._broken = Broken()
         self.state = self._running_folder()
         self.started = self.state is None
         if self.state is None:
             self.state = state_folder(self._load_settings(folder), folder=folder).absolute()
+            self._is_new = not self.state.exists()
             # Begun by this thread, which has better things to do than to compete with another for it.
             self._starting = threading.Thread(
                 target=self._await_answer, args=(self._begin(),), name="start-service", daemon=True
@@ -215,10 +214,14 @@ class Session:
     def give_up(self) -> None:
         """Nothing will be run: a service that was started for it ends, unless another command found it meanwhile.
 
-        One that did not start is not started again to be asked.
+        With it goes a state folder that was made for it and has nothing to tell. A service that did not start is not started
+        again to be asked, and its log stays.
         """
-        if self.started and self._failure is None and not self.is_shared():
-            self.stop()
+        if self.started and self._failure is None and not self.is_shared() and self.stop() and self._is_new:
+            from pilotage.app.unused import remove_unused
+
+            assert self.state is not None
+            remove_unused(self.state)
         self._followers.close()
 
     def go_on(self, job: str) -> None:
@@ -234,7 +237,7 @@ class Session:
 
     def _running_folder(self) -> Path | None:
         """The state folder of a service that runs here or above."""
-        for folder in _state_paths(self.folder, self._environment):
+        for folder in state_paths(self.folder, self._environment):
             address = address_in(folder)
             if address is not None and address.runs:
                 return folder
@@ -324,7 +327,8 @@ class Session:
             from pilotage.app.following import JobGone
 
             raise JobGone(str(self.state))
-        if not self.started and not self._was_embedded():
+        # A folder that is gone went with a service that was started for nothing, just when it was found.
+        if not self.started and self.state.exists() and not self._was_embedded():
             return
         self._broken.refuse(self.state)
         self._failure = None
@@ -360,34 +364,6 @@ def go_on_at(address: Address) -> Server:
 def home_of(state: Path) -> Path:
     """The folder in which the service of a state folder is started."""
     return state.parent if state.name == STATE_FOLDER else Path.cwd()
-
-
-def nearest_address(folder: Path) -> Address | None:
-    """The service of a folder or above it: one that runs, or else the nearest that has ended; None where none ever was."""
-    found = None
-    for path in _state_paths(folder, os.environ):
-        address = address_in(path)
-        if address is not None and address.runs:
-            return address
-        found = found or address
-    return found
-
-
-def running_service(folder: Path, *, environment: Mapping[str, str] | None = None) -> Server | None:
-    """A connection to the service that runs the jobs of a folder, if one does; none is started."""
-    for path in _state_paths(folder, os.environ if environment is None else environment):
-        address, found = address_in(path), find_service(path)
-        if address is not None and address.runs and found is not None and found.socket:
-            return address.server()
-    return None
-
-
-def _state_paths(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
-    """The state folders that concern a folder, its own first; of a package's program, its own only."""
-    for found in state_folders(environment=environment, folder=folder):
-        yield found.path
-        if INSIDE_VARIABLE in environment:
-            return
 
 
 def _write_whole(file: Path, content: bytes) -> None:

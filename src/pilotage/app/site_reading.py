@@ -84,17 +84,23 @@ def arranged(
 ) -> list[Placed]:
     """The computer that we are on, and every site of some entries; nothing is made or called yet. Raises `UnknownKind`."""
     from pilotage.app.serving import LOCAL
-    from pilotage.app.sites import refuse_unknown_kind
 
     entries = list(entries)
     own = here(next((each for each in entries if each.name == LOCAL), None))
     placed = [own] if own is not None else []
-    for entry in entries:
-        if entry.name != LOCAL:
-            known = refuse_unknown_kind(entry)
-            make = partial(_way, entry, state=state, settings=settings, tokens=tokens)
-            placed.append(Placed(site=_site(entry, known), entry=entry, make=make))
+    for entry, site in other_sites(entries):
+        make = partial(_way, entry, state=state, settings=settings, tokens=tokens)
+        placed.append(Placed(site=site, entry=entry, make=make))
     return placed
+
+
+def other_sites(entries: Iterable[SiteEntry]) -> list[tuple[SiteEntry, Site]]:
+    """The sites of some entries besides this computer. Raises `UnknownKind`."""
+    from pilotage.app.serving import LOCAL
+    from pilotage.app.sites import refuse_unknown_kind
+
+    others = [entry for entry in entries if entry.name != LOCAL]
+    return [(entry, _site(entry, refuse_unknown_kind(entry))) for entry in others]
 
 
 def _site(entry: SiteEntry, known: Mapping[str, type[Dialect]]) -> Site:

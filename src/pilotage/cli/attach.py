@@ -26,7 +26,8 @@ def attach(job: str | None, *, as_json: bool) -> int:
     gc.enable()
     from pilotage.app.following import Following, is_over
     from pilotage.app.looking import look_at
-    from pilotage.app.session import Session, home_of, nearest_address
+    from pilotage.app.nearby import nearest_address
+    from pilotage.app.session import Session, home_of
     from pilotage.cli.carrying import follow_job, signals_raised, watch_to_end
     from pilotage.client import NoServer
 

@@ -44,10 +44,12 @@ def map_command(
 
     In COMMAND and in --output, {} is the item, {.} the item without its ending, {/} its name without its folder, {//}
     its folder, {/.} its name without either, and {#} its number. Without any of them the item comes last. Items that
-    are files lie in the folder of their package; files that appear there are put beside the items afterwards. The rest
-    is as for `pilotage run`.
+    are files lie in the folder of their package; files that appear there are put beside the items afterwards. Of
+    --each-line, lines without anything in them are no items. The rest is as for `pilotage run`.
     """
     items = words[1:] if each_line is None else (*words[1:], *_lines(each_line))
+    if not words:  # what a shell would do with such a line is nothing
+        items = tuple(line for line in items if not line.lstrip().startswith("#"))
     if not items:
         raise click.UsageError("Say what to run, and for what: pilotage map 'convert {} {/.}.png' *.tif.")
     import_numpy_quickly()
@@ -55,7 +57,7 @@ def map_command(
     from pilotage.app.running import Source
     from pilotage.cli.carrying import carry_out
 
-    command = words[0] if words else ""
+    command = words[0] if words else None
     asked = Asked(command=command, items=items, job=job or "", outputs=outputs, shell=shell)
     folder = Path.cwd()
     source = Source(folder=folder, document="", load=lambda: mapped(asked, folder=folder))

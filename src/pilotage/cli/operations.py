@@ -269,12 +269,14 @@ def _line_of(text: str) -> tuple[int, int]:
     return int(stage), int(number)
 
 
-def _connected(kind: str, side: Side, jobs: Sequence[str]) -> Server:
-    """The server; what begins something needs one that runs, unless the book knows none of the jobs, and says so itself."""
+def _connected(kind: str, side: Side, jobs: Sequence[str], where: Where | None = None) -> Server:
+    """The server; what begins something needs one that runs, unless the book knows nothing of it, and says so itself."""
     if kind not in ("restart", "release"):  # what stops something finds nothing to stop without one
         return connect(side.server, side.token_file)
     book = look(side.server, side.token_file)
     if book.resting and jobs and not any(is_known(book, job) for job in jobs):
+        return book
+    if book.resting and where is not None and not _count(book, where, steered_job(book, jobs[0]) if jobs else ""):
         return book
     book.close()
     return connect_to_go_on(side.server, side.token_file)
@@ -341,7 +343,7 @@ def _on_each(kind: str, wanted: Sequence[Wanted], side: Side) -> int:
 
 def _on_all(kind: str, places: Sequence[str], where: Where, side: Side, *, message: str = "") -> int:
     from pilotage.client.jobs import Jobs
-    from pilotage.model.operations import OperationOn
+    from pilotage.model.operations import OperatedOn, OperationOn
 
     assert where.query is not None
     if len(places) > 1 or (places and place_of(places[0]).package is not None):
@@ -349,26 +351,25 @@ def _on_all(kind: str, places: Sequence[str], where: Where, side: Side, *, messa
     named = places[0] if places else ""
     if named and where.target == "jobs":
         raise click.UsageError(f"--jobs finds whole jobs: name {named} without --where, or look for packages in it.")
-    with _connected(kind, side, places) as connection:
+    with _connected(kind, side, places, where) as connection:
         job = steered_job(connection, named) if named else ""
         wanted = OperationOn(operation=kind, where=where.query, target=where.target, job=job, message=message)
-        count = _count(connection, wanted)
+        count = _count(connection, where, job)
         if count > ASKED_ABOVE and not where.yes:
             _confirm(f"{kind} {plural(count, where.target.removesuffix('s'))}?")
-        told = Jobs(connection).operate_on(wanted)
+        none = OperatedOn(found=0, done=0, refused=0, told=())
+        told = none if connection.resting and not count else Jobs(connection).operate_on(wanted)
         code = _tell(wanted, told, side)
         if not told.found:
             hint_at_ids([connection], where.query)
     return code
 
 
-def _count(connection: Server, wanted: OperationOn) -> int:
+def _count(connection: Server, where: Where, job: str) -> int:
     from pilotage.client.server import path_of
 
-    asked = {"query": wanted.where, "job": wanted.job or None}
-    if wanted.target == "jobs":
-        del asked["job"]
-    count: int = connection.get(path_of("counts", wanted.target), asked)["count"]
+    asked = {"query": where.query} if where.target == "jobs" else {"query": where.query, "job": job or None}
+    count: int = connection.get(path_of("counts", where.target), asked)["count"]
     return count
 
 

@@ -11,7 +11,7 @@ import click
 from pilotage.cli.numbers import import_numpy_quickly
 from pilotage.cli.options import document_argument, format_option, load_document
 from pilotage.cli.output import columns, emit, say_to_reader, shown
-from pilotage.cli.words import plural
+from pilotage.cli.words import duration, plural
 
 if TYPE_CHECKING:
     from pilotage.app.rules import Foreseen, RuleLine
@@ -34,6 +34,13 @@ TIMES_MAX = 1000
     show_default=True,
     help="How often it fails so.",
 )
+@click.option(
+    "--sites",
+    "site_count",
+    type=click.IntRange(1, TIMES_MAX),
+    metavar="N",
+    help="How many sites there are, of which each fails in its turn; always another unless given.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON value, for other programs.")
 def rules(
     file: str | None,
@@ -43,6 +50,7 @@ def rules(
     exit_code: int | None,
     message: str,
     times: int,
+    site_count: int | None,
     *,
     as_json: bool,
 ) -> None:
@@ -65,7 +73,11 @@ def rules(
         emit([app.json_text(known.default_rules())] if as_json else told)
         return
     failure = known.Asked(
-        reason=reason if reason is not None else known.UNTOLD_REASON, exit_code=exit_code, message=message, times=times
+        reason=reason if reason is not None else known.UNTOLD_REASON,
+        exit_code=exit_code,
+        message=message,
+        times=times,
+        sites=site_count or 0,
     )
     if file is None:
         foreseen = [known.foresee(failure)]
@@ -87,17 +99,23 @@ def _table(rows: dict[RuleLine, list[str]]) -> Iterator[str]:
 
 
 def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, columns(), initial_indent=_INDENT, subsequent_indent=_INDENT * 2)
+    return textwrap.wrap(text, columns(), initial_indent=_INDENT, subsequent_indent=_INDENT * 2, break_on_hyphens=False)
 
 
 def _answers(foreseen: list[Foreseen]) -> Iterator[str]:
     for each in foreseen:
         who = ", ".join(each.activities) or "a package without rules of its own"
         yield f"{who}: at most {plural(each.attempts_max, 'counted attempt')}"
+        if each.bounded:
+            yield from _wrapped(f"not counted; {each.bounded}")
         for answer in each.answers:
             yield from _wrapped(f"{answer.message} [{answer.rule}]")
             if answer.action != "restart":
                 yield f"{_INDENT * 2}{_words(answer.action, answer.cause)}"
+        if (alone := each.alone) is not None:
+            pauses = f", with {duration(alone.pause_seconds)} of pauses between them" if alone.pause_seconds else ""
+            tried = f"where there is one site only: {plural(alone.attempts, 'attempt')}{pauses}"
+            yield from _wrapped(f"{tried}; then {_words('give-up', alone.cause)} (--sites 1)")
 
 
 def _words(action: str, cause: str | None) -> str:

@@ -29,6 +29,11 @@ def admit(engine: Engine, job: str, plan: JobPlan, *, owner: str, taken: bool = 
         return Refused(
             code="quota", message=message, subject=job, next_step="wait for others to end, or make it smaller"
         )
+    return impossible(engine, plan, owner=owner)
+
+
+def impossible(engine: Engine, plan: JobPlan, *, owner: str) -> Refused | None:
+    """Why no site there is could run something of a job, or None."""
     if all(site.removed for site in engine.sites.values()):
         return None  # a site may come; until then `explain` says that there is none
     for template in plan.templates:

@@ -23,6 +23,7 @@ from pilotage.model.operations import (
     Clear,
     Drop,
     Hold,
+    HoldResults,
     Kill,
     Refused,
     RefusedCode,
@@ -103,6 +104,11 @@ def _not_over(job: JobState) -> None:
         raise _Refusal("job-over", f"the job {job.id} was {how}", subject=job.id, next_step="restart it first")
 
 
+def _something_left(job: JobState) -> None:
+    if not job.unfinished and not job.late:
+        raise _Refusal("job-over", f"everything of the job {job.id} is over", subject=job.id)
+
+
 def _kill(engine: Engine, job: JobState, operation: Kill) -> None:
     cancelled = payloads.CancelAccepted(message=clipped(operation.message))
     if operation.package:
@@ -111,8 +117,7 @@ def _kill(engine: Engine, job: JobState, operation: Kill) -> None:
         engine.write(cancelled, job=job, number=number, epoch=job.epoch_of(number))
         return
     _not_over(job)
-    if not job.unfinished and not job.late:
-        raise _Refusal("job-over", f"everything of the job {job.id} is over", subject=job.id)
+    _something_left(job)
     engine.write(cancelled, job=job, epoch=job.epoch)
     # What was tried and is not over is cancelled by itself, so that nothing of it can be granted in a later turn.
     for number in [number for number, work in job.work.items() if work.attempts or work.candidates]:
@@ -130,6 +135,8 @@ def _hold(engine: Engine, job: JobState, operation: Hold) -> None:
     held = payloads.Held(operation=engine.next_n, message=clipped(operation.message))
     if not operation.package:
         _not_over(job)
+        if not isinstance(operation, HoldResults):
+            _something_left(job)
         engine.write(held, job=job)
         return
     number = _package(job, operation.package)
@@ -219,6 +226,8 @@ def _restart(engine: Engine, job: JobState, operation: Restart) -> None:
     restarted = payloads.Restarted(cause="by-hand", message=clipped(operation.message))
     if job.cancelled or job.aborted or job.cleared:
         engine.write(restarted, job=job, epoch=job.epoch + 1)
+    if operation.package:
+        _fence_readers(engine, job, _package(job, operation.package), operation.package)
     for number in numbers:
         engine.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
 
@@ -263,15 +272,25 @@ def _known_one_day(job: JobState, number: int, dotted: str) -> None:
 
 
 def _unread(job: JobState, number: int, dotted: str) -> None:
-    """Refuse to void outputs that somebody reads."""
+    """Refuse to void outputs that somebody reads; what was lost is waited for by nobody, and reads for nobody."""
     if job.standing[number] != Standing.DONE:
         return
     for consumer in job.consumers(number):
         work = job.work.get(consumer)
-        if work is not None and work.attempts:
+        if work is not None and any(not attempt.lost for attempt in work.attempts.values()):
             name = job.dotted(consumer)
             message = f"{name} is reading what {dotted} made"
             raise _Refusal("consumer-started", message, subject=name, next_step=f"wait for {name}, or kill it")
+
+
+def _fence_readers(engine: Engine, job: JobState, number: int, dotted: str) -> None:
+    """Open an epoch of every consumer with lost attempts: what they took is void, and none of them may come back and win."""
+    if job.standing[number] != Standing.DONE:
+        return
+    remade = payloads.Restarted(cause="remake", message=f"what it takes from {dotted} is made anew")
+    for consumer in job.consumers(number):
+        if (work := job.work.get(consumer)) is not None and work.attempts:
+            engine.write(remade, job=job, number=consumer, epoch=job.epoch_of(consumer) + 1)
 
 
 def _clear(engine: Engine, job: JobState, operation: Clear) -> None:

@@ -115,18 +115,21 @@ def dry_run(
     settings: RestartSettings,
     reason: str,
     times: int,
+    sites: int = 0,
     exit_status: int | None = None,
     message: str = "",
 ) -> list[Verdict]:
-    """What would be done after the first, second … such failure, each at another site; nothing follows a give-up."""
-    failures: list[Failure] = []
+    """What would be done after the first, second … such failure; nothing follows a give-up.
+
+    With so many sites, each is tried in its turn; without a number there is always another.
+    """
+    history = _History(retry=retry, demand=demand, settings=settings)
     found: list[Verdict] = []
     while len(found) < times and not (found and found[-1].action == "give-up"):
         number = len(found) + 1
-        failures.append(
-            Failure(attempt=number, site=f"site-{number}", reason=reason, exit_status=exit_status, message=message)
-        )
-        found.append(verdict(failures, retry=retry, demand=demand, settings=settings))
+        site = f"site-{(number - 1) % sites + 1 if sites else number}"
+        failure = Failure(attempt=number, site=site, reason=reason, exit_status=exit_status, message=message)
+        found.append(history.after(failure))
     return found
 
 
@@ -327,7 +330,7 @@ class _History:
             how = f"again in {delay:,.0f} s"
         elif answer == "elsewhere":
             delay = self._go_elsewhere(site, pauses=pauses)
-            how = how or "again elsewhere" + (f", in {delay:,.0f} s: every other site was tried" if delay else "")
+            how = how or (f"again in {delay:,.0f} s: every other site was tried" if delay else "again elsewhere")
         elif answer == "where-more-time":
             had = self._time_it_had(failure)
             if had != self._limit(failure) or not had or failure.with_pilot:

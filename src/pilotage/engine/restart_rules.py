@@ -41,6 +41,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         """Whether its budget bounds how often something is doubled; otherwise it bounds how many failures there are."""
         return self.answer in ("more-memory", "more-time")
 
+    @property
+    def pauses(self) -> bool:
+        """Whether an attempt waits where every site was tried: what counts is over soon, what does not must not be a flood."""
+        return self.answer == "elsewhere" and not self.counted
+
 
 _PLATFORM = Row(
     answer="elsewhere",
@@ -55,7 +60,7 @@ _INPUT = Row(
     counted=False,
     budget="missing_inputs_max",
     cause="retries-exhausted",
-    changes="waits longer each time",
+    changes="it waits",
     why="without its input it fails everywhere: it waits until the file is back",
 )
 _APPLICATION = Row(

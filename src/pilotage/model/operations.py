@@ -29,6 +29,10 @@ class Hold(Operation, frozen=True, kw_only=True, tag="hold"):
     message: str = ""
 
 
+class HoldResults(Hold, frozen=True, kw_only=True, tag="hold-results"):
+    """Hold a job whose results cannot get their names, also where nothing is left to start; the service alone asks for it."""
+
+
 class Release(Operation, frozen=True, kw_only=True, tag="release"):
     """Go on with what was held."""
 

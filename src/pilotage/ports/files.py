@@ -131,6 +131,7 @@ class WorkFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     outputs: str
     inputs: dict[str, str]  # name → the beginning of its sha256
     programs: dict[str, str] = {}  # what `software` is made of, likewise; it is not in the key, which has that
+    variables: dict[str, str] = {}  # the same of `environment`
 
 
 class MadeWork(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,8 @@ The key is made of fields, and each field is kept with it: of a package that mus
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from zlib import crc32
 
 import msgspec
 
@@ -22,6 +23,7 @@ INPUTS_MAX = 1000
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 _DIGITS = 32
 _NAMED_DIGITS = 8  # of a program that is only to be named
+_NAMED_MAX = 5  # of variables that changed
 
 
 def fields_of(work: Work) -> WorkFields:
@@ -46,6 +48,7 @@ def fields_of(work: Work) -> WorkFields:
         argv=_digest((commands, work.startup, _argv(work.pre), _argv(work.post))),
         software=_digest((work.software, container, programs)) if known else _NONE,
         environment=_digest(environment) if len(environment) != 1 or environment[0] else _USUAL,
+        variables=_variables(environment) if any(environment) else {},
         # What makes no file is asked for as often as it is written: two equal commands are two.
         outputs=_digest([_outputs(each) for each in work.binaries] if makes else work.path),
         inputs=_joined(inputs),
@@ -68,8 +71,8 @@ def completed(fields: WorkFields, checksum: Checksum) -> WorkFields | None:
 
 def key_of(fields: WorkFields) -> str:
     """The key of what was asked for."""
-    if fields.programs:
-        fields = msgspec.structs.replace(fields, programs={})
+    if fields.programs or fields.variables:
+        fields = msgspec.structs.replace(fields, programs={}, variables={})
     return hashlib.sha256(_canonical(fields)).hexdigest()
 
 
@@ -79,13 +82,13 @@ def is_complete(fields: WorkFields) -> bool:
 
 
 def changed(before: WorkFields, now: WorkFields) -> str:
-    """The first field that is not as it was: `argv`, `software a.sh`, `environment`, `input a.dat`, `outputs`."""
+    """The first field that is not as it was: `argv`, `software a.sh`, `environment A`, `input a.dat`, `outputs`."""
     if before.argv != now.argv:
         return "argv"
     if before.software != now.software:
         return f"software {_changed_programs(before.programs, now.programs)}".rstrip()
     if before.environment != now.environment:
-        return "environment"
+        return f"environment {_changed_variables(before, now)}".rstrip()
     for name, sha256 in now.inputs.items():
         if before.inputs.get(name) != sha256:
             return f"input {name}"
@@ -101,6 +104,26 @@ def _changed_programs(before: dict[str, str], now: dict[str, str]) -> str:
         return " or ".join(now)
     other = [name for name, digest in now.items() if before.get(name) != digest]
     return ", ".join(other or [name for name in before if name not in now])
+
+
+def _variables(environments: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """The variables of all binaries, each with what tells whether it changed in any of them."""
+    values: dict[str, list[str]] = {}
+    for at, environment in enumerate(environments):
+        for name, value in environment.items():
+            values.setdefault(name, []).append(f"{at}={value}")
+    # Only to be named: whether anything changed at all is said by the sha256 of all of them.
+    return {name: f"{crc32(chr(0).join(each).encode('utf-8', 'surrogateescape')):08x}" for name, each in values.items()}
+
+
+def _changed_variables(before: WorkFields, now: WorkFields) -> str:
+    """The variables that are new, gone or of another value; nothing where it was not kept what they were."""
+    if not before.variables and before.environment != _USUAL:
+        return ""
+    names = sorted({*before.variables, *now.variables})
+    other = [name for name in names if before.variables.get(name) != now.variables.get(name)]
+    more = f" and {len(other) - _NAMED_MAX:,} more" if len(other) > _NAMED_MAX else ""
+    return ", ".join(other[:_NAMED_MAX]) + more
 
 
 def _joined(inputs: dict[str, str]) -> dict[str, str]:

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pilotage.language import Expansion
 from pilotage.language.expansion.blocks import Block
+from pilotage.model.operations import Refused
 from pilotage.model.plan import JobPlan
 from pilotage.model.submission import PLANNED_MAX, Origin, PlannedPackage, RunPlan, StagePlan, Submission
 from pilotage.ports import FileStore, WorkIndex
 from pilotage.service.running.adoption import NEVER, Earlier, run_again_last
+from pilotage.service.running.errors import OperationRefused
 from pilotage.service.running.submission import lay_out
 
 FRESH = "everything is run anew"
 LAST = "runs last, after what is run anew"
 
 
-def plan(submission: Submission, *, store: FileStore, index: WorkIndex, slots: int = 1) -> RunPlan:
-    """The plan of a submission; nothing is kept, and nothing changed. Raises as `prepare` does."""
+Refusal = Callable[[JobPlan], Refused | None]
+"""Why a job would not be taken; None: it would."""
+
+
+def plan(submission: Submission, *, store: FileStore, index: WorkIndex, refusal: Refusal, slots: int = 1) -> RunPlan:
+    """The plan of a submission; nothing is kept, and nothing changed. Raises as submitting it would.
+
+    Where nothing would run no job is made of it, and nobody can refuse that.
+    """
     laid_out = lay_out(submission, store=store)
     expansion = laid_out.expansion
     would_run, listed, reasons = _examine(expansion, laid_out.origin, store=store, index=index, fresh=submission.fresh)
+    if would_run.any() or expansion.late:
+        _refuse(refusal(laid_out.plan))
     means = index.mean_seconds(submission.folder, expansion.definition.job)
     seconds, unknown = _seconds(expansion, laid_out.plan, means)
     seconds = np.where(would_run, seconds, 0.0)
@@ -46,6 +58,11 @@ def plan(submission: Submission, *, store: FileStore, index: WorkIndex, slots: i
         seconds=max(path, float(core_hours.sum()) * 3600 / max(slots, 1)) if known or not running else None,
         unknown=int(unknown.sum()),
     )
+
+
+def _refuse(refused: Refused | None) -> None:
+    if refused is not None:
+        raise OperationRefused(refused)
 
 
 def _examine(
@@ -85,7 +102,7 @@ def _planned(expansion: Expansion, number: int, why: str) -> PlannedPackage:
 
 def _kind(why: str) -> str:
     """A change without the names of files: `input`, `missing output`, `software`."""
-    for kind in ("missing output", "changed output", "missing input", "waits for", "input", "software"):
+    for kind in ("missing output", "changed output", "missing input", "waits for", "input", "software", "environment"):
         if why.startswith(f"{kind} "):
             return kind
     return why

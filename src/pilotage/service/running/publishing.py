@@ -13,6 +13,7 @@ from functools import partial
 import msgspec
 
 from pilotage.model.exchange import Assignment, AttemptRef
+from pilotage.model.operations import HoldResults
 from pilotage.ports import FileStore, StoreError
 from pilotage.service.running.manifests import Manifests
 
@@ -22,6 +23,11 @@ Hold = Callable[[str, str], None]
 """Hold a job, with a message."""
 AreRivals = Callable[[str, str], bool]
 """Whether the first of two jobs must not replace what the second has made."""
+
+
+def hold_for(job: str, message: str) -> HoldResults:
+    """What the service asks for when something of a job cannot be published: also of one that is over, which waits for it."""
+    return HoldResults(job=job, message=message)
 
 
 class Unpublished(msgspec.Struct, frozen=True, kw_only=True):

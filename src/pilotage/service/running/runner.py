@@ -23,7 +23,7 @@ from pilotage.language import Expansion
 from pilotage.model.effects import Effect, ExpandStage
 from pilotage.model.errors import PilotageError
 from pilotage.model.exchange import Assignment, AttemptRef, ExchangeReply
-from pilotage.model.operations import Accepted, AnyOperation, Clear, Hold, Kill, Release, Reschedule, Restart, SiteDeed
+from pilotage.model.operations import Accepted, AnyOperation, Clear, Kill, Release, Reschedule, Restart, SiteDeed
 from pilotage.model.outcomes import ClearedBy
 from pilotage.model.site import Site
 from pilotage.model.site_exchange import SiteSays
@@ -44,7 +44,7 @@ from pilotage.service.running.entitled import Entitled
 from pilotage.service.running.errors import OperationRefused
 from pilotage.service.running.expanding import Expanded, Expander
 from pilotage.service.running.manifests import Manifest, Manifests
-from pilotage.service.running.publishing import Unpublished
+from pilotage.service.running.publishing import Unpublished, hold_for
 from pilotage.service.running.resuming import ANEW, CHANGED, earlier_runs, superseded_by
 from pilotage.service.running.rivals import refuse_rivals, unfinished_jobs
 from pilotage.service.running.site_messages import asked_of_site, sites_changed
@@ -379,7 +379,7 @@ class Runner:
         return Work(path="", name="", index=0, folder=at_work.folder, staged="", refused=refused)
 
     def _hold(self, job: str, message: str) -> None:
-        self._driver.receive(Asked(token=_NOBODY, operation=Hold(job=job, message=message)))
+        self._driver.receive(Asked(token=_NOBODY, operation=hold_for(job, message)))
 
     # --- for the expander ---
 

@@ -1,0 +1,58 @@
+"""A run that is refused, and a plan that says so before: nothing is started that stays, and nothing is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pilotage.service.announcement import find_service
+from tests.real_runs import Place, place_in
+
+SMALL = "pilotage: 1\njob: small\nstages:\n  - run: 'true'\n"
+IMPOSSIBLE = "pilotage: 1\njob: large\nstages:\n  - run: 'true'\n    memory: 900 TiB\n"
+FAULTY = "pilotage: 1\njbo: small\n"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with place_in(tmp_path, environment={"HOME": str(tmp_path)}) as made:
+        yield made
+
+
+@pytest.mark.parametrize("text", [FAULTY, IMPOSSIBLE])
+def test_a_document_that_is_refused_leaves_nothing_behind(place: Place, text: str) -> None:
+    place.document(text)
+    before = sorted(place.folder.iterdir())
+    place.run("run", code=2)
+    assert sorted(place.folder.iterdir()) == before
+
+
+def test_what_earlier_runs_left_stays_when_one_is_refused(place: Place) -> None:
+    place.document(SMALL)
+    job = place.told("run")["job"]
+    place.document(IMPOSSIBLE)
+    place.run("run", code=2)
+    assert place.told("status", job)["job"]["state"] == "DONE"
+
+
+def test_a_plan_is_refused_as_the_run_would_be_with_a_service_and_without(place: Place) -> None:
+    place.document(IMPOSSIBLE)
+    told = [place.run(command, code=2).stderr for command in ("run", "plan")]
+    place.run("serve", "--background")
+    told += [place.run(command, code=2).stderr for command in ("plan", "run")]
+    assert "no site can run true: it asks for 900 TiB of memory" in told[0]
+    assert len({*told}) == 1
+
+
+def test_a_query_that_finds_nothing_starts_no_service(place: Place) -> None:
+    place.document(SMALL)
+    job = place.told("run")["job"]
+    place.run("serve", "--stop")
+    for words in (["restart"], ["retry", job], ["release", "--jobs"]):
+        told = place.told(*words, "--where", "state = ABORTED")
+        assert (told["found"], told["done"], told["refused"]) == (0, 0, 0)
+    assert find_service(place.state) is None
+    assert place.told("restart", "--where", f"job = {job} and state = DONE")["done"] == 1
+    assert find_service(place.state) is not None
