@@ -287,12 +287,11 @@ class Core:
             pilot.waiting = False
             pilot.site.waiting.pop(name, None)
         acknowledged = (heard or self._heard[name]).watermark
-        outbox.replies.append(
-            ExchangeReply(
-                name, exchange.sequence, engine.position, self._time.clock, acknowledged, tuple(assignments),
-                cancelled, engine.settings.interval_seconds, leave,
-            )  # fmt: skip
-        )
+        reply = ExchangeReply(
+            name, exchange.sequence, engine.position, self._time.clock, acknowledged, tuple(assignments), cancelled,
+            engine.settings.interval_seconds, leave,
+        )  # fmt: skip
+        outbox.replies.append(reply)
         return True
 
     def _assignment(self, attempt: AttemptState) -> Assignment:

@@ -38,7 +38,7 @@ class Handle:
             self.schedule.call_off()
 
 
-_Entry = tuple[float, int, Any, Any]  # an action, or its handle, and what it is called with: all of it, or the one thing
+_Entry = tuple[float, int, Any, Any]  # an action, or its handle, and the one argument, or a tuple of all
 _Batch = tuple[float, int, Any, Any]  # an action, and what it is called with, one after the other
 
 
