@@ -77,7 +77,8 @@ class Keyed(msgspec.Struct, gc=False):
 
 def number_of(text: str) -> float:
     """The first of the numbers that follow from a text, in half the time, for who needs no other."""
-    return (_last_number(_blake2b(f"{text}/0".encode()).digest())[0] >> 11) * _STEP
+    number: int = _last_number(_blake2b(f"{text}/0".encode()).digest())[0]
+    return (number >> 11) * _STEP
 
 
 class Distribution(msgspec.Struct, frozen=True, tag_field="distribution"):
