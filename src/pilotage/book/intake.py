@@ -102,23 +102,33 @@ class Intake:
         heard, counted = hearing.heard, hearing.counted
         # Where somebody's clock is wrong, each is looked at by itself.
         latest = self._received + self._skew_seconds if not self._skewed else -inf
+        at = len(fresh)
+        source, stream, n, mine = "", "", OUT_OF_TURN, counted["service"]
         for one in said:
-            event = one.event
-            job_id, place = job_ids.get(event.job), one.place
+            event, place = one.event, one.place
+            job_id = job_ids.get(event.job)
             if job_id is None or place is None:
                 self._sort_other(one)
+                at, stream = len(fresh), ""
                 continue
-            n, source, stream = event.n, event.source, event.stream
-            mine = counted[source]
-            before = mine.get(stream)
-            if before is None:
-                before = heard[source].get(stream, OUT_OF_TURN)
-            if n == before + 1:  # what `Hearing` does, for one that counts on
-                mine[stream] = n
-            elif not hearing.hear(event):
-                self._repeats.append(one)
-                continue
-            at, (stage, line, number) = len(fresh), place
+            if (
+                event.stream is stream and event.source is source and event.n == n + 1
+            ):  # many in a row are of one stream
+                mine[stream] = n = event.n
+            else:
+                n, source, stream = event.n, event.source, event.stream
+                mine = counted[source]
+                before = mine.get(stream)
+                if before is None:
+                    before = heard[source].get(stream, OUT_OF_TURN)
+                if n == before + 1:  # what `Hearing` does, for one that counts on
+                    mine[stream] = n
+                else:
+                    stream = ""  # whatever comes next is looked up
+                    if not hearing.hear(event):
+                        self._repeats.append(one)
+                        continue
+            stage, line, number = place
             told = touched.setdefault(key := (job_id, stage, line, number), at)
             if told is at:
                 pass  # as most often: it is the first of its package
@@ -127,6 +137,7 @@ class Intake:
             else:
                 told.append(at)
             fresh.append(one)
+            at += 1
             if event.epoch != 1 or event.version != 1 or event.time > latest:
                 self._store(one, hearing.id_of(event), self._received, key, skewed=self._is_skewed(event))
         if self._repeats:

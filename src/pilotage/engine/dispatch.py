@@ -335,16 +335,14 @@ def create(
     declared = job.plan.templates[job.kinds[number]].demand
     beside = work.attempts if work is not None else None
     if pilot is not None and pilot.ends_at is None and demand is declared and not beside:  # as most are
-        created = payloads.AttemptCreated(
-            site=site.name, pilot=pilot.name, lease_seconds=engine.lease_seconds, drop_revision=job.drop_revision
-        )
+        created, text = pilot.created(engine.lease_seconds, job.drop_revision)
     else:
-        created = _created(engine, job, work, demand, site, pilot, declared)
+        created, text = _created(engine, job, work, demand, site, pilot, declared), None
     attempt = job.last_attempt[number] + 1
     if job.share is not None:
         job.share.unstarted_since = engine.now
     epoch = job.epoch_of(number) if job.epochs else 1
-    engine.write_of(created, job, number, attempt, epoch)
+    engine.write_of(created, job, number, attempt, epoch, text)
     state = (work or job.work[number]).attempts[attempt]
     state.choice = choice
     if pilot is not None:

@@ -235,25 +235,26 @@ class Engine:
         self.decided.append(Checked(0, event, kind, None, data))
         self._fold(event, data, job, None)
 
-    def write_of(self, data: Payload, job: JobState, number: int, attempt: int | None, epoch: int) -> None:
-        """As `write`, of a package or an attempt of it: most of all that is decided."""
-        if data is not self._said:
-            self._said, self._said_text = data, msgspec.Raw(_encode(data))
+    def write_of(
+        self,
+        data: Payload,
+        job: JobState,
+        number: int,
+        attempt: int | None,
+        epoch: int,
+        text: msgspec.Raw | None = None,
+    ) -> None:
+        """As `write`, of a package or an attempt of it: most of all that is decided. `text` is that of the data, if known."""
+        if text is None:
+            if data is not self._said:
+                self._said, self._said_text = data, msgspec.Raw(_encode(data))
+            text = self._said_text
         dotted, place = job.named(number)
         kind, n = type(data), self.next_n
         event = Event(
-            source="service",
-            stream=ENGINE_STREAM,
-            n=n,
-            type=kind.__name__,
-            time=self.stamp,
-            job=job.id,
-            package=dotted,
-            attempt=attempt,
-            epoch=epoch,
-            seen=self.position,
-            data=self._said_text,
-        )
+            "service", ENGINE_STREAM, n, kind.__name__, self.stamp, job.id, dotted, attempt, None, None,
+            epoch, self.position, 1, text,
+        )  # fmt: skip
         self.next_n = n + 1
         self.decided.append(Checked(0, event, "package" if attempt is None else "attempt", place, data))
         if (fold := PACKAGE_FOLDS.get(kind)) is not None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 
+import msgspec
+
+from pilotage.book.streams import Heard
 from pilotage.engine.parts import AttemptState, QueueClass
 from pilotage.engine.selection.place import Place
 from pilotage.model.demand import Capacity, Demand, slots_for
 from pilotage.model.events import Event
 from pilotage.model.exchange import AttemptRef
+from pilotage.model.payloads import AttemptCreated
 from pilotage.model.reports import Noticed
 from pilotage.model.site import Site
+
+_encode = msgspec.json.Encoder().encode
 
 
 class PilotRequest:
@@ -32,6 +38,8 @@ class PilotState:
     """An agent at a site, as long as it may speak."""
 
     __slots__ = (
+        "_created",
+        "_created_text",
         "alike",
         "assigned",
         "backlog",
@@ -45,6 +53,7 @@ class PilotState:
         "free_memory_bytes",
         "free_scratch_bytes",
         "gone",
+        "heard",
         "heard_at",
         "leaving",
         "name",
@@ -64,6 +73,7 @@ class PilotState:
         self.site = site
         self.request = request
         self.heard_at = heard_at
+        self.heard: Heard | None = None  # which of its events, once whoever listens has noted it here
         self.capacity = Capacity(cores_hundredths=0)
         # What is left of its capacity: below nothing where a backlog waits.
         self.free_cores_hundredths = self.free_memory_bytes = self.free_gpus = self.free_scratch_bytes = 0
@@ -83,6 +93,18 @@ class PilotState:
         self.assigned: dict[AttemptRef, AttemptState] = {}
         # What it was given, has no more, and has not told the end of → epoch; 0: not known.
         self.owed: dict[AttemptRef, int] = {}
+        self._created: AttemptCreated | None = None
+        self._created_text = msgspec.Raw()
+
+    def created(self, lease_seconds: float, drop_revision: int) -> tuple[AttemptCreated, msgspec.Raw]:
+        """What is written of an attempt that it is given and that nothing is special about, and its text: mostly as before."""
+        said = self._created
+        if said is None or said.drop_revision != drop_revision or said.lease_seconds != lease_seconds:
+            said = self._created = AttemptCreated(
+                site=self.site.name, pilot=self.name, lease_seconds=lease_seconds, drop_revision=drop_revision
+            )
+            self._created_text = msgspec.Raw(_encode(said))
+        return said, self._created_text
 
     def holds(self, event: Event) -> AttemptState | None:
         """The attempt that an event is about, if it was given it and did not lose it: what it says of that is its own."""

@@ -34,8 +34,11 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,127}")  # of a site or a pilo
 DOTTED = re.compile(r"([1-9][0-9]{0,8})\.([1-9][0-9]{0,8})\.([1-9][0-9]{0,8})")
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """One thing that happened, as it travels: flat, with its payload still as JSON text."""
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """One thing that happened, as it travels: flat, with its payload still as JSON text.
+
+    Its parts are given by name but where most events are made: by place takes two thirds of the time.
+    """
 
     source: Source
     stream: str

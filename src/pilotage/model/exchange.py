@@ -36,7 +36,7 @@ class InputSource(msgspec.Struct, frozen=True, gc=False):
     attempt: AttemptNumber
 
 
-class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class Assignment(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """An attempt that an agent shall run: it holds a lease from the moment the service wrote it down."""
 
     ref: AttemptRef
@@ -46,7 +46,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     drop_revision: int = 0  # what was dropped when it was created: it sees its inputs so, whatever happens later
 
 
-class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class Exchange(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What an agent says. Its name is its own: a batch system that starts one request twice makes two agents.
 
     `held` names every attempt it was given of which it has not told the end; `events` are those of its stream, whose
@@ -83,7 +83,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
         )
 
 
-class ExchangeReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class ExchangeReply(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What the service answers, once everything it says is durable."""
 
     pilot: str

@@ -98,7 +98,11 @@ class Core:
 
     def recall(self, row: StreamRow) -> None:
         """How far an agent was heard, by the book."""
-        (self._heard if row.stream in self.engine.pilots else self._ended)[row.stream] = Heard(row)
+        pilot, heard = self.engine.pilots.get(row.stream), Heard(row)
+        if pilot is not None:
+            self._heard[row.stream] = pilot.heard = heard
+        else:
+            self._ended[row.stream] = heard
         self._forget_ended()
 
     def _forget_ended(self) -> None:
@@ -163,11 +167,11 @@ class Core:
     def _hear(self, exchange: Exchange, outbox: Outbox) -> bool:
         """Take in what an agent says; whether an answer to it is still waited for."""
         engine, name = self.engine, exchange.pilot
-        heard = self._heard.get(name)
-        if heard is None:
-            heard = self._ended.pop(name, None) or Heard(StreamRow(stream_id=0, source="agent", stream=name))
-            self._heard[name] = heard
         pilot = engine.pilots.get(name)
+        if pilot is None or (heard := pilot.heard) is None:
+            heard = self._heard_of(name)
+            if pilot is not None:
+                pilot.heard = heard
         if exchange.events:
             clock, most = self._time.clock, engine.settings.skew_seconds
             if not -most <= exchange.time - clock <= most and exchange.is_skewed(
@@ -187,6 +191,14 @@ class Core:
             hear(engine, pilot, exchange)
         self._waiting.pop(name, None)
         return True
+
+    def _heard_of(self, name: str) -> Heard:
+        """How far an agent was heard that nothing is noted with."""
+        heard = self._heard.get(name)
+        if heard is None:
+            heard = self._ended.pop(name, None) or Heard(StreamRow(stream_id=0, source="agent", stream=name))
+            self._heard[name] = heard
+        return heard
 
     def _take(self, event: Event, held: AttemptState | None, exchange: Exchange, outbox: Outbox) -> None:
         """Take in one event of an agent; `held` is the attempt that it is about, where the agent has it.
@@ -256,8 +268,9 @@ class Core:
         leave = "" if pilot is not None else "no live pilot has this name"
         assignments: list[Assignment] = []
         cancelled: tuple[AttemptRef, ...] = ()
+        heard = None
         if pilot is not None:
-            assigned = pilot.assigned
+            assigned, heard = pilot.assigned, pilot.heard
             held = set(exchange.held) if exchange.held else ()
             for ref, attempt in assigned.items():
                 if ref not in held:
@@ -273,19 +286,12 @@ class Core:
         if pilot is not None:
             pilot.waiting = False
             pilot.site.waiting.pop(name, None)
-        outbox.replies.append(
-            ExchangeReply(
-                pilot=name,
-                sequence=exchange.sequence,
-                position=engine.position,
-                time=self._time.clock,
-                acknowledged=self._heard[name].watermark,
-                assignments=tuple(assignments),
-                cancelled=cancelled,
-                interval_seconds=engine.settings.interval_seconds,
-                leave=leave,
-            )
-        )
+        acknowledged = (heard or self._heard[name]).watermark
+        reply = ExchangeReply(
+            name, exchange.sequence, engine.position, self._time.clock, acknowledged, tuple(assignments), cancelled,
+            engine.settings.interval_seconds, leave,
+        )  # fmt: skip
+        outbox.replies.append(reply)
         return True
 
     def _assignment(self, attempt: AttemptState) -> Assignment:
@@ -297,13 +303,7 @@ class Core:
             dropped = work is not None and 0 < work.dropped <= attempt.drop_revision
             if granted and not dropped:
                 inputs.append(InputSource(job.dotted(producer), granted))
-        return Assignment(
-            ref=attempt.ref,
-            epoch=attempt.epoch,
-            demand=attempt.demand,
-            inputs=tuple(inputs),
-            drop_revision=attempt.drop_revision,
-        )
+        return Assignment(attempt.ref, attempt.epoch, attempt.demand, tuple(inputs), attempt.drop_revision)
 
     def _wake_at(self) -> float | None:
         times = [self._polls[0][0]] if self._polls else []

@@ -194,22 +194,14 @@ class Agent:
         self._opened_at = now
         self._news = bool(spool.events)
         self._unsaid = False
+        time = spool.local(now) if spool.skew_seconds else now
+        remaining_seconds = None if limit_at == math.inf else max(0.0, limit_at - now)
+        held = tuple(bench.held) if bench.held else ()
+        events = spool.take_all() if spool.smuggled else tuple(spool.events)
         message = Exchange(
-            pilot=self.name,
-            site=self._site,
-            sequence=self._sequence,
-            seen=spool.seen,
-            time=spool.local(now) if spool.skew_seconds else now,
-            service_time=self._service_time,
-            serves=self.serves,
-            node=self.node,
-            capacity=bench.capacity,
-            backlog=self.backlog,
-            remaining_seconds=None if limit_at == math.inf else max(0.0, limit_at - now),
-            leaving=self.leaving,
-            held=tuple(bench.held) if bench.held else (),
-            events=spool.take_all() if spool.smuggled else tuple(spool.events),
-        )
+            self.name, self._site, self._sequence, spool.seen, time, self._service_time, self.serves, self.node,
+            bench.capacity, self.backlog, remaining_seconds, self.leaving, held, events,
+        )  # fmt: skip
         world.network.send(message, world.uplink)
         if self._armed_at > (beat_at := now + self._interval_seconds):
             # Most replies come, and then the next thing due is the heartbeat: one alarm does for both.

@@ -56,8 +56,8 @@ ENDINGS: dict[str, Ending] = {
 _encode = msgspec.json.Encoder().encode
 
 
-def _with_gaps() -> bytes:
-    """What is told of a success that was in one phase, with a gap for each thing that is not the same for all of them."""
+def _around_gaps() -> list[bytes]:
+    """What is told of a success that was in one phase, around what is not the same for all of them."""
     one = AttemptFinished(
         exit_code=ExitCodeGasw.SUCCESS,
         exit_status=0,
@@ -66,13 +66,14 @@ def _with_gaps() -> bytes:
         manifest=(OutputFile(name=OUTPUT_NAME, size_bytes=333, sha256="4" * 64),),
         peak_memory_bytes=555,
     )
-    text = _encode(one)
-    for filled, gap in ((b'"<node>"', b"%b"), (b"111.5", b"%b"), (b"222.5", b"%b"), (b"333", b"%d"), (b"555", b"%d")):
-        text = text.replace(filled, gap)
-    return text.replace(b"4" * 64, b"%b")
+    found, left = [], _encode(one)
+    for filled in (b'"<node>"', b"111.5", b"222.5", b"333", b"4" * 64, b"555"):
+        before, _, left = left.partition(filled)
+        found.append(before)
+    return [*found, left]
 
 
-_PLAIN_SUCCESS = _with_gaps()
+_NODE, _BEGAN, _SECONDS, _SIZE, _SHA256, _MEMORY, _LAST = _around_gaps()
 
 
 @changes_often
@@ -161,10 +162,12 @@ class Run(msgspec.Struct, eq=False, gc=False):
         """What is told of it when it is over, by the clock of the agent; `node_text` is the name of the node in JSON."""
         began_at = self.started_at
         if self.reason is None and began_at == self.application_at < self.outputs_at == now and not skew_seconds:
-            # As mostly where nothing strikes. To fill the gaps takes a third of the time.
+            # As mostly where nothing strikes. To fill the gaps takes a fourth of the time.
             content, digest = _content_of(self.assignment.ref)
-            began, seconds = _encode(began_at), _encode(now - began_at)
-            return _PLAIN_SUCCESS % (node_text, began, seconds, len(content), digest, self.memory_bytes)
+            return b"".join((
+                _NODE, node_text, _BEGAN, _encode(began_at), _SECONDS, _encode(now - began_at), _SIZE,
+                _encode(len(content)), _SHA256, digest, _MEMORY, _encode(self.memory_bytes), _LAST,
+            ))  # fmt: skip
         return _encode(self.finish(now=now, skew_seconds=skew_seconds, node=node))
 
     def finish(self, *, now: float, skew_seconds: float, node: str) -> AttemptFinished:
@@ -214,4 +217,5 @@ def manifest_of(ref: AttemptRef) -> tuple[OutputFile, ...]:
 def _content_of(ref: AttemptRef) -> tuple[bytes, bytes]:
     """What the one file of an attempt has in it, and a checksum: of the right form, and as telling as a real one."""
     content = f"{ref.package}.{ref.attempt}".encode()
-    return content, hexlify(content).rjust(64, b"0")[-64:]
+    digest = hexlify(content).rjust(64, b"0")
+    return content, digest if len(digest) == 64 else digest[-64:]

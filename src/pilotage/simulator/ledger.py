@@ -8,7 +8,9 @@ its events said, of which the text is made where one is wanted.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar, cast
 
@@ -50,6 +52,7 @@ _LINE = 2**30 + 1025
 """So far are places of neighbouring lines from each other: odd, so that a dictionary does not put them all in one place."""
 _STATES = len(FINAL_ORDER)
 _STATE_NUMBERS = {state: number for number, state in enumerate(FINAL_ORDER)}
+_exhaust = deque[object](maxlen=0).extend  # has everything of an iterator happen, and keeps nothing
 
 
 def _key_reader(columns: tuple[str, ...]) -> Callable[[rows.Row], Key]:
@@ -285,7 +288,7 @@ class MemoryLedger:
                     where, packages = (job_id, stage), self._stages.setdefault(job_id, {}).setdefault(stage, {})
                 kept -= 1
                 packages[line * _LINE + number] = kept
-                begun.pop(key, None)
+        _exhaust(map(begun.pop, changes.ended_packages, repeat(None)))
 
     def _write_events(self, changes: Changes) -> None:
         table = self.tables["events"]

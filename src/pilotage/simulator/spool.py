@@ -116,19 +116,12 @@ class Spool:
     def _event(self, run: Run, n: int, *, seen: int, at: float) -> Event:
         skew_seconds, assignment = self.skew_seconds, run.assignment
         ref = assignment.ref
+        said = msgspec.Raw(run.told(now=at, skew_seconds=skew_seconds, node=self._node, node_text=self._node_text))
+        time = self.local(at) if skew_seconds else at
         return Event(
-            source="agent",
-            stream=self._stream,
-            n=n,
-            type="AttemptFinished",
-            time=self.local(at) if skew_seconds else at,
-            job=ref.job,
-            package=ref.package,
-            attempt=ref.attempt,
-            epoch=assignment.epoch,
-            seen=seen,
-            data=msgspec.Raw(run.told(now=at, skew_seconds=skew_seconds, node=self._node, node_text=self._node_text)),
-        )
+            "agent", self._stream, n, "AttemptFinished", time, ref.job, ref.package, ref.attempt, None, None,
+            assignment.epoch, seen, 1, said,
+        )  # fmt: skip
 
     def end_of(self, ref: AttemptRef) -> Event | None:
         """The event that told the end of an attempt, as it was; None where nothing is known of it."""
