@@ -10,6 +10,7 @@ import pytest
 
 from pilotage.agent.backlog import Bench, Held, Room
 from pilotage.agent.fetching import ServerFetch
+from pilotage.agent.pace import AHEAD_FACTOR
 from pilotage.agent.pilot import Pilot, PilotSettings
 from pilotage.agent.pilot_spool import encode_end
 from pilotage.agent.records import text_of
@@ -52,7 +53,7 @@ def test_a_pilot_introduces_itself_runs_what_it_is_given_and_says_goodbye(
     assert kinds.count("AttemptFinished") == 3
     first = service.said[0].exchange
     assert (first.pilot, first.site, first.backlog) == ("here-1.a", "here", 2)
-    assert service.said[-1].exchange.backlog == 64  # they took no time
+    assert service.said[-1].exchange.backlog == 3 * AHEAD_FACTOR  # they took no time, and were three
     assert first.capacity.cores_hundredths == 200
 
 
@@ -60,7 +61,9 @@ def test_the_longer_attempts_take_the_fewer_wait_here(tmp_path: Path) -> None:
     pilot = grounded(tmp_path)
     found = [pilot.backlog]
     for seconds in (0.01, 0.1, 1.0, 60.0):
-        pilot._pace_seconds = seconds
+        pilot._pace.forget()
+        for _ in range(20):
+            pilot._pace.note(seconds)
         found.append(pilot.backlog)
     assert found == [4, 64, 20, 2, 0]
 

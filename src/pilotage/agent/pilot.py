@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.attempt import AttemptRunner, Outcome
 from pilotage.agent.backlog import Bench, Held, Room
+from pilotage.agent.pace import Pace
 from pilotage.agent.pilot_spool import TOKEN_SUFFIX, PilotSpool, log_text
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pilotage.agent.workplace import Fetch, Workplace
 
 PACE_SECONDS = 5.0  # who had nothing to do for so long has forgotten how long attempts take
-AHEAD_SECONDS = 0.5  # as much work waits here as the slots do in this time: a long attempt had better wait elsewhere
 CANCELLED = ""  # the reason of what is ended because the service wants it so
 
 
@@ -147,7 +147,7 @@ class Pilot:
         self._make_runner = make_runner
         self._idle: list[Slot] = []
         self._count = 0
-        self._pace_seconds = -1.0  # how long attempts took lately; less than 0: none is over yet
+        self._pace = Pace()
 
     @property
     def backlog(self) -> int:
@@ -156,10 +156,8 @@ class Pilot:
         if settings.serves is not None:
             return 0
         if not self.bench.held and time.monotonic() - self.idle_since > PACE_SECONDS:
-            self._pace_seconds = -1.0  # what comes next may be something else
-        if self._pace_seconds < 0.0:
-            return min(settings.backlog, self.slots)
-        return min(settings.backlog, int(self.slots * AHEAD_SECONDS / max(self._pace_seconds, 1e-4)))
+            self._pace.forget()
+        return min(settings.backlog, self._pace.ahead(self.slots))
 
     @property
     def is_urgent(self) -> bool:
@@ -290,8 +288,7 @@ class Pilot:
                 following = self.bench.follow(held)
             self.spool.tell_of(held, "AttemptFinished", payload, at=time.time(), logs=outcome.logs)
             self.idle_since = now = time.monotonic()
-            before = self._pace_seconds
-            self._pace_seconds = now - began if before < 0.0 else 0.8 * before + 0.2 * (now - began)
+            self._pace.note(now - began)
             if following is None:
                 self._idle.append(slot)
             if self.bench.may_begin:
