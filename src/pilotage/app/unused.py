@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
-from contextlib import suppress
 from pathlib import Path
 
-from pilotage.adapters.journals.unused import is_unused
+from pilotage.adapters.journals import unused
 from pilotage.app.local_agents import is_held
 from pilotage.app.session import LOCK_FILE, LOOK_SECONDS
 
@@ -22,9 +19,4 @@ def remove_unused(state: Path) -> None:
         if time.monotonic() > until:
             return
         time.sleep(LOOK_SECONDS)
-    if not is_unused(state):
-        return
-    aside = state.with_name(f"{state.name}-{os.getpid()}")
-    with suppress(OSError):  # it takes some room, and nothing else
-        state.rename(aside)  # whoever looks meanwhile finds a whole folder, or none
-        shutil.rmtree(aside)
+    unused.remove_unused(state)

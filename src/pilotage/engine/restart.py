@@ -119,10 +119,7 @@ def dry_run(
     exit_status: int | None = None,
     message: str = "",
 ) -> list[Verdict]:
-    """What would be done after the first, second … such failure; nothing follows a give-up.
-
-    With so many sites, each is tried in its turn; without a number there is always another.
-    """
+    """What would be done after the first, second … such failure, at so many sites in turn, or always at another one."""
     history = _History(retry=retry, demand=demand, settings=settings)
     found: list[Verdict] = []
     while len(found) < times and not (found and found[-1].action == "give-up"):

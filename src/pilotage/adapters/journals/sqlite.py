@@ -50,7 +50,7 @@ class SqliteJournal(SqliteReader):
         check_indexable(indexed)
         folder.mkdir(parents=True, exist_ok=True)
         super().__init__(folder, indexed=indexed, scanned_max=scanned_max)
-        self._lock_file = _only_writer(folder / "book.lock")
+        self._lock_file = only_writer(folder)
         self._writing = threading.RLock()
         self._recent = Recent()
         try:
@@ -238,8 +238,9 @@ def _put(book: sqlite3.Connection, rows: Iterable[Row]) -> None:
         )
 
 
-def _only_writer(path: Path) -> int:
-    """Hold the lock that makes this process the writer."""
+def only_writer(folder: Path) -> int:
+    """Hold the lock that makes this process the writer of the book of a folder, until the descriptor is closed."""
+    path = folder / "book.lock"
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as fault:
@@ -250,6 +251,8 @@ def _only_writer(path: Path) -> int:
         ) from fault
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(descriptor), path.stat()):
+            raise FileNotFoundError(path)  # whoever held it has removed the folder
     except OSError as fault:
         os.close(descriptor)
         raise JournalBusy(
