@@ -247,6 +247,8 @@ class Decisions:
             return
         package = job.package(event.package)
         self._check_unread(package)
+        if isinstance(checked.data, payloads.Restarted) and checked.data.cause == "remake":
+            self._check_idle(package)
         if event.epoch <= package.epoch:
             raise self._broken(EPOCHS, f"restarted in epoch {event.epoch}, after epoch {package.epoch}", package)
         self._open(package, event.epoch)
@@ -263,6 +265,13 @@ class Decisions:
                 if live and not package.dropped_at(each.revision):
                     what = f"restarted while attempt {each.number} of {number} reads attempt {package.granted} of it"
                     raise self._broken(EPOCHS, what, package)
+
+    def _check_idle(self, package: PackageTrace) -> None:
+        """Only what reads for nobody begins anew because its input does."""
+        for each in package.attempts.values():
+            if each.leased and package.is_live(each, self._record.ended_pilots):
+                what = f"restarted for an input that is made anew while its attempt {each.number} reads it"
+                raise self._broken(EPOCHS, what, package)
 
     def _open(self, package: PackageTrace, epoch: int) -> None:
         package.epoch = epoch
