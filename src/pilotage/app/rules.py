@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from pilotage.engine.restart import RULES, RestartSettings, Row, Verdict, dry_run, failures_max
+from pilotage.engine.restart_rules import row_of
 from pilotage.language import Expansion, LoadedJob, plan_of
 from pilotage.model.definition import Package, Retry
 from pilotage.model.demand import Demand
@@ -150,12 +151,13 @@ def foresee_document(loaded: LoadedJob, asked: Asked, *, package: str = "") -> l
 
 def _foreseen(activities: tuple[str, ...], retry: Retry, demand: Demand, asked: Asked) -> Foreseen:
     answers = _answers(retry, demand, asked, times=asked.times, sites=asked.sites)
-    row = RULES.get(answers[0].rule)  # type: ignore[call-overload] # a rule of its own is no reason
+    name, row = row_of(answers[0].rule)
+    is_default = name == answers[0].rule  # a rule of its own is no reason
     return Foreseen(
         activities=activities,
         attempts_max=retry.attempts_max or SETTINGS.attempts_max,
         answers=tuple(answers),
-        bounded=_bounded(row) if row is not None and not row.counted else "",
+        bounded=_bounded(row) if is_default and not row.counted else "",
         alone=None if asked.sites else _alone(retry, demand, asked),
     )
 
