@@ -1,4 +1,4 @@
-"""What every test shares: hypothesis profiles, the reference data, the order among workers, and honest skips.
+"""What every test shares: hypothesis profiles, the reference data, a home, the order among workers, and honest skips.
 
 In continuous integration (`PILOTAGE_CI` is set) a skipped test fails, unless it skipped because the reference data is
 absent or the system grants no privilege to mount: everything else that a test may miss can be installed.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
@@ -56,6 +57,14 @@ def reference_data() -> Path:
 def tell(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """Says what a test saw: it is printed at the end of the run, whichever worker ran it and however it ended."""
     return partial(record_property, _TOLD)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give all tests a home of their own: whatever they leave there, or kill there half-way, is nobody's."""
+    if not hasattr(config, "workerinput"):  # workers have it from whoever started them
+        home = tempfile.TemporaryDirectory(prefix="pilotage-home-", ignore_cleanup_errors=True)
+        config.add_cleanup(home.cleanup)
+        os.environ["HOME"] = home.name
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

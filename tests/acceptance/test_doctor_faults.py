@@ -14,9 +14,10 @@ import pytest
 
 from tests.engines.debian import ensure_package
 from tests.engines.errors import EngineError
+from tests.pythons import pythons
 from tests.real_runs import Mounts, Place, own_mounts, place_in
 
-OLD_PYTHONS = ("python3.8", "python3.9", "python3.10")
+OLD_PYTHONS = (8, 9, 10)
 AN_HOUR = "+3600s"
 
 
@@ -87,18 +88,12 @@ def test_a_clock_that_differs_from_the_file_system_is_named(place: Place) -> Non
     assert 3500 < float(told["message"].split(" is ")[1].split(" s ")[0]) < 3700
 
 
-def _old_pythons() -> list[str]:
-    """The Pythons of this computer that are too old, by their paths."""
-    places = [Path("/usr/bin"), Path("/usr/local/bin"), *sorted(Path.home().glob(".pyenv/versions/3.*/bin"))]
-    return [str(place / name) for place in places for name in OLD_PYTHONS if (place / name).exists()]
-
-
 # One that says it is old is on every computer.
 PRETENDS = "import runpy, sys; sys.version_info = (3, 9, 1); runpy.run_module('pilotage', run_name='__main__')"
 
 
 @pytest.mark.parametrize(
-    "words", [*([each, "-m", "pilotage"] for each in _old_pythons()), [sys.executable, "-c", PRETENDS]], ids=str
+    "words", [*([each, "-m", "pilotage"] for each in pythons(OLD_PYTHONS)), [sys.executable, "-c", PRETENDS]], ids=str
 )
 def test_a_python_that_is_too_old_is_told_so_in_words(root: Path, tmp_path: Path, words: list[str]) -> None:
     done = subprocess.run(

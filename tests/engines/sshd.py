@@ -6,6 +6,7 @@ import getpass
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -36,6 +37,9 @@ PermitRootLogin prohibit-password
 Subsystem sftp internal-sftp
 AcceptEnv SLURM_CONF
 """
+# Whose tests these are has files that a shell reads when it starts, and one that is killed meanwhile may leave a lock.
+_OWN_HOME = "SetEnv HOME={home} PATH={path}\n"
+_PATH = f"{sys.base_prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class SshServer:
@@ -44,7 +48,7 @@ class SshServer:
     def __init__(
         self, *, host: str = "127.0.0.1", user: str = "", folder: Path | None = None, within: Sequence[str] = ()
     ) -> None:
-        """Make keys and start the server; for this user and on loopback, or `within` another place, with a folder there."""
+        """Make keys and start the server; for this user with an empty home, or `within` another place, with a folder there."""
         programs = ensure_programs(
             ["sshd", "ssh-keygen", "sshfs"], packages=["openssh-server", "openssh-client", "sshfs"]
         )
@@ -55,7 +59,12 @@ class SshServer:
         for name in ("host", "user"):
             words = [programs["ssh-keygen"], "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)]
             subprocess.run(words, check=True, capture_output=True)
-        (self.folder / "sshd_config").write_text(_CONFIGURATION.format(host=host, port=self.port, folder=self.folder))
+        told = _CONFIGURATION.format(host=host, port=self.port, folder=self.folder)
+        if not user:
+            home = self.folder / "home"
+            home.mkdir()
+            told += _OWN_HOME.format(home=home, path=_PATH)
+        (self.folder / "sshd_config").write_text(told)
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         with (self.folder / "log").open("wb") as said:

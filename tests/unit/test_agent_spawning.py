@@ -15,6 +15,7 @@ from pilotage.agent import spawning
 from pilotage.agent.commands import Commands
 from pilotage.agent.spawning import Files, NotStarted, Spawner, quick_way_works
 from tests.agent_runs import place_in
+from tests.pythons import pythons
 
 SOURCE = Path(spawning.__file__).parents[2]
 
@@ -108,18 +109,6 @@ def test_a_program_that_is_being_written_is_tried_again(tmp_path: Path, monkeypa
     assert refusals == []
 
 
-def _pythons() -> list[str]:
-    """Every Python from 3.8 on that this machine has."""
-    folders = [Path("/usr/bin"), Path("/usr/local/bin"), *sorted(Path.home().glob(".pyenv/versions/3.*/bin"))]
-    found: dict[Path, str] = {}
-    for minor in range(8, 16):
-        for folder in folders:
-            file = folder / f"python3.{minor}"
-            if file.exists():
-                found.setdefault(file.resolve(), str(file))
-    return list(found.values())
-
-
 # The package `pilotage` itself needs a newer Python than its agent does.
 ON_ITS_OWN = """
     import json, os, sys, types
@@ -162,7 +151,7 @@ ON_ITS_OWN = """
 """
 
 
-@pytest.mark.parametrize("python", _pythons())
+@pytest.mark.parametrize("python", pythons(range(8, 16)))
 def test_an_agent_runs_on_every_python_of_this_machine(python: str, tmp_path: Path) -> None:
     command = [python, "-I", "-W", "error", "-c", textwrap.dedent(ON_ITS_OWN), str(SOURCE), str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -187,7 +176,7 @@ READ_ALL = """
 """
 
 
-@pytest.mark.parametrize("python", _pythons())
+@pytest.mark.parametrize("python", pythons(range(8, 16)))
 def test_every_module_of_the_agent_is_read_by_every_python_of_this_machine(python: str) -> None:
     files = [each for each in (SOURCE / "pilotage" / "agent").rglob("*.py") if not each.stem.startswith("__")]
     names = sorted(".".join(each.relative_to(SOURCE).with_suffix("").parts) for each in files)

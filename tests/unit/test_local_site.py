@@ -22,14 +22,7 @@ from pilotage.model.version import VERSION
 from pilotage.ports import SubmissionRefused
 from tests.agent_service import AgentService, agent_service
 from tests.pilots import lives, wait_for_end, wait_until
-
-
-def _interpreters() -> list[str]:
-    """Every Python from 3.8 to 3.13 of this computer, by its real path."""
-    places = [Path("/usr/bin"), Path("/usr/local/bin"), *Path.home().glob(".pyenv/versions/*/bin")]
-    found = {file.resolve() for place in places for file in place.glob("python3.*") if file.name[9:].isdigit()}
-    found.add(Path(sys.executable).resolve())
-    return [str(file) for file in sorted(found) if 8 <= int(file.name.partition(".")[2] or 0) <= 13]
+from tests.pythons import pythons
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +51,7 @@ def _finish(site: LocalSite) -> None:
     site.close()
 
 
-@pytest.mark.parametrize("interpreter", _interpreters())
+@pytest.mark.parametrize("interpreter", pythons(range(8, 14)) or [sys.executable])
 def test_the_agent_runs_under_every_python_of_this_computer(
     interpreter: str, agent: Path, tmp_path: Path, service: AgentService
 ) -> None:
