@@ -13,8 +13,11 @@ import pytest
 
 from pilotage.adapters.sites.batch import LOOK_SECONDS
 from pilotage.adapters.sites.callers import CALL_SECONDS_MAX, BadAddress, Caller, Here, Ssh, parse_address
-from pilotage.agent.batch import Call, Unknown
+from pilotage.agent.batch import Answer, Call, Unknown
 from pilotage.agent.site_calls import CALL_SECONDS
+from pilotage.app.site_looks import Looks, NotSeen
+from pilotage.model.configuration import Settings
+from pilotage.model.site_entry import SiteEntry
 from pilotage.service.running.agent_site import INTERVAL_SECONDS
 from tests.engines.postgres import free_port
 from tests.engines.sshd import SshServer
@@ -124,7 +127,7 @@ def test_a_computer_that_is_not_known_is_not_spoken_to(ssh_server: SshServer, tm
 
 def test_what_is_not_answered_in_time_is_not_known(ssh_server: SshServer, tmp_path: Path) -> None:
     caller = _ssh(ssh_server, tmp_path, seconds_max=1.0)
-    with pytest.raises(Unknown, match="no answer within 1 s"):
+    with pytest.raises(Unknown, match=r"no answer within 1 s \(what a shell there reads when it starts"):
         caller.run(Call(("sleep", "5")))
     caller.close()
 
@@ -156,3 +159,21 @@ def test_an_address_is_taken_apart() -> None:
 def test_a_command_that_hangs_is_given_up_so_soon_that_it_is_told_within_a_minute() -> None:
     assert CALL_SECONDS_MAX + LOOK_SECONDS <= 60.0
     assert CALL_SECONDS + INTERVAL_SECONDS <= 60.0
+
+
+class Impatient(Here):
+    """Waits for a login shell only for a moment."""
+
+    def run(self, call: Call) -> Answer:
+        return Here(seconds_max=0.5).run(call) if "-l" in call.argv else super().run(call)
+
+
+def test_a_login_shell_that_hangs_is_told_as_such_and_not_as_a_bad_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pilotage.app.sites.caller_for", lambda entry, state: Impatient())
+    entry = SiteEntry(name="here", kind="slurm", folder=str(tmp_path / "site"), setup=("sleep 5",))
+    looks = Looks(entry, state=tmp_path, settings=Settings())
+    with pytest.raises(NotSeen, match=r"no answer in time: what a shell there reads when it starts"):
+        dict(looks.each())["install"]()
+    looks.close()

@@ -82,10 +82,15 @@ class Looks:
         return answer.stdout.strip()
 
     def _run(self, call: Call) -> Answer:
+        from pilotage.adapters.sites.callers import MAY_WAIT
+
         try:
-            return self._caller.run(call)
+            answer = self._caller.run(call)
         except BatchError as error:
             raise NotSeen("it cannot be reached", got=str(error)) from error
+        if answer.exit_status is None:
+            raise NotSeen(f"no answer in time: {MAY_WAIT}", got=answer.stderr.strip())
+        return answer
 
     def _reach(self) -> str:
         answer = self._run(Call(("sh",), "hostname 2>/dev/null || uname -n\n"))

@@ -26,6 +26,7 @@ CONNECT_SECONDS = 15
 ALIVE_SECONDS, ALIVE_COUNT = 15, 3
 PERSIST_SECONDS = 120  # how long a connection waits for the next command
 ANSWER_BYTES_MAX = 64 << 20
+MAY_WAIT = "what a shell there reads when it starts, such as ~/.bashrc, may wait for something"
 _SSH_FAILED = 255  # its own exit status, and not that of the command
 _NOT_FOUND, _NOT_RUN = 127, 126
 _SOCKET_PATH_MAX = 107
@@ -161,7 +162,8 @@ class Ssh:
         answer = run_words(words, call.stdin, seconds_max=self._seconds_max, under_way=self._under_way)
         if answer.exit_status in (_SSH_FAILED, None):
             said = " ".join(answer.stderr.split())[-500:]
-            raise Unknown(f"ssh {self.host}: {said or f'no answer within {self._seconds_max:g} s'}")
+            silent = f"no answer within {self._seconds_max:g} s ({MAY_WAIT})"
+            raise Unknown(f"ssh {self.host}: {said or silent}")
         return answer
 
     def held(self, command: str) -> list[str]:
