@@ -89,6 +89,7 @@ class FakeJobs:
         self.alive = False
         self.broken = ""
         self.left_behind: list[str] = []
+        self.leaving: Future[None] | None = None
 
     @property
     def store(self) -> FileStore:

@@ -65,6 +65,16 @@ def test_notices_are_told_in_order_and_then_forgotten(book: Notified) -> None:
     assert book.deliveries.run_due() == 0
 
 
+def test_nothing_is_sent_before_that_has_happened_which_it_tells(book: Notified) -> None:
+    book.subscriptions.create(ADA, Asked(transport="webhook", address=ADDRESS))
+    settled: list[int] = []
+    agenda = SubscriptionAgenda(book.subscriptions, clock=book.clock, base_url=BASE_URL)
+    agenda.settle = lambda: settled.append(len(book.notifier.told))
+    book.run("1.1.1")
+    assert Deliveries([agenda], clock=book.clock).run_due() == 1
+    assert (settled, len(book.notifier.told)) == ([0], 1)
+
+
 def test_what_failed_is_tried_again_later_and_later_and_at_most_five_minutes_apart(book: Notified) -> None:
     row = book.subscriptions.create(ADA, Asked(transport="webhook", address=ADDRESS, validity_seconds=80_000))
     book.notifier.faults.extend(NotDelivered("down") for _ in range(12))

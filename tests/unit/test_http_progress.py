@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ import pytest
 
 from pilotage.model.payloads import JobAccepted
 from pilotage.service.http.pace import Pace
+from pilotage.service.running.futures import for_many
 from pilotage.service.running.publishing import Unpublished
 from tests.desks import Desk, a_bad_day, code_of, desk_in
 from tests.served_book import event
 from tests.small_engine import Small
 from tests.small_plans import bag, registered_of, site
+
+WAIT_SECONDS = 20.0
 
 
 @pytest.fixture
@@ -227,3 +231,17 @@ def test_what_waits_with_an_agent_for_a_slot_does_not_run(desk: Desk) -> None:
         assert (told["running"], [each["running"] for each in told["stages"]]) == (1, [1])
         for package in list(pilot.packages):
             pilot.succeed(package)
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/jobs/j", "/v1/jobs/j/packages", "/v1/jobs/j/packages/1.1.1", "/v1/jobs/j/events", "/v1/jobs"]
+)
+def test_what_the_book_says_is_told_when_it_has_led_to_what_follows_from_it(desk: Desk, path: str) -> None:
+    desk.register(1, "j")
+    leaving = desk.jobs.leaving = for_many()
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(desk.get, path)
+        with pytest.raises(TimeoutError):
+            answer.result(0.3)
+        leaving.set_result(None)
+        assert answer.result(WAIT_SECONDS)[0] == 200

@@ -42,6 +42,8 @@ class Outside:
         self.wrote = threading.Event()
         self.acted = threading.Event()
         self.fault: Exception | None = None
+        self.gate = threading.Event()  # what follows outside waits for it
+        self.gate.set()
 
     def begin(self, driver: Driver) -> Core:
         if self.fault is not None:
@@ -61,6 +63,7 @@ class Outside:
         self.told += [one.event.type for one in outbox.events] + [text.head for text in logs]
         assert position >= len([word for word in self.told if word[0].isupper()])
         self.wrote.set()
+        assert self.gate.wait(PATIENCE_SECONDS)
 
     def reply(self, reply: ExchangeReply) -> bytes:
         self.told.append(f"reply {reply.sequence}")
@@ -144,6 +147,44 @@ def test_a_job_is_answered_when_it_is_in_the_book_and_its_pilot_is_asked_for_aft
         assert parts.outside.acted.wait(PATIENCE_SECONDS)
         assert any(isinstance(effect, SubmitPilot) for effect in parts.outside.effects)
         assert parts.outside.told[:2] == ["JobRegistered", "JobAccepted"]
+
+
+def test_what_is_in_the_book_and_has_not_been_let_out_can_be_waited_for_and_by_nobody_cancelled(tmp_path: Path) -> None:
+    with running(tmp_path) as parts:
+        submit(parts)
+        parts.driver.ask(lambda engine: None).result(PATIENCE_SECONDS)
+        parts.outside.wrote.clear()
+        parts.outside.gate.clear()
+        held = parts.driver.operate(Hold(job="j"))
+        assert parts.outside.wrote.wait(PATIENCE_SECONDS)
+        row = parts.journal.job("j")
+        assert row is not None
+        assert row.held
+        leaving = parts.driver.leaving
+        assert leaving is not None
+        assert not leaving.cancel()
+        assert not leaving.done()
+        parts.outside.gate.set()
+        leaving.result(PATIENCE_SECONDS)
+        assert held.done()
+        assert parts.driver.alive
+
+
+def test_who_waits_while_there_is_no_room_or_until_the_end_is_let_go(tmp_path: Path) -> None:
+    with running(tmp_path) as parts:
+        submit(parts)
+        while parts.keeper.came.acquire(blocking=False):
+            pass
+        parts.keeper.full = True
+        parts.keeper.gate.clear()
+        held = parts.driver.operate(Hold(job="j"))
+        assert parts.keeper.came.acquire(timeout=PATIENCE_SECONDS)
+        leaving = parts.driver.leaving
+        assert leaving is not None
+        parts.keeper.gate.set()
+        leaving.result(PATIENCE_SECONDS)  # it is not in the book, and nothing follows from it
+        held.result(PATIENCE_SECONDS)
+    assert parts.driver.leaving is None
 
 
 def test_a_refusal_fails_the_future_with_its_code(tmp_path: Path) -> None:

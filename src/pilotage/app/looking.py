@@ -272,6 +272,10 @@ class Resting:
         """Nobody holds anything."""
         return frozenset()
 
+    @property
+    def leaving(self) -> None:
+        """Nothing is written meanwhile."""
+
     def unpublished(self, job: str) -> int:
         """Known within a question only, and there are none."""
         self._refuse()

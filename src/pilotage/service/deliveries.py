@@ -71,6 +71,8 @@ class SubscriptionAgenda:
         self._clock = clock
         self._base_url = base_url
         self._chance = chance
+        self.settle: Callable[[], None] = lambda: None
+        """Waits until that has happened which the notices tell."""
 
     def on_news(self, woken: Callable[[], None]) -> None:
         """Call `woken` when there are new notices, or an address changed."""
@@ -89,6 +91,7 @@ class SubscriptionAgenda:
         if found is None:
             return
         row, queued = found
+        self.settle()
         through, fault = self._send(row, queued)
         now = self._clock.now()
         if fault is None:

@@ -49,14 +49,18 @@ class Notifications:
         self.digests = Digests(
             journal, clock=clock, settings=settings, mailer=mailer, base_url=base_url, address_of=address_of
         )
-        agenda = SubscriptionAgenda(self.subscriptions, clock=clock, base_url=base_url)
-        self.deliveries = Deliveries([agenda, self.digests], clock=clock)
+        self._agenda = SubscriptionAgenda(self.subscriptions, clock=clock, base_url=base_url)
+        self.deliveries = Deliveries([self._agenda, self.digests], clock=clock)
         self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="subscriptions")
 
     @property
     def within(self) -> tuple[Afterwards, ...]:
         """What belongs into the transaction of each batch."""
         return self.subscriptions.note, self.digests.note
+
+    def settle_by(self, settle: Callable[[], None]) -> None:
+        """Take what waits until that has happened which the book says; it is called before anything is sent."""
+        self._agenda.settle = settle
 
     def start(self) -> None:
         """Begin to deliver."""

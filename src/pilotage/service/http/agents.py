@@ -219,24 +219,24 @@ class AgentDoor:
     async def _content(self, sha256: str) -> bytes:
         content = None
         if _SHA256.fullmatch(sha256):
-            content = await self._services.ask(self._services.journal.content, sha256)
+            content = await self._services.do(self._services.journal.content, sha256)
         if content is None:
             raise UnknownContent("no such content is kept here", subject=sha256[:64])
         return content
 
     async def _site_of(self, pilot: str) -> str:
         """The site of a pilot by the book, or nothing."""
-        row = await self._services.ask(self._services.journal.pilot, pilot)
+        row = await self._services.do(self._services.journal.pilot, pilot)
         return (row.site or "") if row is not None else ""
 
     async def _brought_by(self, job: str) -> frozenset[str]:
         """The files that a job brought along, by their checksums."""
-        row = await self._services.ask(self._services.journal.job, job)
+        row = await self._services.do(self._services.journal.job, job)
         return self._running.brought_by(row) if row is not None else frozenset()
 
     async def _job(self, job: str) -> tuple[JobRow, str]:
         """A job that is run here, and its folder."""
-        row = await self._services.ask(self._services.journal.job, job) if JOB_ID.fullmatch(job) else None
+        row = await self._services.do(self._services.journal.job, job) if JOB_ID.fullmatch(job) else None
         folder = self._running.folder_of(row) if row is not None else None
         if row is None or folder is None:
             raise UnknownJob("no such job is run here", subject=f"job {job[:64]}")
@@ -247,7 +247,7 @@ class AgentDoor:
         (_, folder), store = await self._job(job), self._running.jobs.store
         if why := why_outside(name):
             raise UnknownContent(f"no file of the job can have this name: {why}", subject=name[:256])
-        found = (await self._services.ask(store.look_up, folder, [name])).get(name)
+        found = (await self._services.do(store.look_up, folder, [name])).get(name)
         if found is None or found.size_bytes < 0:
             raise UnknownContent("no such file is there" if found is None else "this is no file", subject=name[:256])
         asked = header_of(scope, b"range")
@@ -289,7 +289,7 @@ class AgentDoor:
         if not offset_text.isascii() or not offset_text.isdigit() or int(offset_text) > COUNTER_MAX:
             raise NotARange("not a place in a file", subject="offset", got=repr(offset_text[:40]))
         row, folder = await self._job(ref.job)
-        await self._services.ask(self._refuse_unasked, row, ref, number, principal)
+        await self._services.do(self._refuse_unasked, row, ref, number, principal)
         write = self._running.jobs.store.write_staged
         begin = offset = int(offset_text)
         held, more = bytearray(), True

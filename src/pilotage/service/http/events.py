@@ -66,7 +66,7 @@ _REFUSED = "Some events were refused, each by its index; every other event of th
 async def log_events(request: Ask, services: Book) -> Reply[Receipt]:
     """Keep events. Everything that is not named in `refused` is durable when the answer comes; repeats are welcome."""
     if request.user.package is not None:
-        await services.ask(refuse_ended, services, request.user.package)
+        await services.do(refuse_ended, services, request.user.package)
     else:
         require_scope(request.user, WRITE)
     now = services.clock.now()
@@ -108,7 +108,7 @@ async def _allowed(
         allowed, forbidden = allowed_events(principal, left, find_job=find_job)
         return allowed, [*refused, *forbidden]
 
-    return await services.ask(judge)
+    return await services.do(judge)
 
 
 def _check_count(body: bytes, events_max: int) -> None:

@@ -96,6 +96,11 @@ class RunsJobs(Protocol):
         """The names of what the attempts of a job read that a site holds; to be asked within a question only."""
         ...
 
+    @property
+    def leaving(self) -> Future[None] | None:
+        """When what is durable now will have led to files under their names; None where it has."""
+        ...
+
     def unpublished(self, job: str) -> int:
         """How many grants of a job have not led to files under their names; to be asked within a question only."""
         ...
@@ -275,7 +280,7 @@ async def read_submission(services: Services, principal: Principal, body: bytes)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
             raise Malformed(f"the body is no submission: {fault}") from None
 
-    submission = await services.ask(read)
+    submission = await services.do(read)
     owner = submission.owner or principal.user
     if owner != principal.user and ANY_OWNER not in principal.scopes:
         raise Forbidden(
@@ -291,4 +296,4 @@ async def keep_content(services: Services, principal: Principal, body: bytes) ->
     """Keep bytes that a job brings along."""
     running_of(services)
     require_scope(principal, SUBMIT)
-    return ContentView(sha256=await services.ask(services.journal.put_content, body))
+    return ContentView(sha256=await services.do(services.journal.put_content, body))

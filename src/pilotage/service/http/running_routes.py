@@ -62,7 +62,7 @@ async def plan_job(request: Ask, services: Book) -> RunPlan:
     """What would run, what is there already, and why; nothing is kept and nothing is spent."""
     running = running_of(services)
     submission = await read_submission(services, request.user, await request.body())
-    return await services.ask(running.plan, submission)
+    return await services.do(running.plan, submission)
 
 
 @post(
@@ -116,7 +116,7 @@ async def purge_job(request: Ask, services: Book, job: JobPath) -> ClearedView:
     running.jobs.seen_to(Action(deed="clear", job=job, since=now, why="it is to be purged"))
     if await asyncio.wrap_future(running.jobs.ask(lambda engine: job in engine.jobs)):
         raise _not_over(job, "something of it is under way", "ask again when that has ended")
-    await services.ask(lambda: services.journal.purge(job, at=now))
+    await services.do(lambda: services.journal.purge(job, at=now))
     running.jobs.seen_to(Action(deed="purge", job=job, since=now, why="somebody asked for it"))
     return ClearedView(job=job)
 

@@ -71,6 +71,7 @@ class Services:
         if notifications is not None:
             within = (*within, *notifications.within)
             notifications.subscriptions.on_news(lambda name: self.bell.ring([bell_name(name)]))
+            notifications.settle_by(self._wait_settled)
         keeper = Keeper(journal, clock=clock, codec=self.codec, within=within, skew_seconds=settings.book.skew_seconds)
         self.writer = Writer(keeper, committed=self._committed)
         self.housekeeping = Housekeeping(
@@ -103,8 +104,24 @@ class Services:
             self.running.jobs.seen_to(action)
 
     async def ask(self, question: Callable[..., Answer], *arguments: Any) -> Answer:
-        """Have a reader thread answer a question that may wait for the disk."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, question, *arguments)
+        """Have a question about the book answered; what is told has happened: what was granted has its names."""
+        answer = await self.do(question, *arguments)
+        await self.settled()
+        return answer
+
+    async def do(self, task: Callable[..., Answer], *arguments: Any) -> Answer:
+        """Have a reader thread do something that may wait for the disk."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, task, *arguments)
+
+    async def settled(self) -> None:
+        """Wait until what the book says by now was let out; to be asked when it was read, and before it is told."""
+        if self.running is not None and (leaving := self.running.jobs.leaving) is not None:
+            await asyncio.wrap_future(leaving)
+
+    def _wait_settled(self) -> None:
+        """The same in a thread."""
+        if self.running is not None and (leaving := self.running.jobs.leaving) is not None:
+            leaving.result()
 
     def start(self) -> None:
         """Begin to write."""

@@ -168,7 +168,9 @@ def _notifications(services: Services) -> Notifications:
 
 
 async def _ask(services: Services, question: Callable[[], Answer]) -> Answer:
-    return await asyncio.get_running_loop().run_in_executor(_notifications(services).threads, question)
+    answer = await asyncio.get_running_loop().run_in_executor(_notifications(services).threads, question)
+    await services.settled()
+    return answer
 
 
 @post(

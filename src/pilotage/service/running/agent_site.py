@@ -25,6 +25,7 @@ from pilotage.model.reports import AnyReport, Gone, SiteNoticed, SiteSeen
 from pilotage.model.site_entry import SiteEntry
 from pilotage.model.site_exchange import SiteEffect, SiteHears, SiteSays
 from pilotage.service.running.errors import NotRunning, Superseded
+from pilotage.service.running.futures import fail
 from pilotage.service.running.site_troubles import trouble_of
 from pilotage.service.running.stopping import behind
 from pilotage.service.running.strays import Strays, Unknown, none_unknown
@@ -192,7 +193,7 @@ class AgentSite:
             self._waiting = _Waiting(says, answer, due_at)
             self._change.notify_all()
         if before is not None:
-            _fail(before.answer, Superseded("a later exchange of this site's agent has come", subject=self._site))
+            fail(before.answer, Superseded("a later exchange of this site's agent has come", subject=self._site))
         return answer
 
     def _complain(self, message: str) -> None:
@@ -251,7 +252,7 @@ class AgentSite:
                     message=f"the agent of the site was not heard for {self._settings.silent_seconds:g} s",
                 )
         if self._waiting is not None:
-            _fail(self._waiting.answer, _stopping())
+            fail(self._waiting.answer, _stopping())
 
     def _is_due(self) -> bool:
         if self._stopping:
@@ -328,8 +329,3 @@ class AgentSite:
 
 def _stopping() -> NotRunning:
     return NotRunning("the service is stopping", next_step="ask again when it is back")
-
-
-def _fail(answer: Future[bytes], fault: Exception) -> None:
-    if answer.set_running_or_notify_cancel():
-        answer.set_exception(fault)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import msgspec
@@ -17,7 +17,7 @@ from pilotage.model.plan import JobPlan
 from pilotage.model.submission import Origin
 from pilotage.model.work import Work, WorkInput, WorkScript
 from pilotage.ports import FileStore, Journal, MadeWork, Mark, StoredFile, WorkFields, WorkIndex
-from pilotage.service.running.adoption import may_be_there
+from pilotage.service.running.adoption import made_before, may_be_there, out_of_place
 from pilotage.service.running.expanding import Expanded
 from pilotage.service.running.keys import fields_of, is_complete, key_of
 from pilotage.service.running.manifests import Manifest, Manifests
@@ -205,6 +205,31 @@ class JobsAtWork:
             return found
         with self._guard:
             return self._jobs.get(job) or self._recall(job)
+
+    def reused(self, work: list[Work], assignments: Sequence[Assignment]) -> list[Work]:
+        """The same work, with what an earlier run made of the very same inputs instead of how to make it again.
+
+        What depends on nothing that its job makes was looked for when that came in.
+        """
+        keys = {
+            earlier: number
+            for number, assignment in enumerate(assignments)
+            if assignment.inputs
+            and assignment.ref.attempt == 1
+            and (at_work := self.get(assignment.ref.job)) is not None
+            and (earlier := at_work.earlier_key(assignment.ref)) is not None
+        }
+        for folder in {folder for folder, _ in keys}:
+            found = self._index.find(folder, [key for where, key in keys if where == folder])
+            if not found:
+                continue
+            faults = out_of_place(found.values(), folder, store=self._store, index=self._index)
+            for key, made in found.items():
+                if key not in faults:
+                    number = keys[folder, key]
+                    told = {"adopted": made.manifest, "message": made_before(made.ref)}
+                    work[number] = msgspec.structs.replace(work[number], **told)
+        return work
 
     def _recall(self, job: str) -> JobAtWork | None:
         row = self._journal.job(job)

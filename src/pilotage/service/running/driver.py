@@ -29,6 +29,7 @@ from pilotage.service.courtesy import Courtesy
 from pilotage.service.keeper import Batch
 from pilotage.service.messages import Answer, Asked, Input, Outbox, Submit
 from pilotage.service.running.errors import NotRunning, OperationRefused, Superseded
+from pilotage.service.running.futures import answer, fail, for_many
 from pilotage.service.running.own_logs import own_logs
 from pilotage.service.writer import Writer, WriterBusy
 
@@ -101,6 +102,7 @@ class Driver:
         self._askers: dict[int, Future[Accepted]] = {}  # by token
         self._token = 0
         self._ahead: deque[_Stepped] = deque()
+        self._leaving: Future[None] | None = None  # of the one step that the writer has, until it was let out
         self._again_at: float | None = None
         self._wake_at: float | None = 0.0
         self._stopping = False
@@ -148,7 +150,7 @@ class Driver:
                 self._logs[exchange.pilot] = says
             self._change.notify()
         if before is not None:
-            _fail(before[1], Superseded("a later exchange of this agent has come", subject=exchange.pilot))
+            fail(before[1], Superseded("a later exchange of this agent has come", subject=exchange.pilot))
         return future
 
     def _put(self, exchange: Exchange) -> None:
@@ -203,6 +205,11 @@ class Driver:
             return True
         return False
 
+    @property
+    def leaving(self) -> Future[None] | None:
+        """When all that is durable now will have been let out; None where it has been. Look at the book first, then here."""
+        return self._leaving
+
     # --- the thread ---
 
     def on_its_way(self, job: str) -> bool:
@@ -244,7 +251,7 @@ class Driver:
                 self._spoke.clear()
         self._release(core)
         for question, future in questions:
-            _answer(future, question, core.engine)
+            answer(future, question, core.engine)
         if inbox or (may_step and due):
             self._step(core, inbox, list(logs.values()))
         return not stopping or bool(self._ahead)
@@ -285,10 +292,12 @@ class Driver:
 
     def _write(self, stepped: _Stepped) -> None:
         """Hand the events of a step to the writer; where it takes nothing now, it is asked again."""
+        outbox = stepped.outbox
+        self._leaving = for_many()  # before anything of it can be read
         try:
-            outbox = stepped.outbox
             stepped.receipt = self._writer.submit(Batch(outbox.events, outbox.refused, outbox.skewed))
         except WriterBusy:
+            self._has_left()
             self._again_at = self._clock.now() + _AGAIN_SECONDS
         else:
             stepped.receipt.add_done_callback(self._wake)
@@ -318,6 +327,7 @@ class Driver:
                         self._complaint = str(fault)
                         log.warning("the book cannot be written: %s", fault)
                     stepped.receipt = None
+                    self._has_left()
                     self._again_at = self._clock.now() + _AGAIN_SECONDS
                     return
                 if fault is not None:
@@ -326,6 +336,13 @@ class Driver:
                 core.written(stepped.receipt.result().position)
             self._ahead.popleft()
             self._let_out(stepped)
+            self._has_left()
+
+    def _has_left(self) -> None:
+        """What the writer had was let out, or is not in the book."""
+        leaving, self._leaving = self._leaving, None
+        if leaving is not None:
+            leaving.set_result(None)
 
     def _let_out(self, stepped: _Stepped) -> None:
         outbox = stepped.outbox
@@ -338,20 +355,20 @@ class Driver:
             with self._change:
                 if self._agents.get(reply.pilot) is waiting:
                     del self._agents[reply.pilot]
-            _answer(waiting[1], self._outside.reply, reply)
-        for answer in outbox.answers:
-            self._tell(answer)
+            answer(waiting[1], self._outside.reply, reply)
+        for each in outbox.answers:
+            self._tell(each)
         if outbox.effects:
             self._outside.carry_out(outbox.effects)
 
-    def _tell(self, answer: Answer) -> None:
-        future = self._askers.pop(answer.token, None)
+    def _tell(self, told: Answer) -> None:
+        future = self._askers.pop(told.token, None)
         if future is None:
             return
-        if isinstance(answer.outcome, Refused):
-            _fail(future, OperationRefused(answer.outcome))
+        if isinstance(told.outcome, Refused):
+            fail(future, OperationRefused(told.outcome))
         elif future.set_running_or_notify_cancel():
-            future.set_result(answer.outcome)
+            future.set_result(told.outcome)
 
     def _end(self) -> None:
         """Leave nobody waiting."""
@@ -362,25 +379,10 @@ class Driver:
             self._agents.clear()
             self._askers.clear()
             self._questions.clear()
+        self._has_left()
         for future in waiting:
-            _fail(future, NotRunning("the service is stopping", next_step="ask again when it is back"))
+            fail(future, NotRunning("the service is stopping", next_step="ask again when it is back"))
         self._outside.end()
-
-
-def _answer(future: Future[Told], answer: Callable[..., Told], *arguments: object) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        told = answer(*arguments)
-    except Exception as fault:  # noqa: BLE001 # whoever asked is told
-        future.set_exception(fault)
-    else:
-        future.set_result(told)
-
-
-def _fail(future: Future[Any], fault: Exception) -> None:
-    if future.set_running_or_notify_cancel():
-        future.set_exception(fault)
 
 
 __all__ = ["Driver", "NotRunning", "OperationRefused", "Outside", "Superseded"]

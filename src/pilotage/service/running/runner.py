@@ -33,7 +33,7 @@ from pilotage.service.core import Core
 from pilotage.service.messages import Asked, Outbox, PutAway, Reload
 from pilotage.service.retention import Action
 from pilotage.service.running.adoption import Adopted as Found
-from pilotage.service.running.adoption import adopt, made_before, out_of_place
+from pilotage.service.running.adoption import adopt
 from pilotage.service.running.aftermath import Aftermath
 from pilotage.service.running.agent_site import AgentSettings
 from pilotage.service.running.at_work import JobsAtWork
@@ -201,6 +201,11 @@ class Runner:
         """Have a question about the engine answered; it must only look."""
         return self._driver.ask(question)
 
+    @property
+    def leaving(self) -> Future[None] | None:
+        """When what is durable now will have led to files under their names; None where it has."""
+        return self._driver.leaving
+
     def unpublished(self, job: str) -> int:
         """How many grants of a job have not led to files under their names; to be asked within a question only."""
         return self._aftermath.unpublished(job) + int(self._driver.on_its_way(job))
@@ -312,7 +317,7 @@ class Runner:
         if early:
             reply = self._without(reply, early)
         given = reply.assignments
-        work = self._reused([self._work(each) for each in self._driver.courtesy.among(given)], given)
+        work = self._jobs.reused([self._work(each) for each in self._driver.courtesy.among(given)], given)
         tokens = tuple(map(mint, (each.ref for each in given))) if (mint := self._package_token) is not None else ()
         return _encode(AgentHears(reply=reply, work=tuple(work), tokens=tokens))
 
@@ -325,31 +330,6 @@ class Runner:
         return msgspec.structs.replace(
             reply, assignments=tuple(each for each in reply.assignments if each not in early)
         )
-
-    def _reused(self, work: list[Work], assignments: Sequence[Assignment]) -> list[Work]:
-        """The same, with what an earlier run made of the very same inputs instead of how to make it again.
-
-        What depends on nothing that this job makes was looked for when it came in.
-        """
-        keys = {
-            earlier: number
-            for number, assignment in enumerate(assignments)
-            if assignment.inputs
-            and assignment.ref.attempt == 1
-            and (at_work := self._jobs.get(assignment.ref.job)) is not None
-            and (earlier := at_work.earlier_key(assignment.ref)) is not None
-        }
-        for folder in {folder for folder, _ in keys}:
-            found = self.index.find(folder, [key for where, key in keys if where == folder])
-            if not found:
-                continue
-            faults = out_of_place(found.values(), folder, store=self.store, index=self.index)
-            for key, made in found.items():
-                if key not in faults:
-                    number = keys[folder, key]
-                    reused = {"adopted": made.manifest, "message": made_before(made.ref)}
-                    work[number] = msgspec.structs.replace(work[number], **reused)
-        return work
 
     def carry_out(self, effects: Sequence[Effect]) -> None:
         """Hand each to the thread that does such things; all of a site at once, so that it can join them."""
