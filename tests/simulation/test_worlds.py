@@ -36,6 +36,7 @@ WORLDS_THAT_FOUND_BUGS: dict[str, str] = {
     "seed-248": "a reservation of a replica that was released made room in its category",
     "seed-250": "a late copy of an old message told a service that had just started that something had stopped",
     "seed-300": "a package that had failed as often as it may got a replica",
+    "seed-3697": "a lost reader whose input was made anew stayed counted in a queue that it had left",
 }
 """What each of the files found, so that a later failure is understood sooner."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pilotage.model import payloads
-from pilotage.model.operations import Accepted, Drop, Kill, Refused, Restart
+from pilotage.model.operations import Accepted, Drop, Hold, Kill, Refused, Release, Restart
 from tests.small_engine import JOB, Agent, Small
 from tests.small_plans import chain, plan, site, stage
 
@@ -53,6 +53,27 @@ def test_a_lost_attempt_that_comes_back_after_its_input_is_made_anew_cannot_win(
         two.succeed("1.1.1")
         two.succeed("2.1.1")
         assert [event.epoch for event in small.told(payloads.CommitGranted, "2.1.1")] == [2]
+
+
+def test_a_lost_reader_that_waits_for_a_place_leaves_its_queue_when_its_input_is_made_anew() -> None:
+    with Small(site("a"), site("b")) as small:
+        small.submit(chain(stages=2))
+        one = small.pilot("a")
+        one.succeed("1.1.1")
+        small.ask(Hold(job=JOB))
+        small.wait(3 * LEASE + 1)  # its queue is now one of those that avoid a site
+        small.effects.clear()
+        assert small.standing("2.1.1") == "ready"
+        assert isinstance(small.ask(REMAKE), Accepted)
+        small.effects.clear()
+        assert small.standing("2.1.1") == "blocked"
+        small.ask(Release(job=JOB))
+        small.effects.clear()
+        two = small.agent("b-0.1", site="b", request="b-0")
+        two.exchange()
+        two.succeed("1.1.1")
+        two.succeed("2.1.1")
+        assert list(small.standings()) == ["done"]
 
 
 def test_one_that_is_only_suspected_still_reads() -> None:

@@ -176,7 +176,8 @@ def on_package_restarted(engine: Engine, job: JobState, number: int, event: Even
     """A new epoch of the package begins: what earlier ones made does not count, and nothing of them may win."""
     if event.epoch <= job.epoch_of(number):
         return
-    if job.standing[number] == Standing.RESERVED:
+    if job.standing[number] in (Standing.READY, Standing.RESERVED):
+        # Its history says in which queue it is: it must leave that before it is forgotten.
         move(engine, job, number, Standing.BLOCKED)
     forget_epoch(engine, job, number)
     fed_late = number in job.dead_feeders
