@@ -109,9 +109,9 @@ class Services:
         await self.settled()
         return answer
 
-    async def do(self, task: Callable[..., Answer], *arguments: Any) -> Answer:
+    async def do(self, deed: Callable[..., Answer], *arguments: Any) -> Answer:
         """Have a reader thread do something that may wait for the disk."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, task, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, deed, *arguments)
 
     async def settled(self) -> None:
         """Wait until what the book says by now was let out; to be asked when it was read, and before it is told."""
