@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from pilotage.model.definition import Retry, RetryRule
@@ -177,6 +178,17 @@ def test_a_reservation_stands_where_a_pilot_is_large_enough(template: Template, 
         return
     with broken("waiting", "no pilot could run it"):
         story.observer.on_reserved(JOB, TWO, site=SITE, since=100.0, now=500.0)
+
+
+@pytest.mark.parametrize("clock", [-250.0, 0.0, 3000.0])
+def test_when_a_pilot_ended_is_known_without_its_clock(clock: float) -> None:
+    story = TimedStory()
+    story.heard(10.0)
+    ended = story.event("PilotEnded", pilot=PILOT, stream=PILOT, data={"reason": "idle"})
+    story.observer.on_written([story.check(msgspec.structs.replace(ended, time=300.0 + clock))], 300.0)
+    story.observer.on_reserved(JOB, ONE, site=SITE, since=100.0, now=400.0)
+    with broken("waiting", "no pilot could run it"):
+        story.observer.on_reserved(JOB, ONE, site=SITE, since=100.0, now=430.0)
 
 
 def test_a_reservation_is_given_back_after_the_last_pilot_ended() -> None:

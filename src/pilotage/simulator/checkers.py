@@ -95,6 +95,7 @@ class Observer:
     def on_written(self, events: Sequence[Checked], now: float) -> None:
         """Events are durable, in this order, after all that were told before; a crash takes none of them back."""
         record, decisions, streams = self._record, self._decisions, self._streams
+        record.now = now
         for checked in events:
             record.position += 1
             record.tape.add(checked)

@@ -346,7 +346,8 @@ class Decisions:
         event = checked.event
         if event.pilot is not None:
             by_itself = event.source == "agent"
-            self._times.on_pilot_ended(event.pilot, by_itself=by_itself, at=event.time)
+            at = self._record.now if by_itself else event.time
+            self._times.on_pilot_ended(event.pilot, by_itself=by_itself, at=at)
             self._record.ended_pilots[event.pilot] = None
 
     # --- finding ----------------------------------------------------------------------------------------------------

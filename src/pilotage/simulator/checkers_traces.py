@@ -315,11 +315,12 @@ class JobTrace:
 class Record:
     """Everything that is remembered, in one place for all checkers."""
 
-    __slots__ = ("ended_pilots", "jobs", "position", "tape")
+    __slots__ = ("ended_pilots", "jobs", "now", "position", "tape")
 
     def __init__(self) -> None:
         """Begin with an empty book."""
         self.position = 0
+        self.now = 0.0  # when the latest events became durable, by no agent's clock
         self.jobs: dict[str, JobTrace] = {}
         self.ended_pilots: dict[str, None] = {}
         self.tape = Tape()
