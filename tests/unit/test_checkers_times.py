@@ -275,6 +275,31 @@ def test_a_lie_that_is_noted_is_right_and_one_that_is_believed_is_seen() -> None
         story.observer.on_written([story.check(again)], 0.0)
 
 
+def ends_otherwise(story: Story, n: int) -> None:
+    """The agent of the first package's attempt says, and is believed, that it ended otherwise than it said before."""
+    failed = {"exit_code": "EXECUTION_FAILED", "reason": "signal", "exit_status": 1}
+    lie = story.event("AttemptFinished", stream=PILOT, n=n, package=ONE, attempt=1, data=failed)
+    story.observer.on_forged(lie)
+    story.observer.on_written([story.check(lie)], 0.0)
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_an_end_that_was_heard_is_not_told_again_and_one_that_was_not_is_told_once(*, heard: bool) -> None:
+    story = Story()
+    story.created(ONE)
+    well = {"exit_code": "SUCCESS", "exit_status": 0, "manifest": []}
+    said = story.event("AttemptFinished", stream=PILOT, n=1, package=ONE, attempt=1, data=well)
+    story.observer.on_spooled(said)
+    if heard:
+        story.observer.on_written([story.check(said)], 0.0)
+    else:
+        story.say("CancelAccepted", ONE)
+        story.say("Noted", stream=PILOT, n=1, pilot=PILOT, data={"text": "not heard"})
+        ends_otherwise(story, 2)
+    with broken("rogues", "AttemptFinished of job1/1.1.1/1, which is not its to say"):
+        ends_otherwise(story, 3 - heard)
+
+
 @pytest.mark.parametrize("over", [True, False])
 def test_the_late_word_of_an_honest_agent_may_be_noted_only_when_nobody_waits_for_it(*, over: bool) -> None:
     story = Story()

@@ -8,19 +8,21 @@ from __future__ import annotations
 from pilotage.model.events import Event
 from pilotage.simulator.checkers_traces import Record
 
+FINISHED = "AttemptFinished"
 NOTED = "Noted"
 ACKNOWLEDGED = "acknowledged"
 ROGUES = "rogues"
 
 
 class _Stream:
-    __slots__ = ("ahead", "complete", "forged", "spooled")
+    __slots__ = ("ahead", "complete", "forged", "spooled", "unheard")
 
     def __init__(self) -> None:
         self.complete = 0  # every event up to this one is durable
         self.ahead: set[int] = set()  # only asked, never walked
         self.spooled: dict[int, Event] = {}  # said, and not yet durable
         self.forged: dict[int, Event] = {}  # the same of what should not have been said
+        self.unheard: set[tuple[str | None, ...]] = set()  # ends of attempts that were noted, and not more; only asked
 
 
 class Streams:
@@ -55,7 +57,7 @@ class Streams:
         else:
             stream.ahead.add(n)
         lie = stream.forged.pop(n, None)
-        if lie is not None and event.type != NOTED:
+        if lie is not None and event.type != NOTED and not self._is_first_end(stream, lie):
             what = f"{lie.job}/{lie.package}/{lie.attempt}" if lie.job is not None else lie.pilot or "nothing"
             message = (
                 f"event {n} said {lie.type} of {what}, which is not its to say, and is in the book as {event.type}"
@@ -66,6 +68,8 @@ class Streams:
             raise self._record.broken_stream(
                 ACKNOWLEDGED, f"event {n} was said as {said.type} and is in the book as {event.type}", event.stream
             )
+        if said is not None and said.type == FINISHED and event.type == NOTED:
+            stream.unheard.add(_attempt_of(said))
 
     def on_acknowledged(self, pilot: str, n: int) -> None:
         """An agent was told that it need not send events up to `n` again."""
@@ -74,6 +78,17 @@ class Streams:
             raise self._record.broken_stream(
                 ACKNOWLEDGED, f"event {stream.complete + 1} is not durable, and {n} was acknowledged", pilot
             )
+
+    def _is_first_end(self, stream: _Stream, lie: Event) -> bool:
+        """Whether the book hears with this how an attempt ended: what was said before came while its job was away.
+
+        A job that was cleared may begin anew, and its pilots may then tell what the book does not know. Once.
+        """
+        attempt = _attempt_of(lie)
+        if lie.type != FINISHED or attempt not in stream.unheard:
+            return False
+        stream.unheard.remove(attempt)
+        return True
 
     def _is_late(self, said: Event, event: Event) -> bool:
         """Whether a word about an attempt was noted, and not more, because nobody waited for it any more."""
@@ -89,3 +104,7 @@ class Streams:
         if found is None:
             found = self._streams[source, name] = _Stream()
         return found
+
+
+def _attempt_of(event: Event) -> tuple[str | None, ...]:
+    return event.job, event.package, str(event.attempt), str(event.epoch)
