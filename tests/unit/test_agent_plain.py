@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -249,6 +251,28 @@ def test_content_of_any_size_has_the_same_sha256_as_everywhere(tmp_path: Path, s
     status, known = tmp_path.stat(), KnownFiles()
     assert known.keep_content(status, content) == expected
     assert known.is_known(status, expected)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 256, 257, 1 << 20, (2 << 20) + 1])
+@pytest.mark.parametrize("grown_bytes", [0, 1, 300])
+def test_a_file_of_any_size_has_its_sha256_also_if_it_has_grown(
+    tmp_path: Path, size_bytes: int, grown_bytes: int
+) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"x" * (size_bytes + grown_bytes))
+    assert hashing.sha256_of(str(file), size_bytes) == hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_the_library_of_checksums_is_brought_when_the_pilot_says_so_and_not_for_a_tiny_file(tmp_path: Path) -> None:
+    (tmp_path / "tiny").write_bytes(b"x" * 64)
+    said = (
+        "import sys; from pilotage.agent import hashing; hashing.sha256_of(sys.argv[1], 64); "
+        "print('hashlib' in sys.modules); hashing.get_ready(); print('hashlib' in sys.modules)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", said, str(tmp_path / "tiny")], check=True, capture_output=True, text=True
+    )
+    assert told.stdout.split() == ["False", "True"]
 
 
 def test_a_python_without_a_sha256_of_its_own_takes_that_of_its_library(monkeypatch: pytest.MonkeyPatch) -> None:

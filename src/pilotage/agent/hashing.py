@@ -13,21 +13,26 @@ _OWN_DIGESTS = ("_sha256", "_sha2")  # where Python has its own sha256: up to 3.
 _KNOWN_MAX = 100_000
 
 
+def get_ready() -> None:
+    """Have at hand what larger files are hashed by: it brings a library of its own, for which no package need wait."""
+    _digest_of_many()
+
+
 def sha256_of(path: str, size_bytes: int = _PIECE_BYTES) -> str:
     """The sha256 of a file; who knows its size may say so, which saves room and a look beyond its end."""
-    import hashlib  # brings a library of its own, for which a first package need not wait
-
+    new_digest = _digest_of_tiny() if size_bytes <= _TINY_BYTES else _digest_of_many()
     piece_bytes = min(size_bytes + 1, _PIECE_BYTES)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         piece = os.read(descriptor, piece_bytes)
-        digest = hashlib.sha256(piece)
+        digest = new_digest(piece)
         while len(piece) == piece_bytes or (piece and piece_bytes == _PIECE_BYTES):
             piece = os.read(descriptor, piece_bytes)
             digest.update(piece)
     finally:
         os.close(descriptor)
-    return digest.hexdigest()
+    sha256: str = digest.hexdigest()
+    return sha256
 
 
 class KnownFiles:
@@ -36,7 +41,7 @@ class KnownFiles:
     def __init__(self) -> None:
         """Begin with none."""
         self._checksums: dict[tuple[int, int, int, int], str] = {}  # by device, inode, size and time
-        self._digest: Any = None  # which brings a library of its own, for which a first package need not wait
+        self._digest: Any = None  # which brings a library of its own
         self._tiny_digest: Any = None
 
     def is_known(self, status: os.stat_result, sha256: str) -> bool:
@@ -69,9 +74,7 @@ class KnownFiles:
             sha256: str = self._tiny_digest(content).hexdigest()
         else:
             if self._digest is None:
-                import hashlib
-
-                self._digest = hashlib.sha256
+                self._digest = _digest_of_many()
             sha256 = self._digest(content).hexdigest()
         self._keep((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), sha256)
         return sha256
@@ -91,6 +94,10 @@ def _digest_of_tiny() -> Any:
     for name in _OWN_DIGESTS:
         with contextlib.suppress(ImportError, AttributeError):
             return importlib.import_module(name).sha256
+    return _digest_of_many()
+
+
+def _digest_of_many() -> Any:
     import hashlib
 
     return hashlib.sha256

@@ -21,6 +21,7 @@ from pilotage.agent.bequest import Bequest, clean_up, deliver, find_dead, let_go
 from pilotage.agent.credentials import Credentials
 from pilotage.agent.exchanging import Exchanger
 from pilotage.agent.fetching import ServerFetch
+from pilotage.agent.hashing import get_ready
 from pilotage.agent.link import announced, connect
 from pilotage.agent.pilot import Pilot, say
 from pilotage.agent.pilot_spool import Owner, claim, release
@@ -173,6 +174,7 @@ def _pilot(settings: PilotSettings, record: Record, credentials: Credentials, *,
     )
 
     def look_after() -> None:
+        get_ready()  # a second after the start: the first packages had better come first
         reap_adopted()
         workplace.left_events.look()
 
