@@ -12,7 +12,7 @@ from pilotage.agent.backlog import Bench, Held, Room
 from pilotage.agent.fetching import ServerFetch
 from pilotage.agent.pace import AHEAD_FACTOR
 from pilotage.agent.pilot import Pilot, PilotSettings
-from pilotage.agent.pilot_spool import encode_end
+from pilotage.agent.pilot_spool import PilotSpool, encode_end
 from pilotage.agent.records import text_of
 from pilotage.agent.workplace import Workplace
 from pilotage.model.exchange import AttemptRef
@@ -312,6 +312,22 @@ def test_an_attempt_whose_end_was_told_is_not_run_again(service: AgentService, t
         service.wait_for(lambda: any(event.n == 3 for says in service.said[told:] for event in says.exchange.events))
         assert not flight.stage.running
         service.cancel(ref)
+
+
+@pytest.mark.parametrize("state", ["untold", "told", "acknowledged"])
+def test_the_end_of_an_attempt_is_told_once_more_whether_it_was_told_before_or_not(tmp_path: Path, state: str) -> None:
+    spool = PilotSpool(tmp_path, "p", remembered_max=1)
+    for number in (1, 2):
+        held = Held({"ref": {"job": "J", "package": f"1.1.{number}", "attempt": 1}}, {})
+        spool.tell_of(held, "AttemptFinished", {"exit_code": "SUCCESS"}, at=0.0)
+    if state != "untold":
+        spool.batch()
+    spool.acknowledge(2 if state == "acknowledged" else 0)
+    assert not spool.tell_again(("J", "1.1.3", 1))
+    assert spool.tell_again(("J", "1.1.2", 1))
+    assert spool.tell_again(("J", "1.1.1", 1)) == (state != "acknowledged")  # of those only the last is remembered
+    told = [json.loads(text)["package"] for text in spool.batch()[0]]
+    assert told == (["1.1.2"] if state == "acknowledged" else ["1.1.1", "1.1.2"])
 
 
 def test_what_happens_in_one_moment_is_told_in_one_exchange(service: AgentService, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ DRAFT_SUFFIX = ".new"  # of a lock that has not its name yet
 REWRITE_BYTES = 4 << 20
 EVENTS_MAX = 2000  # in one exchange
 LOGS_MAX_BYTES = 8 << 20
+_END = "AttemptFinished"
 
 # So a number is written faster than any other way.
 _PHASE = '{"phase":"%s","started_at":%.6f,"seconds":%.6f}'
@@ -140,7 +141,7 @@ class PilotSpool:
         self._events: deque[Told] = deque()  # not acknowledged yet
         self._unwritten: list[Told] = []
         self._written = 0  # the number of the last event in the file
-        self._ends: dict[tuple[str, str, int], Told] = {}
+        self._ends: dict[tuple[str, str, int], Told | None] = {}  # None: not in words yet
         self._descriptor = -1
         self._size_bytes = 0
         self._last = b""
@@ -176,6 +177,8 @@ class PilotSpool:
     ) -> None:
         """Tell something about an attempt; its end is remembered. Nothing of it is changed any more."""
         self._add(kind, held, payload, at, logs)
+        if kind == _END:
+            self._ends[held.ref] = None
 
     def _add(
         self, kind: str, about: Held | None, payload: dict[str, Any], at: float, logs: Sequence[dict[str, Any]]
@@ -197,15 +200,16 @@ class PilotSpool:
             told = Told(n, text, [log_text(held, each) for each in logs] if held is not None and logs else [])
             self._events.append(told)
             self._unwritten.append(told)
-            if held is not None and kind == "AttemptFinished":
+            if held is not None and kind == _END:
                 self._ends[held.ref] = told
 
     def tell_again(self, ref: tuple[str, str, int]) -> bool:
         """Tell the end of an attempt once more; False where nothing is known of it."""
+        if ref not in self._ends:
+            return False  # as most often: whoever brings new work is not kept waiting for words
         self._write_out()
-        end = self._ends.get(ref)
-        if end is None:
-            return False
+        end = self._ends[ref]
+        assert end is not None
         if all(event.n != end.n for event in self._events):
             self._events.appendleft(end)  # it was acknowledged, so it is older than all that were not
         return True
@@ -232,7 +236,8 @@ class PilotSpool:
         ends = self._ends
         while len(ends) > self._remembered_max:
             oldest = next(iter(ends))
-            if ends[oldest].n > n:
+            end = ends[oldest]
+            if end is None or end.n > n:
                 break
             del ends[oldest]
 
