@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import yaml
 from hypothesis import assume, example, given
@@ -20,6 +20,11 @@ SEEDS = [
     "a: |\n  x\n   y\nb: >-\n  z\n\n  w\nc: 'it''s'\nd: \"a\\tb\"\n",
     "a: &x [1, {b: c}]\nd: *x\n? e\n: f\n",
     "é: ü\n# c\nlist:\n- a\n-\n  - b\n\u2028k: v\r\nz: 1\r",
+]
+# Those that are YAML by its own rules; a flow mapping is none of our names in braces.
+YAML_SEEDS = [
+    "pilotage: 1\nstages:\n  - each: {seed: 1..9}\n    outputs: [sim-1.dat, {name: b}]\n  - run: b\n",
+    *SEEDS[2:],
 ]
 PIECES = [
     "{", "}", "[", "]", ":", ": ", "- ", "\n", "\t", "  ", "'", '"', "\\", "&a ", "*a", "!x ", "|", ">", "#", "%", "---\n",
@@ -64,10 +69,10 @@ finite_data = st.recursive(
 
 
 @st.composite
-def mutants(draw: st.DrawFn) -> str:
+def mutants(draw: st.DrawFn, seeds: Sequence[str] = SEEDS, *, changes_max: int = 5) -> str:
     """A valid document with a few pieces put in, taken out, or repeated."""
-    text = draw(st.sampled_from(SEEDS))
-    for _ in range(draw(st.integers(0, 5))):
+    text = draw(st.sampled_from(seeds))
+    for _ in range(draw(st.integers(0, changes_max))):
         place = draw(st.integers(0, len(text)))
         length = draw(st.integers(0, 4))
         text = text[:place] + draw(st.sampled_from(["", *PIECES])) + text[place + length :]
@@ -170,7 +175,7 @@ def test_every_mark_lies_in_the_text(text: str) -> None:
     check_places(*read_tree(text.encode(), file=""))
 
 
-@given(mutants())
+@given(mutants(YAML_SEEDS, changes_max=2))  # with more of them, hardly any is valid
 def test_without_names_in_braces_the_tree_is_that_of_pyyaml(text: str) -> None:
     tree, report = read_tree(text.encode(), file="")
     is_json = text.lstrip("\ufeff \t\r\n").startswith(("{", "[", '"'))  # read by other rules than YAML's
