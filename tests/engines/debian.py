@@ -20,7 +20,8 @@ _SEARCH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 def ensure_programs(programs: Collection[str], *, packages: Collection[str]) -> dict[str, str]:
     """The paths of programs by their names, installed first where one is missing and we are root."""
-    found = _found(programs)
+    with nobody_installing():
+        found = _found(programs)
     if len(found) < len(programs):
         with one_at_a_time():
             # Another worker may have installed them while this one waited.
@@ -35,7 +36,8 @@ def ensure_programs(programs: Collection[str], *, packages: Collection[str]) -> 
 
 def ensure_package(package: str, *, files: str) -> list[Path]:
     """The files of a package by their pattern, installed first where there is none and we are root."""
-    found = sorted(Path("/").glob(files.lstrip("/")))
+    with nobody_installing():
+        found = sorted(Path("/").glob(files.lstrip("/")))
     if not found:
         with one_at_a_time():
             _install([], [package])
@@ -76,9 +78,22 @@ def _nothing_started() -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Wait for other workers that install something."""
+    """Wait for other workers that install something, or look."""
+    with _lock(fcntl.LOCK_EX):
+        yield
+
+
+@contextlib.contextmanager
+def nobody_installing() -> Iterator[None]:
+    """Look while no other worker installs anything: a program is there before its package is set up, users and all."""
+    with _lock(fcntl.LOCK_SH):
+        yield
+
+
+@contextlib.contextmanager
+def _lock(kind: int) -> Iterator[None]:
     with (Path(tempfile.gettempdir()) / f"pilotage-tests-install-{os.geteuid()}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, kind)
         yield
 
 

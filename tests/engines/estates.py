@@ -28,17 +28,19 @@ class Estate:
         self.home.mkdir(parents=True)
         self.home.chmod(0o700)
         os.chown(self.home, NUMBER, NUMBER)
-        self._account("passwd", f"{USER}:x:{NUMBER}:{NUMBER}::{self.home}:/bin/sh")
-        self._account("group", f"{USER}:x:{NUMBER}:")
         self._hidden = _outermost([Path(tempfile.gettempdir()), *map(Path, _HIDDEN), *hidden])
 
     def _account(self, name: str, line: str) -> None:
         text = Path("/etc", name).read_text()
         (self.folder / name).write_text(f"{text.rstrip()}\n{line}\n")
 
-    @property
     def prepare(self) -> list[str]:
-        """The commands that leave nothing in sight but the folder, and make the account known."""
+        """The commands that leave nothing in sight but the folder, and make the account known, beside those there are now.
+
+        Whoever asks has installed what it needs: a package brings the account of its server.
+        """
+        self._account("passwd", f"{USER}:x:{NUMBER}:{NUMBER}::{self.home}:/bin/sh")
+        self._account("group", f"{USER}:x:{NUMBER}:")
         folder = shlex.quote(str(self.folder))
         return [
             f"mount --bind {folder} {_ASIDE}",

@@ -88,7 +88,7 @@ class GridEngine:
         self._programs = ensure_programs(PROGRAMS, packages=PACKAGES)
         self.folder = estate.share("engine") if estate else Path(tempfile.mkdtemp(prefix="pilotage-gridengine-"))
         self.folder.chmod(0o755)
-        self._prepare = estate.prepare if estate else ()
+        self._prepare = estate.prepare() if estate else ()
         self._make_folders()
         self._head = Capsule(
             network=True, hostname=HOST, remove=estate.folder if estate else self.folder, prepare=self._prepare

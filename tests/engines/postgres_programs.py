@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.engines.debian import apt_get, one_at_a_time
+from tests.engines.debian import apt_get, nobody_installing, one_at_a_time
 from tests.engines.errors import EngineError
 
 VERSION_MIN = 15
@@ -20,7 +20,8 @@ NO_CLUSTER_TEXT = "create_main_cluster = false\nstart_conf = 'manual'\n"
 
 def postgres_programs() -> Path:
     """The folder of `initdb`, `pg_ctl` and `postgres`, installed first when they are missing and we are root."""
-    found = find_programs()
+    with nobody_installing():
+        found = find_programs()
     if found is None:
         with one_at_a_time():
             # Another worker may have installed it while this one waited.

@@ -143,7 +143,7 @@ class SlurmCluster:
         self.nodes = [f"{name}n{number}" for number in range(1, nodes + 1)]
         self.folder = estate.share("engine") if estate else Path(tempfile.mkdtemp(prefix=f"pilotage-slurm-{name}-"))
         self.folder.chmod(0o755)  # its users are others
-        self._prepare = estate.prepare if estate else ()
+        self._prepare = estate.prepare() if estate else ()
         base_port = base_port or _free_ports(nodes + 1)
         host = socket.gethostname().partition(".")[0]
         written = [

@@ -17,7 +17,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.engines import postgres_programs
+from tests.engines import debian, postgres_programs
 from tests.engines.errors import EngineError
 from tests.engines.postgres import PostgresServer
 from tests.engines.smtp import BreakOff, Hang, MailServer
@@ -177,6 +177,16 @@ def test_root_installs_postgresql_without_a_service(monkeypatch: pytest.MonkeyPa
     assert postgres_programs.postgres_programs() == programs
     assert [("update" in command, "postgresql" in command) for command in commands] == [(True, False), (False, True)]
     assert not no_cluster.exists()
+
+
+def test_a_program_is_not_taken_while_another_worker_installs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with ThreadPoolExecutor(1) as other:
+        with debian.one_at_a_time():
+            asked = other.submit(debian.ensure_programs, ["sh"], packages=[])
+            with pytest.raises(TimeoutError):
+                asked.result(timeout=0.2)
+        assert asked.result().keys() == {"sh"}
 
 
 def send(server: MailServer, *recipients: str, subject: str = "hello") -> None:
