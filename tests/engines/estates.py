@@ -8,10 +8,14 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from tests.engines.debian import nobody_installing
+
+COPY_SECONDS_MAX = 60
 USER, NUMBER = "anna", 23_456
 _HIDDEN = ("/dev/shm", "/home", "/root", "/var/tmp")  # noqa: S108 # to be hidden
 _ASIDE = "/mnt"
@@ -30,25 +34,28 @@ class Estate:
         os.chown(self.home, NUMBER, NUMBER)
         self._hidden = _outermost([Path(tempfile.gettempdir()), *map(Path, _HIDDEN), *hidden])
 
-    def _account(self, name: str, line: str) -> None:
-        text = Path("/etc", name).read_text()
-        (self.folder / name).write_text(f"{text.rstrip()}\n{line}\n")
-
     def prepare(self) -> list[str]:
         """The commands that leave nothing in sight but the folder, and make the account known, beside those there are now.
 
-        Whoever asks has installed what it needs: a package brings the account of its server.
+        Whoever asks has installed what it needs: a package brings the account of its server. All of /etc is a copy: what
+        was put over a single file would be gone as soon as somebody outside installs another one in its place.
         """
-        self._account("passwd", f"{USER}:x:{NUMBER}:{NUMBER}::{self.home}:/bin/sh")
-        self._account("group", f"{USER}:x:{NUMBER}:")
+        settings = self.folder / "etc"
+        with nobody_installing():
+            subprocess.run(["cp", "--archive", "/etc/.", settings], check=True, timeout=COPY_SECONDS_MAX)
+        for name, line in (
+            ("passwd", f"{USER}:x:{NUMBER}:{NUMBER}::{self.home}:/bin/sh"),
+            ("group", f"{USER}:x:{NUMBER}:"),
+        ):
+            known = settings / name
+            known.write_text(f"{known.read_text().rstrip()}\n{line}\n")
         folder = shlex.quote(str(self.folder))
         return [
             f"mount --bind {folder} {_ASIDE}",
             *(f"mount -t tmpfs -o mode=1777 tmpfs {shlex.quote(str(each))}" for each in self._hidden),
             f"mkdir -p {folder}",
             f"mount --move {_ASIDE} {folder}",
-            f"mount --bind {folder}/passwd /etc/passwd",
-            f"mount --bind {folder}/group /etc/group",
+            f"mount --bind {folder}/etc /etc",
         ]
 
     def share(self, name: str) -> Path:
