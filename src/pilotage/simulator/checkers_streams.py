@@ -22,7 +22,7 @@ class _Stream:
         self.ahead: set[int] = set()  # only asked, never walked
         self.spooled: dict[int, Event] = {}  # said, and not yet durable
         self.forged: dict[int, Event] = {}  # the same of what should not have been said
-        self.unheard: set[tuple[str | None, ...]] = set()  # ends of attempts that were noted, and not more; only asked
+        self.unheard: set[tuple[object, ...]] = set()  # ends of attempts that were noted, and not more; only asked
 
 
 class Streams:
@@ -106,5 +106,5 @@ class Streams:
         return found
 
 
-def _attempt_of(event: Event) -> tuple[str | None, ...]:
-    return event.job, event.package, str(event.attempt), str(event.epoch)
+def _attempt_of(event: Event) -> tuple[object, ...]:
+    return event.job, event.package, event.attempt, event.epoch
