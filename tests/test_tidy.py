@@ -115,7 +115,7 @@ def test_a_pure_module_is_left_alone(snippet: str) -> None:
 
 
 def test_files_are_short() -> None:
-    obey(tidy.too_long(python("src/"), lines_max=400) + tidy.too_long(python("tests/", "bench/"), lines_max=450))
+    obey(tidy.too_long(python("src/"), lines_max=600) + tidy.too_long(python("tests/", "bench/"), lines_max=600))
 
 
 def test_a_long_file_is_seen() -> None:
