@@ -15,6 +15,8 @@ WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
 SEEDS ?= 500
 SOAK_SEEDS ?= 10000
 SOAK_FUZZES ?= 20
+MUTANTS ?= 20
+MUTATION_SEED ?= 1
 
 # Where the environment has Python keep no compiled modules, every program that a test starts would compile them anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -73,13 +75,18 @@ simulate: $(RUNTIME)  ## run SEEDS made-up worlds with every fault there is (500
 	pilotage simulate --seeds $(SEEDS)
 
 .PHONY: soak
-soak: $(DEVELOPMENT)  ## ten thousand worlds, every planted bug without a hint, a long storm, long fuzzing: for a quiet night
+soak: $(DEVELOPMENT)  ## ten thousand worlds, every planted bug without a hint, a long storm, one-line bugs, long fuzzing: for a quiet night
 	seq 1 100 $(SOAK_SEEDS) | xargs --max-procs "$$(nproc)" --replace=FIRST pilotage simulate --from FIRST --seeds 100
 	pytest --numprocesses $(WORKERS) --dist worksteal $(WITHOUT_HINTS)
 	CHAOS_PACKAGES=1000 CHAOS_KILLS=100 pytest tests/acceptance/test_chaos.py
+	$(MAKE) --no-print-directory mutate
 	for seed in $$(seq $(SOAK_FUZZES)); do \
 	  pytest --quiet --numprocesses $(WORKERS) --dist worksteal --hypothesis-seed="$$seed" tests/property; \
 	done
+
+.PHONY: mutate
+mutate: $(DEVELOPMENT)  ## put MUTANTS one-line bugs into each room, one at a time, and count those that a test notices (20)
+	python -m tests.mutation --record --mutants $(MUTANTS) --seed $(MUTATION_SEED)
 
 .PHONY: bench
 bench: $(DEVELOPMENT)  ## measure every figure the documentation gives, up to a hundred thousand

@@ -1,0 +1,50 @@
+"""A pytest plugin that notes which lines of the program each test runs, with `-p tests.mutation.recorder`.
+
+Only what runs in the test's own process is seen. The file for the notes is named by the environment, since workers of
+pytest-xdist are processes of their own, each with its own suffix. A test that does not pass is named beside it: it
+could not tell a bug from none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import coverage
+import pytest
+
+from tests.mutation.recorder_files import FILE_VARIABLE, failed_file
+
+_file = os.environ[FILE_VARIABLE]
+_recording = coverage.Coverage(
+    data_file=_file, data_suffix=True, source_pkgs=["pilotage"], config_file=False, messages=False
+)
+_failed: set[str] = set()
+
+
+def pytest_sessionstart() -> None:
+    """Begin before any module of the program is imported."""
+    _recording.start()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """What runs from here on is this test's, its fixtures included."""
+    _recording.switch_context(item.nodeid)
+    try:
+        return (yield)
+    finally:
+        _recording.switch_context("")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Remember a test that fails or skips."""
+    if not report.passed:
+        _failed.add(report.nodeid)
+
+
+def pytest_sessionfinish() -> None:
+    """Keep what was seen."""
+    _recording.stop()
+    _recording.save()
+    failed_file(_file, process=os.getpid()).write_text("\n".join(sorted(_failed)), encoding="utf-8")
