@@ -138,7 +138,7 @@ def test_what_the_engine_refuses_is_told_in_its_words(desk: Desk) -> None:
 def test_rights_on_a_job_decide_who_may_steer_it(desk: Desk) -> None:
     desk.register(1, "j")
     path, kill, hold = "/v1/jobs/j/operations", {"operation": "kill"}, {"operation": "hold"}
-    assert code_of(desk.post(path, kill, token="of-bob")) == (403, "forbidden")
+    assert code_of(desk.post(path, kill, token="of-bob")) == (404, "unknown_job")
     desk.log(event(3, "AccessSet", {"rules": [{"principal": "bob", "rights": ["cancel"]}]}, job="j"))
     assert desk.post(path, kill, token="of-bob")[0] == 200
     assert code_of(desk.post(path, hold, token="of-bob")) == (403, "forbidden")
@@ -206,7 +206,7 @@ def test_clearing_is_recorded_once(desk: Desk) -> None:
     desk.log(event(3, "Cleared", {"by": "user"}, job="j"))
     assert desk.post("/v1/jobs/j/clear", b"")[0] == 200
     assert len(desk.jobs.cleared) == 1
-    assert code_of(desk.post("/v1/jobs/j/clear", b"", token="of-bob")) == (403, "forbidden")
+    assert code_of(desk.post("/v1/jobs/j/clear", b"", token="of-bob")) == (404, "unknown_job")
 
 
 def test_a_job_is_purged_when_it_is_cleared_and_nothing_of_it_is_under_way(desk: Desk) -> None:
@@ -214,7 +214,7 @@ def test_a_job_is_purged_when_it_is_cleared_and_nothing_of_it_is_under_way(desk:
     purge = "/v1/jobs/j/purge"
     assert code_of(desk.post(purge, b"")) == (409, "job_unfinished")
     desk.log(event(3, "Cleared", {"by": "user"}, job="j"))
-    assert code_of(desk.post(purge, b"", token="of-bob")) == (403, "forbidden")
+    assert code_of(desk.post(purge, b"", token="of-bob")) == (404, "unknown_job")
     desk.jobs.engine.jobs["j"] = cast("JobState", object())
     assert code_of(desk.post(purge, b"")) == (409, "job_unfinished")
     del desk.jobs.engine.jobs["j"]
@@ -239,7 +239,7 @@ def test_logs_are_told_by_attempt_and_each_as_text(desk: Desk) -> None:
     assert desk.get(f"{path}/2/stderr") == (200, "oh")
     assert desk.get(f"{path}/1/stdout")[1] == "head\n[… 5 bytes are missing here …]\ntail"
     assert code_of(desk.get(f"{path}/1/stderr")) == (404, "unknown_content")
-    assert code_of(desk.get(path, token="of-bob")) == (403, "forbidden")
+    assert code_of(desk.get(path, token="of-bob")) == (404, "unknown_job")
 
 
 def test_the_output_object_of_a_package_is_that_of_gasw(desk: Desk) -> None:

@@ -329,7 +329,7 @@ def test_a_cursor_of_another_query_is_refused(client: Client) -> None:
     assert refused(client, f"/v1/jobs?query=owner%3Dann&cursor={cursor}")[:2] == (400, "bad_cursor")
 
 
-def test_others_jobs_are_refused_and_left_out_of_lists(client: Client) -> None:
+def test_others_jobs_are_unknown_and_left_out_of_lists(client: Client) -> None:
     rules = [{"principal": "group:physics", "rights": ["read"]}]
     log(
         client,
@@ -340,8 +340,8 @@ def test_others_jobs_are_refused_and_left_out_of_lists(client: Client) -> None:
         event(33, "Held", {"operation": 1}, job="ann-29", package="1.1.1"),
         event(34, "SiteDescribed", {"kind": "slurm"}, site="lyon"),
     )
-    assert refused(client, "/v1/jobs/ann-1", headers=BOB)[:2] == (403, "forbidden")
-    assert refused(client, "/v1/jobs/ann-1/events", headers=BOB)[:2] == (403, "forbidden")
+    assert refused(client, "/v1/jobs/ann-1", headers=BOB)[:2] == (404, "unknown_job")
+    assert refused(client, "/v1/jobs/ann-1/events", headers=BOB)[:2] == (404, "unknown_job")
     assert get(client, "/v1/jobs/ann-29", headers=BOB)["access"] == rules
     page = get(client, "/v1/jobs", headers=BOB)
     assert ([each["id"] for each in page["jobs"]], page["next"]) == (["ann-29", "bob-1"], None)

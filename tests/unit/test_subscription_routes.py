@@ -15,7 +15,7 @@ import pytest
 from pilotage.adapters.notifiers.networks import LOOPBACK
 from pilotage.adapters.notifiers.webhook import SIGNATURE_HEADER, WebhookNotifier, verify
 from pilotage.model.configuration import Settings
-from pilotage.service.access import READ, Principal
+from pilotage.service.access import READ, SUBSCRIBE, Principal
 from pilotage.service.http.services import Services
 from pilotage.service.notifications import Notifications
 from tests.served_book import TOKEN, WallClock, access_of, event, listening, registered, sqlite_journal
@@ -86,8 +86,11 @@ def a_service(folder: Path) -> Iterator[Services]:
             mailer=None,
             address_of=lambda owner: None,
         )
-        somebody = Principal(user="bob", scopes=frozenset({READ}))
-        known = {TOKEN: Principal(user="ann", scopes=frozenset({READ, "book.write", "book.decide"})), OTHER: somebody}
+        somebody = Principal(user="bob", scopes=frozenset({READ, SUBSCRIBE}))
+        known = {
+            TOKEN: Principal(user="ann", scopes=frozenset({READ, SUBSCRIBE, "book.write", "book.decide"})),
+            OTHER: somebody,
+        }
         yield Services(journal, access=access_of(known), settings=settings, clock=clock, notifications=notifications)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -26,6 +26,7 @@ DECIDE = "book.decide"
 ANY_OWNER = "book.any_owner"
 SUBMIT = "job.submit"
 OPERATE = "job.operate"
+SUBSCRIBE = "book.subscribe"
 SITES = "site.operate"
 EXCHANGE = "agent.exchange"
 SITE_AGENT = "agent.site"
@@ -37,7 +38,8 @@ SCOPES: Mapping[str, str] = {
     DECIDE: "log events as the source `service`, which decides: for a scheduler",
     ANY_OWNER: "act for everybody: register, read and change jobs of any owner",
     SUBMIT: "submit jobs to be run",
-    OPERATE: "kill, hold, release, restart and otherwise steer jobs that one may cancel or modify",
+    OPERATE: "kill, hold, release, restart, clear, purge and otherwise steer jobs that one may cancel or modify",
+    SUBSCRIBE: "subscribe to what changes, and change or end subscriptions of one's own",
     SITES: "hibernate, wake and probe sites: for who runs the service",
     EXCHANGE: "fetch work and report on it: for agents",
     SITE_AGENT: "submit and withdraw pilots at a site: for the agent of that site",
@@ -141,6 +143,12 @@ def require_scope(principal: Principal, scope: str) -> None:
             got=", ".join(sorted(principal.scopes)) or "no scope",
             next_step="ask who runs this service for another token",
         )
+
+
+def require_scopes(principal: Principal, scopes: Iterable[str]) -> None:
+    """Refuse who has not every one of the scopes."""
+    for scope in scopes:
+        require_scope(principal, scope)
 
 
 def may(principal: Principal, right: Right, job: JobRow) -> bool:

@@ -1,4 +1,4 @@
-"""Questions to the book on behalf of a principal: what they may not read is refused by name, and left out of lists."""
+"""Questions to the book on behalf of a principal: for them, what they may not read is not there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pilotage.model.errors import near_name
 from pilotage.model.events import COUNTER_MAX, JOB_ID, parse_dotted
 from pilotage.model.layout import PackageId
 from pilotage.ports import Clock, FoundEvent, FoundPackage, Journal, Page
-from pilotage.service.access import ANY_OWNER, READ, Principal, may, require, require_scope
+from pilotage.service.access import ANY_OWNER, READ, Principal, Right, may, require, require_scope
 from pilotage.service.packages import (
     LinePlace,
     ShownPackage,
@@ -85,12 +85,21 @@ class Reading:
         return self._journal.position()
 
     def job(self, principal: Principal, job: str) -> JobRow:
-        """A job; raises `UnknownJob`, `JobPurged` or `Forbidden`."""
+        """A job that one may read; raises `UnknownJob` or `JobPurged`."""
         require_scope(principal, READ)
+        return self._job(principal, job)
+
+    def job_to_change(self, principal: Principal, job: str, right: Right) -> JobRow:
+        """A job that one has a right on; raises `UnknownJob` or `JobPurged`, and `Forbidden` where one may only read it."""
+        row = self._job(principal, job)
+        require(principal, right, row)
+        return row
+
+    def _job(self, principal: Principal, job: str) -> JobRow:
         row = self._journal.job(job) if JOB_ID.fullmatch(job) else None
-        if row is None:
+        # What one may not know of is answered as what is not there: nobody learns which ids are taken.
+        if row is None or not may(principal, "read", row):
             self._unknown(principal, job)
-        require(principal, "read", row)
         if row.place == "purged":
             raise JobPurged(row)
         return row

@@ -21,6 +21,7 @@ from pilotage.service.http.every_route import EVERY_ROUTE
 from pilotage.service.http.layout import laid_out, services_of, with_services
 from pilotage.service.http.living import live
 from pilotage.service.http.openapi import openapi_config
+from pilotage.service.http.routes import Route
 from pilotage.service.http.services import Services
 
 AnyConnection = ASGIConnection[Any, Any, Any, Any]
@@ -70,10 +71,10 @@ def _framework(batch_bytes_max: int) -> Litestar:
     )
 
 
-# A plain function would be run in a thread of its own, which costs more than what it does.
-async def _let_in(connection: AnyConnection, handler: BaseRouteHandler) -> None:
+def _let_in(route: Route, connection: AnyConnection, handler: BaseRouteHandler) -> None:
     access = services_of(connection.scope).access
-    connection.scope["user"] = access.principal(connection.headers.get("authorization"))
+    principal = connection.scope["user"] = access.principal(connection.headers.get("authorization"))
+    route.let_in(principal)
     if connection.scope.get("query_string"):
         _check_parameters(connection, handler)
 

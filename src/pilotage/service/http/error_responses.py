@@ -21,8 +21,8 @@ AnyResponse = Response[Any]
 _MEANINGS: Mapping[int, str] = {
     400: "The request cannot be read: a bad parameter, query, cursor or body.",
     401: "No token, or one that is not known.",
-    403: "The token has not the scope, or its user not the right on the job.",
-    404: "There is no such job, package, subscription, file or log.",
+    403: "The token has not the scope, or its user may read the job and not do this to it.",
+    404: "There is no such job, package, subscription, file or log, or none that one may know of.",
     409: "It does not go with what there is; the code says what stands in its way.",
     410: "The job was purged.",
     413: "The batch is too large; nothing of it was kept.",

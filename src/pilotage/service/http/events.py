@@ -14,7 +14,7 @@ from pilotage.book.join import Receipt
 from pilotage.model.errors import PilotageError
 from pilotage.model.layout import PackageId
 from pilotage.ports import FoundEvent, Page
-from pilotage.service.access import READ, WRITE, allowed_events, left_to_engine, may_log_anything, require_scope
+from pilotage.service.access import READ, WRITE, allowed_events, left_to_engine, may_log_anything
 from pilotage.service.http.clocks import TIME_FIELD, is_skewed
 from pilotage.service.http.errors import BadParameter, BatchTooLarge
 from pilotage.service.http.package_tokens import refuse_ended
@@ -57,6 +57,8 @@ _REFUSED = "Some events were refused, each by its index; every other event of th
     "/v1/events",
     status=200,
     operation_id="log_events",
+    needs=(WRITE,),
+    is_for_packages=True,
     body="batch",
     summary="Log a batch of events",
     tags=["events"],
@@ -67,8 +69,6 @@ async def log_events(request: Ask, services: Book) -> Reply[Receipt]:
     """Keep events. Everything that is not named in `refused` is durable when the answer comes; repeats are welcome."""
     if request.user.package is not None:
         await services.do(refuse_ended, services, request.user.package)
-    else:
-        require_scope(request.user, WRITE)
     now = services.clock.now()
     body = await request.body()
     skewed = is_skewed(request.header, received=now, tolerance_seconds=services.settings.book.skew_seconds)
@@ -140,6 +140,7 @@ def _status(receipt: Receipt) -> int:
 @get(
     "/v1/events",
     operation_id="find_events",
+    needs=(READ,),
     summary="Find events of all jobs",
     tags=["events"],
     faults=(400, 401, 403, 422, 503),
@@ -167,6 +168,7 @@ _FOLLOWED = {
 @get(
     "/v1/jobs/{job:str}/events",
     operation_id="job_events",
+    needs=(READ,),
     summary="Events of a job",
     tags=["events"],
     answers=_FOLLOWED,
@@ -190,6 +192,7 @@ async def job_events(
 @get(
     "/v1/jobs/{job:str}/packages/{package:str}/events",
     operation_id="package_events",
+    needs=(READ,),
     summary="Events of a package",
     tags=["events"],
     answers=_FOLLOWED,
@@ -225,7 +228,6 @@ class _Following:
         self._limit = limit
 
     async def answer(self, *, after: int, wait_seconds: float, last_event_id: str | None) -> Reply[EventsAfter]:
-        require_scope(self._request.user, READ)
         streams = self._request.wants_stream
         if streams or self._place is not None:
             # Looked up before a stream begins: what does not exist is a 404, not a stream that breaks off.

@@ -9,6 +9,7 @@ import msgspec
 
 from pilotage.model.explanations import Explanation, Why, WhyCode
 from pilotage.model.layout import PackageId
+from pilotage.service.access import READ
 from pilotage.service.http.parameters import JobPath, PackagePath
 from pilotage.service.http.routes import Ask, Book, get
 from pilotage.service.http.services import Services
@@ -32,6 +33,7 @@ _OVER: dict[str, tuple[WhyCode, str]] = {
 @get(
     "/v1/jobs/{job:str}/packages/{package:str}/explain",
     operation_id="explain",
+    needs=(READ,),
     summary="Why a package is where it is",
     tags=["running"],
     faults=(400, 401, 403, 404, 410, 503),

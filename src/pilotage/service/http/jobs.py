@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pilotage.book.rows import JobRow
 from pilotage.model.layout import PackageId
+from pilotage.service.access import READ
 from pilotage.service.http.parameters import AfterStage, CursorText, JobPath, Limit, LinePath, PackagePath, QueryText
 from pilotage.service.http.routes import Ask, Book, Reply, get, in_header, in_query
 from pilotage.service.http.services import Services
@@ -36,6 +37,7 @@ OfJob = Annotated[str | None, in_query("Only packages of this job.", name="job")
 @get(
     "/v1/jobs",
     operation_id="find_jobs",
+    needs=(READ,),
     summary="Find jobs",
     tags=["jobs"],
     faults=(400, 401, 403, 422, 503),
@@ -56,6 +58,7 @@ async def find_jobs(
 @get(
     "/v1/jobs/{job:str}",
     operation_id="job",
+    needs=(READ,),
     summary="A job",
     tags=["jobs"],
     faults=(400, 401, 403, 404, 410, 503),
@@ -79,6 +82,7 @@ async def one_job(request: Ask, services: Book, job: JobPath, if_none_match: IfN
 @get(
     "/v1/jobs/{job:str}/stages",
     operation_id="stages",
+    needs=(READ,),
     summary="The stages of a job",
     tags=["jobs"],
     faults=(400, 401, 403, 404, 410, 503),
@@ -97,6 +101,7 @@ async def stages(request: Ask, services: Book, job: JobPath, after: AfterStage =
 @get(
     "/v1/jobs/{job:str}/lines/{line:str}",
     operation_id="one_line",
+    needs=(READ,),
     summary="A line of a job",
     tags=["jobs"],
     faults=(400, 401, 403, 404, 410, 503),
@@ -115,6 +120,7 @@ async def one_line(request: Ask, services: Book, job: JobPath, line: LinePath) -
 @get(
     "/v1/jobs/{job:str}/packages",
     operation_id="packages_of_job",
+    needs=(READ,),
     summary="The packages of a job",
     tags=["packages"],
     faults=(400, 401, 403, 404, 410, 422, 503),
@@ -142,6 +148,7 @@ async def packages_of_job(
 @get(
     "/v1/jobs/{job:str}/packages/{package:str}",
     operation_id="package",
+    needs=(READ,),
     summary="A package",
     tags=["packages"],
     faults=(400, 401, 403, 404, 410, 503),
@@ -169,6 +176,7 @@ def _detail(services: Services, job: JobRow, place: PackageId, *, base_url: str)
 @get(
     "/v1/packages",
     operation_id="find_packages",
+    needs=(READ,),
     summary="Find packages of all jobs",
     tags=["packages"],
     faults=(400, 401, 403, 422, 503),
@@ -200,6 +208,7 @@ async def find_packages(
 @get(
     "/v1/counts/jobs",
     operation_id="count_jobs",
+    needs=(READ,),
     summary="Count jobs",
     tags=["counts"],
     faults=(400, 401, 403, 422, 503),
@@ -212,6 +221,7 @@ async def count_jobs(request: Ask, services: Book, text: QueryText = "") -> Coun
 @get(
     "/v1/counts/packages",
     operation_id="count_packages",
+    needs=(READ,),
     summary="Count packages",
     tags=["counts"],
     faults=(400, 401, 403, 404, 410, 422, 503),

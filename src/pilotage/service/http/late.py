@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pilotage.model.events import JOB_ID
+from pilotage.service.access import SUBMIT, require_scope
 from pilotage.service.http.living import live
 from pilotage.service.http.messages import JSON_HEADER, header_of, length_of, read_body, refuse, send_whole
 from pilotage.service.http.running import (
@@ -108,13 +109,14 @@ class LateApp:
 
             await send_whole(send, 200, _encode(await how_far(services, principal, found[1])), [JSON_HEADER])
             return
+        require_scope(principal, SUBMIT)  # before anything of the body is read
         if scope["path"] == "/v1/jobs":
             key = header_of(scope, b"idempotency-key") or None
             body = await read_body(receive, SUBMISSION_BYTES_MAX)
             told = await submit(services, principal, body, key=key)
             self._not_before = asyncio.get_running_loop().time() + FIRST_SECONDS
         else:
-            told = await keep_content(services, principal, await read_body(receive, CONTENT_BYTES_MAX))
+            told = await keep_content(services, await read_body(receive, CONTENT_BYTES_MAX))
         await send_whole(send, 201, _encode(told), [JSON_HEADER])
 
     @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from litestar import Request, Response
@@ -21,7 +21,7 @@ from pilotage.service.http.routes import JSON, Ask, Handler, Parameter, Reply, R
 from pilotage.service.http.services import Services
 
 AnyRequest = Request[Any, Any, Any]
-LetIn = Callable[[Any, BaseRouteHandler], Awaitable[None]]
+LetIn = Callable[[Route, Any, BaseRouteHandler], None]
 
 _json_body: Any = JSONBody
 _SERVICES = "pilotage.services"
@@ -51,7 +51,7 @@ def laid_out(route: Route, *, let_in: LetIn) -> HTTPRouteHandler:
         http_method=route.method,
         status_code=route.status,
         media_type=route.media_type if route.media_type != JSON else None,  # what is said here, no answer can change
-        guards=[] if route.is_open else [let_in],
+        guards=[] if route.is_open else [_guard(route, let_in)],
         security=[{}] if route.is_open else None,
         operation_id=route.operation_id,
         operation_class=BODIES.get(route.body, Operation),
@@ -61,6 +61,14 @@ def laid_out(route: Route, *, let_in: LetIn) -> HTTPRouteHandler:
         **sized,
     )
     return make(_translated(route.handler))
+
+
+def _guard(route: Route, let_in: LetIn) -> Any:
+    # A plain function would be run in a thread of its own, which costs more than what it does.
+    async def guard(connection: Any, handler: BaseRouteHandler) -> None:
+        let_in(route, connection, handler)
+
+    return guard
 
 
 def _translated(handler: Handler) -> Any:

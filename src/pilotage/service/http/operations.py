@@ -24,7 +24,7 @@ from pilotage.model.operations import (
     Restart,
     Restore,
 )
-from pilotage.service.access import OPERATE, Right, may, require, require_scope
+from pilotage.service.access import OPERATE, READ, Right, may
 from pilotage.service.http.errors import Malformed
 from pilotage.service.http.parameters import JobPath
 from pilotage.service.http.routes import Ask, Book, post
@@ -56,6 +56,7 @@ def right_for(operation: AnyOperation | str) -> Right:
     "/v1/jobs/{job:str}/operations",
     status=200,
     operation_id="operate",
+    needs=(OPERATE,),
     body="operation",
     summary="Kill, hold, release, restart … a job or a part of it",
     tags=["running"],
@@ -64,10 +65,8 @@ def right_for(operation: AnyOperation | str) -> Right:
 async def operate(request: Ask, services: Book, job: JobPath, key: OnceKey = None) -> Accepted:
     """Do something with a job, a package or a line. It is in the book when the answer comes; `events` says how much."""
     running = running_of(services)
-    require_scope(request.user, OPERATE)
     operation = _operation(await request.body(), job)
-    row = await services.ask(services.reading.job, request.user, job)
-    require(request.user, right_for(operation), row)
+    await services.ask(services.reading.job_to_change, request.user, job, right_for(operation))
     return await running.once(request.user, key, lambda: asyncio.wrap_future(running.jobs.operate(operation)))
 
 
@@ -93,6 +92,7 @@ def _operation(body: bytes, job: str) -> AnyOperation:
     "/v1/operations",
     status=200,
     operation_id="operate_on",
+    needs=(READ, OPERATE),
     body="operation on many",
     summary="Do something with everything that a query finds",
     tags=["running"],
@@ -101,7 +101,6 @@ def _operation(body: bytes, job: str) -> AnyOperation:
 async def operate_on(request: Ask, services: Book, key: OnceKey = None) -> OperatedOn:
     """One operation on every package or job that a query finds; what is refused for one holds up no other."""
     running = running_of(services)
-    require_scope(request.user, OPERATE)
     try:
         wanted = msgspec.json.decode(await request.body(), type=OperationOn)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:

@@ -12,6 +12,7 @@ from pilotage.model.layout import PackageId
 from pilotage.model.outputs import LogPlace, Measured, OutputsPage, PackageOutput, PublishedFile
 from pilotage.model.payloads import OutputFile
 from pilotage.model.work import LogText
+from pilotage.service.access import READ
 from pilotage.service.http.errors import UnknownContent
 from pilotage.service.http.parameters import CursorText, JobPath, Limit, PackagePath
 from pilotage.service.http.routes import TEXT, Ask, Book, Reply, get, in_path, in_query
@@ -59,6 +60,7 @@ def _found(services: Services, request: Ask, job: str, package: str) -> tuple[Jo
 @get(
     "/v1/jobs/{job:str}/packages/{package:str}/logs",
     operation_id="logs",
+    needs=(READ,),
     summary="What the programs of a package wrote",
     tags=["running"],
     faults=(400, 401, 403, 404, 409, 410, 503),
@@ -89,6 +91,7 @@ def _view(log: LogText) -> LogView:
 @get(
     "/v1/jobs/{job:str}/packages/{package:str}/logs/{attempt:str}/{stream:str}",
     operation_id="one_log",
+    needs=(READ,),
     summary="One log, as text",
     tags=["running"],
     media_type=TEXT,
@@ -122,6 +125,7 @@ def text_of(log: LogText) -> str:
 @get(
     "/v1/jobs/{job:str}/packages/{package:str}/outputs",
     operation_id="package_outputs",
+    needs=(READ,),
     summary="What a package left behind",
     tags=["running"],
     faults=(400, 401, 403, 404, 409, 410, 503),
@@ -185,6 +189,7 @@ def _manifest(services: Services, job: JobRow, place: PackageId, attempt: Attemp
 @get(
     "/v1/jobs/{job:str}/outputs",
     operation_id="job_outputs",
+    needs=(READ,),
     summary="The files of a job's results",
     tags=["running"],
     faults=(400, 401, 403, 404, 409, 410, 503),

@@ -61,7 +61,7 @@ async def answer(plain: Plain, services: Services, scope: Any, receive: Receive,
     """Answer it; raises whatever is to be told as an error."""
     route, said = plain.route, dict(plain.said)
     if not route.is_open:
-        said["request"] = _ask(services, scope, receive, _body_bytes_max(route, services))
+        said["request"] = _ask(route, services, scope, receive)
     told = await route.handler(services=services, **said)
     reply = told if isinstance(told, Reply) else Reply(body=told, status=route.status, media_type=route.media_type)
     headers: Headers = [(name.lower().encode(), value.encode()) for name, value in reply.headers.items()]
@@ -84,8 +84,10 @@ def _body_bytes_max(route: Route, services: Services) -> int:
     return route.body_bytes_max or services.settings.service.batch_bytes_max
 
 
-def _ask(services: Services, scope: Any, receive: Receive, body_bytes_max: int) -> Ask:
+def _ask(route: Route, services: Services, scope: Any, receive: Receive) -> Ask:
     principal: Principal = services.access.principal(header_of(scope, b"authorization") or None)
+    route.let_in(principal)
+    body_bytes_max = _body_bytes_max(route, services)
     return Ask(
         user=principal,
         base_url=lambda: f"{scope['scheme']}://{header_of(scope, b'host')}/",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pilotage.model.progress import Progress
+from pilotage.service.access import READ
 from pilotage.service.http.parameters import JobPath
 from pilotage.service.http.progress import how_far
 from pilotage.service.http.routes import Ask, Book, get
@@ -11,6 +12,7 @@ from pilotage.service.http.routes import Ask, Book, get
 @get(
     "/v1/jobs/{job:str}/progress",
     operation_id="progress",
+    needs=(READ,),
     summary="How far a job is",
     tags=["running"],
     faults=(400, 401, 403, 404, 410, 503),

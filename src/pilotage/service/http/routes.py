@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from pilotage.service.access import Principal
+from pilotage.service.access import Principal, require_scopes
 from pilotage.service.http.services import Services
 
 Body = TypeVar("Body")
@@ -104,6 +104,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     handler: Handler
     operation_id: str
+    needs: tuple[str, ...]
+    """The scopes that a token must have, each of them, before anything is looked up or read; none where it `is_open`."""
     summary: str
     tags: list[str]
     faults: tuple[int, ...]
@@ -115,6 +117,13 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     media_type: str = JSON
     is_open: bool = False
     """Whether it is answered to whoever comes, without a token."""
+    is_for_packages: bool = False
+    """Whether the token of a package opens it, too: it has no scope but its own."""
+
+    def let_in(self, principal: Principal) -> None:
+        """Refuse who may not ask for this at all; raises `Forbidden`."""
+        if not (self.is_for_packages and principal.package is not None):
+            require_scopes(principal, self.needs)
 
 
 def get(path: str, **told: Any) -> Callable[[Handler], Route]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pilotage.model.operations import Refused
 from pilotage.model.submission import RunPlan, SubmissionAnswer
-from pilotage.service.access import require
+from pilotage.service.access import OPERATE, SUBMIT
 from pilotage.service.http.parameters import JobPath
 from pilotage.service.http.routes import Ask, Book, in_header, post
 from pilotage.service.http.running import (
@@ -37,6 +37,7 @@ OnceKey = Annotated[
 @post(
     "/v1/jobs",
     operation_id="submit_job",
+    needs=(SUBMIT,),
     body="submission",
     summary="Submit a job",
     tags=["running"],
@@ -52,6 +53,7 @@ async def submit_job(request: Ask, services: Book, key: OnceKey = None) -> Submi
     "/v1/plan",
     status=200,
     operation_id="plan_job",
+    needs=(SUBMIT,),
     body="submission",
     summary="What running a job would come to",
     tags=["running"],
@@ -68,6 +70,7 @@ async def plan_job(request: Ask, services: Book) -> RunPlan:
 @post(
     "/v1/content",
     operation_id="put_content",
+    needs=(SUBMIT,),
     body="content",
     summary="Keep bytes that a job brings along",
     tags=["running"],
@@ -76,13 +79,14 @@ async def plan_job(request: Ask, services: Book) -> RunPlan:
 )
 async def put_content(request: Ask, services: Book) -> ContentView:
     """Keep bytes by their sha256; the same ones are kept once."""
-    return await keep_content(services, request.user, await request.body())
+    return await keep_content(services, await request.body())
 
 
 @post(
     "/v1/jobs/{job:str}/clear",
     status=200,
     operation_id="clear_job",
+    needs=(OPERATE,),
     summary="Say that the outputs of a job were taken over",
     tags=["running"],
     faults=(400, 401, 403, 404, 409, 410, 503),
@@ -90,8 +94,7 @@ async def put_content(request: Ask, services: Book) -> ContentView:
 async def clear_job(request: Ask, services: Book, job: JobPath) -> ClearedView:
     """Record that its owner has the outputs; done again, it changes nothing."""
     running = running_of(services)
-    row = await services.ask(services.reading.job, request.user, job)
-    require(request.user, "modify", row)
+    row = await services.ask(services.reading.job_to_change, request.user, job, "modify")
     if row.cleared_at is None:
         await asyncio.wrap_future(running.jobs.clear(job, by="user"))
     return ClearedView(job=job)
@@ -101,6 +104,7 @@ async def clear_job(request: Ask, services: Book, job: JobPath) -> ClearedView:
     "/v1/jobs/{job:str}/purge",
     status=200,
     operation_id="purge_job",
+    needs=(OPERATE,),
     summary="Forget a job that is cleared",
     tags=["running"],
     faults=(400, 401, 403, 404, 409, 410, 503),
@@ -108,8 +112,7 @@ async def clear_job(request: Ask, services: Book, job: JobPath) -> ClearedView:
 async def purge_job(request: Ask, services: Book, job: JobPath) -> ClearedView:
     """Forget everything of a job but that it was purged. Its files stay; it must be cleared, and nothing of it under way."""
     running = running_of(services)
-    row = await services.ask(services.reading.job, request.user, job)
-    require(request.user, "modify", row)
+    row = await services.ask(services.reading.job_to_change, request.user, job, "modify")
     if row.cleared_at is None:
         raise _not_over(job, "it is not cleared", "take over its outputs first: pilotage outputs")
     now = services.clock.now()

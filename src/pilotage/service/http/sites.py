@@ -13,7 +13,7 @@ from pilotage.model.definition import plain
 from pilotage.model.errors import did_you_mean
 from pilotage.model.operations import Accepted, SiteDeed
 from pilotage.model.reports import Noticed
-from pilotage.service.access import SITES, require_scope
+from pilotage.service.access import READ, SITES
 from pilotage.service.http.errors import Malformed
 from pilotage.service.http.routes import Ask, Book, get, in_path, post
 from pilotage.service.http.running import running_of
@@ -93,7 +93,7 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
     runs: bool  # then a site that the engine does not know is gone, whatever was last written of it
 
 
-@get("/v1/sites", operation_id="sites", summary="Sites", tags=["sites"], faults=(401, 403, 503))
+@get("/v1/sites", operation_id="sites", needs=(READ,), summary="Sites", tags=["sites"], faults=(401, 403, 503))
 async def sites(request: Ask, services: Book) -> SitesView:
     """Every site and how it stands; those that the service knows first."""
     known = await _known(request, services, None)
@@ -104,6 +104,7 @@ async def sites(request: Ask, services: Book) -> SitesView:
 @get(
     "/v1/sites/{site:str}",
     operation_id="site",
+    needs=(READ,),
     summary="A site",
     tags=["sites"],
     faults=(400, 401, 403, 404, 503),
@@ -126,6 +127,7 @@ async def one_site(request: Ask, services: Book, site: SitePath) -> SiteDetail:
     "/v1/sites/{site:str}/hibernate",
     status=200,
     operation_id="hibernate_site",
+    needs=(SITES,),
     summary="Choose a site no more",
     tags=["sites"],
     faults=(400, 401, 403, 404, 409, 503),
@@ -139,6 +141,7 @@ async def hibernate(request: Ask, services: Book, site: SitePath, key: OnceKey =
     "/v1/sites/{site:str}/wake",
     status=200,
     operation_id="wake_site",
+    needs=(SITES,),
     summary="Give a site a new chance",
     tags=["sites"],
     faults=(400, 401, 403, 404, 409, 503),
@@ -152,6 +155,7 @@ async def wake(request: Ask, services: Book, site: SitePath, key: OnceKey = None
     "/v1/sites/{site:str}/probe",
     status=200,
     operation_id="probe_site",
+    needs=(SITES,),
     summary="Try whether a pilot comes up",
     tags=["sites"],
     faults=(400, 401, 403, 404, 409, 503),
@@ -165,6 +169,7 @@ async def probe(request: Ask, services: Book, site: SitePath, key: OnceKey = Non
     "/v1/sites/{site:str}/try",
     status=200,
     operation_id="try_site",
+    needs=(SITES,),
     summary="Watch whether a pilot comes up",
     tags=["sites"],
     faults=(400, 401, 403, 404, 409, 503),
@@ -179,7 +184,6 @@ async def try_site(request: Ask, services: Book, site: SitePath, key: OnceKey = 
 
 async def _operated(request: Ask, services: Services, site: str, deed: SiteDeed, key: str | None) -> Accepted:
     running = running_of(services)
-    require_scope(request.user, SITES)
     message = _message(await request.body())
     known = await asyncio.wrap_future(running.jobs.ask(_names))
     if site not in known:

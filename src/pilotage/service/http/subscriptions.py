@@ -15,6 +15,7 @@ from pilotage.book.notice_rows import NoticeRow, SubscriptionRow
 from pilotage.book.notices import START, Number, cloud_event, notice_of, number_of, number_text, read_number
 from pilotage.book.query import STATES
 from pilotage.model.errors import PilotageError
+from pilotage.service.access import READ, SUBSCRIBE
 from pilotage.service.http.errors import BadParameter
 from pilotage.service.http.parameters import WAIT_SECONDS_MAX, LastEventId, WaitSeconds
 from pilotage.service.http.routes import (
@@ -176,6 +177,7 @@ async def _ask(services: Services, question: Callable[[], Answer]) -> Answer:
 @post(
     "/v1/subscriptions",
     operation_id="subscribe",
+    needs=(READ, SUBSCRIBE),
     summary="Subscribe",
     tags=["subscriptions"],
     faults=(400, 401, 403, 409, 503, 507),
@@ -190,6 +192,7 @@ async def subscribe(request: Ask, services: Book, data: Annotated[SubscribeBody,
 @get(
     "/v1/subscriptions",
     operation_id="subscriptions",
+    needs=(READ,),
     summary="One's own subscriptions",
     tags=["subscriptions"],
     faults=(400, 401, 403, 503),
@@ -203,6 +206,7 @@ async def list_subscriptions(request: Ask, services: Book) -> SubscriptionsView:
 @get(
     "/v1/subscriptions/{subscription:str}",
     operation_id="subscription",
+    needs=(READ,),
     summary="A subscription",
     tags=["subscriptions"],
     faults=(400, 401, 403, 404, 503),
@@ -216,6 +220,7 @@ async def one_subscription(request: Ask, services: Book, subscription: Subscript
     "/v1/subscriptions/{subscription:str}/refresh",
     status=200,
     operation_id="refresh_subscription",
+    needs=(READ, SUBSCRIBE),
     summary="Let a subscription live on",
     tags=["subscriptions"],
     faults=(400, 401, 403, 404, 503, 507),
@@ -234,6 +239,7 @@ async def refresh_subscription(
 @change(
     "/v1/subscriptions/{subscription:str}",
     operation_id="rebind_subscription",
+    needs=(READ, SUBSCRIBE),
     summary="Send notices elsewhere",
     tags=["subscriptions"],
     faults=(400, 401, 403, 404, 503, 507),
@@ -255,6 +261,7 @@ async def rebind_subscription(
 @end(
     "/v1/subscriptions/{subscription:str}",
     operation_id="drop_subscription",
+    needs=(READ, SUBSCRIBE),
     summary="End a subscription",
     tags=["subscriptions"],
     faults=(400, 401, 403, 404, 503, 507),
@@ -267,6 +274,7 @@ async def drop_subscription(request: Ask, services: Book, subscription: Subscrip
 @get(
     "/v1/subscriptions/{subscription:str}/notices",
     operation_id="notices",
+    needs=(READ, SUBSCRIBE),
     summary="Notices of a subscription that is polled",
     tags=["subscriptions"],
     faults=(400, 401, 403, 404, 409, 503, 507),

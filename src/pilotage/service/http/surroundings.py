@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pilotage.model.version import VERSION
+from pilotage.service.access import READ
 from pilotage.service.http.parameters import AfterName, Limit
 from pilotage.service.http.routes import Ask, Book, get, in_query
 from pilotage.service.http.viewing import node_view, pilot_view
@@ -20,6 +21,8 @@ Activity = Annotated[str | None, in_query("Only this activity; empty for package
 @get(
     "/v1/position",
     operation_id="position",
+    needs=(READ,),
+    is_for_packages=True,
     summary="How far the book is",
     tags=["book"],
     faults=(401, 403, 503),
@@ -32,6 +35,7 @@ async def position(request: Ask, services: Book) -> PositionView:
 @get(
     "/v1/statistics",
     operation_id="statistics",
+    needs=(READ,),
     summary="How work flows",
     tags=["statistics"],
     faults=(400, 401, 403, 503),
@@ -48,7 +52,7 @@ async def flows(
     return await services.ask(answer)
 
 
-@get("/v1/pilots", operation_id="pilots", summary="Pilots", tags=["sites"], faults=(400, 401, 403, 503))
+@get("/v1/pilots", operation_id="pilots", needs=(READ,), summary="Pilots", tags=["sites"], faults=(400, 401, 403, 503))
 async def pilots(request: Ask, services: Book, after: AfterName = "", limit: Limit = 0) -> PilotsPage:
     """Pilots by name, each with why it ended and the last lines it wrote."""
 
@@ -59,7 +63,7 @@ async def pilots(request: Ask, services: Book, after: AfterName = "", limit: Lim
     return await services.ask(answer)
 
 
-@get("/v1/nodes", operation_id="nodes", summary="Nodes", tags=["sites"], faults=(400, 401, 403, 503))
+@get("/v1/nodes", operation_id="nodes", needs=(READ,), summary="Nodes", tags=["sites"], faults=(400, 401, 403, 503))
 async def nodes(request: Ask, services: Book, after: AfterName = "", limit: Limit = 0) -> NodesPage:
     """Computers by name, as they described themselves."""
 
@@ -73,6 +77,7 @@ async def nodes(request: Ask, services: Book, after: AfterName = "", limit: Limi
 @get(
     "/healthz",
     operation_id="health",
+    needs=(),
     summary="Whether all is well",
     tags=["book"],
     is_open=True,
