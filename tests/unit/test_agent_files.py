@@ -207,7 +207,12 @@ def test_two_files_that_would_get_one_name_are_a_failure(place: Place) -> None:
         ("mkdir a", {"name": "a"}, "is a folder", "ERROR_WRITE_LOCAL"),
         ("mkfifo a", {"name": "a"}, "is no regular file", "ERROR_WRITE_LOCAL"),
         ("ln -s /etc/hostname a", {"name": "a"}, "leads out of the package's folder", "ERROR_WRITE_LOCAL"),
-        ("ln -s ../.. d; :", {"name": "d/job/secret"}, "leads out of the package's folder", "ERROR_WRITE_LOCAL"),
+        (
+            "rm -r d; ln -s ../.. d; :",
+            {"name": "d/job/secret"},
+            "leads out of the package's folder",
+            "ERROR_WRITE_LOCAL",
+        ),
         ("ln -s nothing a", {"name": "a"}, "is a link to nothing", "ERROR_WRITE_LOCAL"),
         ("ln -s /etc/hostname a.dat", {"name": "*.dat", "pattern": True}, "leads out", "ERROR_WRITE_LOCAL"),
         ("true", {"name": "*.dat", "pattern": True}, "no file matches", "ERROR_WRITE_LOCAL"),
@@ -261,3 +266,46 @@ def test_outputs_go_to_another_file_system_whole(place: Place, monkeypatch: pyte
     assert place.outputs(outcome) == {"a": b"x\n"}
     assert place.staged_names() == ["1.1.1-1-0"]
     assert (place.staged / "1.1.1-1-0").stat().st_mode & 0o777 == 0o750
+
+
+_IN_FOLDERS: list[dict[str, Any]] = [
+    {"name": "points/x.json"},
+    {"name": "a/b/c/y.dat"},
+    {"name": "plots/*.png", "pattern": True},
+    {"expression": "[a-z]*[.]log", "folder": "logs"},
+]
+_INTO_FOLDERS = "set -e; for each in points/x.json a/b/c/y.dat plots/1.png logs/k.log; do echo $each > $each; done"
+_LONG_WAY = {"stalled_after_seconds": 60.0}
+
+
+@pytest.mark.parametrize("way", [{}, _LONG_WAY], ids=["short", "long"])
+def test_the_folders_of_outputs_are_there_before_the_command_starts(place: Place, way: dict[str, Any]) -> None:
+    outcome = place.shell(_INTO_FOLDERS, binary={"outputs": _IN_FOLDERS}, **way)
+    assert outcome.payload["exit_code"] == "SUCCESS"
+    assert set(place.outputs(outcome)) == {"points/x.json", "a/b/c/y.dat", "plots/1.png", "logs/k.log"}
+    assert place.scratch_is_empty()
+
+
+def test_the_folders_of_outputs_are_there_for_each_binary_and_for_a_startup_script(place: Place) -> None:
+    binaries = [
+        {"argv": ["/bin/sh", "-c", "echo 1 > first/a"], "outputs": [{"name": "first/a"}]},
+        {"argv": ["/bin/sh", "-c", "cat first/a > second/b"], "outputs": [{"name": "second/b"}]},
+    ]
+    assert set(place.outputs(place.run(binaries=binaries))) == {"first/a", "second/b"}
+    startup = ["/bin/sh", "-c", "echo 1 > first/a; echo 2 > second/b"]
+    assert set(place.outputs(place.run(binaries=binaries, startup=startup))) == {"first/a", "second/b"}
+
+
+def test_an_output_in_a_folder_that_is_an_input_is_told(place: Place) -> None:
+    _write(place, "points")
+    outcome = place.run("true", inputs=[{"name": "points"}], binary={"outputs": [{"name": "points/x.json"}]})
+    assert (outcome.payload["reason"], outcome.payload["exit_message"]) == (
+        "missing-output", "the output 'points/x.json' lies in 'points', which is no folder"
+    )  # fmt: skip
+
+
+def test_no_folder_is_made_outside_the_package(place: Place) -> None:
+    for name in ("../up/x.dat", "/somewhere/x.dat"):
+        outcome = place.run("true", binary={"outputs": [{"name": name}]})
+        assert "is no name of a file in the package's folder" in outcome.payload["exit_message"]
+    assert not (place.root / "scratch" / "up").exists()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.agent.patterns import is_pattern, matches
+from pilotage.agent.patterns import fixed_folder, is_pattern, matches
 from pilotage.language.text import patterns as language
 
 ALPHABET = "ab/*?[]!-\n."
@@ -36,3 +36,20 @@ def test_the_agent_agrees_where_names_are_likely_to_match(pair: tuple[str, str])
 @pytest.mark.parametrize("pattern", ["a*" * 30 + "b", "**/" * 20 + "b", "*a" * 25])
 def test_a_pattern_of_many_stars_is_quick(pattern: str) -> None:
     assert not matches(pattern, "a" * 200 + "/c")
+
+
+@pytest.mark.parametrize(
+    "pattern, folder",
+    [
+        ("plots/*.png", "plots"),
+        ("a/b/c-[12]/x", "a/b"),
+        ("*.png", ""),
+        ("run-*/plots/x.png", ""),
+        ("plots/**", "plots"),
+        ("**/x", ""),
+        ("a[[]1]/x-?.dat", "a[1]"),
+        ("a[*]/b[?]/*", "a*/b?"),
+    ],
+)
+def test_the_folder_that_a_pattern_tells_of(pattern: str, folder: str) -> None:
+    assert fixed_folder(pattern) == folder

@@ -362,6 +362,30 @@ stages:
     assert set(captured(here, text)) == {"simulate"}
 
 
+def test_what_a_late_stage_names_is_brought_like_everything_else(here: Place) -> None:
+    here.write(
+        split_sh="split", twice_sh="twice", table_dat="1", before_sh="before", fixed_dat="left by an earlier run"
+    )
+    text = """
+pilotage: 1
+job: j
+stages:
+  - run: sh split.sh
+    outputs: [part-*.txt]
+  - each: {p: part-*.txt}
+    run: sh twice.sh {p}
+    inputs: ["{p}", table.dat]
+    outputs: ["{p.stem}.out", fixed.dat]
+    scripts: {pre: sh before.sh}
+  - each: {q: "*.out"}
+    shell: python3 ./simulate {q} > {q}.more; cat fixed.dat
+    outputs: ["{q}.more"]
+"""
+    found = captured(here, text)
+    assert set(found) == {"split.sh", "twice.sh", "table.dat", "before.sh", "simulate"}
+    assert found["twice.sh"] == Captured(sha256=sha("twice"), size_bytes=5)
+
+
 def test_small_inputs_are_captured_and_large_ones_are_not(here: Place) -> None:
     (here.folder / "small.dat").write_bytes(b"x" * INPUT_BYTES_MAX)
     (here.folder / "large.dat").write_bytes(b"x" * (INPUT_BYTES_MAX + 1))

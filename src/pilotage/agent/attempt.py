@@ -14,7 +14,7 @@ from pilotage.agent.environment import Environments, own_entries, threads_of
 from pilotage.agent.failure_patterns import LogScans
 from pilotage.agent.inputs import Inputs, changed_input
 from pilotage.agent.logs import LogFile, last_lines_of
-from pilotage.agent.outputs import Outputs, find_outputs, gives_files
+from pilotage.agent.outputs import Outputs, find_outputs, gives_files, make_output_folders
 from pilotage.agent.plain import link_known, plain_binary, stage_small
 from pilotage.agent.scratch import Scratch
 from pilotage.agent.slot_token import SlotToken
@@ -249,6 +249,8 @@ class AttemptRunner:
             if len(linked) != len(inputs):
                 self._turn.give()
                 placed = self._inputs(assignment, work, fetch).place(inputs, commands.check, before=linked)
+        outputs = binary.get("outputs", ())
+        make_output_folders(outputs, scratch)
         phases.enter("application")
         demand, threads = assignment.get("demand"), 1
         if demand:
@@ -269,7 +271,6 @@ class AttemptRunner:
         if watch.stopped is not None:
             commands.check()
         manifest: list[dict[str, Any]] | None = []
-        outputs = binary.get("outputs")
         if outputs:
             phases.enter("outputs")
             manifest = None
@@ -316,6 +317,8 @@ class AttemptRunner:
         if work.get("inputs"):
             phases.enter("inputs")
             placed = self._inputs(assignment, work, fetch).place(work["inputs"], check)
+        for binary in work.get("binaries", ()):
+            make_output_folders(binary.get("outputs", ()), scratch)
         phases.enter("application")
         names = [each.name for each in placed]
         failure = application.run(names)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pilotage.agent.copying import copy_whole, move
 from pilotage.agent.diagnosis import FULL, Failure, from_system
 from pilotage.agent.names import check_name, check_output
-from pilotage.agent.patterns import matches
+from pilotage.agent.patterns import fixed_folder, matches
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -45,6 +45,31 @@ def names_below(folder: str) -> Iterator[str]:
                 waiting.append(f"{prefix}{name}/")
             else:
                 yield prefix + name
+
+
+def make_output_folders(outputs: Sequence[Mapping[str, Any]], scratch: str) -> None:
+    """Make the folders that outputs lie in, so that a command can write there at once; of a pattern, as far as it tells.
+
+    Raises `Failure`.
+    """
+    for output in outputs:
+        name = output.get("name", "")
+        if name:
+            if "/" not in name:
+                continue
+            folder = fixed_folder(name) if output.get("pattern") else os.path.dirname(name)
+        else:
+            folder = output.get("folder", "")
+        if not folder:
+            continue
+        check_name(folder)
+        try:
+            os.makedirs(os.path.join(scratch, folder), exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            message = f"the output {name or output.get('expression', '')!r} lies in {folder!r}, which is no folder"
+            raise Failure("missing-output", message) from error
+        except OSError as error:
+            raise from_system(error, doing=f"making the folder {folder!r} of an output") from error
 
 
 def gives_files(work: Mapping[str, Any]) -> bool:

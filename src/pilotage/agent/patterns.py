@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 _SPECIAL = frozenset("*?[")
+_ESCAPED = re.compile(r"\[([*?\[])\]")  # one special character that stands for itself
 
 
 class _Step(NamedTuple):
@@ -25,6 +26,17 @@ class _Step(NamedTuple):
 def is_pattern(name: str) -> bool:
     """Whether a name is a pattern rather than the name of one file."""
     return not _SPECIAL.isdisjoint(name)
+
+
+def fixed_folder(pattern: str) -> str:
+    """The folder that everything which matches a pattern lies in, as far as the pattern says so; empty: that of the package."""
+    folders = []
+    for part in pattern.split("/")[:-1]:
+        name = _ESCAPED.sub(r"\1", part)
+        if is_pattern(_ESCAPED.sub("", part)):
+            break
+        folders.append(name)
+    return "/".join(folders)
 
 
 def matches(pattern: str, name: str) -> bool:

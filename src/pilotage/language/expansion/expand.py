@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 
+from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.edge_files import FilesOnEdges
 from pilotage.language.expansion.expansion import Expansion, LateStage
 from pilotage.language.expansion.lists import Lists, RecordedLists, late_key, makers_key
@@ -117,11 +118,19 @@ def _finish(making: Making, earlier: Expansion | None, *, laid_out: tuple[LateSt
         late=tuple(making.late[stage] for stage in sorted(making.late)),
         late_waits={block: tuple(s + 1 for s in stages) for block, stages in needs.late_waits.items()},
         laid_out=laid_out,
+        late_blocks=(*_still_late(making, earlier), *making.late_blocks),
     )
     # Also beside other faults: the edges that were found are true, and so are the cycles they make.
     for loop in itertools.islice(expansion.graph.cycles(), _CYCLES_MAX):
         _refuse_cycle(making, expansion, loop)
     return None if making.faulty else expansion
+
+
+def _still_late(making: Making, earlier: Expansion | None) -> list[Block]:
+    """The templates of late stages that were not looked at again, since another one has grown."""
+    looked_at = {block.stage for block in making.late_blocks}
+    known = earlier.late_blocks if earlier else ()
+    return [block for block in known if block.stage in making.late and block.stage not in looked_at]
 
 
 def _refuse_cycle(making: Making, expansion: Expansion, loop: list[int]) -> None:

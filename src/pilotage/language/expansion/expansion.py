@@ -49,6 +49,7 @@ class Expansion:
         late: tuple[LateStage, ...],
         late_waits: Mapping[int, tuple[int, ...]],
         laid_out: tuple[LateStage, ...] = (),
+        late_blocks: tuple[Block, ...] = (),
     ) -> None:
         """Built by `expand` and `grow`."""
         self.definition = definition
@@ -59,6 +60,7 @@ class Expansion:
         self.stage_names = stage_names
         self.late = late
         self.laid_out = laid_out  # stages that were late once, each as it was before it was laid out, in that order
+        self.late_blocks = late_blocks  # the templates of late stages, without packages yet
         self.late_waits = late_waits  # position of a block → the late stages, from 1, that its packages wait for
         self._late_patterns: dict[int, list[str]] = {}
         self._index = BlockIndex()

@@ -46,7 +46,7 @@ class Making:
         self.count = 0
         self.faulty = False
         self.faulty_blocks: set[int] = set()
-        self.late_blocks: list[Block] = []  # without packages yet; only to be checked
+        self.late_blocks: list[Block] = []  # of late stages, without packages yet
         self.packages_by_name: dict[str, int] = {}  # of the names that were written
         self.new_blocks = 0
         self.names = stage_names(definition)

@@ -102,7 +102,7 @@ def capture(expansion: Expansion, files: Files, keep: Keep) -> dict[str, Capture
     """Store what a job brings along, through `keep`, and say what it is, by name."""
     made = _Made(expansion)
     found: dict[str, Captured] = {}
-    for name in dict.fromkeys(name for block in expansion.blocks for name in _named(block, expansion.definition)):
+    for name in dict.fromkeys(name for block in _blocks(expansion) for name in _named(block, expansion.definition)):
         file = files.find(name)
         if file is not None and name not in made:
             found[name] = _captured(name, file, files, keep, content=file.size_bytes <= PROGRAM_BYTES_MAX)
@@ -117,6 +117,12 @@ def capture(expansion: Expansion, files: Files, keep: Keep) -> dict[str, Capture
         count += 1
         size_bytes += file.size_bytes
     return found
+
+
+def _blocks(expansion: Expansion) -> Iterator[Block]:
+    """Every template of a job; those of late stages have no packages yet, but name what they bring along."""
+    yield from expansion.blocks
+    yield from expansion.late_blocks
 
 
 def words_of(block: Block, definition: Definition) -> list[str]:
@@ -206,7 +212,7 @@ def shell_words(text: str) -> list[str]:
 
 def _input_names(expansion: Expansion) -> Iterator[str]:
     """The names of inputs, template by template; of lists and patterns those that were found at submission."""
-    for block in expansion.blocks:
+    for block in _blocks(expansion):
         for _, given in block.inputs():
             template = block.bound(given.name)
             if given.acquisition == "self" or any(block.is_list(p.name) for p in template.placeholders):
@@ -224,7 +230,7 @@ class _Made:
     """What the job itself makes: never captured, even where an earlier run left it."""
 
     def __init__(self, expansion: Expansion) -> None:
-        outputs = [(block, output) for block in expansion.blocks for _, output in block.outputs()]
+        outputs = [(block, output) for block in _blocks(expansion) for _, output in block.outputs()]
         self._outputs = [
             (tidy_name(general_pattern(block.output_template(output))), block, output) for block, output in outputs
         ]
