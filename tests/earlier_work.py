@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from pilotage.ports import MadeWork
 from pilotage.service.running.capturing import DiskFiles, capture
 from pilotage.service.running.keys import completed, fields_of, key_of
 from pilotage.service.running.submission import Prepared, prepare
-from pilotage.service.running.works import compose
+from pilotage.service.running.works import compose, compose_every_way
 from tests.sqlite_books import opened
 
 
@@ -76,13 +76,14 @@ class Place:
             staged = self.store.staged_folder(str(self.folder), prepared.job)
             assignment = Assignment(ref=ref, inputs=inputs)
             work = compose(expansion, number, assignment, prepared.origin, staged=staged, manifest_of=granted.get)
-            granted[number] = self._made(work, ref, prepared)
+            every = compose_every_way(expansion, number, assignment, prepared.origin, manifest_of=granted.get)
+            granted[number] = self._made(work, every, ref, prepared)
             ran.append(name)
         return ran
 
-    def _made(self, work: Work, ref: AttemptRef, prepared: Prepared) -> tuple[OutputFile, ...]:
+    def _made(self, work: Work, every: Sequence[Work], ref: AttemptRef, prepared: Prepared) -> tuple[OutputFile, ...]:
         """Pretend that a work ran: what it makes follows from its commands and the content of its inputs."""
-        fields = completed(fields_of(work), lambda name: self.store.checksum(str(self.folder), name))
+        fields = completed(fields_of(*every), lambda name: self.store.checksum(str(self.folder), name))
         assert fields is not None
         data = key_of(fields).encode()
         names = sorted(

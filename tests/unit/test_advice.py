@@ -79,9 +79,9 @@ def test_an_output_that_is_kept_somewhere_is_not_told(kept: str) -> None:
     assert codes(f"stages:\n  - run: x\n    outputs: [{{name: o, {kept}}}]\n") == []
 
 
-def test_an_unknown_executor_is_a_warning_that_a_run_is_refused() -> None:
+def test_an_unknown_executor_is_a_warning_that_the_default_is_taken() -> None:
     (warning,) = warnings("stages:\n  - run: x\n    executor: locl\n")
-    assert (warning.code, "a run is refused" in warning.message, warning.hint) == (
+    assert (warning.code, "may run anywhere" in warning.message, warning.hint) == (
         "unknown-executor",
         True,
         "did you mean 'local'?",

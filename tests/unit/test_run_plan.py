@@ -12,7 +12,7 @@ from pilotage.model.operations import Refused
 from pilotage.model.submission import PLANNED_MAX, PlannedPackage, RunPlan, StagePlan
 from pilotage.ports import NotOurs
 from pilotage.service.running.errors import OperationRefused
-from pilotage.service.running.planning import Refusal, plan
+from pilotage.service.running.planning import Admission, plan
 from tests.earlier_work import Place, place
 
 CHAIN = """
@@ -42,8 +42,23 @@ def here(tmp_path: Path) -> Iterator[Place]:
         yield made
 
 
-def planned(here: Place, text: str, *, slots: int = 1, refusal: Refusal = lambda _: None, **more: object) -> RunPlan:
-    return plan(here.submission(text, **more), store=here.store, index=here.index, refusal=refusal, slots=slots)
+def planned(
+    here: Place,
+    text: str,
+    *,
+    slots: int = 1,
+    admission: Admission = lambda _: (),
+    executors: tuple[str, ...] = (),
+    **more: object,
+) -> RunPlan:
+    return plan(
+        here.submission(text, **more),
+        store=here.store,
+        index=here.index,
+        admission=admission,
+        executors=executors,
+        slots=slots,
+    )
 
 
 def test_before_the_first_run_everything_would_run(here: Place) -> None:
@@ -92,10 +107,10 @@ def test_after_a_run_nothing_would_run_and_a_changed_field_is_named(here: Place)
 def test_what_would_be_refused_is_refused_here_unless_nothing_would_run(here: Place) -> None:
     told = Refused(code="unsatisfiable", message="no site can run reco", subject="reco")
     with pytest.raises(OperationRefused, match="no site can run reco") as raised:
-        planned(here, CHAIN, refusal=lambda _: told)
+        planned(here, CHAIN, admission=lambda _: told)
     assert raised.value.code == "unsatisfiable"
     here.run(CHAIN)
-    assert planned(here, CHAIN, refusal=lambda _: told).would_run == 0
+    assert planned(here, CHAIN, admission=lambda _: told).would_run == 0
 
 
 @pytest.mark.parametrize(
@@ -187,3 +202,13 @@ def test_nothing_is_kept_and_faults_are_told_as_at_submission(here: Place) -> No
     here.write(all_root="mine")
     with pytest.raises(NotOurs, match=r"all\.root"):
         planned(here, CHAIN)
+
+
+def test_what_is_said_of_sites_is_told_and_so_is_an_executor_that_nobody_knows(here: Place) -> None:
+    text = CHAIN.replace("run: ./reco {raw}", "run: ./reco {raw}\n    executor: grid")
+    found = planned(here, text, executors=("local",), admission=lambda _: ("annex is passed over",))
+    assert found.notes == (
+        "no site, nor kind of sites, is called 'grid': what asks for it may run anywhere",
+        "annex is passed over",
+    )
+    assert planned(here, text, executors=("local", "grid")).notes == ()

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.language import MemoryFolder
-from pilotage.language.expansion.software import find_execution
+from pilotage.language import MemoryFolder, plan_of
+from pilotage.language.expansion.software import way_at, ways_of
+from pilotage.model.site import Site
+from pilotage.service.running.refusals import refusals
 from tests.jobs import commands, definition_of, edges, expanded, only_fault, refused
 
 SOFTWARE = """\
@@ -56,18 +58,20 @@ def test_the_platform_chooses_the_infrastructure() -> None:
                 {
                     "id": "s",
                     "infrastructures": [
-                        {"name": "arm", "platform": "arm", "executions": [{"run": "a"}]},
-                        {"name": "intel", "platform": "intel", "executions": [{"run": "b"}]},
+                        {"name": "any", "platform": "arm", "executions": [{"run": "a"}]},
+                        {"name": "any", "platform": "intel", "executions": [{"run": "b"}]},
                     ],
                 }
             ],
-            "stages": [{"software": "s", "platform": "intel"}],
+            "stages": [{"software": "s"}],
         }
     )
-    found = find_execution(definition.software[0], platform="intel", job_type="normal")
+    package = definition.stages[0].lines[0].packages[0]
+    ways = ways_of(definition, package, package.binaries[0])
+    found = way_at(Site(name="here", platform="intel"), package)(ways)
     assert found is not None
-    assert found[1].run == ("b",)
-    assert find_execution(definition.software[0], platform="mips", job_type="normal") is None
+    assert found.execution.run == ("b",)
+    assert way_at(Site(name="here", platform="mips"), package)(ways) is None
 
 
 def test_arguments_stand_where_the_description_puts_them() -> None:
@@ -229,3 +233,36 @@ stages: [{{software: s, executor: {executor}}}]
     binary = expanded(document).package(0).binaries[0]
     assert binary.argv == (command,)
     assert binary.environment.exported == ({"WHERE": "grid"} if executor == "grid" else {})
+
+
+def test_every_way_to_start_it_is_checked_since_any_may_be_taken() -> None:
+    head = """\
+pilotage: 1
+job: j
+software:
+  - id: reco
+    infrastructures:
+      - {name: local, executions: [{run: "reco {a}"}]}
+      - {name: slurm, executions: [{run: "srun reco {a} {b}"}]}
+"""
+    fault = only_fault("stages:\n  - {software: reco, parameters: {a: 1}}\n", head=head)
+    assert (fault.code, "'b'" in fault.message) == ("missing-parameter", True)
+
+
+def test_a_setting_that_would_depend_on_the_site_is_refused_unless_the_package_says_it() -> None:
+    head = """\
+pilotage: 1
+job: j
+software:
+  - id: reco
+    environment: {setting: {attempts_max: 4}}
+    infrastructures:
+      - {name: local, executions: [{run: reco}]}
+      - {name: slurm, environment: {setting: {cores: 2}}, executions: [{run: reco}]}
+"""
+    (fault,) = refusals(expanded("stages:\n  - {software: reco}\n", head=head).definition, file="j.yaml")
+    assert (fault.code, "the setting cores of the software 'reco'" in fault.message) == ("not-supported", True)
+    said = expanded("stages:\n  - {software: reco, environment: {setting: {cores: 3}}}\n", head=head)
+    assert refusals(said.definition, file="j.yaml") == []
+    (template,) = plan_of(said).templates
+    assert (template.demand.cores_hundredths, template.retry.attempts_max) == (300, 4)

@@ -13,13 +13,17 @@ from pilotage.adapters.settings_files import load_settings, state_folder
 from pilotage.app.book import local_user
 from pilotage.app.nearby import running_service
 from pilotage.app.running import HowToRun, Source, submission
+from pilotage.model.site import executors_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pilotage.model.configuration import Settings
     from pilotage.model.operations import Refused
     from pilotage.model.plan import JobPlan
+    from pilotage.model.site import Site
     from pilotage.model.submission import RunPlan, Submission
-    from pilotage.service.running.planning import Refusal
+    from pilotage.service.running.planning import Admission
 
 _BESIDE = ("", "-wal")  # what SQLite has not moved into its file yet lies beside it
 
@@ -54,31 +58,36 @@ def _without_a_service(source: Source, sent: Submission, how: HowToRun) -> RunPl
         index = SqliteWorkIndex(aside)
         try:
             store, slots = FolderStore(aside, index), how.slots or len(os.sched_getaffinity(0))
-            refusal = _refusal(settings, source.folder, state, owner=sent.owner or local_user(), slots=how.slots)
-            return plan(sent, store=store, index=index, refusal=refusal, slots=slots)
+            sites = _sites(settings, source.folder, state, slots=how.slots)
+            admission = _admission(sites, owner=sent.owner or local_user())
+            return plan(sent, store=store, index=index, admission=admission, executors=executors_of(sites), slots=slots)
         finally:
             index.close()
 
 
-def _refusal(settings: Settings, folder: Path, state: Path, *, owner: str, slots: int | None) -> Refusal:
-    """What the service that a run would start would say: by this computer and the sites that are written down."""
+def _sites(settings: Settings, folder: Path, state: Path, *, slots: int | None) -> list[Site]:
+    """The sites of the service that a run would start: this computer, and those that are written down."""
+    from pilotage.app.dialects import add_dialects
+    from pilotage.app.serving import LOCAL, this_computer
+    from pilotage.app.site_entries import file_here, known_sites
+    from pilotage.app.site_reading import other_sites
 
-    def refusal(made: JobPlan) -> Refused | None:
-        from pilotage.app.dialects import add_dialects
-        from pilotage.app.serving import LOCAL, this_computer
-        from pilotage.app.site_entries import file_here, known_sites
-        from pilotage.app.site_reading import other_sites
-        from pilotage.engine.admission import impossible
+    add_dialects(state)
+    entries = known_sites(file_here(settings, folder=folder)).entries
+    own = next((each for each in entries if each.name == LOCAL), None)
+    room = next(path for path in (state, *state.parents) if path.is_dir())  # the state folder may not be there yet
+    here = this_computer(own, folder=room, slots=slots, idle_seconds=0.0)
+    return [*([here.site] if here is not None else []), *(site for _, site in other_sites(entries))]
+
+
+def _admission(sites: Sequence[Site], *, owner: str) -> Admission:
+    """What the service that a run would start would say."""
+
+    def admission(made: JobPlan) -> Refused | tuple[str, ...]:
+        from pilotage.engine.admission import consider
         from pilotage.engine.engine import Engine
         from pilotage.engine.settings import EngineSettings
 
-        add_dialects(state)
-        entries = known_sites(file_here(settings, folder=folder)).entries
-        own = next((each for each in entries if each.name == LOCAL), None)
-        room = next(path for path in (state, *state.parents) if path.is_dir())  # the state folder may not be there yet
-        here = this_computer(own, folder=room, slots=slots, idle_seconds=0.0)
-        sites = [here.site] if here is not None else []
-        sites += [site for _, site in other_sites(entries)]
-        return impossible(Engine(sites=sites, settings=EngineSettings()), made, owner=owner)
+        return consider(Engine(sites=sites, settings=EngineSettings()), made, owner=owner)
 
-    return refusal
+    return admission

@@ -15,7 +15,7 @@ from pilotage.adapters.settings_files import state_folder
 from pilotage.app.book import serve_settings
 from pilotage.model.configuration import EngineSection, Settings
 from pilotage.model.demand import Capacity
-from pilotage.model.site import LOCAL_DATA_HANDLING, Site
+from pilotage.model.site import LOCAL_DATA_HANDLING, Site, executors_of
 
 if TYPE_CHECKING:
     from pilotage.book.codec import Codec
@@ -75,7 +75,7 @@ def running_over(
         from pilotage.app.site_entries import file_here
         from pilotage.app.site_reading import GivenSites, SitesReader, arranged, slots_of
         from pilotage.app.tokens import tokens_of
-        from pilotage.engine.admission import impossible
+        from pilotage.engine.admission import consider
         from pilotage.service.http.running import Running
         from pilotage.service.running.planning import plan
         from pilotage.service.running.runner import Runner
@@ -113,10 +113,11 @@ def running_over(
         keeper = SiteKeeper(reader, runner, placed=placed, besides=_probing(runner, settings.engine))
 
         def planned(submission: Submission) -> RunPlan:
-            def refusal(made: JobPlan) -> Refused | None:
-                return runner.ask(lambda engine: impossible(engine, made, owner=submission.owner)).result()
+            def admission(made: JobPlan) -> Refused | tuple[str, ...]:
+                return runner.ask(lambda engine: consider(engine, made, owner=submission.owner)).result()
 
-            return plan(submission, store=store, index=index, refusal=refusal, slots=slots_of(runner.sites))
+            slots, executors = slots_of(runner.sites), executors_of(runner.sites)
+            return plan(submission, store=store, index=index, admission=admission, executors=executors, slots=slots)
 
         return Running(runner, journal=journal, plan=planned, sites=keeper)
 
@@ -219,9 +220,16 @@ def local_site(slots: int, folder: Path) -> Site:
         kind="local",
         capacity=Capacity(cores_hundredths=100 * slots, memory_bytes=memory_here(), scratch_bytes=scratch),
         pilots_max=1,
+        platform=platform_here(),
         data_handling=LOCAL_DATA_HANDLING,
         scratch_bytes=scratch,
     )
+
+
+def platform_here() -> str:
+    """What the computer that we are on is, in the words that `site add` finds for others: `x86_64-linux`."""
+    about = os.uname()
+    return f"{about.machine}-{about.sysname.lower()}"
 
 
 def cores_here() -> int:

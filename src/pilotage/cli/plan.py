@@ -62,6 +62,7 @@ def plan_lines(found: RunPlan, *, shown_max: int | None) -> Iterator[str]:
     yield from table(map(_stage_row, found.stages), header=header, indent="  ")
     yield from _costs(found)
     yield from _why(found, shown_max=shown_max)
+    yield from (f"  note: {one_line(note)}\n" for note in found.notes)
 
 
 def _why(found: RunPlan, *, shown_max: int | None) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pilotage.engine.classes import asked_of
 from pilotage.engine.places import SiteState
-from pilotage.engine.selection.filters import Asked, refusals, shortage, wall_time
+from pilotage.engine.selection.filters import Asked, execution, refusals, shortage, wall_time
 from pilotage.model.demand import Demand, lacking
 from pilotage.model.errors import near_name
 from pilotage.model.events import JOB_ID
@@ -41,6 +41,20 @@ def impossible(engine: Engine, plan: JobPlan, *, owner: str) -> Refused | None:
         if refused is not None:
             return refused
     return None
+
+
+def consider(engine: Engine, plan: JobPlan, *, owner: str) -> Refused | tuple[str, ...]:
+    """Why no site could run something of a job; where all of it can be run, which sites are passed over for their software."""
+    refused = impossible(engine, plan, owner=owner)
+    if refused is not None:
+        return refused
+    told: dict[str, None] = {}
+    for template in plan.templates:
+        for site in engine.sites.values() if template.starts else ():
+            about = asked_of(owner, template, demand=template.demand)
+            if not site.removed and (why := execution(site.place.description, about)):
+                told[f"{site.name} is passed over for {template.activity}: {why}"] = None
+    return tuple(told)
 
 
 def over_quota(engine: Engine, owner: str, packages: int) -> bool:

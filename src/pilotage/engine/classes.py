@@ -96,6 +96,7 @@ def asked_of(
         locators=about.locators,
         data_handling=about.data_handling,
         software=about.software,
+        starts=about.starts,
         owner=owner,
     )
 
@@ -123,6 +124,7 @@ def _class(
         about.job_type,
         about.data_handling,
         about.software,
+        about.starts,
         about.work_bytes,
         about.input_bytes,
         about.output_bytes,

@@ -12,7 +12,7 @@ from pilotage.engine.jobs import JobState
 from pilotage.engine.leaving import is_over, standing_of
 from pilotage.engine.on_pilots import lose
 from pilotage.engine.parts import FINAL, STANDINGS, Standing
-from pilotage.engine.races import live_attempts
+from pilotage.engine.races import live_attempts, replicas_max
 from pilotage.engine.settling import judge
 from pilotage.model import payloads
 from pilotage.model.errors import did_you_mean
@@ -330,7 +330,7 @@ def _replicate(engine: Engine, job: JobState, operation: Replicate) -> None:
         message = f"{operation.package} may not be tried once more: {found.message}"
         hint = "what runs of it is its last attempt; should that fail, it can be begun anew by `pilotage restart`"
         raise _Refusal("spent", message, subject=operation.package, next_step=hint)
-    most = engine.settings.selection.max_replicas
+    most = replicas_max(engine, job, number)
     if live_attempts(work) >= most:
         message = f"{live_attempts(work)} attempts of {operation.package} are under way or wanted, and {most} may be"
         raise _Refusal("too-many", message, subject=operation.package)

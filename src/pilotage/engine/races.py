@@ -46,12 +46,19 @@ def live_attempts(work: PackageWork) -> int:
     return sum(not each.lost for each in work.attempts.values()) + max(0, work.replicas - work.replicated)
 
 
+def replicas_max(engine: Engine, job: JobState, number: int) -> int:
+    """How many live attempts a package may have: as its document says, else as the settings do."""
+    own = template_of(job, number).replicas_max
+    return engine.settings.selection.max_replicas if own is None else own
+
+
 def _may_race(engine: Engine, job: JobState, work: PackageWork) -> bool:
     if work.held or work.dropped or not job.open or any(each.leased for each in work.attempts.values()):
         return False
     if work.replicas > work.replicated or work.failures:
         return False  # one is on its way; or what failed must be answered first
-    if not engine.selection.may_replicate(queue_replicas=work.replicas, live=live_attempts(work)):
+    most = replicas_max(engine, job, work.number)
+    if not engine.selection.may_replicate(queue_replicas=work.replicas, live=live_attempts(work), most=most):
         return False
     there = {each.site for each in work.attempts.values()}
     queue = queue_of(engine, job, work.number)

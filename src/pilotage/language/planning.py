@@ -12,7 +12,7 @@ from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.expand import expand
 from pilotage.language.expansion.expansion import Expansion, LateStage
 from pilotage.language.expansion.lists import RecordedLists
-from pilotage.language.expansion.software import setting_levels
+from pilotage.language.expansion.software import setting_levels, ways_of
 from pilotage.language.text.quantities import parse_bytes, parse_seconds
 from pilotage.language.text.tree import Report
 from pilotage.model.definition import Definition, Package, Retry
@@ -20,6 +20,7 @@ from pilotage.model.demand import Demand
 from pilotage.model.payloads import StageShape, TemplateShape
 from pilotage.model.plan import JobPlan, LatePlan, Template
 from pilotage.model.resolved import ResolvedLists
+from pilotage.model.starts import Start
 
 
 def plan_again(definition: Definition, resolved: ResolvedLists, report: Report) -> JobPlan | None:
@@ -96,12 +97,14 @@ def _template(definition: Definition, block: Block) -> Template:
         category=package.category,
         side_effects=package.side_effects,
         retry=retry,
+        replicas_max=int(settings["replicas_max"]) if "replicas_max" in settings else None,
         final=package.role == "final",
         abort_on=package.abort_on,
         platform=package.platform,
         job_type=package.job_type,
         data_handling=any(each.data_handling for each in package.binaries),
         software=_software(package),
+        starts=_starts(definition, package),
         work_bytes=sum(each.work_bytes or 0 for each in package.binaries),
         input_bytes=sum(_needed(package).values()),
         output_bytes=sum(_made(package).values()),
@@ -140,6 +143,12 @@ def _software(package: Package) -> tuple[str, ...]:
     """What a site that says what is installed there must have."""
     named = ((each.software, each.version) for each in package.binaries if each.software)
     return tuple(dict.fromkeys(f"{name}/{version}" if version else name for name, version in named))
+
+
+def _starts(definition: Definition, package: Package) -> tuple[tuple[Start, ...], ...]:
+    """The ways to start each binary whose software is not started in one way everywhere: a site must have one of them."""
+    ways = (tuple(way.start for way in ways_of(definition, package, each)) for each in package.binaries)
+    return tuple(dict.fromkeys(each for each in ways if each and each != (Start(software=each[0].software),)))
 
 
 def _settings(definition: Definition, package: Package) -> dict[str, str]:

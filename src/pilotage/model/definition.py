@@ -88,7 +88,7 @@ class Binary(Value, frozen=True, kw_only=True):
     run: Annotated[tuple[Annotated[str, TEMPLATE], ...], _doc("The command as arguments; never given to a shell.")] = ()
     shell: Annotated[str, TEMPLATE, _doc("A script for `/bin/sh`, for pipes and redirection.")] = ""
     software: Annotated[str, _doc("The id of a software description.")] = ""
-    version: Annotated[str, _doc("The version of that software; none: its only or first one.")] = ""
+    version: Annotated[str, _doc("The version of that software; none: the first one that its site has.")] = ""
     invoking_script: Annotated[str, TEMPLATE, PATH, _doc("A script file that starts the binary.")] = ""
     parameters: Annotated[dict[str, Any], _doc("Named values for the software's command line.")] = {}
     arguments: Annotated[
@@ -198,7 +198,7 @@ class Package(Value, frozen=True, kw_only=True):
     executor: Annotated[
         str,
         _doc(
-            "The site or kind of site to run on, which also chooses the infrastructure of software; none: the default."
+            "The only site, or kind of site, to run on; none, or one that nobody knows: anywhere, with a warning."
         ),
     ] = ""
     job_type: Annotated[str, _doc("Which execution of the software, such as `normal` or `mpi`.")] = "normal"
@@ -280,7 +280,7 @@ class Execution(Value, frozen=True, kw_only=True):
 class Infrastructure(Value, frozen=True, kw_only=True):
     """How a software is started on one kind of computers."""
 
-    name: Annotated[str, _doc("The infrastructure; `any` fits all.")] = "any"
+    name: Annotated[str, _doc("The name of a site, or a kind of sites; `any` fits all. The nearest is taken, once the site is known.")] = "any"
     platform: Annotated[str, _doc("Only for this platform.")] = ""
     environment: Annotated[Environment, _doc("Variables shared by its executions.")] = Environment()
     executions: Annotated[tuple[Execution, ...], _doc("One per type of job.")] = ()

@@ -16,6 +16,7 @@ from pilotage.model.definition import AbortOn, Retry
 from pilotage.model.demand import Demand
 from pilotage.model.graph import Graph
 from pilotage.model.layout import PackageId, StageLayout
+from pilotage.model.starts import Start
 
 
 class Template(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,12 +30,14 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     category: str = ""
     side_effects: bool = False  # never run twice at once
     retry: Retry = Retry()
+    replicas_max: int | None = None  # live attempts of one package; none: as the settings say
     final: bool = False  # runs last, whatever came of the others
     abort_on: AbortOn | None = None  # an exit status that ends the job
     platform: str = ""
     job_type: str = "normal"
     data_handling: bool = False  # needs a data-handling service at its site
     software: tuple[str, ...] = ()  # `ID` or `ID/VERSION`
+    starts: tuple[tuple[Start, ...], ...] = ()  # of each binary that is not started in the same way everywhere
     work_bytes: int = 0  # of its work files, estimated
     input_bytes: int = 0  # of the files it needs, as far as the document says
     output_bytes: int = 0  # … and of those it makes

@@ -20,13 +20,19 @@ class PackageSetting(msgspec.Struct, frozen=True):
 
 
 PACKAGE_SETTINGS: dict[str, PackageSetting] = {
-    "account": PackageSetting("text", "The account a batch system charges."),
+    "account": PackageSetting(
+        "text", "The account a batch system charges; refused so far: the entry of a site says it."
+    ),
     "attempts_max": PackageSetting("count", "The cap on counted attempts."),
     "cores": PackageSetting("count", "Cores, instead of the document's."),
-    "interval_seconds": PackageSetting("seconds", "How often a running attempt reports."),
+    "interval_seconds": PackageSetting("seconds", "How often a running attempt reports; refused so far."),
     "keep_failed": PackageSetting("yes-no", "Keep the scratch folder of a failed attempt."),
     "memory_bytes": PackageSetting("bytes", "Memory, instead of the document's."),
-    "queue": PackageSetting("text", "The queue or partition of a batch system."),
-    "replicas_max": PackageSetting("count", "How many concurrent attempts healing may start."),
+    "queue": PackageSetting(
+        "text", "The queue or partition of a batch system; refused so far: the entry of a site says it."
+    ),
+    "replicas_max": PackageSetting(
+        "count", "Live attempts of the package, for whatever reason, instead of `selection.max_replicas`."
+    ),
     "wall_time_seconds": PackageSetting("seconds", "Wall time, instead of the document's."),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -55,3 +56,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.mode == "bound":
             return wall
         return wall - min(PILOT_MARGIN_SECONDS, 0.5 * wall) - min(PILOT_START_SECONDS, 0.1 * wall)
+
+
+def executors_of(sites: Iterable[Site]) -> frozenset[str]:
+    """What packages may name as their executor: the sites there are, and their kinds."""
+    return frozenset(name for site in sites for name in (site.name, site.kind))

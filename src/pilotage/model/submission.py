@@ -70,6 +70,7 @@ class Origin(Sent, frozen=True, kw_only=True):
     format: str = "yaml"
     fresh: bool = False
     keep_failed: bool = False
+    unknown_executors: tuple[str, ...] = ()  # that named nothing when the job came: what asks for them runs by default
     captured: dict[str, Captured] = {}
 
 
@@ -107,6 +108,7 @@ class RunPlan(Sent, frozen=True, kw_only=True):
     core_hours: float | None = None  # None: nothing is known about any of them
     seconds: float | None = None  # until the end, with so many slots
     unknown: int = 0  # packages of which no run time is known; they count as nothing in both
+    notes: tuple[str, ...] = ()  # what is worth knowing of where it would run: sites that are passed over, and why
 
 
 def submission_of(

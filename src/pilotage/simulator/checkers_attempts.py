@@ -10,6 +10,7 @@ from pilotage.model import payloads
 from pilotage.model.demand import Demand, lacking
 from pilotage.model.outcomes import ExitCodeGasw
 from pilotage.model.plan import Template
+from pilotage.model.starts import fitting_start
 from pilotage.simulator.checkers_inputs import Inputs
 from pilotage.simulator.checkers_restarts import Restarts
 from pilotage.simulator.checkers_sites import SITES, Sites
@@ -97,6 +98,9 @@ class Attempts:
             raise self._record.broken(ROOMS, f"{said}, which is no site", package)
         if template.executor and template.executor not in (site.name, site.kind):
             raise self._record.broken(ROOMS, f"{said}, and may only run on {template.executor}", package)
+        for starts in template.starts:
+            if fitting_start(starts, site, platform=template.platform) is None:
+                raise self._record.broken(ROOMS, f"{said}, where its software is not described", package)
         demand = demand_of(template, attempt)
         short = [f"{name} {asked} of {given}" for name, asked, given in lacking(demand, site.capacity)]
         if demand.nodes > site.nodes:

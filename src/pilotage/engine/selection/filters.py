@@ -9,6 +9,7 @@ import msgspec
 from pilotage.model.demand import Demand, lacking
 from pilotage.model.nodes import can_mean
 from pilotage.model.site import Site
+from pilotage.model.starts import Start, fitting_start, told_start
 from pilotage.model.texts import sizes_apart
 
 _UNITS = {
@@ -72,6 +73,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     data_handling: bool = False
     locators: tuple[str, ...] = ()  # where its inputs lie and its outputs go; `…*`: only the beginning is known
     software: tuple[str, ...] = ()  # that must be installed: `ID` or `ID/VERSION`
+    starts: tuple[tuple[Start, ...], ...] = ()  # for each of them, one way to start it must fit
     owner: str = ""
 
 
@@ -210,6 +212,17 @@ def software(site: SiteDescription, asked: Asked) -> str:
     return f"{site.name} does not have {', '.join(missing)}" if missing else ""
 
 
+def execution(site: SiteDescription, asked: Asked) -> str:
+    """It needs software that is described for the site: its name, its kind or any, and its platform."""
+    for starts in asked.starts:
+        if fitting_start(starts, site.site, platform=asked.platform) is None:
+            where = ", ".join(dict.fromkeys(map(told_start, starts)))
+            name = starts[0].software.partition("/")[0]
+            here = f"{site.site.kind} on {site.platform}" if site.platform else site.site.kind
+            return f"{name} is described for {where}, and {site.name} is of the kind {here}"
+    return ""
+
+
 def own_sites(site: SiteDescription, asked: Asked) -> str:
     """A site may be for some users alone."""
     if site.users and asked.owner not in site.users:
@@ -230,6 +243,7 @@ FILTERS: dict[str, Filter] = {
     "data-handling": data_handling,
     "reachable-data": reachable_data,
     "software": software,
+    "execution": execution,
     "own-sites": own_sites,
 }
 """Every filter by its name, in the order in which they are asked."""

@@ -261,9 +261,10 @@ class Happenings:
         median = place.median_wait_seconds if place is not None else None
         return max(self.settings.replication_min_queue_seconds, self.settings.replication_medians * (median or 0.0))
 
-    def may_replicate(self, *, queue_replicas: int, live: int) -> bool:
-        """Whether a package with so many queue replicas and so many live attempts may have one more."""
-        return queue_replicas < self.settings.replication_limit and live < self.settings.max_replicas
+    def may_replicate(self, *, queue_replicas: int, live: int, most: int | None = None) -> bool:
+        """Whether a package with so many queue replicas and so many live attempts, of `most`, may have one more."""
+        most = self.settings.max_replicas if most is None else most
+        return queue_replicas < self.settings.replication_limit and live < most
 
     def died_at_start(self, site: str, *, count: int, message: str, at: float, what: str) -> list[Change]:
         """So many pilots in a row did not come, and `what` became of them: none is started there until it is woken."""

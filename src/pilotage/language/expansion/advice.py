@@ -48,7 +48,7 @@ def advise(definition: Definition, report: Report, mark: MarkOf, *, executors: C
         report.warn("unused-output", message, mark(place), hint="let it be kept, or leave it out")
     for place, value in values_in(definition):
         if isinstance(value, Package) and value.executor and value.executor not in executors:
-            message = f"no site, nor kind of sites, is called {value.executor!r} here: a run is refused"
+            message = f"no site, nor kind of sites, is called {value.executor!r} here: it may run anywhere"
             report.warn(
                 "unknown-executor", message, mark((*place, "executor")), hint=did_you_mean(value.executor, executors)
             )

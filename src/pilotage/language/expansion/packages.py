@@ -9,11 +9,14 @@ import msgspec
 
 from pilotage.language.expansion.blocks import Block, binary_of
 from pilotage.language.expansion.software import (
+    Choose,
+    Way,
     environment_levels,
-    execution_for,
     filled_parameters,
     find_software,
     parameter_texts,
+    way_beforehand,
+    ways_of,
 )
 from pilotage.language.reading.records import fields_of
 from pilotage.language.text.paths import tidy_name
@@ -123,17 +126,20 @@ def write_package(
     definition: Definition,
     inputs: MatchingInputs,
     left_out: Collection[str] = (),
+    choose: Choose | None = None,
 ) -> ConcretePackage:
     """Write out one package of a block; `inputs` says which files a pattern stands for.
 
-    Names that are `left_out`, since who would have made them was dropped, are in no list of inputs.
+    Names that are `left_out`, since who would have made them was dropped, are in no list of inputs. `choose` says how its
+    software is started where it runs; without it, as it may be started.
     """
+    choose = choose or way_beforehand(block.package)
     position = block.position(package)
     values = block.values(position)
     declared = block.package
     place = block.layout.id(package)
     binaries = tuple(
-        _write_binary(binary, number, block, values, definition, inputs, left_out)
+        _write_binary(binary, number, block, values, definition, inputs, left_out, choose)
         for number, binary in enumerate(declared.binaries)
     )
     startup: tuple[str, ...] = ()
@@ -202,6 +208,7 @@ def _write_binary(
     definition: Definition,
     matching: MatchingInputs,
     left_out: Collection[str],
+    choose: Choose,
 ) -> ConcreteBinary:
     inputs = tuple(_write_input(given, number, block, values, matching, left_out) for given in binary.inputs)
     outputs = tuple(_write_output(output, block, values) for output in binary.outputs)
@@ -209,8 +216,12 @@ def _write_binary(
     known["inputs"] = tuple(name for given in inputs for name in given.names)
     known["outputs"] = tuple(output.name for output in outputs)
     known["arguments"] = render_arguments(binary.arguments, known)
-    environment = environment_levels(definition, block.package, binary, values)
     software = find_software(definition, binary) if binary.software else None
+    way: Way | None = None
+    if software is not None and software.boutiques is None:
+        way = _chosen(binary, block.package, definition, choose)
+        software = way.release
+    environment = environment_levels(definition, block.package, binary, values, way)
     if software is not None and software.boutiques is not None:
         from pilotage.language.expansion.described import described_by
 
@@ -219,7 +230,7 @@ def _write_binary(
     return ConcreteBinary(
         declared=binary,
         software="@".join(filter(None, (software.id, software.version))) if software else "",
-        argv=command_of(binary, block.package, known, definition),
+        argv=command_of(binary, known, definition, way),
         inputs=inputs,
         outputs=outputs,
         stdin=_name(binary.stdin, values),
@@ -260,11 +271,28 @@ def _name(text: str, values: Values) -> str:
     return tidy_name(render(parse_template(text), values)) if text else ""
 
 
-def command_of(binary: Binary, package: Package, values: Values, definition: Definition) -> tuple[str, ...]:
-    """What is started for a binary, with everything filled in."""
-    if binary.software:
-        return _software_command(binary, package, values, definition)
-    return _command(binary.run, binary.shell, binary.invoking_script, values)
+def command_of(binary: Binary, values: Values, definition: Definition, way: Way | None = None) -> tuple[str, ...]:
+    """What is started for a binary, with everything filled in; `way` is how its software is started."""
+    if not binary.software:
+        return _command(binary.run, binary.shell, binary.invoking_script, values)
+    parameters = filled_parameters(binary.parameters, values)
+    if way is not None:
+        execution, known = way.execution, {**values, **parameter_texts(parameters)}
+        return _command(execution.run, execution.shell, execution.invoking_script, known)
+    software = find_software(definition, binary)
+    if software is None or software.boutiques is None:
+        raise PilotageError(f"no software {binary.software!r} is described", subject=definition.job)
+    from pilotage.language.expansion.described import described_by
+
+    return described_by(software.boutiques).argv(parameters)
+
+
+def _chosen(binary: Binary, package: Package, definition: Definition, choose: Choose) -> Way:
+    way = choose(ways_of(definition, package, binary))
+    if way is None:
+        message = f"the software {binary.software!r} has no execution for job type {package.job_type!r} there"
+        raise PilotageError(message, subject=definition.job)
+    return way
 
 
 def _command(run: tuple[str, ...], shell: str, invoking_script: str, values: Values) -> tuple[str, ...]:
@@ -276,21 +304,3 @@ def _command(run: tuple[str, ...], shell: str, invoking_script: str, values: Val
         return (render(parse_template(invoking_script), values), *extra)
     placed = any(p.name == "arguments" for text in run for p in parse_template(text).placeholders)
     return render_arguments(run, values) + (() if placed else extra)
-
-
-def _software_command(binary: Binary, package: Package, values: Values, definition: Definition) -> tuple[str, ...]:
-    software = find_software(definition, binary)
-    if software is None:
-        raise PilotageError(f"no software {binary.software!r} is described", subject=definition.job)
-    parameters = filled_parameters(binary.parameters, values)
-    if software.boutiques is not None:
-        from pilotage.language.expansion.described import described_by
-
-        return described_by(software.boutiques).argv(parameters)
-    found = execution_for(software, package)
-    if found is None:
-        message = f"the software {software.id!r} has no execution for job type {package.job_type!r}"
-        raise PilotageError(message, subject=definition.job)
-    execution = found[1]
-    known = {**values, **parameter_texts(parameters)}
-    return _command(execution.run, execution.shell, execution.invoking_script, known)

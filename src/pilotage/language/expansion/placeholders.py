@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Protocol
 
 from pilotage.language.expansion.blocks import Block
-from pilotage.language.expansion.software import execution_for, find_software
+from pilotage.language.expansion.software import find_software, ways_of
 from pilotage.language.reading.iterations import sources
 from pilotage.language.reading.kinds import Place
 from pilotage.language.reading.rules import templates_in, values_in
@@ -63,28 +63,39 @@ def _software_faults(binary: Binary, block: Block, definition: Definition) -> It
     if software is None or software.boutiques is not None:
         return
     package = block.package
-    found = execution_for(software, package)
-    if found is None:
+    ways = ways_of(definition, package, binary)
+    if not ways:
         on = f" on the platform {package.platform!r}" if package.platform else ""
         message = f"the software {software.id!r} has no execution for the job type {package.job_type!r}{on}"
         types = {e.job_type for i in software.infrastructures for e in i.executions}
         yield "no-execution", message, did_you_mean(package.job_type, types), ("software",)
         return
+    # Which of them is taken is known when a site is: all must be in order.
     lists = {name for name, value in binary.parameters.items() if isinstance(value, list)}
-    for _, text, style in templates_in(found[1]):
-        template = parse_template(text, style)
-        for placeholder in template.placeholders:
-            allowed = block.variables() | _FILE_LISTS | {placeholder.name}  # whether it is given at all is asked below
-            fault = _fault(placeholder, template, block, allowed, lists_allowed=True, more_lists=lists)
-            if fault:
-                yield fault[0], f"in the command of {software.id!r}: {fault[1]}", fault[2], ("software",)
-    asked = {p.name for p in _own(found[1])}
+    faults: dict[tuple[str, str, str], None] = {}
+    asked: set[str] = set()
+    for execution in (way.execution for way in ways):
+        for _, text, style in templates_in(execution):
+            template = parse_template(text, style)
+            for placeholder in template.placeholders:
+                # Whether it is given at all is asked below.
+                allowed = block.variables() | _FILE_LISTS | {placeholder.name}
+                fault = _fault(placeholder, template, block, allowed, lists_allowed=True, more_lists=lists)
+                if fault:
+                    faults[fault] = None
+        asked |= {p.name for p in _own(execution)}
+    for code, message, hint in faults:
+        yield code, f"in the command of {software.id!r}: {message}", hint, ("software",)
     known = block.variables() | _FILE_LISTS | set(binary.parameters)
     for name in sorted(asked - known):
         message = f"the software {software.id!r} needs the parameter {name!r}"
-        yield "missing-parameter", message, "", ("parameters",)
+        several = len({way.release.version for way in ways}) > 1
+        hint = "give it, or say the version: a site may have any of them" if several else ""
+        yield "missing-parameter", message, hint, ("parameters",)
     for name in binary.parameters:
-        if not any(name in {p.name for p in _own(e)} for i in software.infrastructures for e in i.executions):
+        releases = [each for each in definition.software if each.id == software.id and each.boutiques is None]
+        executions = [e for each in releases for i in each.infrastructures for e in i.executions]
+        if not any(name in {p.name for p in _own(execution)} for execution in executions):
             message = f"the software {software.id!r} has no parameter {name!r}"
             yield (
                 "unknown-parameter",

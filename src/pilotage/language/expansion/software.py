@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from pilotage.language.text.templates import Values, parse_template, render
 from pilotage.model.definition import Binary, Definition, Environment, Execution, Infrastructure, Package, Software
+from pilotage.model.site import Site
+from pilotage.model.starts import ANY_INFRASTRUCTURE, Start, fitting_start
 
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 
@@ -19,55 +22,110 @@ def find_software(definition: Definition, binary: Binary) -> Software | None:
     return None
 
 
-def find_execution(
-    software: Software, *, platform: str, job_type: str, infrastructure: str = ""
-) -> tuple[Infrastructure, Execution] | None:
-    """How a software is started: the first infrastructure that fits, and its execution for the type of job.
+class Way(NamedTuple):
+    """One way to start the software of a binary."""
 
-    Before a site is chosen no infrastructure is named; one called `any` then goes before the others.
-    """
-    fitting = [i for i in software.infrastructures if i.platform in ("", platform) or not platform]
-    named = [i for i in fitting if infrastructure and i.name == infrastructure]
-    common = [i for i in fitting if i.name == "any"]
-    for candidate in (*named, *common, *(fitting if not infrastructure else ())):
-        for execution in candidate.executions:
-            if execution.job_type == job_type:
-                return candidate, execution
-    return None
+    release: Software
+    infrastructure: Infrastructure
+    execution: Execution
+
+    @property
+    def start(self) -> Start:
+        """Where it fits."""
+        release = self.release
+        software = f"{release.id}/{release.version}" if release.version else release.id
+        return Start(software=software, infrastructure=self.infrastructure.name, platform=self.infrastructure.platform)
 
 
-def execution_for(software: Software, package: Package) -> tuple[Infrastructure, Execution] | None:
-    """How a software is started for a package: on the infrastructure that its executor names, where there is one."""
-    named = package.executor if any(i.name == package.executor for i in software.infrastructures) else ""
-    return find_execution(software, platform=package.platform, job_type=package.job_type, infrastructure=named)
+Choose = Callable[[Sequence[Way]], "Way | None"]
+"""Which of the ways of a binary is taken; None: none fits."""
 
 
-def environment_levels(definition: Definition, package: Package, binary: Binary, values: Values) -> Environment:
+def ways_of(definition: Definition, package: Package, binary: Binary) -> list[Way]:
+    """Every way to start what a binary names, in the order of the document; none where Boutiques describes it."""
+    first = find_software(definition, binary) if binary.software else None
+    if first is None or first.boutiques is not None:
+        return []
+    releases = [each for each in definition.software if each.id == first.id and binary.version in ("", each.version)]
+    return [
+        Way(release, infrastructure, execution)
+        for release in releases
+        for infrastructure in release.infrastructures
+        for execution in infrastructure.executions
+        if execution.job_type == package.job_type
+        and (not package.platform or infrastructure.platform in ("", package.platform))
+    ]
+
+
+def way_at(site: Site, package: Package) -> Choose:
+    """The choice once it is known where a package runs."""
+
+    def choose(ways: Sequence[Way]) -> Way | None:
+        fitting = fitting_start([way.start for way in ways], site, platform=package.platform)
+        return None if fitting is None else ways[fitting]
+
+    return choose
+
+
+def way_at_position(position: int) -> Choose:
+    """The way at a position, or the last one: to look at each of them."""
+    return lambda ways: ways[min(position, len(ways) - 1)] if ways else None
+
+
+def way_beforehand(package: Package) -> Choose:
+    """What is shown before a site is known: on what the executor names, else on anything, else the first way."""
+
+    def choose(ways: Sequence[Way]) -> Way | None:
+        named = [way for way in ways if package.executor and way.infrastructure.name == package.executor]
+        common = [way for way in ways if way.infrastructure.name == ANY_INFRASTRUCTURE]
+        return next(iter((*named, *common, *ways)), None)
+
+    return choose
+
+
+def environment_levels(
+    definition: Definition, package: Package, binary: Binary, values: Values, way: Way | None = None
+) -> Environment:
     """The variables of a binary, filled in: release, infrastructure, execution, job, package, binary; the inner wins."""
     exported: dict[str, str] = {}
-    for level in _levels(definition, package, binary):
+    for level in (
+        *_described(definition, binary, way),
+        definition.environment,
+        package.environment,
+        binary.environment,
+    ):
         exported.update(level.exported)
     filled = {name: render(parse_template(text), values) for name, text in exported.items()}
     return Environment(exported=filled, setting=setting_levels(definition, package, binary))
 
 
 def setting_levels(definition: Definition, package: Package, binary: Binary) -> dict[str, str]:
-    """What is set of pilotage itself for a binary, by the same levels."""
-    setting: dict[str, str] = {}
-    for level in _levels(definition, package, binary):
+    """What is set of pilotage itself for a binary before its site is known, by the same levels: what every way has."""
+    setting, _ = described_settings(definition, package, binary)
+    for level in (definition.environment, package.environment, binary.environment):
         setting.update(level.setting)
     return setting
 
 
-def _levels(definition: Definition, package: Package, binary: Binary) -> list[Environment]:
-    levels: list[Environment] = []
+def described_settings(definition: Definition, package: Package, binary: Binary) -> tuple[dict[str, str], list[str]]:
+    """The settings that all ways to start a binary's software agree on, and the names of the others."""
+    each: list[dict[str, str]] = []
+    ways: list[Way | None] = [*ways_of(definition, package, binary)]
+    for way in ways or [None]:
+        found: dict[str, str] = {}
+        for level in _described(definition, binary, way):
+            found.update(level.setting)
+        each.append(found)
+    agreed = {name: text for name, text in each[0].items() if all(other.get(name) == text for other in each)}
+    return agreed, sorted({name for found in each for name in found if name not in agreed})
+
+
+def _described(definition: Definition, binary: Binary, way: Way | None) -> list[Environment]:
+    """The levels that the description of a software has, the outer ones first."""
+    if way is not None:
+        return [way.release.environment, way.infrastructure.environment, way.execution.environment]
     software = find_software(definition, binary) if binary.software else None
-    if software is not None:
-        levels.append(software.environment)
-        found = execution_for(software, package)
-        if found is not None:
-            levels += [found[0].environment, found[1].environment]
-    return [*levels, definition.environment, package.environment, binary.environment]
+    return [software.environment] if software is not None else []
 
 
 def filled_parameters(parameters: Mapping[str, object], values: Values) -> dict[str, object]:

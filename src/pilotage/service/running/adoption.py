@@ -19,7 +19,7 @@ from pilotage.model.payloads import OutputFile
 from pilotage.model.submission import Origin
 from pilotage.ports import FileStore, MadeWork, WorkFields, WorkIndex
 from pilotage.service.running.keys import changed, completed, fields_of, key_of
-from pilotage.service.running.works import compose
+from pilotage.service.running.works import compose_every_way
 
 NEVER = "never made"
 
@@ -187,8 +187,10 @@ class Earlier:
         inputs = tuple(InputSource(expansion.id(producer).dotted, 1) for producer in producers)
         assignment = Assignment(ref=AttemptRef("", expansion.id(number).dotted, 1), inputs=inputs)
         try:
-            work = compose(expansion, number, assignment, self._origin, staged="", manifest_of=self._manifests.get)
-            fields = completed(fields_of(work), self._checksum)
+            work, *others = compose_every_way(
+                expansion, number, assignment, self._origin, manifest_of=self._manifests.get
+            )
+            fields = completed(fields_of(work, *others), self._checksum)
         except PilotageError as fault:
             yield Verdict(number=number, changed=fault.what)
             return

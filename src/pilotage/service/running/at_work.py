@@ -14,6 +14,7 @@ from pilotage.model.errors import PilotageError
 from pilotage.model.events import parse_dotted
 from pilotage.model.exchange import Assignment, AttemptRef
 from pilotage.model.plan import JobPlan
+from pilotage.model.site import Site
 from pilotage.model.submission import Origin
 from pilotage.model.work import Work, WorkInput, WorkScript
 from pilotage.ports import FileStore, Journal, MadeWork, Mark, StoredFile, WorkFields, WorkIndex
@@ -23,7 +24,7 @@ from pilotage.service.running.keys import fields_of, is_complete, key_of
 from pilotage.service.running.manifests import Manifest, Manifests
 from pilotage.service.running.rivals import are_rivals
 from pilotage.service.running.submission import recall
-from pilotage.service.running.works import compose
+from pilotage.service.running.works import compose, compose_every_way, ways_count
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +78,8 @@ class JobAtWork:
         asked = self._asked.get(ref)
         return asked[0] if asked is not None else self.number(ref.package)
 
-    def work(self, assignment: Assignment, manifests: Manifests) -> Work:
-        """How an attempt is run; what it is asked for is remembered until it is over."""
+    def work(self, assignment: Assignment, manifests: Manifests, *, site: Site | None = None) -> Work:
+        """How an attempt is run at a site; what it is asked for is remembered until it is over, the same for every site."""
         number = self.number(assignment.ref.package)
         if number is None:
             raise PilotageError("the job has no such package", subject=str(assignment.ref))
@@ -91,6 +92,11 @@ class JobAtWork:
                 granted[found] = AttemptRef(self.job, source.package, source.attempt)
         if self._mark is None:
             self._mark = self._store.mark(self.folder, self.job)
+
+        def manifest_of(producer: int) -> Manifest | None:
+            return manifests.of(granted[producer]) if producer in granted else None
+
+        producers = sorted(granted)
         work = compose(
             self.expansion,
             number,
@@ -99,10 +105,18 @@ class JobAtWork:
             staged=self._staged,
             kept=self._kept,
             mark=self._mark,
-            granted=sorted(granted),
-            manifest_of=lambda producer: manifests.of(granted[producer]) if producer in granted else None,
+            granted=producers,
+            manifest_of=manifest_of,
+            site=site,
         )
-        fields = fields_of(self._with_scripts_of_now(work) if work.pre or work.post else work)
+        asked = [work]
+        if ways_count(self.expansion, number) > 1:
+            asked = compose_every_way(
+                self.expansion, number, assignment, self.origin, granted=producers, manifest_of=manifest_of
+            )
+        if work.pre or work.post:
+            asked = [self._with_scripts_of_now(each) for each in asked]
+        fields = fields_of(*asked)
         self._asked[assignment.ref] = (number, fields, work.inputs)
         self._keys.pop(assignment.ref, None)
         if not is_complete(fields):

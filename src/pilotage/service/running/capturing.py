@@ -21,7 +21,7 @@ from pilotage.language import Expansion
 from pilotage.language.expansion.blocks import Block, BlockColumns
 from pilotage.language.expansion.lists import files_key
 from pilotage.language.expansion.makers import general_pattern
-from pilotage.language.expansion.software import execution_for, find_software
+from pilotage.language.expansion.software import find_software, ways_of
 from pilotage.language.text.paths import tidy_name, tidy_names, why_outside
 from pilotage.language.text.patterns import is_pattern, matches
 from pilotage.language.text.templates import Placeholder, Template, literal_text, parse_template, render_column
@@ -175,7 +175,10 @@ def _words(block: Block, definition: Definition) -> Iterator[str]:
 
 
 def _commands(binary: Binary, block: Block, definition: Definition) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """The command of a binary, or of its software: arguments, shell script, invoking script."""
+    """The command of a binary, or every one of its software: arguments, shell script, invoking script.
+
+    Which of several is started depends on the site: the files of all of them are brought along.
+    """
     yield binary.run, binary.shell, binary.invoking_script
     software = find_software(definition, binary) if binary.software else None
     if software is None:
@@ -184,9 +187,8 @@ def _commands(binary: Binary, block: Block, definition: Definition) -> Iterator[
         line = software.boutiques.get("command-line")
         yield tuple(shell_words(line)) if isinstance(line, str) and "{" not in line else (), "", ""
         return
-    found = execution_for(software, block.package)
-    if found is not None:
-        yield found[1].run, found[1].shell, found[1].invoking_script
+    for way in ways_of(definition, block.package, binary):
+        yield way.execution.run, way.execution.shell, way.execution.invoking_script
 
 
 def _bound_shell(shell: str, block: Block) -> Template:

@@ -6,7 +6,7 @@ The key is made of fields, and each field is kept with it: of a package that mus
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from zlib import crc32
 
 import msgspec
@@ -26,8 +26,39 @@ _NAMED_DIGITS = 8  # of a program that is only to be named
 _NAMED_MAX = 5  # of variables that changed
 
 
-def fields_of(work: Work) -> WorkFields:
-    """What a work asks for, field by field; an input whose checksum is not known yet has an empty one."""
+def fields_of(work: Work, *others: Work) -> WorkFields:
+    """What a work asks for, field by field; an input whose checksum is not known yet has an empty one.
+
+    A package whose software is started in another way at another site is all of these works: it asks for the same
+    wherever it runs, and what one site made is not made again at another.
+    """
+    if others:
+        return _together([_fields_of(each) for each in (work, *others)])
+    return _fields_of(work)
+
+
+def _together(ways: Sequence[WorkFields]) -> WorkFields:
+    return WorkFields(
+        argv=_digest([each.argv for each in ways]),
+        software=_digest([each.software for each in ways]),
+        environment=_digest([each.environment for each in ways]),
+        variables=_digests_together(each.variables for each in ways),
+        outputs=ways[0].outputs,
+        inputs=ways[0].inputs,
+        programs={name: digest for each in ways for name, digest in each.programs.items()},
+    )
+
+
+def _digests_together(ways: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """The digests of variables by name; what tells that one changed in any of the ways."""
+    found: dict[str, list[str]] = {}
+    for at, each in enumerate(ways):
+        for name, digest in each.items():
+            found.setdefault(name, []).append(f"{at}={digest}")
+    return {name: f"{crc32(chr(0).join(each).encode()):08x}" for name, each in found.items()}
+
+
+def _fields_of(work: Work) -> WorkFields:
     commands, environment, makes = [], [], False
     for each in work.binaries:
         commands.append((each.argv, each.stdin, each.stdout, each.stderr))

@@ -16,7 +16,7 @@ from pilotage.language.expansion.software import environment_levels
 from pilotage.language.text.paths import tidy_name
 from pilotage.language.text.patterns import is_pattern
 from pilotage.language.text.templates import Template, Values, literal_text, parse_template, render, render_arguments
-from pilotage.model.definition import Binary, Definition, Scripts
+from pilotage.model.definition import Binary, Definition, Environment, Scripts
 from pilotage.model.work import WorkBinary, WorkOutput
 
 _NO_STREAMS = ("", "", "")
@@ -82,6 +82,7 @@ class PlainBlock:
         "_staged",
         "_streams",
         "_texts",
+        "keep_failed",
     )
 
     def __init__(self, block: Block, definition: Definition, binary: Binary) -> None:
@@ -97,7 +98,9 @@ class PlainBlock:
         self._outputs = tuple(self._taken_in(block.bound(output.name)) for output in binary.outputs)
         streams = (binary.stdin, binary.stdout, binary.stderr)
         self._streams = tuple(self._taken_in(block.bound(each)) for each in streams if any(streams))
-        self._environment = environment_levels(definition, block.package, binary, {}).exported
+        environment = environment_levels(definition, block.package, binary, {})
+        self._environment = environment.exported
+        self.keep_failed = keeps_failed(environment)
         words = _plain_words(binary, block)
         self._command = None if words is None else tuple(map(self._texts.add, words))
         self._texts.join()
@@ -145,7 +148,7 @@ class PlainBlock:
             named["inputs"] = inputs
             named["outputs"] = outputs
             named["arguments"] = render_arguments(binary.arguments, named) if binary.arguments else ()
-            argv = command_of(binary, block.package, named, self._definition)
+            argv = command_of(binary, named, self._definition)
         command = WorkBinary(
             argv=argv,
             environment=self._environment,
@@ -164,6 +167,11 @@ def _names(wanted: Sequence[int | Template], texts: Sequence[str], values: Value
     """Names of files, each in its one spelling."""
     names = [texts[each] if isinstance(each, int) else render(each, values) for each in wanted]
     return tuple([tidy_name(name) if "/" in name else name for name in names])
+
+
+def keeps_failed(environment: Environment) -> bool:
+    """Whether the scratch folder of a failed attempt is kept, as the document has it."""
+    return environment.setting.get("keep_failed") == "true"
 
 
 def plain_block(block: Block, definition: Definition) -> PlainBlock | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,20 +22,33 @@ FRESH = "everything is run anew"
 LAST = "runs last, after what is run anew"
 
 
-Refusal = Callable[[JobPlan], Refused | None]
-"""Why a job would not be taken; None: it would."""
+Admission = Callable[[JobPlan], "Refused | tuple[str, ...]"]
+"""Why a job would not be taken; where it would, what is worth knowing of where it would run."""
 
 
-def plan(submission: Submission, *, store: FileStore, index: WorkIndex, refusal: Refusal, slots: int = 1) -> RunPlan:
+def plan(
+    submission: Submission,
+    *,
+    store: FileStore,
+    index: WorkIndex,
+    admission: Admission,
+    executors: Collection[str] = (),
+    slots: int = 1,
+) -> RunPlan:
     """The plan of a submission; nothing is kept, and nothing changed. Raises as submitting it would.
 
-    Where nothing would run no job is made of it, and nobody can refuse that.
+    `executors` are the names and kinds of the sites there are. Where nothing would run no job is made of it, and nobody
+    can refuse that.
     """
-    laid_out = lay_out(submission, store=store)
+    laid_out = lay_out(submission, store=store, executors=executors)
     expansion = laid_out.expansion
     would_run, listed, reasons = _examine(expansion, laid_out.origin, store=store, index=index, fresh=submission.fresh)
+    notes = [
+        f"no site, nor kind of sites, is called {each!r}: what asks for it may run anywhere"
+        for each in laid_out.origin.unknown_executors
+    ]
     if would_run.any() or expansion.late:
-        _refuse(refusal(laid_out.plan))
+        notes += _admitted(admission(laid_out.plan))
     means = index.mean_seconds(submission.folder, expansion.definition.job)
     seconds, unknown = _seconds(expansion, laid_out.plan, means)
     seconds = np.where(would_run, seconds, 0.0)
@@ -57,12 +70,14 @@ def plan(submission: Submission, *, store: FileStore, index: WorkIndex, refusal:
         core_hours=float(core_hours.sum()) if known or not running else None,
         seconds=max(path, float(core_hours.sum()) * 3600 / max(slots, 1)) if known or not running else None,
         unknown=int(unknown.sum()),
+        notes=tuple(notes),
     )
 
 
-def _refuse(refused: Refused | None) -> None:
-    if refused is not None:
-        raise OperationRefused(refused)
+def _admitted(said: Refused | tuple[str, ...]) -> tuple[str, ...]:
+    if isinstance(said, Refused):
+        raise OperationRefused(said)
+    return said
 
 
 def _examine(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from pilotage.language.expansion.software import described_settings
 from pilotage.model.definition import Binary, Definition, InputFile, OutputFile, Package
 from pilotage.model.errors import Problem
 from pilotage.model.graph import EdgeKind
@@ -22,7 +23,7 @@ def refusals(definition: Definition, *, file: str) -> list[Problem]:
         where = f"stage {stage.name!r}" if stage.name else f"stage {number}"
         for line in stage.lines:
             for package in line.packages:
-                for field, why in _of_package(package):
+                for field, why in (*_of_package(package), *_of_settings(definition, package)):
                     message = f"{where}: this version does not know how to honour {field}"
                     found.append(Problem(file=file, code="not-supported", message=message, hint=why))
     return list(dict.fromkeys(found))
@@ -76,6 +77,32 @@ def _of_package(package: Package) -> Iterator[tuple[str, str]]:
         yield "scripts.hold", "subscribe to the event of the hold instead"
     for binary in package.binaries:
         yield from _of_binary(binary)
+
+
+_SETTINGS = {
+    "account": "a site's entry says which account is charged: give a cluster an entry for each, and name it by `executor`",
+    "interval_seconds": "agents report as the setting `engine.interval_seconds` has it, for all packages alike",
+    "queue": "a site's entry says into which queue it goes: give a cluster an entry for each, and name it by `executor`",
+}
+_KNOWN_AT_THE_SITE = frozenset({"keep_failed"})
+
+
+def _of_settings(definition: Definition, package: Package) -> Iterator[tuple[str, str]]:
+    """Settings that nobody heeds for one package, and those that would depend on the site, which is chosen by them."""
+    levels = [definition.environment, package.environment, *(each.environment for each in package.binaries)]
+    said = {name for level in levels for name in level.setting}
+    for binary in package.binaries:
+        agreed, differing = described_settings(definition, package, binary)
+        said.update(agreed)
+        for name in differing:
+            if name in _SETTINGS:
+                said.add(name)
+            elif name not in said and name not in _KNOWN_AT_THE_SITE:
+                yield (
+                    f"the setting {name} of the software {binary.software!r}, which differs by infrastructure",
+                    "set it for the release, or for the package: what it takes is known before its site is",
+                )
+    yield from ((f"the setting {name} of a package", why) for name, why in _SETTINGS.items() if name in said)
 
 
 def _of_binary(binary: Binary) -> Iterator[tuple[str, str]]:

@@ -25,7 +25,7 @@ from pilotage.model.errors import PilotageError
 from pilotage.model.exchange import Assignment, AttemptRef, ExchangeReply
 from pilotage.model.operations import Accepted, AnyOperation, Clear, Kill, Release, Reschedule, Restart, SiteDeed
 from pilotage.model.outcomes import ClearedBy
-from pilotage.model.site import Site
+from pilotage.model.site import Site, executors_of
 from pilotage.model.site_exchange import SiteSays
 from pilotage.model.work import AgentHears, AgentSays, LogText, Work
 from pilotage.ports import Clock, FileStore, Journal, SiteAccess, WorkIndex
@@ -246,7 +246,12 @@ class Runner:
 
     def _submit(self, submission: Submission) -> SubmissionAnswer:
         prepared = prepare(
-            submission, journal=self._journal, store=self.store, index=self.index, owner=submission.owner
+            submission,
+            journal=self._journal,
+            store=self.store,
+            index=self.index,
+            owner=submission.owner,
+            executors=executors_of(self._sites),
         )
         unpublished = self._driver.ask(lambda _: self._aftermath.unpublished_jobs()).result()
         earlier = earlier_runs(self._journal, submission, prepared, unpublished=unpublished)
@@ -317,7 +322,8 @@ class Runner:
         if early:
             reply = self._without(reply, early)
         given = reply.assignments
-        work = self._jobs.reused([self._work(each) for each in self._driver.courtesy.among(given)], given)
+        site = self._site_of(reply.pilot) if given else None
+        work = self._jobs.reused([self._work(each, site) for each in self._driver.courtesy.among(given)], given)
         tokens = tuple(map(mint, (each.ref for each in given))) if (mint := self._package_token) is not None else ()
         return _encode(AgentHears(reply=reply, work=tuple(work), tokens=tokens))
 
@@ -345,12 +351,17 @@ class Runner:
     def end(self) -> None:
         """Nothing more will come."""
 
-    def _work(self, assignment: Assignment) -> Work:
+    def _site_of(self, pilot: str) -> Site | None:
+        """Where a pilot is: how software is started depends on it."""
+        found = self._core.engine.pilots.get(pilot) if self._core is not None else None
+        return found.site.site if found is not None else None
+
+    def _work(self, assignment: Assignment, site: Site | None) -> Work:
         at_work = self._jobs.get(assignment.ref.job)
         if at_work is None:
             return Work(path="", name="", index=0, folder="", staged="", refused="the definition of its job is gone")
         try:
-            return at_work.work(assignment, self._manifests)
+            return at_work.work(assignment, self._manifests, site=site)
         except PilotageError as fault:
             refused = str(fault)
         except Exception as fault:

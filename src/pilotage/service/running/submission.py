@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,18 +124,19 @@ def prepare(
     store: FileStore,
     index: WorkIndex,
     owner: str,
+    executors: Collection[str] = (),
     suffix: Callable[[], str] | None = None,
 ) -> Prepared:
     """Check a submission, keep its definition and lists, and say what of it was made before.
 
     Raises `DocumentError` for faults of the document and fields that this version cannot honour, `NotOurs` where a file
-    is in the way, `StoreError` where results cannot be written, and `SubmissionError` for the rest. `suffix` makes ids
-    different.
+    is in the way, `StoreError` where results cannot be written, and `SubmissionError` for the rest. `executors` are the
+    names and kinds of the sites there are; `suffix` makes ids different.
     """
     owner = owner or submission.owner
     if not owner:
         raise SubmissionError("nobody owns the job", next_step="say who submits it")
-    laid_out = lay_out(submission, store=store)
+    laid_out = lay_out(submission, store=store, executors=executors)
     job = _job_id(submission, laid_out.definition, journal, suffix or _suffix)
     origin, expansion = laid_out.origin, laid_out.expansion
     for name, file in origin.captured.items():
@@ -172,8 +173,12 @@ def submit_message(prepared: Prepared, token: int, *, taken: bool) -> messages.S
     )
 
 
-def lay_out(submission: Submission, *, store: FileStore) -> LaidOut:
-    """Check a submission and lay its packages out; nothing is kept. Raises as `prepare` does."""
+def lay_out(submission: Submission, *, store: FileStore, executors: Collection[str] = ()) -> LaidOut:
+    """Check a submission and lay its packages out; nothing is kept. Raises as `prepare` does.
+
+    What asks for an executor that is none of `executors` runs by default, as GASW has it; where there is no site at all,
+    nobody can say what it meant.
+    """
     file = submission.document or "the document"
     definition = _read(submission.definition, file)
     faults = refusals(definition, file=file)
@@ -188,13 +193,15 @@ def lay_out(submission: Submission, *, store: FileStore) -> LaidOut:
         )
     if submission.lists.growth:
         raise SubmissionError("the lists are those of a job that ran", subject=definition.job)
-    expansion = _expanded_from(definition, submission.lists, file)
+    unknown = _unknown_executors(definition, executors) if executors else ()
+    expansion = _expanded_from(_by_default(definition, unknown), submission.lists, file)
     origin = Origin(
         folder=submission.folder,
         document=submission.document,
         format=submission.format,
         fresh=submission.fresh,
         keep_failed=submission.keep_failed,
+        unknown_executors=unknown,
         captured=submission.captured,
     )
     refuse_unwritable(expansion, submission.folder)
@@ -212,13 +219,14 @@ def recall(journal: Journal, row: JobRow) -> Recalled:
     lists = _resolved.decode(_content(journal, row, names.get(RESOLVED)))
     captured = _captured.decode(_content(journal, row, names.get(CAPTURED)))
     origin = msgspec.structs.replace(_origin.decode(_content(journal, row, names.get(ORIGIN))), captured=captured)
-    expansion = _expanded_from(definition, lists, row.job)
+    asked = _by_default(definition, origin.unknown_executors)
+    expansion = _expanded_from(asked, lists, row.job)
     plan = plan_of(expansion)
     grown = len(expansion.late) - row.late  # stages that were late and are laid out by now
     for event in _growth(journal, row) if grown > 0 else ():
         more = _lists.decode(_content(journal, row, event.lists.get(f"stage-{event.stage}")))
         lists = lists.with_growth(event.stage, more)
-        expansion = _expanded_from(definition, lists, row.job)
+        expansion = _expanded_from(asked, lists, row.job)
         plan = plan_of(expansion)
         grown -= 1
         if not grown:
@@ -255,6 +263,26 @@ def _read(document: dict[str, Any], file: str) -> Definition:
     if found is None:
         raise DocumentError(report.errors)
     return found.definition
+
+
+def _unknown_executors(definition: Definition, executors: Collection[str]) -> tuple[str, ...]:
+    packages = (package for stage in definition.stages for line in stage.lines for package in line.packages)
+    return tuple(dict.fromkeys(each.executor for each in packages if each.executor and each.executor not in executors))
+
+
+def _by_default(definition: Definition, unknown: Collection[str]) -> Definition:
+    """A definition in which whatever asks for one of these executors asks for none."""
+    if not unknown:
+        return definition
+    replace = msgspec.structs.replace
+    stages = []
+    for stage in definition.stages:
+        lines = []
+        for line in stage.lines:
+            packages = [replace(each, executor="") if each.executor in unknown else each for each in line.packages]
+            lines.append(replace(line, packages=tuple(packages)))
+        stages.append(replace(stage, lines=tuple(lines)))
+    return replace(definition, stages=tuple(stages))
 
 
 def _expanded_from(definition: Definition, lists: ResolvedLists, file: str) -> Expansion:

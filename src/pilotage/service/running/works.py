@@ -13,6 +13,7 @@ from pilotage.language import ConcreteBinary, ConcretePackage, Expansion
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.lists import files_read
 from pilotage.language.expansion.packages import write_package
+from pilotage.language.expansion.software import Choose, way_at, way_at_position, ways_of
 from pilotage.language.text.paths import tidy_name
 from pilotage.language.text.patterns import matches
 from pilotage.language.text.templates import Values, parse_template, render
@@ -21,11 +22,12 @@ from pilotage.model.events import parse_dotted
 from pilotage.model.exchange import Assignment
 from pilotage.model.graph import EdgeKind
 from pilotage.model.payloads import OutputFile
+from pilotage.model.site import Site
 from pilotage.model.submission import Captured, Origin
 from pilotage.model.work import Work, WorkBinary, WorkContainer, WorkInput, WorkOutput, WorkPattern, WorkScript
 from pilotage.ports import Mark
 from pilotage.service.running.capturing import script_file, words_of
-from pilotage.service.running.plain_works import PlainBlock, plain_block
+from pilotage.service.running.plain_works import PlainBlock, keeps_failed, plain_block
 
 ManifestOf = Callable[[int], "tuple[OutputFile, ...] | None"]
 
@@ -88,12 +90,15 @@ def compose(
     granted: Sequence[int] | None = None,
     kept: str = "",
     mark: Mark = NO_MARK,
+    site: Site | None = None,
+    way: int | None = None,
 ) -> Work:
     """The work of an assignment: `number` is its package in the expansion, `staged` where its outputs are put.
 
     `manifest_of` gives the granted manifest of a package by its number; `granted` are the numbers of the packages that
     the assignment names as its inputs, in order, where they are known. `kept` is a folder for what finished binaries
-    made, or empty; `mark` is by what an agent knows its folders.
+    made, or empty; `mark` is by what an agent knows its folders. `site` is where it runs, by which it is chosen how its
+    software is started; `way` is one of these ways instead.
     """
     block, position = expansion.locate(number)
     common = _works_of(expansion, origin).of(block, expansion)
@@ -115,14 +120,46 @@ def compose(
             folder_mark=mark.in_folder,
             inputs=inputs,
             binaries=written.binaries,
-            keep_failed=origin.keep_failed,
+            keep_failed=origin.keep_failed or common.plain.keep_failed,
         )
-    package = concrete(expansion, number, granted=granted, left_out=left_out, manifest_of=manifest_of)
+    choose: Choose | None = None
+    if way is not None:
+        choose = way_at_position(way)
+    elif site is not None:
+        choose = way_at(site, block.package)
+    package = concrete(expansion, number, granted=granted, left_out=left_out, manifest_of=manifest_of, choose=choose)
     inputs = _inputs(_staged_names(package), _open_inside(package, block), common, origin, granted, manifest_of)
     kept_folder = ""
     if kept and len(package.binaries) > 1 and not package.startup:
         kept_folder = f"{kept}/{assignment.ref.job}-{assignment.ref.package}-{assignment.epoch}"
     return _work(package, block, origin, inputs=inputs, staged=staged, kept=kept_folder, mark=mark)
+
+
+def compose_every_way(
+    expansion: Expansion,
+    number: int,
+    assignment: Assignment,
+    origin: Origin,
+    *,
+    manifest_of: ManifestOf,
+    granted: Sequence[int] | None = None,
+) -> list[Work]:
+    """The work of an assignment in every way that a site may have it started; nearly always there is one."""
+    count = ways_count(expansion, number)
+    return [
+        compose(
+            expansion, number, assignment, origin, staged="", manifest_of=manifest_of, granted=granted,
+            way=way if count > 1 else None,
+        )
+        for way in range(count)
+    ]  # fmt: skip
+
+
+def ways_count(expansion: Expansion, number: int) -> int:
+    """In how many ways a package may be started, by the site that it comes to."""
+    package = expansion.block(number).package
+    named = [each for each in package.binaries if each.software]
+    return max((len(ways_of(expansion.definition, package, each)) for each in named), default=1) or 1
 
 
 def concrete(
@@ -132,6 +169,7 @@ def concrete(
     granted: Collection[int],
     left_out: Collection[str] = (),
     manifest_of: ManifestOf,
+    choose: Choose | None = None,
 ) -> ConcretePackage:
     """A package written out over what was granted: a pattern stands for the files that are there."""
     block = expansion.block(number)
@@ -143,7 +181,8 @@ def concrete(
             names += [name for name in made_by(expansion, maker, manifest_of) if matches(pattern, name)]
         return tuple(dict.fromkeys(names)) or files_read(expansion.resolved.lists, pattern)
 
-    return write_package(block, number, definition=expansion.definition, inputs=matching, left_out=left_out)
+    definition = expansion.definition
+    return write_package(block, number, definition=definition, inputs=matching, left_out=left_out, choose=choose)
 
 
 def made_by(expansion: Expansion, maker: int, manifest_of: ManifestOf) -> list[str]:
@@ -289,7 +328,7 @@ def _work(
         post=_script(scripts.post, origin) if not declared.done else None,
         pre_skip_exit_code=scripts.skip_exit_code,
         kept=kept,
-        keep_failed=origin.keep_failed,
+        keep_failed=origin.keep_failed or any(keeps_failed(each.environment) for each in package.binaries),
         software=", ".join(dict.fromkeys(binary.software for binary in package.binaries if binary.software)),
     )
 

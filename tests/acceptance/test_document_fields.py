@@ -1,0 +1,70 @@
+"""Fields of a document as the installed program honours them: real services, real agents, real processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.real_runs import PROGRAM, end_all
+
+SECONDS_MAX = 120
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    if not PROGRAM.exists():
+        pytest.skip("the program pilotage: install the project into this environment")
+    yield tmp_path
+    for file in tmp_path.rglob("service.json"):
+        end_all(file.parent)
+
+
+def run(folder: Path, *arguments: str, code: int = 0) -> str:
+    done = subprocess.run(
+        [str(PROGRAM), *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=SECONDS_MAX
+    )
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
+BY_SITE = """\
+pilotage: 1
+job: by-site
+software:
+  - id: reco
+    infrastructures:
+      - {name: slurm, executions: [{run: sh on-slurm.sh}]}
+      - {name: annex, executions: [{run: sh in-annex.sh}]}
+      - {name: local, executions: [{run: sh here.sh}]}
+  - {id: far, infrastructures: [{name: annex, executions: [{run: sh in-annex.sh}]}]}
+stages:
+  - {software: reco, executor: annex, stdout: annex.txt}
+  - {software: reco, executor: grid, stdout: anywhere.txt}
+  - {software: far, stdout: far.txt}
+"""
+SITES = """\
+pilotage: 1
+sites: [{name: annex, kind: local}]
+"""
+
+
+def test_software_is_started_as_the_site_has_it_and_an_unknown_executor_is_the_default(folder: Path) -> None:
+    (folder / "pilotage.yaml").write_text(BY_SITE)
+    (folder / "sites.yaml").write_text(SITES)
+    for name in ("on-slurm", "in-annex", "here"):
+        (folder / f"{name}.sh").write_text(f"echo {name} $PILOTAGE_SITE\n")
+    plan = json.loads(run(folder, "plan", "--json"))
+    assert plan["notes"] == [
+        "no site, nor kind of sites, is called 'grid': what asks for it may run anywhere",
+        "local is passed over for far: far is described for annex, and local is of the kind local on "
+        + plan["notes"][1].rpartition(" ")[2],
+    ]
+    run(folder, "run")
+    assert (folder / "annex.txt").read_text() == "in-annex annex\n"
+    assert (folder / "far.txt").read_text() == "in-annex annex\n"
+    assert (folder / "anywhere.txt").read_text() in ("here local\n", "in-annex annex\n")
+    assert "nothing to do" in run(folder, "run")
