@@ -68,3 +68,10 @@ def test_software_is_started_as_the_site_has_it_and_an_unknown_executor_is_the_d
     assert (folder / "far.txt").read_text() == "in-annex annex\n"
     assert (folder / "anywhere.txt").read_text() in ("here local\n", "in-annex annex\n")
     assert "nothing to do" in run(folder, "run")
+    # A site that was written down a moment ago is no unknown executor.
+    (folder / "sites.yaml").write_text(SITES.replace("[{", "[{name: cellar, kind: local}, {"))
+    (folder / "late.yaml").write_text(
+        "pilotage: 1\njob: late\nstages: [{shell: echo $PILOTAGE_SITE > late.txt, outputs: [late.txt], executor: cellar}]\n"
+    )
+    run(folder, "run", "late.yaml")
+    assert (folder / "late.txt").read_text() == "cellar\n"

@@ -112,7 +112,11 @@ def running_over(
         )
         keeper = SiteKeeper(reader, runner, placed=placed, besides=_probing(runner, settings.engine))
 
+        runner.look_at_sites = keeper.look
+
         def planned(submission: Submission) -> RunPlan:
+            keeper.look()
+
             def admission(made: JobPlan) -> Refused | tuple[str, ...]:
                 return runner.ask(lambda engine: consider(engine, made, owner=submission.owner)).result()
 

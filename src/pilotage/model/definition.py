@@ -197,9 +197,7 @@ class Package(Value, frozen=True, kw_only=True):
     platform: Annotated[str, _doc("Only on this platform.")] = ""
     executor: Annotated[
         str,
-        _doc(
-            "The only site, or kind of site, to run on; none, or one that nobody knows: anywhere, with a warning."
-        ),
+        _doc("The only site, or kind of site, to run on; none, or one that nobody knows: anywhere, with a warning."),
     ] = ""
     job_type: Annotated[str, _doc("Which execution of the software, such as `normal` or `mpi`.")] = "normal"
     resources: Annotated[Resources, _doc("What it takes of a node.")] = Resources()
@@ -280,7 +278,10 @@ class Execution(Value, frozen=True, kw_only=True):
 class Infrastructure(Value, frozen=True, kw_only=True):
     """How a software is started on one kind of computers."""
 
-    name: Annotated[str, _doc("The name of a site, or a kind of sites; `any` fits all. The nearest is taken, once the site is known.")] = "any"
+    name: Annotated[
+        str,
+        _doc("The name of a site, or a kind of sites; `any` fits all. The nearest is taken, once the site is known."),
+    ] = "any"
     platform: Annotated[str, _doc("Only for this platform.")] = ""
     environment: Annotated[Environment, _doc("Variables shared by its executions.")] = Environment()
     executions: Annotated[tuple[Execution, ...], _doc("One per type of job.")] = ()

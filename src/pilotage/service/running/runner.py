@@ -116,6 +116,7 @@ class Runner:
         entitled = Entitled(journal, self._jobs, self._manifests)
         self.reads, self.ran = entitled.reads, entitled.ran
         self._core: Core | None = None
+        self.look_at_sites: Callable[[], None] | None = None  # whether there are others by now
 
     # --- the door ---
 
@@ -244,8 +245,8 @@ class Runner:
 
     # --- submission: its own thread ---
 
-    def _submit(self, submission: Submission) -> SubmissionAnswer:
-        prepared = prepare(
+    def _prepared(self, submission: Submission) -> Prepared:
+        return prepare(
             submission,
             journal=self._journal,
             store=self.store,
@@ -253,6 +254,12 @@ class Runner:
             owner=submission.owner,
             executors=executors_of(self._sites),
         )
+
+    def _submit(self, submission: Submission) -> SubmissionAnswer:
+        prepared = self._prepared(submission)
+        if prepared.origin.unknown_executors and self.look_at_sites is not None:
+            self.look_at_sites()  # a site that was added a moment ago is known
+            prepared = self._prepared(submission)
         unpublished = self._driver.ask(lambda _: self._aftermath.unpublished_jobs()).result()
         earlier = earlier_runs(self._journal, submission, prepared, unpublished=unpublished)
         if earlier.same:

@@ -109,6 +109,7 @@ class SiteKeeper:
         self._look_seconds = look_seconds
         self._besides = besides
         self._stopping = threading.Event()
+        self._looking = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="sites", daemon=True)
 
     def start(self) -> None:
@@ -128,7 +129,11 @@ class SiteKeeper:
         return KeptSites(file=self._reader.file, entries=entries, fault=self._fault)
 
     def look(self) -> None:
-        """Look once, and do what follows from it."""
+        """Look once, and do what follows from it; any thread may, one after the other."""
+        with self._looking:
+            self._look()
+
+    def _look(self) -> None:
         try:
             self._follow()
         except NotRunning:
