@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,3 +77,38 @@ def test_software_is_started_as_the_site_has_it_and_an_unknown_executor_is_the_d
     )
     run(folder, "run", "late.yaml")
     assert (folder / "late.txt").read_text() == "cellar\n"
+
+
+# Each says that it runs, and goes on when all of them do: one that ran alone would wait for ever.
+SHARING = """\
+pilotage: 1
+job: sharing
+stages:
+  - each: {n: 1..8}
+    cpu_percent: 10
+    shell: echo {n} > $PILOTAGE_FOLDER/started; read line < $PILOTAGE_FOLDER/go
+"""
+
+
+def test_packages_that_use_a_tenth_of_a_core_share_one(folder: Path) -> None:
+    (folder / "pilotage.yaml").write_text(SHARING)
+    for name in ("started", "go"):
+        os.mkfifo(folder / name)
+    started = os.open(folder / "started", os.O_RDWR)
+    process = subprocess.Popen([str(PROGRAM), "run", "--slots", "1"], cwd=folder, stdout=subprocess.PIPE, text=True)
+    try:
+        seen = b""
+        while seen.count(b"\n") < 8:
+            ready, _, _ = select.select([started], [], [], SECONDS_MAX)
+            assert ready, f"only {seen.split()} ran at once"
+            seen += os.read(started, 100)
+        go = os.open(folder / "go", os.O_RDWR)
+        os.write(go, b"on\n" * 8)
+        told, _ = process.communicate(timeout=SECONDS_MAX)
+        os.close(go)
+    finally:
+        os.close(started)
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, told
+    assert "8 of 8 packages done" in told

@@ -326,12 +326,17 @@ def test_what_is_queued_for_long_is_queued_elsewhere_and_the_first_to_start_ends
         small.effects.clear()  # whoever lost is taken out once more, which does no harm
 
 
-@pytest.mark.parametrize("limit, most, live", [(9, 3, 3), (9, 2, 2), (1, 3, 2)])
-def test_no_more_attempts_of_a_package_are_queued_at_once_than_may_be(limit: int, most: int, live: int) -> None:
+@pytest.mark.parametrize(
+    "limit, most, own, live",
+    [(9, 3, None, 3), (9, 2, None, 2), (1, 3, None, 2), (9, 3, 2, 2), (9, 2, 3, 3), (9, 3, 1, 1)],
+)
+def test_no_more_attempts_of_a_package_are_queued_at_once_than_may_be(
+    limit: int, most: int, own: int | None, live: int
+) -> None:
     sites = [site(name, mode="bound") for name in "abcdef"]
     selection = msgspec.structs.replace(IN_ORDER, replication_limit=limit, max_replicas=most)
     with Small(*sites, selection=selection) as small:
-        small.submit(bag(1))
+        small.submit(bag(1, kind(replicas_max=own)))
         there: list[str] = []
         for _ in range(60):
             for each in small.take(SubmitAttempt):

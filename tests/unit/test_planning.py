@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+import pytest
 
-from pilotage.language import Expansion, Report, grow, plan_again, plan_of
+from pilotage.language import Expansion, MemoryFolder, Report, grow, load, plan_again, plan_of
 from pilotage.model.effects import ExpandStage
 from pilotage.model.operations import Accepted, Drop, Refused, Restore
 from pilotage.model.plan import JobPlan
@@ -107,3 +108,30 @@ def test_an_engine_that_starts_after_two_growths_is_the_one_that_lived_through_t
     assert small.ask(Restore(job=JOB, stage=1, line=2)) == answer
     assert isinstance(answer, Refused)
     assert answer.code == "stage-laid-out"
+
+
+@pytest.mark.parametrize(
+    "package, hundredths",
+    [
+        ("run: go", 100),
+        ("run: go, cpu_percent: 10", 10),
+        ("run: go, cpu_percent: 99", 99),
+        ("run: go, cpu_percent: 0", 1),
+        ("run: go, cpu_percent: 12.5", 13),
+        ("run: go, cores: 4, cpu_percent: 50", 200),
+        ("binaries: [{run: a, cpu_percent: 10}, {run: b, cpu_percent: 30}]", 30),
+        ("binaries: [{run: a, cpu_percent: 10}, {run: b}]", 100),
+    ],
+)
+def test_a_package_takes_as_much_of_its_cores_as_the_busiest_of_its_binaries_uses(
+    package: str, hundredths: int
+) -> None:
+    text = f"pilotage: 1\njob: j\nstages: [{{{package}}}]\n"
+    (template,) = plan_of(load(text.encode(), file="j.yaml", folder=MemoryFolder(())).job().expansion).templates
+    assert template.demand.cores_hundredths == hundredths
+
+
+def test_how_many_live_attempts_a_package_may_have_is_its_own_setting() -> None:
+    text = "pilotage: 1\njob: j\nstages: [{run: go, environment: {setting: {replicas_max: 2}}}, {run: other}]\n"
+    templates = plan_of(load(text.encode(), file="j.yaml", folder=MemoryFolder(())).job().expansion).templates
+    assert [each.replicas_max for each in templates] == [2, None]

@@ -324,3 +324,12 @@ def test_the_quick_way_and_the_long_way_write_the_same(
 )
 def test_of_a_script_beside_a_package_only_the_file_that_it_is_counts(words: list[str], name: str) -> None:
     assert script_file(words) == name
+
+
+@pytest.mark.parametrize("each", ["", "each: {n: 1..3}, "])
+def test_a_package_may_say_that_its_scratch_is_kept_when_it_fails(each: str) -> None:
+    text = "pilotage: 1\njob: j\nstages: [{EACHrun: go, environment: {setting: {keep_failed: SAID}}}]\n".replace(
+        "EACH", each
+    )
+    assert work_of(expanded(text.replace("SAID", "true")), 0).keep_failed
+    assert not work_of(expanded(text.replace("SAID", "false")), 0).keep_failed

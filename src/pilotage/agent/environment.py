@@ -101,13 +101,13 @@ class Environments:
 
 
 def threads_of(demand: Mapping[str, Any]) -> int:
-    """How many threads fit the cores of an attempt, where these are whole ones; else 0.
+    """How many threads fit the cores of an attempt, where these are whole ones, or less than one; else 0.
 
     What spans several nodes has a process for each core.
     """
-    if demand.get("nodes", 1) > 1:
-        return 1
     hundredths = demand.get("cores_hundredths", 100)
+    if demand.get("nodes", 1) > 1 or hundredths < 100:
+        return 1
     return 0 if hundredths % 100 else hundredths // 100
 
 

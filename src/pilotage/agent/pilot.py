@@ -128,9 +128,13 @@ class Pilot:
         workplace: Workplace,
         fetch: Fetch,
         on_news: Callable[[bool], None],
+        on_slots: Callable[[int], None] = lambda _: None,
         make_runner: Callable[[Workplace, int], AttemptRunner] = AttemptRunner,
     ) -> None:
-        """Take what it shares with its slots; nothing runs before the first assignment."""
+        """Take what it shares with its slots; nothing runs before the first assignment.
+
+        `on_slots` is told of each attempt that runs beside so many others as it has no cores for: they share some.
+        """
         self.settings = settings
         self.guard = threading.Lock()
         self.bench = Bench(settings.capacity)
@@ -144,6 +148,7 @@ class Pilot:
         self._workplace = workplace
         self._fetch = fetch
         self._on_news = on_news
+        self._on_slots = on_slots
         self._make_runner = make_runner
         self._idle: list[Slot] = []
         self._count = 0
@@ -208,6 +213,8 @@ class Pilot:
             if self._idle:
                 self._idle.pop().hand(held)
                 continue
+            if self._count >= self.slots:
+                self._on_slots(self._count + 1)
             try:
                 Slot(self, self._count + 1, held)
             except RuntimeError as error:  # the system gives no more threads: those there are run one after the other

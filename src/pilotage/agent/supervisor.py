@@ -179,7 +179,7 @@ def _pilot(settings: PilotSettings, record: Record, credentials: Credentials, *,
         workplace.left_events.look()
 
     fetch = ServerFetch(scratch / "content", connecting, is_over=lambda: pilot.closing)
-    pilot = Pilot(settings, workplace=workplace, fetch=fetch, on_news=exchanger.on_news)
+    pilot = Pilot(settings, workplace=workplace, fetch=fetch, on_news=exchanger.on_news, on_slots=have_files_for)
     exchanger.look_after = look_after
     _settle_dead(settings, connecting)
     told = exchanger.run(pilot)

@@ -166,7 +166,7 @@ def _demand(package: Package, settings: Mapping[str, str]) -> Demand:
     wall = parse_seconds(settings["wall_time_seconds"]) if "wall_time_seconds" in settings else asked.wall_time_seconds
     work = _sum(binary.work_bytes for binary in package.binaries)
     return Demand(
-        cores_hundredths=max(1, math.ceil(cores * 100 - 1e-6)),
+        cores_hundredths=max(1, math.ceil(cores * _cpu_percent(package) - 1e-6)),
         memory_bytes=memory or 0,
         gpus=asked.gpus,
         scratch_bytes=asked.scratch_bytes if asked.scratch_bytes is not None else work,
@@ -174,6 +174,12 @@ def _demand(package: Package, settings: Mapping[str, str]) -> Demand:
         nodes=asked.nodes,
         node_restriction=package.node_restriction,
     )
+
+
+def _cpu_percent(package: Package) -> float:
+    """How much of its cores a package uses: its binaries run one after the other, and the most counts."""
+    shares = [100.0 if each.cpu_percent is None else each.cpu_percent for each in package.binaries]
+    return max(shares, default=100.0)
 
 
 def _sum(sizes: Iterable[int | None]) -> int:

@@ -61,7 +61,9 @@ class InputFile(Value, frozen=True, kw_only=True):
         Acquisition,
         _doc("`none`: it is there; `self`: the binary fetches it; `prefetch`: fetched to the site before the start."),
     ] = "none"
-    disposition: Annotated[Retention, _doc("What becomes of the site's copy afterwards.")] = ""
+    disposition: Annotated[
+        Retention, _doc("What becomes of it afterwards; so far everything is kept, and the others are refused.")
+    ] = ""
 
 
 class OutputFile(Value, frozen=True, kw_only=True):
@@ -74,7 +76,10 @@ class OutputFile(Value, frozen=True, kw_only=True):
     replicas: Annotated[Positive, _doc("How many copies the upload keeps.")] = 1
     size_bytes: Annotated[Count | None, _doc("Its estimated size.")] = None
     dispositions: Annotated[
-        tuple[Disposition, ...], _doc("What is done with it; any combination, but only one of retain and deletable.")
+        tuple[Disposition, ...],
+        _doc(
+            "What is done with it; only one of retain and deletable. So far all is kept here, and what says otherwise refused."
+        ),
     ] = (
         "forward",
         "retain-indefinitely",
@@ -101,7 +106,8 @@ class Binary(Value, frozen=True, kw_only=True):
     stderr: Annotated[str, TEMPLATE, PATH, _doc("A file that gets the standard error.")] = ""
     data_handling: Annotated[bool, _doc("Needs a data-handling service at its site.")] = False
     cpu_percent: Annotated[
-        Annotated[float, Meta(ge=0, le=100)] | None, _doc("How much of a CPU it uses, in percent.")
+        Annotated[float, Meta(ge=0, le=100)] | None,
+        _doc("How much of its cores it uses, in percent: packages share a core by it."),
     ] = None
     work_bytes: Annotated[Count | None, _doc("Estimated size of its work files.")] = None
     run_time_seconds: Annotated[Seconds | None, _doc("Estimated run time on the standard platform.")] = None
@@ -251,7 +257,9 @@ class Line(Value, frozen=True, kw_only=True):
 
     name: Annotated[str, _doc("What to call it.")] = ""
     each: Annotated[Iteration | None, _doc("What it is repeated over.")] = None
-    early_start: Annotated[bool, _doc("Its first package may start before its input is completely there.")] = False
+    early_start: Annotated[
+        bool, _doc("Its first package may start before its input is completely there; refused so far.")
+    ] = False
     packages: Annotated[tuple[Package, ...], _doc("What it runs, in sequence.")] = ()
 
 

@@ -13,6 +13,7 @@ from pilotage.model.errors import Problem
 from pilotage.model.graph import EdgeKind
 from pilotage.model.plan import JobPlan
 
+_KEPT = "so far every file is kept: leave it out, and remove what is not needed any more by hand"
 _STORES = "so far every file is in the folder of the document"
 
 
@@ -22,6 +23,10 @@ def refusals(definition: Definition, *, file: str) -> list[Problem]:
     for number, stage in enumerate(definition.stages, start=1):
         where = f"stage {stage.name!r}" if stage.name else f"stage {number}"
         for line in stage.lines:
+            if line.early_start:
+                message = f"{where}: this version does not know how to honour early_start"
+                hint = "leave it out: a line starts when its inputs are completely there"
+                found.append(Problem(file=file, code="not-supported", message=message, hint=hint))
             for package in line.packages:
                 for field, why in (*_of_package(package), *_of_settings(definition, package)):
                     message = f"{where}: this version does not know how to honour {field}"
@@ -113,10 +118,16 @@ def _of_binary(binary: Binary) -> Iterator[tuple[str, str]]:
 
 
 def _of_input(given: InputFile) -> Iterator[tuple[str, str]]:
+    yield from _of_disposition(given.disposition, f"input {given.name!r}")
     if given.acquisition == "prefetch":
         yield f"acquisition: prefetch of the input {given.name!r}", _STORES
     elif given.locator and given.acquisition != "self":
         yield f"locator: {given.locator} of the input {given.name!r}", f"{_STORES}, or fetched by the binary: `self`"
+
+
+def _of_disposition(disposition: str, what: str) -> Iterator[tuple[str, str]]:
+    if disposition in ("retain-temporarily", "deletable"):
+        yield f"disposition `{disposition}` of the {what}", _KEPT
 
 
 def _of_output(output: OutputFile) -> Iterator[tuple[str, str]]:
@@ -125,5 +136,7 @@ def _of_output(output: OutputFile) -> Iterator[tuple[str, str]]:
         yield f"locator: {output.locator} of the output {name!r}", _STORES
     if output.replicas > 1:
         yield f"replicas: {output.replicas} of the output {name!r}", _STORES
-    if "store" in output.dispositions:
-        yield f"disposition `store` of the output {name!r}", _STORES
+    for disposition in output.dispositions:
+        if disposition == "store":
+            yield f"disposition `store` of the output {name!r}", _STORES
+        yield from _of_disposition(disposition, f"output {name!r}")
