@@ -155,6 +155,9 @@ class AgentService:
                 if fault == "lose-reply":
                     self._hear(says)
                     return None
+                if fault == "introduce":  # only a token comes, and everything is to be said again with it
+                    reply = ExchangeReply(pilot=exchange.pilot, sequence=exchange.sequence)
+                    return 200, _hears.encode(AgentHears(reply=reply))
                 if fault == "garbage":
                     return 200, b'{"reply":'
             self._hear(says)

@@ -7,6 +7,7 @@ import pytest
 
 from pilotage.model import payloads
 from pilotage.model.effects import ExpandStage, SubmitPilot
+from pilotage.model.events import JUMP_MAX
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.operations import Accepted, Hold, Kill, Refused
 from pilotage.model.reports import SiteSeen
@@ -294,6 +295,22 @@ def test_a_gap_in_the_stream_is_not_acknowledged_over() -> None:
         assert reply is not None
         assert reply.acknowledged == second.n
         assert list(small.standings()) == ["done"]
+
+
+def test_an_agent_whose_numbers_jump_out_of_all_reach_has_to_leave_and_its_stream_is_not_spoilt() -> None:
+    with Small(site(cores=2)) as small:
+        small.submit(bag(2))
+        pilot = small.pilot()
+        pilot.end(pilot.ref("1.1.1"))
+        pilot.end(pilot.ref("1.2.1"))
+        good, last = pilot.unacknowledged
+        reply = pilot.exchange(events=(msgspec.structs.replace(last, n=last.n + JUMP_MAX),))
+        assert reply is not None
+        assert (reply.acknowledged, "far beyond" in reply.leave) == (good.n - 1, True)
+        assert small.standing("1.2.1") == "live"
+        reply = pilot.exchange(events=(good, last))
+        assert reply is not None
+        assert (reply.acknowledged, reply.leave) == (last.n, "")
 
 
 # --- what cannot be read --------------------------------------------------------------------------------------------

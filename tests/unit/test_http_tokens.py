@@ -17,7 +17,7 @@ from pilotage.engine.places import PilotRequest, PilotState
 from pilotage.model.events import Event
 from pilotage.model.exchange import AttemptRef, Exchange
 from pilotage.model.work import AgentSays
-from pilotage.service.access import Access, digest_of, local_principal
+from pilotage.service.access import EXCHANGE, Access, digest_of, local_principal
 from pilotage.service.http.door import make_door
 from pilotage.service.http.listener import Listener, bind
 from pilotage.service.http.services import Services
@@ -73,6 +73,12 @@ class House:
     def status(self, method: str, path: str, body: bytes | None = None, *, token: str) -> int:
         return self.ask(method, path, body, token=token)[0]
 
+    def token_of(self, pilot: str, *, site: str = "local") -> str:
+        """The token that a pilot gets in answer to its first exchange, in which it shows that of its site."""
+        given = self.tokens.principal(self.tokens.for_pilot(site))
+        assert given is not None
+        return self.tokens.introduced(given, pilot)
+
     def exchange(self, token: str, *, pilot: str = "p.1", site: str = "local", events: tuple[Event, ...] = ()) -> Any:
         said = AgentSays(exchange=Exchange(pilot=pilot, site=site, sequence=1, events=events))
         return self.ask("POST", "/agent/exchange", msgspec.json.encode(said), token=token)
@@ -108,7 +114,7 @@ def house(tmp_path: Path) -> Iterator[House]:
         (tmp_path / "results/in.txt").write_text("hello")
         job = registered(1, "j")
         job["data"] |= {"definition": "ab" * 32, "lists": {"origin": origin_of(services.journal, tmp_path / "results")}}
-        house.log(job, event(2, "AttemptCreated", {"site": "local"}, **SUBJECT))
+        house.log(job, event(2, "AttemptCreated", {"site": "local", "pilot": "p.1"}, **SUBJECT))
         try:
             yield house
         finally:
@@ -118,30 +124,65 @@ def house(tmp_path: Path) -> Iterator[House]:
 # --- a site ---
 
 
-def test_a_pilot_of_the_site_is_heard(house: House) -> None:
-    status, _, headers = house.exchange(house.tokens.for_pilot("local"))
-    assert (status, "pilotage-token" in headers) == (200, False)
+def test_a_pilot_that_is_new_is_given_a_token_of_its_own_and_heard_with_that(house: House) -> None:
+    site_token = house.tokens.for_pilot("local")
+    house.exchange(site_token)  # an answer may be lost
+    status, _, headers = house.exchange(site_token)
+    assert (status, house.jobs.heard) == (200, [])
+    own = house.tokens.principal(headers["pilotage-token"])
+    assert own is not None
+    assert (own.site, own.pilot, own.scopes) == ("local", "p.1", frozenset({EXCHANGE}))
+    status, _, again = house.exchange(headers["pilotage-token"])
+    assert (status, "pilotage-token" in again) == (200, False)
     assert len(house.jobs.heard) == 1
 
 
+def test_no_pilot_speaks_for_another_of_its_site_once_that_has_spoken(house: House) -> None:
+    engine = house.jobs.engine
+    engine.pilots["p.1"] = PilotState("p.1", engine.sites["local"], request="", heard_at=0.0)
+    told = {"source": "agent", "stream": "p.7", "pilot": "p.7"}
+    house.log(event(1, "PilotStarted", {"site": "local"}, **told), event(2, "PilotEnded", {"reason": "ended"}, **told))
+    for name in ("p.1", "p.7"):  # one that lives, and one that has ended
+        for token in (house.tokens.for_pilot("local"), house.token_of("p.2"), house.token_of(name, site="lyon")):
+            assert house.exchange(token, pilot=name)[:2] == (403, "forbidden")
+    assert house.jobs.heard == []
+    for name in ("p.1", "p.7"):
+        assert house.exchange(house.token_of(name), pilot=name)[0] == 200
+        # It started them all, and settles what they left.
+        assert house.exchange(house.tokens.for_site_agent("local"), pilot=name)[0] == 200
+        assert house.exchange(house.tokens.for_site_agent("lyon"), pilot=name)[:2] == (403, "forbidden")
+
+
+def test_no_pilot_introduces_itself_under_the_name_of_what_was_asked_for(house: House) -> None:
+    engine = house.jobs.engine
+    engine.requests["local-4"] = PilotRequest("local-4", engine.sites["local"])
+    assert house.exchange(house.tokens.for_pilot("local"), pilot="local-4")[:2] == (403, "forbidden")
+
+
+def test_no_exchange_has_a_number_that_makes_all_others_old(house: House) -> None:
+    for sequence, status in ((2**62, 400), (2**53 - 1, 400), (2**40 + 7, 200)):
+        said = AgentSays(exchange=Exchange(pilot="p.1", site="local", sequence=sequence))
+        assert house.status("POST", "/agent/exchange", msgspec.json.encode(said), token=house.token_of("p.1")) == status
+
+
 def test_a_pilot_of_another_site_is_not(house: House) -> None:
-    assert house.exchange(house.tokens.for_pilot("lyon"))[:2] == (403, "forbidden")
-    assert house.exchange(house.tokens.for_pilot("lyon"), site="lyon")[0] == 200
+    assert house.exchange(house.token_of("p.1", site="lyon"))[:2] == (403, "forbidden")
+    assert house.exchange(house.token_of("p.1", site="lyon"), site="lyon")[0] == 200
     assert [each.exchange.site for each in house.jobs.heard] == ["lyon"]
 
 
 def test_no_pilot_speaks_under_the_name_of_another_sites(house: House) -> None:
     engine = house.jobs.engine
     engine.pilots["p.1"] = PilotState("p.1", engine.sites["local"], request="", heard_at=0.0)
-    assert house.exchange(house.tokens.for_pilot("lyon"), site="lyon")[:2] == (403, "forbidden")
-    assert house.exchange(house.tokens.for_pilot("local"))[0] == 200
+    assert house.exchange(house.token_of("p.1", site="lyon"), site="lyon")[:2] == (403, "forbidden")
+    assert house.exchange(house.token_of("p.1"))[0] == 200
 
 
 def test_no_pilot_speaks_under_the_name_of_one_of_another_site_that_has_ended(house: House) -> None:
     told = {"source": "agent", "stream": "p.7", "pilot": "p.7"}
     house.log(event(1, "PilotStarted", {"site": "local"}, **told), event(2, "PilotEnded", {"reason": "ended"}, **told))
-    assert house.exchange(house.tokens.for_pilot("lyon"), pilot="p.7", site="lyon")[:2] == (403, "forbidden")
-    assert house.exchange(house.tokens.for_pilot("local"), pilot="p.7")[0] == 200
+    assert house.exchange(house.token_of("p.7", site="lyon"), pilot="p.7", site="lyon")[:2] == (403, "forbidden")
+    assert house.exchange(house.token_of("p.7"), pilot="p.7")[0] == 200
 
 
 def test_no_pilot_is_the_one_that_was_asked_for_at_another_site(house: House) -> None:
@@ -150,19 +191,19 @@ def test_no_pilot_is_the_one_that_was_asked_for_at_another_site(house: House) ->
     for site, status in (("lyon", 403), ("local", 200)):
         data = msgspec.Raw(msgspec.json.encode({"site": site, "request": "local-4"}))
         started = Event(source="agent", stream=site, n=1, type="PilotStarted", time=1.0, pilot=site, data=data)
-        assert house.exchange(house.tokens.for_pilot(site), pilot=site, site=site, events=(started,))[0] == status
+        assert house.exchange(house.token_of(site, site=site), pilot=site, site=site, events=(started,))[0] == status
 
 
 def test_no_pilot_says_that_it_is_at_another_site(house: House) -> None:
     data = msgspec.Raw(msgspec.json.encode({"site": "local", "node": "n", "slots": 1}))
     started = Event(source="agent", stream="p.9", n=1, type="PilotStarted", time=1.0, pilot="p.9", data=data)
-    lyon, local = house.tokens.for_pilot("lyon"), house.tokens.for_pilot("local")
+    lyon, local = house.token_of("p.9", site="lyon"), house.token_of("p.9")
     assert house.exchange(lyon, pilot="p.9", site="lyon", events=(started,))[:2] == (403, "forbidden")
     assert house.exchange(local, pilot="p.9", events=(started,))[0] == 200
 
 
 def test_a_token_is_renewed_with_an_answer_in_its_last_third_and_refused_after_its_end(house: House) -> None:
-    token = house.tokens.for_pilot("local")
+    token = house.token_of("p.1")
     house.now += LIFE_SECONDS * 0.7
     status, _, headers = house.exchange(token)
     assert status == 200
@@ -172,18 +213,19 @@ def test_a_token_is_renewed_with_an_answer_in_its_last_third_and_refused_after_i
 
 
 def test_files_are_for_the_sites_that_run_something_of_the_job(house: House) -> None:
-    path, token = "/agent/files/j?name=in.txt", house.tokens.for_pilot("local")
+    path, token = "/agent/files/j?name=in.txt", house.token_of("p.1")
     assert house.ask("GET", path, token=token)[:2] == (403, "forbidden")
     engine = house.jobs.engine
     pilot = engine.pilots["p.1"] = PilotState("p.1", engine.sites["local"], request="", heard_at=0.0)
     pilot.owed[REF] = 1
     assert house.status("GET", path, token=token) == 200
-    assert house.ask("GET", path, token=house.tokens.for_pilot("lyon"))[:2] == (403, "forbidden")
+    for other in (house.token_of("p.1", site="lyon"), house.tokens.for_pilot("local")):
+        assert house.ask("GET", path, token=other)[:2] == (403, "forbidden")
     assert house.status("GET", path, token=TOKEN) == 200
 
 
 def test_a_site_has_no_file_that_nothing_reads_of_what_it_runs(house: House, tmp_path: Path) -> None:
-    engine, token = house.jobs.engine, house.tokens.for_pilot("local")
+    engine, token = house.jobs.engine, house.token_of("p.1")
     pilot = engine.pilots["p.1"] = PilotState("p.1", engine.sites["local"], request="", heard_at=0.0)
     pilot.owed[REF] = 1
     (tmp_path / "results/lyon.token").write_text("secret")
@@ -204,7 +246,7 @@ def test_content_is_for_the_sites_that_run_something_of_a_job_that_brought_it_al
     engine = house.jobs.engine
     pilot = engine.pilots["p.1"] = PilotState("p.1", engine.sites["local"], request="", heard_at=0.0)
     pilot.owed[REF] = 1
-    local, lyon = house.tokens.for_pilot("local"), house.tokens.for_pilot("lyon")
+    local, lyon = house.token_of("p.1"), house.token_of("p.1", site="lyon")
     path = f"/agent/content/{script}"
     assert house.ask("GET", path, token=local)[:2] == (403, "forbidden")  # it runs another job
     pilot.owed[AttemptRef("k", "1.1.1", 1)] = 1
@@ -215,11 +257,20 @@ def test_content_is_for_the_sites_that_run_something_of_a_job_that_brought_it_al
     assert house.status("GET", f"/agent/content/{other}", token=TOKEN) == 200
 
 
-def test_outputs_are_taken_from_the_site_of_their_attempt(house: House) -> None:
+def test_outputs_are_taken_from_the_pilot_that_has_their_attempt(house: House) -> None:
     path = "/agent/staged/j/1.2.1/3/0"
-    assert house.ask("PUT", path, b"x", token=house.tokens.for_pilot("lyon"))[:2] == (403, "forbidden")
+    for other in (
+        house.tokens.for_pilot("local"),
+        house.token_of("p.2"),
+        house.token_of("p.1", site="lyon"),
+        house.tokens.for_pilot("lyon"),
+        house.tokens.for_site_agent("lyon"),
+        house.tokens.for_package(REF),
+    ):
+        assert house.ask("PUT", path, b"x", token=other)[:2] == (403, "forbidden")
     assert house.jobs.files.staged == []
-    assert house.status("PUT", path, b"x", token=house.tokens.for_pilot("local")) == 204
+    for own in (house.token_of("p.1"), house.tokens.for_site_agent("local")):
+        assert house.status("PUT", path, b"x", token=own) == 204
 
 
 SHUT = (

@@ -13,6 +13,7 @@ from pilotage.book import streams
 from pilotage.book.codec import Checked, Codec, Limits
 from pilotage.book.intake import JobsSealed
 from pilotage.book.rows import EventRow, JobRow, ParkedRow, StageRow, StreamRow
+from pilotage.model.events import COUNTER_MAX, JUMP_MAX
 from tests.memory_ledger import Book, MemoryBook, SqliteBook
 from tests.shown import assert_book_says, everything
 from tests.standing import WireEvent
@@ -329,6 +330,19 @@ def test_how_far_a_stream_was_heard_is_told_however_its_events_come(book: Book) 
     assert heard() == (2, "[[4,4]]")
     book.take([five, three])
     assert heard() == (5, "[]")
+
+
+def test_a_number_out_of_all_reach_is_refused_and_spoils_no_stream(book: Book) -> None:
+    engine = Teller()
+    registered = engine.register(TWO)
+    near, far = engine.say("Noted", "1.1.1", text="x"), engine.say("Noted", text="y")
+    for n, code in ((COUNTER_MAX, "jumped"), (registered["n"] + JUMP_MAX + 1, "jumped")):
+        receipt = book.take([registered, {**near, "n": n}, {**far, "n": n - 1 if n == COUNTER_MAX else n}]).receipt
+        assert [one.code for one in receipt.refused] == [code, code]
+    assert book.take([near, far]).receipt.refused == []
+    assert [(row.watermark, row.ahead) for row in book.rows(StreamRow)] == [(far["n"], "[]")]
+    # Within reach it is taken, as what a dump of one of many jobs has.
+    assert book.take([{**far, "n": far["n"] + JUMP_MAX}]).receipt.refused == []
 
 
 def test_a_repeat_written_another_way_is_the_same_event(book: Book) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
@@ -14,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from pilotage.agent import pilot_spool
-from pilotage.agent.bequest import Bequest, deliver, find_dead, let_go, settle
+from pilotage.agent.bequest import Bequest, deliver, find_dead, let_go, own_credentials, settle
 from pilotage.agent.link import Address, Link, connect
-from pilotage.agent.pilot_spool import Owner, PilotSpool, claim
+from pilotage.agent.pilot_spool import TOKEN_SUFFIX, Owner, PilotSpool, claim
 from tests.agent_service import AgentService, agent_service
 from tests.pilots import flying, wait_until
 
@@ -185,6 +186,43 @@ def _dead_pilot(spool: Path, *, kinds: tuple[str, ...] = ("PilotStarted",)) -> i
     return descriptor
 
 
+def told(dead: Bequest, spool: Path, service: AgentService, *, token_file: str = "") -> bool:
+    """Deliver what a dead pilot left, with its own token where it has one."""
+    shown = own_credentials(dead, spool=spool, token_file=token_file)
+    return deliver(dead, spool=spool, credentials=shown, connect=lambda token: connect(service.address, token=token))
+
+
+def test_what_a_dead_pilot_left_is_told_with_its_own_token(service: AgentService, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    os.close(_dead_pilot(spool))
+    (spool / f"dead.1{TOKEN_SUFFIX}").write_text(f"{signed(pilot='dead.1', exp=5)}\n")
+    (tmp_path / "token").write_text(f"{signed(exp=9)}\n")
+    (dead,) = find_dead(spool)
+    assert told(dead, spool, service, token_file=str(tmp_path / "token"))
+    let_go(dead)
+    assert service.tokens == [signed(pilot="dead.1", exp=5)]
+    assert list(spool.iterdir()) == []
+
+
+def test_of_one_that_died_before_it_had_a_token_all_is_said_again_with_the_one_that_comes(
+    service: AgentService, tmp_path: Path
+) -> None:
+    spool = tmp_path / "spool"
+    os.close(_dead_pilot(spool))
+    (tmp_path / "token").write_text(f"{signed(exp=9)}\n")
+    service.renewal, service.script = signed(pilot="dead.1", exp=7), ["introduce"]
+    (dead,) = find_dead(spool)
+    assert told(dead, spool, service, token_file=str(tmp_path / "token"))
+    let_go(dead)
+    assert service.tokens == [signed(exp=9), signed(pilot="dead.1", exp=7)]
+    assert service.types("dead.1") == ["PilotStarted", "PilotEnded"]
+
+
+def signed(**claims: object) -> str:
+    """A token that says this of itself; nobody here looks at its signature."""
+    return f"head.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.signature"
+
+
 def test_what_a_dead_pilot_left_is_told_with_its_end_and_then_removed(service: AgentService, tmp_path: Path) -> None:
     spool = tmp_path / "spool"
     os.close(_dead_pilot(spool))
@@ -192,7 +230,7 @@ def test_what_a_dead_pilot_left_is_told_with_its_end_and_then_removed(service: A
         file.write(b"00000000 torn")
     (dead,) = find_dead(spool)
     assert (dead.pilot, dead.site, dead.request) == ("dead.1", "here", "dead")
-    assert deliver(dead, spool=spool, connect=lambda: connect(service.address))
+    assert told(dead, spool, service)
     let_go(dead)
     assert service.types("dead.1") == ["PilotStarted", "PilotEnded"]
     assert service.said[0].exchange.leaving == "gone"
@@ -204,11 +242,11 @@ def test_what_cannot_be_told_stays_for_the_next(service: AgentService, tmp_path:
     os.close(_dead_pilot(spool))
     service.script = ["503"]
     (dead,) = find_dead(spool)
-    assert not deliver(dead, spool=spool, connect=lambda: connect(service.address))
+    assert not told(dead, spool, service)
     assert find_dead(spool) == []  # somebody is at it
     let_go(dead)
     (dead,) = find_dead(spool)
-    assert deliver(dead, spool=spool, connect=lambda: connect(service.address))
+    assert told(dead, spool, service)
     let_go(dead)
 
 
@@ -224,7 +262,9 @@ def test_who_settles_waits_for_a_service_that_is_about_to_come_back(service: Age
     os.close(_dead_pilot(tmp_path / "spool"))
     service.stop()
     with ThreadPoolExecutor(max_workers=1) as other:
-        settled = other.submit(settle, tmp_path, connect=lambda: connect(service.address))
+        settled = other.submit(
+            settle, tmp_path, token_file="", connect=lambda shown: connect(service.address, token=shown)
+        )
         with pytest.raises(TimeoutError):
             settled.result(timeout=0.2)
         service.listen(tmp_path / "agent.sock")
@@ -236,7 +276,9 @@ def test_who_settles_waits_for_a_service_that_is_about_to_come_back(service: Age
 def test_who_settles_does_not_wait_for_ever_and_leaves_the_rest_to_the_next(tmp_path: Path) -> None:
     os.close(_dead_pilot(tmp_path / "spool"))
     nowhere = f"unix:{tmp_path}/agent.sock"
-    assert not settle(tmp_path, connect=lambda: connect(nowhere), patience_seconds=0.1)
+    assert not settle(
+        tmp_path, token_file="", connect=lambda shown: connect(nowhere, token=shown), patience_seconds=0.1
+    )
     (dead,) = find_dead(tmp_path / "spool")
     let_go(dead)
 

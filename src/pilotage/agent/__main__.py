@@ -41,10 +41,12 @@ def _settle(chosen: argparse.Namespace) -> int:
     from pathlib import Path
 
     from pilotage.agent.bequest import settle
-    from pilotage.agent.link import connect
 
-    reach = {"announcement": chosen.announcement, "token_file": chosen.token_file, "ca_file": chosen.ca_file}
-    return 0 if settle(Path(chosen.state), connect=lambda: connect(chosen.server, **reach)) else 1
+    reach = {"announcement": chosen.announcement, "ca_file": chosen.ca_file}
+    told = settle(
+        Path(chosen.state), token_file=chosen.token_file, connect=lambda shown: shown.connect(chosen.server, **reach)
+    )
+    return 0 if told else 1
 
 
 def _parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:

@@ -10,13 +10,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pilotage.agent.pilot_spool import DRAFT_SUFFIX, EVENTS_SUFFIX, LOCK_SUFFIX, encode, release
+from pilotage.agent.pilot_spool import DRAFT_SUFFIX, EVENTS_SUFFIX, LOCK_SUFFIX, TOKEN_SUFFIX, encode, release
 from pilotage.agent.records import counters_of, text_of
 from pilotage.agent.sweeping import sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pilotage.agent.credentials import Credentials
     from pilotage.agent.link import Link
 
 ANSWER_SECONDS = 30.0
@@ -84,7 +85,21 @@ def clean_up(bequest: Bequest, *, scratch: Path) -> None:
     shutil.rmtree(scratch / bequest.pilot, ignore_errors=True)
 
 
-def deliver(bequest: Bequest, *, spool: Path, connect: Callable[[], Link], reason: str = "killed") -> bool:
+def own_credentials(bequest: Bequest, *, spool: Path, token_file: str) -> Credentials:
+    """What to show for a dead pilot: its own token, which it left beside its events; the given one where it had none yet."""
+    from pilotage.agent.credentials import Credentials
+
+    return Credentials(token_file, spool / f"{bequest.pilot}{TOKEN_SUFFIX}")
+
+
+def deliver(
+    bequest: Bequest,
+    *,
+    spool: Path,
+    credentials: Credentials,
+    connect: Callable[[Credentials], Link],
+    reason: str = "killed",
+) -> bool:
     """Tell what a dead pilot could not, its end last; whether the service has all of it, and nothing is left here."""
     texts = _events(spool / f"{bequest.pilot}{EVENTS_SUFFIX}")
     last = counters_of(texts[-1]) if texts else None
@@ -93,9 +108,9 @@ def deliver(bequest: Bequest, *, spool: Path, connect: Callable[[], Link], reaso
             texts.append(_ended(bequest.pilot, n=last[0] + 1, seen=last[1], reason=reason))
         link = None
         try:
-            link = connect()
+            link = connect(credentials)
             for number in range(0, len(texts), BATCH_EVENTS):
-                if not _tell(link, bequest, texts[number : number + BATCH_EVENTS], number):
+                if not _tell(link, credentials, bequest, texts[number : number + BATCH_EVENTS], number):
                     return False
         except (OSError, ValueError):
             return False
@@ -106,7 +121,9 @@ def deliver(bequest: Bequest, *, spool: Path, connect: Callable[[], Link], reaso
     return True
 
 
-def settle(state: Path, *, connect: Callable[[], Link], patience_seconds: float = SETTLE_SECONDS) -> bool:
+def settle(
+    state: Path, *, token_file: str, connect: Callable[[Credentials], Link], patience_seconds: float = SETTLE_SECONDS
+) -> bool:
     """End and remove what the dead pilots of a state folder left, and tell what they could not; whether all is told.
 
     A service that does not answer is asked again for a while: it may have died with the pilots, and be about to return.
@@ -115,9 +132,11 @@ def settle(state: Path, *, connect: Callable[[], Link], patience_seconds: float 
     left = find_dead(spool)
     for each in left:
         clean_up(each, scratch=state / "scratch")
+    shown = {each.pilot: own_credentials(each, spool=spool, token_file=token_file) for each in left}
     until, again_seconds = time.monotonic() + patience_seconds, AGAIN_SECONDS[0]
     while True:
-        for each in [each for each in left if deliver(each, spool=spool, connect=connect)]:
+        told = [each for each in left if deliver(each, spool=spool, credentials=shown[each.pilot], connect=connect)]
+        for each in told:
             left.remove(each)
             let_go(each)
         if not left or time.monotonic() >= until or not spool.is_dir():
@@ -156,14 +175,20 @@ def _ended(pilot: str, *, n: int, seen: int, reason: str) -> bytes:
     return encode(event).encode()
 
 
-def _tell(link: Link, bequest: Bequest, texts: list[bytes], number: int) -> bool:
+def _tell(link: Link, credentials: Credentials, bequest: Bequest, texts: list[bytes], number: int) -> bool:
     said: dict[str, Any] = {"pilot": bequest.pilot, "site": bequest.site, "sequence": SEQUENCE + number}
     said["leaving"] = "gone"
     body = b'{"exchange":%b,"events":[%b]}}' % (encode(said).encode()[:-1], b",".join(texts))
-    link.send("POST", "/agent/exchange", body, fields="Content-Type: application/json\r\n")
-    answer = link.wait(ANSWER_SECONDS)
-    if answer.status != 200:
-        return False
     last = counters_of(texts[-1])
-    reply = json.loads(answer.body)["reply"]
-    return last is not None and int(reply.get("acknowledged", 0)) >= last[0]
+    for _ in range(2):  # of one that died before it was ever answered, the first answer is a token to say all this with
+        shown = credentials()
+        link.send("POST", "/agent/exchange", body, fields="Content-Type: application/json\r\n")
+        answer = link.wait(ANSWER_SECONDS)
+        if answer.status != 200:
+            return False
+        credentials.take(answer.fields)
+        if last is not None and int(json.loads(answer.body)["reply"].get("acknowledged", 0)) >= last[0]:
+            return True
+        if credentials() == shown:
+            return False
+    return False

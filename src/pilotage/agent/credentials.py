@@ -1,6 +1,7 @@
 """The token that an agent shows: the last of those that it was given, in its file or with an answer of the service.
 
-A service renews tokens with its answers. What came so is kept in memory, and in a file of the agent's own for who has to
+All pilots of a site are started with one token. In answer to its first exchange each is given one of its own, without which it
+is not heard. A service renews tokens with its answers. What came so is kept in memory, and in a file of the agent's own for who has to
 speak for it after its end; the file that it was started with stays as it is: others may read it, too.
 """
 
@@ -11,7 +12,7 @@ import contextlib
 import json
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pilotage.agent.link import connect, read_token
 
@@ -27,14 +28,30 @@ _MODE = 0o600
 
 def ends_at(token: str) -> float | None:
     """When a token ends, in seconds since 1970, by what it says of itself; None of one that says nothing."""
-    parts = token.split(".")
-    if len(parts) != 3:
-        return None
     try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-        return float(claims["exp"])
+        return float(_claims(token)["exp"])
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def _claims(token: str) -> dict[str, Any]:
+    """What a token says of itself; raises `ValueError` for one that says nothing."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        raise ValueError("no signed token")
+    claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    if not isinstance(claims, dict):
+        raise ValueError("a token that says nothing")
+    return claims
+
+
+def _worth(token: str) -> tuple[bool, float]:
+    """By which of two tokens is shown: one of the pilot's own goes before that of its site, and the one that ends last."""
+    try:
+        claims = _claims(token)
+        return bool(claims.get("pilot")), float(claims["exp"])
+    except (ValueError, KeyError, TypeError):
+        return False, 0.0
 
 
 class Credentials:
@@ -53,7 +70,7 @@ class Credentials:
         return self._token
 
     def look_again(self) -> None:
-        """Read the files: somebody else may have put a newer token there. The one that ends last is shown."""
+        """Read the files: somebody else may have put a newer token there. Its own goes first, then the one that ends last."""
         given = read_token(self._token_file)
         own = read_token(str(self._own_file)) if self._own_file is not None else ""
         with self._guard:
@@ -62,7 +79,7 @@ class Credentials:
                 self._token = given
                 return
             known = [each for each in (given, own, self._token) if each]
-            self._token = max(known, key=lambda each: ends_at(each) or 0.0, default="")
+            self._token = max(known, key=_worth, default="")
 
     def connect(self, server: str, *, announcement: str, ca_file: str) -> Link:
         """Connect to a service, and show it whatever is the token at each request; see `link.connect`."""
@@ -76,7 +93,7 @@ class Credentials:
 
     def renewed(self, token: str) -> None:
         """The service gave another one."""
-        if not token or token == self._token or (ends_at(token) or 0.0) <= (ends_at(self._token) or 0.0):
+        if not token or token == self._token or _worth(token) <= _worth(self._token):
             return
         with self._guard:
             self._token = token

@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pilotage.agent.bequest import Bequest, clean_up, deliver, find_dead, let_go
+from pilotage.agent.bequest import Bequest, clean_up, deliver, find_dead, let_go, own_credentials
 from pilotage.agent.credentials import Credentials
 from pilotage.agent.exchanging import Exchanger
 from pilotage.agent.fetching import ServerFetch
@@ -92,7 +92,7 @@ def supervise(settings: PilotSettings, record: Record) -> int:
     record.say(ended=reason)
     left = Bequest(settings.pilot, settings.site, settings.request, lock)
     clean_up(left, scratch=settings.scratch.parent)
-    deliver(left, spool=settings.spool, connect=_connecting(settings, credentials), reason=reason)
+    deliver(left, spool=settings.spool, credentials=credentials, connect=_reaching(settings), reason=reason)
     return FAILED
 
 
@@ -127,6 +127,10 @@ def _reap() -> None:
 
 def _connecting(settings: PilotSettings, credentials: Credentials) -> Callable[[], Link]:
     return lambda: credentials.connect(settings.server, **settings.reach)
+
+
+def _reaching(settings: PilotSettings) -> Callable[[Credentials], Link]:
+    return lambda shown: shown.connect(settings.server, **settings.reach)
 
 
 # --- the agent -------------------------------------------------------------------------------------------------------
@@ -181,7 +185,7 @@ def _pilot(settings: PilotSettings, record: Record, credentials: Credentials, *,
     fetch = ServerFetch(scratch / "content", connecting, is_over=lambda: pilot.closing)
     pilot = Pilot(settings, workplace=workplace, fetch=fetch, on_news=exchanger.on_news, on_slots=have_files_for)
     exchanger.look_after = look_after
-    _settle_dead(settings, connecting)
+    _settle_dead(settings)
     told = exchanger.run(pilot)
     end_descendants(os.getpid())
     fetch.close()
@@ -213,7 +217,7 @@ def _obey_signals(exchanger: Exchanger, *, supervisor: int) -> None:
     signal.signal(signal.SIGTERM, leave)
 
 
-def _settle_dead(settings: PilotSettings, connecting: Callable[[], Link]) -> None:
+def _settle_dead(settings: PilotSettings) -> None:
     """End what dead pilots of the state folder left running, now; and tell what they could not, beside the work."""
     dead = find_dead(settings.spool)
     for each in dead:
@@ -221,7 +225,8 @@ def _settle_dead(settings: PilotSettings, connecting: Callable[[], Link]) -> Non
 
     def tell() -> None:
         for each in dead:
-            if not deliver(each, spool=settings.spool, connect=connecting):
+            shown = own_credentials(each, spool=settings.spool, token_file=settings.token_file)
+            if not deliver(each, spool=settings.spool, credentials=shown, connect=_reaching(settings)):
                 say(f"what the dead pilot {each.pilot} left could not be told yet; the next one will")
             let_go(each)
 

@@ -31,7 +31,9 @@ from pilotage.model.events import (
 )
 from pilotage.model.payloads import JobRegistered, Payload, StageExpanded, StageShape, Tagged
 
-RefusalCode = Literal["conflict", "unknown_type", "unknown_version", "malformed", "too_large", "purged", "forbidden"]
+RefusalCode = Literal[
+    "conflict", "unknown_type", "unknown_version", "malformed", "too_large", "purged", "forbidden", "jumped"
+]
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
 UPCASTERS: Mapping[tuple[str, int], Upcaster] = {}

@@ -10,7 +10,7 @@ from pilotage.book.codec import Checked
 from pilotage.book.ledger import Ledger, OfStreams
 from pilotage.book.rows import StreamRow
 from pilotage.book.streams import NO_RANGES, Heard
-from pilotage.model.events import SOURCE_RANKS, Event
+from pilotage.model.events import JUMP_MAX, SOURCE_RANKS, Event
 
 Name = tuple[str, str]
 """The source and the stream of an event."""
@@ -70,6 +70,10 @@ class Hearing:
             mine[stream] = event.n
             return True
         return self._heard_of(event).add(event.n)
+
+    def jumps(self, event: Event) -> bool:
+        """Whether an event is so far beyond all others of its stream that it cannot be of it."""
+        return event.n > JUMP_MAX and event.n > self._heard_of(event).reach
 
     def forget(self, event: Event) -> None:
         """Count an event as heard, though nothing is kept of it."""

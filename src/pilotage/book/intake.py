@@ -14,7 +14,7 @@ from pilotage.book.ledger import Ledger, PackageKey, PlainEvents, Sought
 from pilotage.book.parked import parked_text, read_parked
 from pilotage.book.rows import EventRow, JobRow, ParkedRow
 from pilotage.model import payloads
-from pilotage.model.events import Event
+from pilotage.model.events import JUMP_MAX, Event
 
 _encode = msgspec.json.Encoder().encode
 
@@ -125,8 +125,7 @@ class Intake:
                     mine[stream] = n
                 else:
                     stream = ""  # whatever comes next is looked up
-                    if not hearing.hear(event):
-                        self._repeats.append(one)
+                    if not self._is_new(one):
                         continue
             stage, line, number = place
             told = touched.setdefault(key := (job_id, stage, line, number), at)
@@ -151,8 +150,7 @@ class Intake:
             self.hearing.forget(event)
             self._refuse(one, "purged", f"job {name} was purged: nothing more is kept of it")
             return
-        if not self.hearing.hear(event):
-            self._repeats.append(one)
+        if not self._is_new(one):
             return
         stream_id = self.hearing.id_of(event)
         if name is None or name in self.jobs or isinstance(one.data, payloads.JobRegistered):
@@ -162,6 +160,20 @@ class Intake:
             return
         text = parked_text(event, skewed=self._is_skewed(event))
         self.parked.append(ParkedRow(job=name, stream_id=stream_id, n=event.n, received=received, event=text))
+
+    def _is_new(self, one: Checked) -> bool:
+        """Whether an event was not heard before; one whose number is out of all reach is refused."""
+        event = one.event
+        if event.n > JUMP_MAX and self.hearing.jumps(event):
+            source, stream = event.source, event.stream
+            self._refuse(
+                one, "jumped", f"{event.n} is far beyond all that was heard of {source} {stream}: count on by one"
+            )
+            return False
+        if not self.hearing.hear(event):
+            self._repeats.append(one)
+            return False
+        return True
 
     def _is_skewed(self, event: Event) -> bool:
         """Whether the clock is wrong of who sent an event that came just now."""

@@ -7,6 +7,7 @@ import bisect
 import msgspec
 
 from pilotage.book.rows import StreamRow
+from pilotage.model.events import JUMP_MAX
 
 RANGES_MAX = 10_000
 """Of a stream with more holes than this the oldest one is given up; what comes for it after all is a conflict."""
@@ -34,6 +35,11 @@ class Heard:
         if row.ahead != NO_RANGES:
             ranges = _ranges.decode(row.ahead)
             self.firsts, self._lasts = [first for first, _ in ranges], [last for _, last in ranges]
+
+    @property
+    def reach(self) -> int:
+        """The greatest number that may come next; see `JUMP_MAX`."""
+        return (self._lasts[-1] if self._lasts else self.watermark) + JUMP_MAX
 
     def add(self, n: int) -> bool:
         """Whether `n` is new; from now on it is not."""

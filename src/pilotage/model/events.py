@@ -25,6 +25,9 @@ SubjectKind = Literal["job", "package", "attempt", "pilot", "site", "service"]
 SOURCE_RANKS: dict[str, int] = {"application": 0, "client": 1, "site": 2, "agent": 3, "service": 4}
 
 COUNTER_MAX = 2**53 - 1
+JUMP_MAX = 2**32
+"""How far beyond the last that was heard of a stream the number of an event may be; whatever is further was miscounted, or made
+up so that whoever counts on gets no room."""
 ATTEMPT_MAX = 999_999_999
 PLACE_MAX = 999_999_999  # of a stage, a line or a number: nine digits
 TIME_MAX = 253_402_300_800.0  # the year 10000

@@ -68,6 +68,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     groups: frozenset[str] = frozenset()
     scopes: frozenset[str] = frozenset()
     site: str = ""  # speaks for this site alone: an agent elsewhere
+    pilot: str = ""  # … and there for this pilot alone
     package: AttemptRef | None = None  # speaks of this package alone: what an attempt runs
     issued_at: float = 0.0
     expires_at: float = 0.0  # 0: when its key does
@@ -87,6 +88,10 @@ class KnowsTokens(Protocol):
 
     def renewed(self, principal: Principal) -> str:
         """Another token where the one of this principal ends soon; else nothing."""
+        ...
+
+    def introduced(self, principal: Principal, pilot: str) -> str:
+        """A token that is good for one pilot of a principal's site."""
         ...
 
 
@@ -131,6 +136,10 @@ class Access:
     def renewed(self, principal: Principal) -> str:
         """Another token for a principal whose own ends soon; nothing where it lasts."""
         return self._tokens.renewed(principal) if self._tokens is not None and principal.expires_at else ""
+
+    def introduced(self, principal: Principal, pilot: str) -> str:
+        """A token for a pilot that is new here, where it shows that of its site; it is good for that pilot alone."""
+        return self._tokens.introduced(principal, pilot) if self._tokens is not None else ""
 
 
 def require_scope(principal: Principal, scope: str) -> None:

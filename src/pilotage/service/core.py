@@ -28,7 +28,7 @@ from pilotage.engine.settings import EngineSettings
 from pilotage.engine.site_changes import change_sites, operate_site, stop_asking
 from pilotage.engine.steady_time import SteadyTime
 from pilotage.model import payloads
-from pilotage.model.events import COUNTER_MAX, Event
+from pilotage.model.events import COUNTER_MAX, JUMP_MAX, Event
 from pilotage.model.exchange import Assignment, AttemptRef, Exchange, ExchangeReply, InputSource
 from pilotage.model.operations import Accepted, Refused
 from pilotage.model.outcomes import ADOPTED, ExitCodeGasw
@@ -86,6 +86,7 @@ class Core:
         for row in streams:
             self.recall(row)
         self._waiting: dict[str, Exchange] = {}  # open exchanges that there is nothing to say to yet
+        self._strange: dict[str, str] = {}  # who has to leave for what it says, and why
         self._polls: deque[tuple[float, str, int]] = deque()  # until when, in order
         self._time = SteadyTime(engine.now, late_seconds=LATE_INTERVALS * engine.settings.interval_seconds)
 
@@ -180,6 +181,9 @@ class Core:
                 outbox.skewed.append(("agent", name))
             for event in exchange.events:
                 n = event.n
+                if n > JUMP_MAX and n > heard.reach:
+                    self._strange[name] = f"its events jump to {n}, far beyond all that was heard of it"
+                    break
                 if event.source == "agent" and event.stream == name and 1 <= n <= COUNTER_MAX and heard.add(n):
                     held = None if pilot is None else pilot.holds(event)
                     self._take(event, held, exchange, outbox)
@@ -281,6 +285,7 @@ class Core:
                 leave = pilot.draining
             if exchange.serves is not None and exchange.serves not in assigned:
                 leave = "the attempt it serves is over, or another agent has it"
+        leave = self._strange.pop(name, leave) if self._strange else leave
         if patient and not (assignments or cancelled or leave or exchange.leaving or exchange.events):
             return False
         if pilot is not None:

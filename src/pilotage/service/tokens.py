@@ -1,7 +1,8 @@
 """Tokens that this service gives out, and who shows them: pilots, site agents and running packages.
 
-A pilot's token is a signed JWT, with the claims of the WLCG profile and the site that it is good for; it lasts for days and
-is renewed with the answers to its exchanges. A package's token is a keyed digest over its attempt: there is one for every
+A pilot's token is a signed JWT, with the claims of the WLCG profile, the site and the pilot that it is good for; it lasts for
+days and is renewed with the answers to its exchanges. What pilots of a site are started with is the same without a pilot: it
+lets one introduce itself whom nobody knows yet, and be given a token of its own. A package's token is a keyed digest over its attempt: there is one for every
 attempt of a millisecond, so it must cost microseconds. It has no end of its own: it ends with its attempt, as the book
 tells it (`why_ended`).
 """
@@ -67,7 +68,7 @@ class Tokens:
         self._known: dict[bytes, Principal] = {}  # those whose signature was looked at, by digest
 
     def for_pilot(self, site: str, *, user: str = "", seconds: float = 0.0) -> str:
-        """A token for the pilots of a site."""
+        """A token for the pilots of a site, with which each fetches one of its own."""
         return self._signed(site, user=user, seconds=seconds, scopes=(EXCHANGE,))
 
     def for_site_agent(self, site: str, *, user: str = "", seconds: float = 0.0) -> str:
@@ -87,8 +88,17 @@ class Tokens:
         if principal.expires_at - self._clock() > life_seconds * RENEW_LEFT:
             return ""
         return self._signed(
-            principal.site, user=principal.user, seconds=life_seconds, scopes=tuple(sorted(principal.scopes))
+            principal.site,
+            pilot=principal.pilot,
+            user=principal.user,
+            seconds=life_seconds,
+            scopes=tuple(sorted(principal.scopes)),
         )
+
+    def introduced(self, principal: Principal, pilot: str) -> str:
+        """A token for one pilot, which lasts as long as that of its site; it is good for no other."""
+        life_seconds = principal.expires_at - principal.issued_at
+        return self._signed(principal.site, pilot=pilot, user=principal.user, seconds=life_seconds, scopes=(EXCHANGE,))
 
     def principal(self, token: str) -> Principal | None:
         """Who shows a token; None where it is none of these. Raises `Unauthenticated` for one that has ended."""
@@ -112,7 +122,7 @@ class Tokens:
             raise Unauthenticated("this token is not valid yet: one of the clocks is wrong", subject=_of(known))
         return known
 
-    def _signed(self, site: str, *, user: str, seconds: float, scopes: tuple[str, ...]) -> str:
+    def _signed(self, site: str, *, user: str, seconds: float, scopes: tuple[str, ...], pilot: str = "") -> str:
         now = int(self._clock())
         return self._keys.sign(
             {
@@ -120,6 +130,7 @@ class Tokens:
                 "aud": AUDIENCE,
                 "sub": user or self._user,
                 "site": site,
+                **({"pilot": pilot} if pilot else {}),
                 "scope": " ".join(scopes),
                 "iat": now,
                 "nbf": now,
@@ -137,6 +148,7 @@ class Tokens:
                 user=str(claims["sub"]),
                 scopes=scopes & {EXCHANGE, SITE_AGENT},
                 site=_named(claims["site"]),
+                pilot=_named(claims["pilot"]) if "pilot" in claims else "",
                 issued_at=float(claims["iat"]),
                 expires_at=float(claims["exp"]),
             )
@@ -174,11 +186,11 @@ def why_ended(attempt: AttemptFacts | None, now: float) -> str:
     return "its attempt is over" if ended_at and now > ended_at + MARGIN_SECONDS else ""
 
 
-def _named(site: object) -> str:
-    if not isinstance(site, str) or not site:
-        raise ValueError("a token of no site")
-    return site
+def _named(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise ValueError("a token of no site, or of a pilot without a name")
+    return name
 
 
 def _of(principal: Principal) -> str:
-    return f"the token of {principal.user} at {principal.site}"
+    return f"the token of {principal.user} at {principal.site}{principal.pilot and f' for pilot {principal.pilot}'}"

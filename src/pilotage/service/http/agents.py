@@ -44,7 +44,7 @@ from pilotage.service.http.messages import (
 )
 from pilotage.service.http.running import Running
 from pilotage.service.http.services import Services
-from pilotage.service.http.site_bounds import SiteBounds, check_attempt
+from pilotage.service.http.site_bounds import SiteBounds, check_numbers
 from pilotage.service.reading import package_place
 from pilotage.service.running.errors import NotRunning
 from pilotage.service.unknown import UnknownJob, UnknownPackage
@@ -109,8 +109,8 @@ class AgentDoor:
         try:
             if scope["path"] == "/agent/exchange" and scope["method"] == "POST":
                 principal = self._let_in(scope)
-                reply = await self._exchange(receive, principal)
-                await send_whole(send, 200, reply, [JSON_HEADER, *self._renewal(principal)])
+                reply, headers = await self._exchange(receive, principal)
+                await send_whole(send, 200, reply, [JSON_HEADER, *headers])
             elif scope["path"] == "/agent/site" and scope["method"] == "POST":
                 principal = self._let_in(scope, SITE_AGENT)
                 reply = await self._exchange_with_site(receive, principal)
@@ -134,21 +134,30 @@ class AgentDoor:
         token = self._services.access.renewed(principal) if principal.expires_at else ""
         return [(TOKEN_HEADER, token.encode("ascii"))] if token else []
 
-    async def _exchange(self, receive: Receive, principal: Principal) -> bytes:
+    def _introduction(self, principal: Principal, says: AgentSays) -> tuple[bytes, Headers]:
+        """What a pilot is told that nobody knows: the token that it says all of this again with, and the time."""
+        exchange, token = says.exchange, self._services.access.introduced(principal, says.exchange.pilot)
+        now = self._services.clock.now()
+        reply = ExchangeReply(pilot=exchange.pilot, sequence=exchange.sequence, time=now)
+        return _encode(AgentHears(reply=reply)), [(TOKEN_HEADER, token.encode("ascii"))]
+
+    async def _exchange(self, receive: Receive, principal: Principal) -> tuple[bytes, Headers]:
         body = await read_body(receive, EXCHANGE_BYTES_MAX)
         try:
             says = _decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
             raise Malformed(f"this is no exchange: {fault}") from None
-        if principal.site:
-            await self._bounds.check_exchange(principal, says)
+        check_numbers(says.exchange)
+        if principal.site and not await self._bounds.check_exchange(principal, says):
+            return self._introduction(principal, says)
         if (told := self._farewell(says) or self._doubt(says)) is not None:
-            return told
+            return told, self._renewal(principal)
         try:
-            return await self._patiently(lambda: self._running.jobs.exchange(says))
+            reply = await self._patiently(lambda: self._running.jobs.exchange(says))
+            return reply, self._renewal(principal)
         except asyncio.CancelledError:
             if (farewell := self._farewell(says)) is not None:
-                return farewell
+                return farewell, []
             if not self._stopping:
                 raise
             raise _stopping() from None
@@ -199,6 +208,7 @@ class AgentDoor:
     async def _bring(self, scope: Any, receive: Receive, send: Send) -> None:
         """Content, files and staged outputs: for agents that see no folder of ours."""
         principal = self._let_in(scope)
+        self._bounds.check_introduced(principal)
         kind, _, rest = scope["path"].removeprefix(PREFIX).partition("/")
         match scope["method"], kind:
             case "GET", "content":
@@ -312,7 +322,7 @@ class AgentDoor:
             raise UnknownPackage(
                 f"job {job.job} has no such attempt", subject=f"attempt {ref.attempt} of {ref.package}"
             )
-        check_attempt(principal, attempt.site)
+        self._bounds.check_attempt(principal, attempt)
         if attempt.staged_at is not None or attempt.finished_at is not None:
             raise NotAwaited("its outputs were told before", subject=f"attempt {ref.attempt} of {ref.package}")
         if number >= OUTPUTS_MAX:

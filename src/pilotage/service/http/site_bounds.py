@@ -1,4 +1,9 @@
-"""What an agent with the token of a site may not do: speak for another one, or have what it does not run.
+"""What an agent with a token of its own or of its site may not do: speak for another one, or have what it does not run.
+
+The token of a site is what its pilots are started with, and all of them can read it. So it lets a pilot introduce itself whom
+nobody knows yet, and nothing else: such a pilot is given a token of its own, and is heard when it shows that. Its name, which
+nobody can guess, is known from then on, and only its own token speaks in it; whoever settles a pilot that died finds that beside
+its events. The agent of a site, which started them all, may speak for each of them.
 
 The engine is asked once for each pilot, and about once a minute for each job or content that is fetched: exchanges cost
 nothing more.
@@ -14,16 +19,21 @@ from typing import TypeVar
 
 import msgspec
 
+from pilotage.book.rows import AttemptFacts
 from pilotage.engine.engine import Engine
+from pilotage.model.exchange import Exchange
 from pilotage.model.site_exchange import SiteSays
 from pilotage.model.work import AgentSays
-from pilotage.service.access import Forbidden, Principal
+from pilotage.service.access import SITE_AGENT, Forbidden, Principal
+from pilotage.service.http.errors import Malformed
 from pilotage.service.http.running import Running
 
 BELIEVED_SECONDS = 60.0
 REMEMBERED_MAX = 10_000
 JOBS_MAX = 100
 """Whose files are remembered; they may be many."""
+SEQUENCE_MAX = 2**41
+"""Whoever settles a dead pilot counts from 2**40 on, beyond all that it said itself."""
 
 Told = TypeVar("Told")
 
@@ -51,12 +61,17 @@ class SiteBounds:
         self._files: dict[tuple[str, str], tuple[float, frozenset[str]]] = {}
         self._contents: dict[tuple[str, str], float] = {}  # … and to need some content
 
-    async def check_exchange(self, principal: Principal, says: AgentSays) -> None:
-        """Refuse an exchange for another site, or in the name of another site's pilot."""
+    async def check_exchange(self, principal: Principal, says: AgentSays) -> bool:
+        """Whether an agent is to be heard: one that is new is first given a token of its own.
+
+        Refuse an exchange for another site, or in the name of another pilot.
+        """
         exchange = says.exchange
         if exchange.site != principal.site:
             raise _forbidden(principal, f"site {exchange.site[:64]}")
         name = exchange.pilot
+        if principal.pilot not in ("", name):
+            raise _not_its_own(principal, f"pilot {name[:64]}")
         known = self._sites.get(name)
         if known is None:
             # One that nobody knows tells who it is in this very exchange, which is looked at below. One that has ended may
@@ -68,6 +83,15 @@ class SiteBounds:
                 self._sites[name] = known
         if known not in ("", principal.site):
             raise _forbidden(principal, f"pilot {name[:64]} of site {known}")
+        if not principal.pilot:
+            if not known:
+                return False
+            self.check_holder(principal, name)
+        await self._check_events(principal, exchange)
+        return True
+
+    async def _check_events(self, principal: Principal, exchange: Exchange) -> None:
+        """Refuse who says that it is at another site, or was asked for there."""
         for event in exchange.events:
             if event.type == "PilotStarted" and (request := _told_of(event.data).request):
                 asked = await self._ask(partial(_asked_at, request))
@@ -77,6 +101,22 @@ class SiteBounds:
                 told = event.site or _told_of(event.data).site
                 if told not in ("", principal.site):
                     raise _forbidden(principal, f"site {told[:64]}")
+
+    def check_holder(self, principal: Principal, pilot: str | None) -> None:
+        """Refuse who may not speak for a pilot of its site, or do what is that pilot's: only itself and its site's agent may."""
+        if principal.site and principal.pilot != pilot and SITE_AGENT not in principal.scopes:
+            raise _not_its_own(principal, f"pilot {pilot[:64]}" if pilot else "no pilot")
+
+    def check_attempt(self, principal: Principal, attempt: AttemptFacts) -> None:
+        """Refuse the outputs of another pilot's attempt, or of one at another site."""
+        if principal.site and attempt.site != principal.site:
+            raise _forbidden(principal, f"an attempt at site {attempt.site}")
+        self.check_holder(principal, attempt.pilot)
+
+    def check_introduced(self, principal: Principal) -> None:
+        """Refuse the token that pilots of a site are started with, and which is good for no more than an introduction."""
+        if principal.site and not principal.pilot and SITE_AGENT not in principal.scopes:
+            raise _not_its_own(principal, "the token that all pilots of its site have")
 
     def check_site(self, principal: Principal, says: SiteSays) -> None:
         """Refuse the agent of a site that speaks for another one."""
@@ -120,14 +160,15 @@ class SiteBounds:
         return await asyncio.wrap_future(self._running.jobs.ask(question))
 
 
-def check_attempt(principal: Principal, site: str | None) -> None:
-    """Refuse the outputs of an attempt at another site."""
-    if principal.site and site != principal.site:
-        raise _forbidden(principal, f"an attempt at site {site}")
+def check_numbers(exchange: Exchange) -> None:
+    """Refuse an exchange under a number that no agent comes to: one that is believed would make all others old."""
+    if exchange.sequence > SEQUENCE_MAX:
+        raise Malformed("no exchange has such a number", expected=f"at most {SEQUENCE_MAX}", got=str(exchange.sequence))
 
 
 def _site_of(engine: Engine, pilot: str) -> str:
-    found = engine.pilots.get(pilot)
+    """Where a pilot is, or was asked for: nobody introduces itself under the name of what was asked for."""
+    found = engine.pilots.get(pilot) or engine.requests.get(pilot)
     return found.site.name if found is not None else ""
 
 
@@ -148,6 +189,16 @@ def _told_of(data: msgspec.Raw) -> _Sited:
         return _sited.decode(data)
     except msgspec.DecodeError:
         return _Sited()  # the engine refuses it by itself
+
+
+def _not_its_own(principal: Principal, got: str) -> Forbidden:
+    return Forbidden(
+        "only the pilot itself may do this, with the token that it was given in answer to its first exchange",
+        subject=f"site {principal.site}",
+        expected=f"pilot {principal.pilot}" if principal.pilot else "the token of one pilot",
+        got=got,
+        next_step="ask `POST /agent/exchange` for one under a new name: the answer has it in `Pilotage-Token`",
+    )
 
 
 def _forbidden(principal: Principal, got: str) -> Forbidden:
