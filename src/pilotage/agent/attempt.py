@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pilotage.agent import diagnosis
+from pilotage.agent import diagnosis, undeclared
 from pilotage.agent.application import Application, limits_of
 from pilotage.agent.commands import Commands
 from pilotage.agent.diagnosis import Failure
@@ -121,8 +121,11 @@ class AttemptRunner:
             watch.attempt_ended()
             self._workplace.left_events.attempt_ended(assignment["ref"], token)
         times = phases.ended()
-        if left and payload["exit_code"] != "SUCCESS":
-            payload["exit_message"] = f"{payload['exit_message']}\n{left}"
+        if payload["exit_code"] != "SUCCESS":
+            if left:
+                payload["exit_message"] = f"{payload['exit_message']}\n{left}"
+        elif self._scratch.removed:
+            self._note_undeclared(assignment["ref"], work, payload)
         payload["phases"] = times
         if self._workplace.node:
             payload["node"] = self._workplace.node
@@ -355,6 +358,12 @@ class AttemptRunner:
             return "something that it started does not end, and may still use its folder"
         path = self._scratch.path
         return "" if self._scratch.empty() else f"its folder cannot be emptied, and is left as it is: {path}"
+
+    def _note_undeclared(self, ref: Mapping[str, Any], work: Mapping[str, Any], payload: dict[str, Any]) -> None:
+        """Say what a success left in its folder that nobody declared."""
+        left = self._workplace.undeclared.look(ref, work, payload.get("manifest"), self._scratch.removed)
+        if left and not payload.get("exit_message"):
+            payload.update(undeclared.told(left))
 
     def _close_logs(self) -> None:
         for log in self._logs:

@@ -32,6 +32,7 @@ class Scratch:
         self._is_marked = False  # its time is ours, and stays so until something is made in it
         self._identity = (0, 0)  # device and inode of what is held open: nothing else has them meanwhile
         self.descriptor = -1  # what is held open; less than 0: nothing
+        self.removed: list[str] = []  # what `empty` removed last: names of files, and of folders with a slash
         self.path = os.path.join(root, f"slot-{slot_number}")
 
     def prepare(self) -> None:
@@ -42,7 +43,7 @@ class Scratch:
         spread(self._root)
         if not os.path.lexists(self.path):
             self._make()
-        elif _empty(self.path) is None:
+        elif not _empty(self.path):
             self.abandon()
             self._make()
         self.rest()
@@ -62,6 +63,7 @@ class Scratch:
 
         Where something else has its name now, as a link that a command put there, that is not ours to empty.
         """
+        self.removed = removed = []
         if self.descriptor < 0:
             return True  # nobody was in it
         found = self._found()
@@ -73,12 +75,9 @@ class Scratch:
         if self._is_marked and found.st_mtime_ns == _MARK_NS:
             return True
         self._is_marked = False
-        removed = _remove_files(self.path, self.descriptor)
-        if removed is None:
-            removed = _empty_below(self.descriptor)
-            if removed is None:
-                self.abandon()
-                return False
+        if not _remove_files(self.path, self.descriptor, removed) and not _empty_below(self.descriptor, removed):
+            self.abandon()
+            return False
         if not removed:
             self._mark()  # who leaves nothing once will often do so
         return True
@@ -163,7 +162,7 @@ def remove_tree(path: str) -> bool:
     """Remove a folder and what is in it; whether it is gone. What is no folder, such as a link to one, stays."""
     if not os.path.lexists(path):
         return True
-    if _empty(path) is None:
+    if not _empty(path):
         return False
     try:
         os.rmdir(path)
@@ -172,19 +171,19 @@ def remove_tree(path: str) -> bool:
     return True
 
 
-def _empty(path: str) -> int | None:
+def _empty(path: str) -> bool:
     """Remove what is in a folder, whatever modes it was given. No link is followed, neither out of it nor in its own place.
 
-    How many things were removed; None where not everything could be, or where it is no folder.
+    Whether nothing is left; it is not where it is no folder.
     """
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):
-            return None
+            return False
         top = _open_folder(path)
     except OSError:
-        return None
+        return False
     try:
-        return _empty_below(top)
+        return _empty_below(top, [])
     finally:
         os.close(top)
 
@@ -199,44 +198,43 @@ def _open_folder(path: str, top: int | None = None) -> int:
         return os.open(path, flags, dir_fd=top)
 
 
-def _remove_files(path: str, top: int) -> int | None:
+def _remove_files(path: str, top: int, removed: list[str]) -> bool:
     """Remove what is in a folder that is open and was just seen at a path, where that is files alone: mostly it is.
 
-    How many there were; None where there is something else to it.
+    Whether it was; what was removed is noted.
     """
     try:
-        names = os.listdir(path)
-        for name in names:
+        for name in os.listdir(path):
             os.unlink(name, dir_fd=top)  # which no folder is removed by
+            removed.append(name)
     except OSError:
-        return None
-    return len(names)
+        return False
+    return True
 
 
-def _empty_below(top: int) -> int | None:
-    """The same for a folder that is open: whatever is removed is named from there."""
+def _empty_below(top: int, removed: list[str]) -> bool:
+    """The same for a folder that is open: whatever is removed is named from there, and noted."""
     found = [""]
-    removed = 0
     whole = True
     for folder in found:  # which grows: the folders within come after it
         try:
             entries = _entries_of(folder, top)
         except OSError:
             if not folder:
-                return None
+                return False
             whole = False
             continue
         for name, is_folder in entries:
             if is_folder:
                 found.append(name)
             elif _remove(os.unlink, name, top):
-                removed += 1
+                removed.append(name)
             else:
                 whole = False
     for folder in reversed(found[1:]):
-        removed += 1
+        removed.append(f"{folder}/")
         whole = _remove(os.rmdir, folder, top) and whole
-    return removed if whole or not _entries_of("", top) else None
+    return whole or not _entries_of("", top)
 
 
 def _entries_of(folder: str, top: int) -> list[tuple[str, bool]]:

@@ -15,6 +15,7 @@ from pilotage.agent.processes import Remains
 from pilotage.agent.scratch import remove_tree
 from pilotage.agent.sight import Sight
 from pilotage.agent.spawning import quick_way_works
+from pilotage.agent.undeclared import Undeclared
 from pilotage.agent.watching import Watcher
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Workplace:
         self._null = -1
         self._lock = threading.Lock()
         self.known = KnownFiles()
+        self.undeclared = Undeclared()
         self.turns = threading.Lock()
         self.sight = Sight()
         self.kernel_kills = KernelKills()

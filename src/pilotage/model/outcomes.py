@@ -36,6 +36,8 @@ ADOPTED = "adopted"
 """The site of attempts that were never made here."""
 MADE_BEFORE = "made-before"
 """The reason that an agent gives with the success of what an earlier run had made: nothing was run."""
+UNDECLARED = "undeclared-files"
+"""The reason that an agent gives with the success of what left files behind that no output declares."""
 PILOT_WALL_OVER = "killed: the wall time of its pilot is over"
 """What an agent says of an attempt that ran until the time of its pilot was over, whatever its own limit is."""
 
