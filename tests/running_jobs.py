@@ -13,6 +13,7 @@ import msgspec
 
 from pilotage.engine.engine import Engine
 from pilotage.engine.settings import EngineSettings
+from pilotage.language import Expansion
 from pilotage.model.configuration import Settings
 from pilotage.model.exchange import AttemptRef, ExchangeReply
 from pilotage.model.operations import Accepted, AnyOperation, Refused, SiteDeed
@@ -167,6 +168,9 @@ class FakeJobs:
 
     def publishing_fault(self, job: str) -> Unpublished | None:
         return self.cannot_publish
+
+    def laid_out(self, job: str) -> Expansion | None:
+        return None
 
 
 def _done(told: Told, fault: Exception | None = None) -> Future[Told]:

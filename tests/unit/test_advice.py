@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pilotage.language.expansion import advice
-from tests.jobs import refused, warnings
+from tests.jobs import loaded, refused, warnings
 
 
 def codes(stages: str) -> list[str]:
@@ -40,9 +40,8 @@ def test_an_unused_constant_is_told_with_its_place() -> None:
 
 def test_a_constant_used_where_lists_are_read_is_used() -> None:
     from pilotage.language import MemoryFolder
-    from tests.jobs import loaded
 
-    text = "variables: {d: raw}\nstages:\n  - each: {f: '{d}/*'}\n    run: x {f}\n    inputs: ['{f}']\n"
+    text = "variables: {d: raw}\nstages:\n  - each: {f: '{d}/*'}\n    run: x {f}\n    inputs: ['{f}']\n    outputs: ['{f}.o']\n"
     assert loaded(text, folder=MemoryFolder(["raw/1"])).report.warnings == []
 
 
@@ -164,3 +163,27 @@ def test_more_parameters_than_are_checked_are_told_with_their_number(monkeypatch
 def test_files_that_are_iterated_over_and_not_taken_are_told() -> None:
     text = "stages:\n  - {run: x, outputs: [o-1]}\n  - {each: {f: 'o-*'}, run: 'y {f}'}\n"
     assert codes(text) == ["not-taken"]
+
+
+def test_a_stage_that_declares_nothing_is_told_of_with_what_becomes_of_its_files() -> None:
+    text = (
+        "stages:\n  - {name: fit, run: x}\n  - {run: y, outputs: [o]}\n  - {run: z, stdout: z.log}\n  - {shell: echo}\n"
+    )
+    found = loaded(text).report.warnings
+    assert [(warning.code, warning.line) for warning in found] == [("no-outputs", 4), ("no-outputs", 7)]
+    assert found[0].message.startswith("the stage 'fit' declares no outputs: every file that it writes is removed")
+    assert "outputs: [result.dat]" in found[0].hint
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        "packages: [{run: a}, {run: b, outputs: [o]}]",
+        "{run: a, done: true}",
+        "{run: a, noop: true}",
+        "{run: a, side_effects: true}",
+    ],
+)
+def test_a_stage_that_declares_something_or_runs_nothing_is_not_told_of(stage: str) -> None:
+    stage = stage if stage.startswith("{") else f"{{{stage}}}"
+    assert [warning.code for warning in loaded(f"stages:\n  - {stage}\n").report.warnings] == []

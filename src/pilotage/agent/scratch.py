@@ -63,7 +63,8 @@ class Scratch:
 
         Where something else has its name now, as a link that a command put there, that is not ours to empty.
         """
-        self.removed = removed = []
+        removed: list[str] = []
+        self.removed = removed
         if self.descriptor < 0:
             return True  # nobody was in it
         found = self._found()

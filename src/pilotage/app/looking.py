@@ -284,6 +284,9 @@ class Resting:
         """Known within a question only, and there are none."""
         self._refuse()
 
+    def laid_out(self, job: str) -> None:
+        """Nothing is run."""
+
     def seen_to(self, action: Action) -> None:
         """Nobody clears, seals or purges meanwhile."""
 

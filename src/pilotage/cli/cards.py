@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from pilotage.cli.output import shown
 from pilotage.cli.words import one_line, plural
+from pilotage.model.package_words import parameters_text
 from pilotage.model.texts import moment, size_text
 
 if TYPE_CHECKING:
+    from pilotage.model.package_words import PackageWords
     from pilotage.model.progress import FailureCard, FailureGroup, Progress
 
 STDERR_LINES_MAX = 10
@@ -96,6 +98,24 @@ def _future(card: FailureCard) -> str:
     if card.cause == "upstream":
         return "it was not run: what it needs was not made"
     return "it will not be tried again by itself"
+
+
+def undeclared_lines(progress: Progress) -> Iterator[str]:
+    """What packages left behind that no output declares, and what would keep it."""
+    if progress.undeclared:
+        yield "left behind, and gone\n"
+    for each in progress.undeclared:
+        yield f"  {one_line(called(progress.job, each.package, each.words))}: {one_line(each.message)}\n"
+        if each.keep:
+            yield f"    to keep such files: {one_line(each.keep)}\n"
+            if "{tag}" in each.keep:
+                yield "    and let the command write them so: {tag} gives each package a name of its own\n"
+
+
+def called(job: str, package: str, words: PackageWords | None) -> str:
+    """A package as its owner knows it: by its name and its parameters, where anybody knows them, and by its place."""
+    known = f"{words.name} {parameters_text(words.parameters)}".strip() if words is not None else ""
+    return f"{job}/{package}" + (f" ({known})" if known else "")
 
 
 def failure_lines(progress: Progress) -> Iterator[str]:

@@ -97,18 +97,12 @@ def carry_out(source: Source, how: HowToRun, *, before_load: Callable[[], None],
 
 
 def _loaded(source: Source) -> LoadedJob:
+    from pilotage.cli.options import say_warnings
+
     loaded = source.load()
-    _count_warnings(loaded, source)
+    if source.document:
+        say_warnings(loaded, source.document)
     return loaded
-
-
-def _count_warnings(loaded: LoadedJob, source: Source) -> None:
-    count = len(loaded.warnings)
-    if count and source.document:
-        seen = "1 warning; see it" if count == 1 else f"{count:,} warnings; see them"
-        from pilotage.cli.options import command_with
-
-        say_to_reader(f"{seen} with: {command_with('pilotage check', source.document)}")
 
 
 def _say_beginning(brought: Submitted, session: Session, how: HowToRun) -> None:
@@ -282,7 +276,7 @@ def summary_object(progress: Progress, code: int) -> dict[str, object]:
 
 def summary_lines(progress: Progress, *, killed_for: str = "") -> Iterator[str]:
     """A job and what came of it, for people; `killed_for` was said when it was killed."""
-    from pilotage.cli.cards import failure_lines
+    from pilotage.cli.cards import failure_lines, undeclared_lines
     from pilotage.cli.progress import counts_line
     from pilotage.cli.words import duration, one_line
     from pilotage.model.submission import SUPERSEDED
@@ -297,6 +291,7 @@ def summary_lines(progress: Progress, *, killed_for: str = "") -> Iterator[str]:
     if killed_for:
         yield f"killed: {one_line(killed_for)}\n"
     yield from failure_lines(progress)
+    yield from undeclared_lines(progress)
     if killed_for.startswith(SUPERSEDED):
         return  # what took its place makes what it would have made
     if progress.stuck:

@@ -74,15 +74,21 @@ def load_document(file: str | None, source_format: str) -> LoadedJob:
     """Load FILE or the document of the current folder; its warnings are counted, `check` shows them."""
     import_numpy_quickly()
     from pilotage import app
-    from pilotage.cli.output import say_to_reader
 
     source = app.find_document() if file is None else file
     loaded = app.load(source, source_format=chosen_format(source_format))
-    count = len(loaded.warnings)
+    say_warnings(loaded, source)
+    return loaded
+
+
+def say_warnings(loaded: LoadedJob, source: str) -> None:
+    """Say how many warnings there are; not of undeclared outputs, of which a run tells at its end, by their names."""
+    from pilotage.cli.output import say_to_reader
+
+    count = sum(warning.code != "no-outputs" for warning in loaded.warnings)
     if count:
         seen = "1 warning; see it" if count == 1 else f"{count:,} warnings; see them"
         say_to_reader(f"{seen} with: {command_with('pilotage check', source)}")
-    return loaded
 
 
 def command_with(command: str, name: str) -> str:

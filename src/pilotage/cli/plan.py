@@ -13,6 +13,8 @@ from pilotage.cli.output import emit
 from pilotage.cli.words import duration, one_line, plural, table
 
 if TYPE_CHECKING:
+    from pilotage.app import LoadedJob
+    from pilotage.app.running import Source
     from pilotage.model.submission import RunPlan, StagePlan
 
 SHOWN_MAX = 20
@@ -38,7 +40,7 @@ def plan(
     from pilotage.app.planning import plan_run
     from pilotage.app.running import HowToRun, document_source
 
-    source = document_source(file, source_format=chosen_format(source_format))
+    source = _telling_warnings(document_source(file, source_format=chosen_format(source_format)))
     found = plan_run(source, HowToRun(slots=slots, fresh=fresh))
     if as_json:
         import msgspec
@@ -49,6 +51,20 @@ def plan(
         emit([app.json_text(plain)])
     else:
         emit(plan_lines(found, shown_max=None if all_packages else SHOWN_MAX))
+
+
+def _telling_warnings(source: Source) -> Source:
+    """The same document, whose warnings are shown when it is read."""
+    import msgspec
+
+    from pilotage.cli.problems import show_problems
+
+    def load() -> LoadedJob:
+        loaded = source.load()
+        show_problems(loaded.warnings, severity="warning")
+        return loaded
+
+    return msgspec.structs.replace(source, load=load)
 
 
 def plan_lines(found: RunPlan, *, shown_max: int | None) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from pilotage.language.expansion.advice import advise, check_parameters
+from pilotage.language.expansion.advice import advise, advise_on_outputs, check_parameters
 from pilotage.language.expansion.expand import expand
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.further import look_further
@@ -90,6 +90,8 @@ def load(
     if document is None or report.errors:
         return Loaded(chosen, None, None, report, losses)
     advise(document.definition, report, document.mark, executors=executors)
+    if chosen == "yaml":  # other formats have their own ways with files
+        advise_on_outputs(document.definition, report, document.mark)
     expansion = expand(document.definition, RecordingLists(folder, jobs), report, mark=document.mark)
     if expansion is not None:
         check_parameters(expansion, report, document.mark)

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import msgspec
 
+from pilotage.model.package_words import PackageWords
+
 CARDS_MAX = 20
 """So many groups of failures are told, the largest first."""
+
+UNDECLARED_MAX = 5
+"""So many packages that left undeclared files behind are told of."""
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -21,6 +26,7 @@ class FailureCard(Told, frozen=True, kw_only=True):
 
     package: str  # dotted: 1.2.1
     path: str = ""
+    words: PackageWords | None = None  # its name, parameters and command
     attempt: int | None = None
     cause: str = ""  # why it was given up: retries-exhausted, permanent-failure, upstream …; empty while it was not
     reason: str = ""  # of the attempt: out-of-memory, missing-output …
@@ -42,6 +48,16 @@ class FailureGroup(Told, frozen=True, kw_only=True):
 
     count: int
     card: FailureCard
+
+
+class UndeclaredFiles(Told, frozen=True, kw_only=True):
+    """Files that a package of an activity left behind, and that are gone, since no output declares them."""
+
+    package: str  # dotted: 1.2.1
+    activity: str = ""
+    words: PackageWords | None = None
+    message: str = ""
+    keep: str = ""  # the `outputs` of its template with these files among them
 
 
 class StageProgress(Told, frozen=True, kw_only=True):
@@ -77,6 +93,7 @@ class Progress(Told, frozen=True, kw_only=True):
     unpublished: int = 0  # of the done: their files are on the way to their names
     stages: tuple[StageProgress, ...] = ()
     failures: tuple[FailureGroup, ...] = ()  # the largest first, at most CARDS_MAX
+    undeclared: tuple[UndeclaredFiles, ...] = ()  # one for each kind, at most UNDECLARED_MAX
     submitted_at: float | None = None
     started_at: float | None = None
     finished_at: float | None = None

@@ -1,4 +1,4 @@
-"""Of which jobs something durable was out of the ordinary: a package was tried again, or found made before.
+"""Of which jobs something durable was out of the ordinary: a package was tried again, found made before, or left files behind.
 
 Most packages are tried once. How many of a job were not is seen only in the packages themselves, all of which must be looked
 through to count them. So it is noted, as batches are joined, when one of these counts can have changed; between two notes
@@ -12,11 +12,12 @@ from collections.abc import Iterable
 
 from pilotage.book.join import Change, Joined
 from pilotage.book.ledger import Ledger
-from pilotage.model.outcomes import ADOPTED, MADE_BEFORE
+from pilotage.model.outcomes import ADOPTED, MADE_BEFORE, UNDECLARED
 
 REMEMBERED_MAX = 10_000
 
 DONE = frozenset({"DONE", "CLEARED"})
+_TOLD = frozenset({MADE_BEFORE, UNDECLARED})  # with a success
 WAITING = frozenset({"SUBMITTED", "WAITING", "READY"})
 UNDER_WAY = frozenset({"SCHEDULED", "RUNNING"})
 
@@ -66,14 +67,14 @@ class Unusual:
 
 
 def concerns(change: Change) -> tuple[bool, bool]:
-    """Whether a change can be one of how many are done and were tried again or adopted; and of how many are not done yet."""
+    """Whether a change can be one of which are done and were tried again, adopted or untidy; and of how many are not done yet."""
     package = change.package
     if package is None:
         return False, False
     facts, before = package.facts, change.state_before
     state, attempts = facts.state, len(facts.attempts)
     # Attempts are never fewer than before; all else may have been otherwise.
-    done = before in DONE or (state in DONE and (attempts > 1 or facts.site == ADOPTED or facts.reason == MADE_BEFORE))
+    done = before in DONE or (state in DONE and (attempts > 1 or facts.site == ADOPTED or facts.reason in _TOLD))
     live = (attempts > 0 and (state in WAITING or before in WAITING)) or (
         attempts > 1 and (state in UNDER_WAY or before in UNDER_WAY)
     )

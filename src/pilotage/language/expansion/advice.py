@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pilotage.language.expansion.described import Described
     from pilotage.language.expansion.described_paths import KnownValues
 
+NO_OUTPUTS = "no-outputs"
 PARAMETERS_CHECKED_MAX = 10_000
 PARTS_SHOWN_MAX = 10
 PART_HINTS = {
@@ -52,6 +53,26 @@ def advise(definition: Definition, report: Report, mark: MarkOf, *, executors: C
             report.warn(
                 "unknown-executor", message, mark((*place, "executor")), hint=did_you_mean(value.executor, executors)
             )
+
+
+def advise_on_outputs(definition: Definition, report: Report, mark: MarkOf) -> None:
+    """Note every stage that declares no file at all: what it writes goes with the folders of its packages."""
+    for number, stage in enumerate(definition.stages):
+        packages = [package for line in stage.lines for package in line.packages]
+        if packages and not any(map(_may_give_files, packages)):
+            who = f"the stage {stage.name!r}" if stage.name else "the stage"
+            message = f"{who} declares no outputs: every file that it writes is removed when its package ends"
+            hint = (
+                "name what is to be kept, as in outputs: [result.dat]; what only prints or sends something needs none"
+            )
+            report.warn(NO_OUTPUTS, message, mark(("stages", number)), hint=hint)
+
+
+def _may_give_files(package: Package) -> bool:
+    """Whether a package declares files, or need not: what it does is elsewhere, or a description may say what it makes."""
+    if package.noop or package.done or package.subjob or package.side_effects:
+        return True
+    return any(b.outputs or b.stdout or b.stderr or b.software for b in package.binaries)
 
 
 def check_parameters(expansion: Expansion, report: Report, mark: MarkOf) -> None:

@@ -14,8 +14,16 @@ import msgspec
 from pilotage.book.rows import AttemptFacts, Counted, JobRow, PackageFacts, PilotRow, StageRow
 from pilotage.book.shapes import shape_of
 from pilotage.model.events import parse_dotted
-from pilotage.model.outcomes import ADOPTED, MADE_BEFORE, ExitCodeGasw
-from pilotage.model.progress import CARDS_MAX, FailureCard, FailureGroup, Progress, StageProgress
+from pilotage.model.outcomes import ADOPTED, MADE_BEFORE, UNDECLARED, ExitCodeGasw
+from pilotage.model.progress import (
+    CARDS_MAX,
+    UNDECLARED_MAX,
+    FailureCard,
+    FailureGroup,
+    Progress,
+    StageProgress,
+    UndeclaredFiles,
+)
 from pilotage.model.states import FINAL_NAMES
 from pilotage.service.access import Principal
 from pilotage.service.http.running import Running
@@ -171,6 +179,7 @@ def _by_the_counts(services: Services, principal: Principal, job: str) -> Progre
         retrying=counts["retrying"] + counts["retried"],
         stages=tuple(map(_stage, stages)),
         failures=_failures(services, row) if row.aborted else (),
+        undeclared=_undeclared(services, row),
         submitted_at=row.submitted_at,
         started_at=row.started_at,
         finished_at=row.finished_at if row.state in FINAL_NAMES else None,
@@ -213,14 +222,57 @@ def _counted(services: Services, principal: Principal, row: JobRow) -> dict[str,
             for name, each in found.items()
         }
 
-    # Asked before anything is counted: what becomes durable in between is counted again the next time.
-    marks: tuple[object, object] | None = services.marks(row.job)
-    if marks is None:
-        marks = ((row.heard_at, row.done, row.running, row.state),) * 2
+    marks = _marks(services, row)
     paced, phase = services.pace.paced, _end(row)
     done = paced(f"done {row.job}", marks[0], lambda: count(_COUNTS_DONE), pace=_DONE_PACE, phase=phase)
     live = paced(f"live {row.job}", marks[1], lambda: count(_COUNTS_LIVE), phase=phase)
     return done | live
+
+
+def _marks(services: Services, row: JobRow) -> tuple[object, object]:
+    """By what to know whether a count of the packages of a job that are done, or are not, still holds.
+
+    Asked before anything is counted: what becomes durable in between is counted again the next time.
+    """
+    return services.marks(row.job) or ((row.heard_at, row.done, row.running, row.state),) * 2
+
+
+def _undeclared(services: Services, row: JobRow) -> tuple[UndeclaredFiles, ...]:
+    """Packages that left files behind which no output declares, a few of each activity."""
+    if not row.touched or row.definition is None:
+        return ()
+
+    def look() -> tuple[UndeclaredFiles, ...]:
+        found: dict[tuple[int, str], ShownPackage] = {}
+        for package in _looked_through(services, row, f"{_DONE} and reason={UNDECLARED}"):
+            found.setdefault((package.place.stage, package.activity), package)
+            if len(found) >= UNDECLARED_MAX:
+                break
+        return tuple(_left_behind(services, row, each) for each in found.values())
+
+    return services.pace.paced(
+        f"undeclared {row.job}", _marks(services, row)[0], look, pace=_DONE_PACE, phase=_end(row)
+    )
+
+
+def _left_behind(services: Services, row: JobRow, package: ShownPackage) -> UndeclaredFiles:
+    message, _, kept = ((package.facts.exit_message if package.facts is not None else "") or "").partition("\n")
+    files = _files_named(kept)
+    return UndeclaredFiles(
+        package=package.place.dotted,
+        activity=package.activity,
+        words=services.wording.of(row, package.place),
+        message=message,
+        keep=services.wording.keeping(row, package.place, files) if files else "",
+    )
+
+
+def _files_named(line: str) -> list[str]:
+    """The files that an agent names in the line that would keep them."""
+    try:
+        return msgspec.json.decode(line.partition(": ")[2], type=list[str])
+    except msgspec.DecodeError:
+        return []
 
 
 def _without_failures(services: Services, row: JobRow, text: str) -> int:

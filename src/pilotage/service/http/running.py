@@ -29,6 +29,7 @@ from pilotage.service.running.site_views import KeptSites
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
+    from pilotage.language import Expansion
 
 SUBMISSION_BYTES_MAX = 2**30
 CONTENT_BYTES_MAX = 256 * 2**20
@@ -107,6 +108,10 @@ class RunsJobs(Protocol):
 
     def publishing_fault(self, job: str) -> Unpublished | None:
         """What of a job has not got its names, and why; to be asked within a question only."""
+        ...
+
+    def laid_out(self, job: str) -> Expansion | None:
+        """The layout of a job that is being run; None of any other."""
         ...
 
     def seen_to(self, action: Action) -> None:

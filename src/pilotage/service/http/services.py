@@ -20,9 +20,11 @@ from pilotage.service.notifications import Notifications, bell_name
 from pilotage.service.reading import Reading
 from pilotage.service.retention import Action
 from pilotage.service.unusual import Marks, Unusual
+from pilotage.service.wording import Wording
 from pilotage.service.writer import Writer
 
 if TYPE_CHECKING:
+    from pilotage.language import Expansion
     from pilotage.service.http.running import Running
 
 READERS = 4
@@ -87,7 +89,12 @@ class Services:
         self.running: Running | None = None
         if make_running is not None:
             self.running = make_running(journal, writer=self.writer, codec=self.codec, clock=clock)
+        self.wording = Wording(journal, self._laid_out)
         self._readers = ThreadPoolExecutor(max_workers=READERS, thread_name_prefix="reader")
+
+    def _laid_out(self, job: str) -> Expansion | None:
+        """The layout of a job that is being run here."""
+        return self.running.jobs.laid_out(job) if self.running is not None else None
 
     def _committed(self, jobs: Iterable[str]) -> None:
         """Something new of these jobs is durable; first what is unusual, since who hears the bell may count."""

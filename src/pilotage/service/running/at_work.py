@@ -220,6 +220,11 @@ class JobsAtWork:
         with self._guard:
             return self._jobs.get(job) or self._recall(job)
 
+    def laid_out(self, job: str) -> Expansion | None:
+        """The layout of a job that is here; no other is recalled for it."""
+        found = self._jobs.get(job)
+        return found.expansion if found is not None else None
+
     def reused(self, work: list[Work], assignments: Sequence[Assignment]) -> list[Work]:
         """The same work, with what an earlier run made of the very same inputs instead of how to make it again.
 

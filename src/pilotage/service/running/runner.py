@@ -379,6 +379,10 @@ class Runner:
     def _hold(self, job: str, message: str) -> None:
         self._driver.receive(Asked(token=_NOBODY, operation=hold_for(job, message)))
 
+    def laid_out(self, job: str) -> Expansion | None:
+        """The layout of a job that is being run; None of any other."""
+        return self._jobs.laid_out(job)
+
     # --- for the expander ---
 
     def expansion(self, job: str) -> Expansion | None:
