@@ -37,6 +37,9 @@ class Tending:
     def stop(self) -> None:
         self.stopped = True
 
+    def is_as_started(self, mark: str) -> bool:
+        return mark in ("", "now")
+
 
 class Watched:
     """Such a site, and what it reports."""
@@ -152,6 +155,20 @@ def test_what_is_there_and_nobody_has_known_for_a_while_is_to_be_ended() -> None
         assert watched.hear(watched.say(there=("lyon-1", "lyon-2"))).effects == (cancel,)
         assert watched.hear(watched.say()).effects == (cancel,)
         assert watched.hear(watched.say(Gone(site=LYON, key="lyon-1", reason="cancelled"))).effects == ()
+    finally:
+        watched.site.stop()
+
+
+def test_an_agent_that_was_started_as_an_earlier_entry_said_is_told_to_leave_and_another_is_started() -> None:
+    tending = Tending()
+    watched = Watched(outpost=tending)
+    watched.site.start()
+    try:
+        assert not watched.say(started_as="now").done()  # it waits, as usual
+        assert not watched.say().done()  # so does one that somebody else started
+        told = watched.hear(watched.say(started_as="before"))
+        assert told.leave == "it is started anew, as the entry of its site says now"
+        wait_until(lambda: tending.heard_at() == float("-inf"))
     finally:
         watched.site.stop()
 

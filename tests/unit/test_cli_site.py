@@ -37,6 +37,7 @@ class Cluster:
         self.schedulers = {"sbatch": "slurm 22.05.8"}
         self.reach = "yes"
         self.limits = True
+        self.answers = True
 
     def run(self, call: Call) -> Answer:
         if call.argv == ("sh",) and "SCRATCH" in call.stdin:
@@ -47,6 +48,8 @@ class Cluster:
             return Answer(0, "\n".join(["welcome to this cluster", *lines]))
         if call.argv[0] in self.pythons:
             return Answer(0, f"{self.reach}\n")
+        if "sbatch" in self.schedulers and call.argv[0] == "squeue":
+            return Answer(0) if self.answers else Answer(1, "", "Unable to contact slurm controller")
         if call.argv[0] in self.schedulers:
             return Answer(0, f"{self.schedulers[call.argv[0]]}\n")
         if "sbatch" in self.schedulers and call.argv[0] in ("sinfo", "scontrol"):
@@ -87,7 +90,7 @@ def test_a_pilot_asks_for_its_share_of_the_memory_of_a_node() -> None:
     assert (asked.memory_bytes, asked.gpus) == (7, 2)
     silent = Cluster()
     silent.limits = False
-    assert entry_from("lyon", "", look_around(silent, kind="slurm"), Chosen()).memory_bytes is None
+    assert entry_from("lyon", "", look_around(silent, chosen=Chosen(kind="slurm")), Chosen()).memory_bytes is None
 
 
 def test_files_go_where_the_nodes_are_surest_to_see_them() -> None:
@@ -129,13 +132,13 @@ def test_variables_are_those_of_a_login_shell(tmp_path: Path, monkeypatch: pytes
         def run(self, call: Call) -> Answer:
             return here.run(call) if call.argv == ("sh",) else super().run(call)
 
-    found = look_around(Login(), kind="slurm")
+    found = look_around(Login(), chosen=Chosen(kind="slurm"))
     (scratch,) = found.paths
     assert (scratch.variable, scratch.path, scratch.writable) == ("SCRATCH", f"{tmp_path}/two words", True)
     assert scratch.file_system
     assert [*(tmp_path / "two words").iterdir()] == []
     monkeypatch.setenv("SHELL", "/no/such/shell")
-    assert look_around(Login(), kind="slurm").paths == ()
+    assert look_around(Login(), chosen=Chosen(kind="slurm")).paths == ()
 
 
 def test_what_is_found_and_chosen_is_shown_with_what_only_the_test_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +176,14 @@ def test_what_is_missing_is_named_with_what_to_do() -> None:
     old.pythons = {"python3": "3.6.8"}
     with pytest.raises(CannotLook, match=r"python3 is 3.6.8"):
         entry_from("lyon", "", look_around(old), Chosen())
-    assert entry_from("lyon", "", look_around(old), Chosen(python="/opt/python3")).python == "/opt/python3"
+    named = Chosen(python="/opt/python3")
+    with pytest.raises(CannotLook, match="nothing there answers to that"):
+        entry_from("lyon", "", look_around(old, chosen=named), named)
+    old.pythons["/opt/python3"] = "3.6.8"
+    with pytest.raises(CannotLook, match=r"/opt/python3 is 3.6.8"):
+        entry_from("lyon", "", look_around(old, chosen=named), named)
+    old.pythons["/opt/python3"] = "3.8.2"
+    assert entry_from("lyon", "", look_around(old, chosen=named), named).python == "/opt/python3"
     with pytest.raises(CannotLook, match="cannot be written"):
         entry_from("lyon", "", look_around(Cluster(writable="")), Chosen())
     with pytest.raises(CannotLook, match="did you mean 'short'"):
@@ -183,7 +193,7 @@ def test_what_is_missing_is_named_with_what_to_do() -> None:
     with pytest.raises(CannotLook, match="no batch system was found"):
         look_around(bare)
     with pytest.raises(CannotLook, match="did you mean 'slurm'"):
-        look_around(Cluster(), kind="slrum")
+        look_around(Cluster(), chosen=Chosen(kind="slrum"))
 
 
 def test_of_two_batch_systems_the_one_that_answers_is_taken() -> None:
@@ -191,8 +201,99 @@ def test_of_two_batch_systems_the_one_that_answers_is_taken() -> None:
     both.schedulers = {"qstat": "SGE 8.1.9", **both.schedulers}
     assert look_around(both).kind == "slurm"
     both.limits = False
-    found = look_around(both, kind="slurm")
+    found = look_around(both, chosen=Chosen(kind="slurm"))
     assert (found.kind, found.queues, "down" in found.unknown) == ("slurm", (), True)
+
+
+def test_a_batch_system_that_does_not_answer_is_not_chosen_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = Cluster()
+    dead.schedulers = {"qstat": "SGE 8.1.9"}  # its commands are there, and nothing else of it
+    monkeypatch.setattr("pilotage.app.sites.caller_for", lambda *_, **__: dead)
+    for words in ([], ["--kind", "gridengine"]):
+        told = refused("site", "add", "farm", *words)
+        assert "no batch system answers there" in told
+        assert "gridengine 8.1.9: qstat printed no whole document" in told
+        assert "--setup 'module load" in told
+    dead.schedulers, dead.answers = {"sbatch": "slurm 22.05.8"}, False
+    assert "slurm 22.05.8: Unable to contact slurm controller" in refused("site", "add", "farm")
+    assert not (tmp_path / "sites.yaml").exists()
+
+
+def test_what_is_asked_for_and_was_found_not_to_be_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster()
+    monkeypatch.setattr("pilotage.app.sites.caller_for", lambda *_, **__: cluster)
+    for words, message, hint in (
+        (["--slots", "65"], "the queue 'main' has 64 cores on one node", "ask for less"),
+        (["--slots", "64", "--queue", "short"], "the queue 'short' has 8 cores on one node", "--queue main"),
+        (["--memory", "1 TiB"], "the queue 'main' has 250 GiB of memory on one node", "ask for less"),
+        (["--wall-time", "86400", "--queue", "short"], "the queue 'short' has 300 seconds for a job", "--queue main"),
+        (["--gpus", "5", "--queue", "short"], "the queue 'short' has 4 GPUs on one node", "--queue main"),
+    ):
+        told = refused("site", "add", "lyon", *words)
+        assert message in told
+        assert hint in told
+    cluster.said["folder"] = "no no ext2/ext3"
+    assert "is not there, and cannot be made" in refused("site", "add", "lyon", "--folder", "/scrtach/me")
+    cluster.said["folder"] = "yes no nfs"
+    assert "this folder cannot be written" in refused("site", "add", "lyon", "--folder", "/scratch")
+    assert "only one's own home folder" in refused("site", "add", "lyon", "--folder", "~bob/x")
+    assert not (tmp_path / "sites.yaml").exists()
+
+
+def test_what_may_not_be_as_it_is_asked_for_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(folder="no yes tmpfs")
+    monkeypatch.setattr("pilotage.app.sites.caller_for", lambda *_, **__: cluster)
+    words = ["--folder", "/local/me", "--pilots", "6", "--gpus", "1"]
+    warned = [
+        "the folder /local/me is not there yet; it is made when it is first needed",
+        "the folder /local/me is on tmpfs, a disk of the login node alone: nodes may not see it",
+        "the queue 'main' tells of no GPU, and a pilot asks for 1",
+        "its batch system takes 5 jobs at most, fewer than 6 pilots",
+    ]
+    assert json.loads(run("site", "add", "lyon", *words, "--dry-run", "--json").stdout)["warnings"] == warned
+    assert run("site", "add", "lyon", *words).stderr.splitlines() == [f"warning: {each}" for each in warned]
+
+
+@pytest.mark.parametrize("folder, told", [("there", "yes yes"), ("new/er", "no yes"), ("file", "no no")])
+def test_a_folder_that_is_asked_for_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, told: str
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    here = Here()
+
+    class Login(Cluster):
+        def run(self, call: Call) -> Answer:
+            return here.run(call) if call.argv == ("sh",) else super().run(call)
+
+    found = look_around(Login(), chosen=Chosen(folder=folder)).folder
+    assert found is not None
+    assert f"{'yes' if found.there else 'no'} {'yes' if found.writable else 'no'}" == told
+    assert sorted(each.name for each in tmp_path.iterdir() if each.name.startswith(".pilotage")) == []
+
+
+def test_lines_of_setup_come_before_all_that_is_looked_at_there_and_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "module"
+    folder.mkdir()
+    for name, said in {"sbatch": "slurm 22.05.8", "squeue": "", "sinfo": SINFO, "scontrol": CONFIG}.items():
+        (folder / name).write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\n")
+        (folder / name).chmod(0o755)
+    (folder / "python3").write_text("#!/bin/sh\necho 3.13.1\n")
+    (folder / "python3").chmod(0o755)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert "no batch system was found there" in refused("site", "add", "lyon", "--kind", "slurm")
+    told = json.loads(run("site", "add", "lyon", "--setup", f"PATH={folder}:$PATH", "--setup", "true", "--json").stdout)
+    assert (told["found"]["kind"], told["entry"]["setup"]) == ("slurm", [f"PATH={folder}:$PATH", "true"])
+    assert told["found"]["pythons"][0] == {"word": "python3", "version": "3.13.1"}
+    assert f"PATH={folder}:$PATH" in (tmp_path / "sites.yaml").read_text()
 
 
 def test_a_login_node_that_is_not_reached_is_told_in_the_words_of_ssh() -> None:

@@ -7,7 +7,7 @@ import pytest
 from pilotage.engine.provisioning import HOPEFUL_SECONDS, WITHDRAW_SECONDS
 from pilotage.model import payloads
 from pilotage.model.demand import Capacity
-from pilotage.model.effects import CancelSubmitted, SubmitPilot
+from pilotage.model.effects import CancelSubmitted, SubmitAttempt, SubmitPilot
 from pilotage.model.operations import HibernateSite, Hold, Kill, ProbeSite, Release
 from pilotage.model.reports import Gone, SubmissionFailed, Submitted
 from pilotage.model.site import Site
@@ -142,6 +142,35 @@ def test_a_site_of_another_size_or_mode_lets_its_pilots_finish_and_has_others(ch
         assert pilot.left
         small.effects.clear()
         pilot.unread.clear()
+
+
+def test_a_site_that_starts_other_pilots_lets_those_of_before_finish_and_takes_back_what_waits() -> None:
+    with Small(site("a", cores=1, pilots=2)) as small:
+        small.submit(bag(3))
+        pilot = small.pilot("a")
+        [queued] = small.take(SubmitPilot)
+        small.step(SitesChanged(sites=small.sites, rewritten=("a",), renewed=("a",)))
+        assert [each.key for each in small.take(CancelSubmitted)] == [queued.key]
+        small.wait(2, pilot)
+        assert pilot.held
+        assert small.take(SubmitPilot)
+        pilot.succeed(*pilot.packages)
+        assert pilot.left
+        small.effects.clear()
+        pilot.unread.clear()
+
+
+def test_what_waits_in_the_queue_of_a_bound_site_that_starts_others_is_submitted_anew() -> None:
+    with Small(site("a", mode="bound")) as small:
+        small.submit(bag(1))
+        [first] = small.take(SubmitAttempt)
+        small.step(Submitted(site="a", key=first.key, native_id="1"))
+        small.step(SitesChanged(sites=small.sites, rewritten=("a",), renewed=("a",)))
+        assert [each.key for each in small.take(CancelSubmitted)] == [first.key]
+        small.step(Gone(site="a", key=first.key, reason="cancelled"))
+        [second] = small.take(SubmitAttempt)
+        assert second.key != first.key
+        small.effects.clear()
 
 
 @pytest.mark.parametrize("changed", [site("a", cores=2, pilots=2), site("a", cores=1, pilots=2, mode="bound")])

@@ -18,6 +18,7 @@ from pilotage.agent.batch import Answer, Call
 from pilotage.agent.credentials import Credentials
 from pilotage.agent.link import connect
 from pilotage.agent.site_agent import SiteAgent, SiteAgentSettings
+from pilotage.agent.site_calls import run_here
 from pilotage.agent.site_memory import SiteMemory
 from pilotage.agent.site_place import SitePlace
 
@@ -208,3 +209,127 @@ def test_what_is_held_and_what_runs_without_a_word_is_told_once_to_each_service(
     ]
     noticed = [[each["things"] for each in reports] for reports in service.reports("noticed")]
     assert noticed == [[], [told], [], [], [told], [], [[]], []]
+
+
+# --- which batch system it drives --------------------------------------------------------------------------------------
+
+
+class Both:
+    """A login node at which Slurm and Grid Engine answer, each with a queue of its own; it notes what is called."""
+
+    def __init__(self, *absent: str) -> None:
+        self.absent = absent
+        self.slurm: list[str] = []
+        self.gridengine: list[str] = []
+        self.called: list[tuple[str, ...]] = []
+
+    def run(self, call: Call) -> Answer:
+        self.called.append(call.argv)
+        word = call.argv[0]
+        if word in self.absent:
+            return Answer(127, "", f"{word}: not found")
+        match call.argv[:2]:
+            case ("sbatch", "--version"):
+                return Answer(0, "slurm 22.05.8\n")
+            case ("qstat", "-help"):
+                return Answer(0, "SGE 8.1.9\n")
+            case ("sbatch", _):
+                self.slurm.append(call.argv[2].partition("p.")[2])
+                return Answer(0, "41\n")
+            case ("qsub", _):
+                self.gridengine.append(call.argv[3].partition("p.")[2])
+                return Answer(0, "7\n")
+            case ("squeue", _):
+                return Answer(0, "\n".join(shown(call, key) for key in self.slurm))
+            case ("qstat", _):
+                jobs = "".join(
+                    f"<job_list><JB_job_number>7</JB_job_number><JB_name>p.{key}</JB_name><state>qw</state></job_list>"
+                    for key in self.gridengine
+                )
+                return Answer(0, f"<job_info>{jobs}</job_info>")
+        if call.argv == ("sh",) and "scancel" in call.stdin:
+            self.slurm = [key for key in self.slurm if key not in call.stdin]
+            return Answer(0)
+        return run_here(call) if word == "sh" else Answer(127, "", f"{word}: not found")
+
+
+def said(service: Service) -> list[str]:
+    """What was told of the batch system."""
+    return [each["message"] for reports in service.reports("seen") for each in reports]
+
+
+def test_it_drives_what_its_entry_says_also_where_another_answers_first(tmp_path: Path) -> None:
+    both = Both()
+    service = Service(wants("lyon-1", kind="slurm"), {}, {})
+    work(tmp_path, service, both.run, scheduler="auto")
+    assert (both.slurm, both.gridengine) == (["lyon-1"], [])
+    assert service.heard[-1]["scheduler"] == "slurm"
+
+
+def test_it_says_why_it_cannot_drive_what_its_entry_says(tmp_path: Path) -> None:
+    bare = Both("sbatch", "squeue")
+    service = Service(wants("lyon-1", kind="slurm"), {}, {})
+    work(tmp_path / "bare", service, bare.run, scheduler="auto")
+    message = "its entry says `kind: slurm`, and what is found here is gridengine 8.1.9: squeue: not found"
+    assert said(service) == [message]
+    assert bare.gridengine == []
+    service = Service(wants("lyon-1", kind="slurm"), {}, {})
+    work(tmp_path / "named", service, Both().run, scheduler="gridengine")
+    [told] = said(service)
+    assert told.startswith("its entry says `kind: slurm`, and its agent was started with --scheduler=gridengine: ")
+    service = Service(wants("lyon-1", kind="loadleveler"), {}, {})
+    work(tmp_path / "unknown", service, Both().run, scheduler="auto")
+    [told] = said(service)
+    assert told.startswith("its entry says `kind: loadleveler`, and its agent has no such dialect, but dirac, ")
+
+
+def test_an_entry_that_names_another_batch_system_is_followed_and_what_is_left_at_the_first_is_ended_there(
+    tmp_path: Path,
+) -> None:
+    both = Both()
+    cancel = {"type": "cancel-submitted", "site": SITE, "key": "lyon-1"}
+    submit = {"type": "submit-pilot", "site": SITE, "key": "lyon-2"}
+    after = {"entry": {"name": SITE, "kind": "gridengine"}, "effects": [cancel, submit], "interval_seconds": 0.0}
+    service = Service(wants("lyon-1", kind="slurm"), {}, *[after] * 4)
+    work(tmp_path, service, both.run, scheduler="auto")
+    assert (both.slurm, both.gridengine) == ([], ["lyon-2"])
+    assert [each["key"] for reports in service.reports("gone") for each in reports] == ["lyon-1"]
+    assert service.heard[-1]["scheduler"] == "gridengine"
+
+
+def test_a_batch_system_of_before_that_is_down_keeps_nothing_from_being_done_at_the_one_that_the_entry_names(
+    tmp_path: Path,
+) -> None:
+    both = Both()
+
+    class Dying(Service):
+        def hear(self, says: dict[str, Any]) -> dict[str, Any]:
+            both.absent = ("squeue",) if both.slurm else ()
+            return super().hear(says)
+
+    after = {**wants("lyon-2", kind="gridengine"), "expected": ["lyon-1"], "interval_seconds": 0.0}
+    service = Dying(wants("lyon-1", kind="slurm"), {}, *[after] * 6)
+    work(tmp_path, service, both.run, scheduler="auto")
+    assert (both.slurm, both.gridengine) == (["lyon-1"], ["lyon-2"])
+    assert service.reports("gone") == [[]] * 8
+    assert said(service) == [""]
+    asked = [argv for argv in both.called if argv[0] == "squeue"]
+    assert len(asked) == 2  # and not at each look
+
+
+def test_commands_of_the_batch_system_are_run_after_the_lines_of_setup(tmp_path: Path) -> None:
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    (folder / "squeue").write_text('#!/bin/sh\necho "$LOADED" >>' + str(tmp_path / "asked") + "\n")
+    (folder / "squeue").chmod(0o755)
+    setup = ["echo loading; export LOADED=slurm", f"export PATH={folder}:$PATH"]
+    service = Service(wants(kind="slurm", setup=setup), {}, {})
+    work(tmp_path / "agent", service, run_here, scheduler="auto")
+    assert (tmp_path / "asked").read_text() == "slurm\n"
+    assert said(service) == [""]
+
+
+def test_it_leaves_when_the_service_that_started_it_says_so(tmp_path: Path) -> None:
+    service = Service({**wants(kind="slurm"), "leave": "it is started anew"}, {})
+    assert work(tmp_path, service, Both().run, scheduler="auto") == "it is started anew"
+    assert len(service.heard) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -31,14 +31,24 @@ class Changed:
     def __init__(self) -> None:
         self.sites: list[str] = []
         self.ways: list[str] = []
+        self.renewed: list[str] = []
+        self.formers: list[str] = []
         self.looks = 0
         self.surprises: list[Exception] = []
 
-    def change_sites(self, sites: Sequence[Site], ways: Mapping[str, Way]) -> None:
+    def change_sites(
+        self,
+        sites: Sequence[Site],
+        ways: Mapping[str, Way],
+        *,
+        renewed: Collection[str] = (),
+        formers: Mapping[str, Way] | None = None,
+    ) -> None:
         if self.surprises:
             raise self.surprises.pop()
         self.sites = [site.name for site in sites]
         self.ways += sorted(ways)
+        self.renewed, self.formers = sorted(renewed), sorted(formers or {})
 
     def let_go_of_sites(self) -> None:
         self.looks += 1
@@ -98,6 +108,33 @@ def test_sites_come_go_and_change_with_their_file(tmp_path: Path) -> None:
     house.write(FARM)
     assert (house.look(), house.runner.ways) == (["farm"], ["farm", "lyon"])
     assert [*house.keeper.known.entries] == ["farm"]
+
+
+@pytest.mark.parametrize(
+    "changed, renewed, formers",
+    [
+        ("kind: slurm, pilots_max: 3", [], []),
+        ("kind: slurm, users: [ann]", [], []),
+        ("kind: slurm, setup: [module load slurm]", ["lyon"], []),
+        ("kind: slurm, queue: long", ["lyon"], []),
+        ("kind: gridengine", ["lyon"], ["lyon"]),
+        ("kind: slurm, address: 'ssh://me@other'", ["lyon"], ["lyon"]),
+    ],
+)
+def test_what_an_entry_says_of_pilots_renews_them_and_another_batch_system_is_looked_after_until_it_is_empty(
+    tmp_path: Path, changed: str, renewed: list[str], formers: list[str]
+) -> None:
+    house = House(tmp_path, LYON)
+    house.write(f"  - {{name: lyon, {changed}}}\n")
+    house.look()
+    assert (house.runner.ways, house.runner.renewed, house.runner.formers) == (["lyon"], renewed, formers)
+
+
+def test_an_agent_of_its_own_looks_after_the_batch_system_that_its_entry_named_before(tmp_path: Path) -> None:
+    house = House(tmp_path, LYON.replace("slurm", "slurm, started_by: agent"))
+    house.write(LYON.replace("slurm", "gridengine, started_by: agent"))
+    house.look()
+    assert (house.runner.renewed, house.runner.formers) == (["lyon"], [])
 
 
 def test_a_comment_changes_nothing(tmp_path: Path) -> None:

@@ -339,3 +339,59 @@ def test_what_could_not_be_withdrawn_is_told_but_for_what_was_never_submitted() 
         workers.want("lyon", [*(CancelSubmitted(site="lyon", key=f"lyon-{n}") for n in (1, 2, 3)), submitted])
     told = "site lyon: 2 batch jobs are not withdrawn: the site does not answer; the next service ends what is left"
     assert workers.behind == [told]
+
+
+class Queue(Batch):
+    """A batch system that has what was submitted to it, and nothing else."""
+
+    def __init__(self, *there: str) -> None:
+        super().__init__()
+        self.there = {*there}
+
+    def cancel(self, *keys: str) -> None:
+        super().cancel(*keys)
+        self.there.difference_update(keys)
+
+    def listing(self, expected: Collection[str] = ()) -> Mapping[str, SeenAtSite]:
+        return {key: SeenAtSite(native_id="1", ended=False) for key in self.there}
+
+
+def test_what_was_submitted_to_another_batch_system_before_is_ended_there_and_not_missed_at_the_new_one() -> None:
+    heard, expected = Heard(), ["lyon-1", "lyon-2"]
+    workers = SiteWorkers({"lyon": Queue(*expected)}, report=heard.take, expected=lambda _: [*expected])
+    former, current = Queue(*expected), Queue()
+    workers.start()
+    try:
+        workers.put("lyon", current, former=former)
+        expected.remove("lyon-1")  # it is withdrawn
+        workers.want("lyon", [CancelSubmitted(site="lyon", key="lyon-1"), SubmitPilot(site="lyon", key="lyon-3")])
+        assert former.cancelled.get(timeout=WAIT_SECONDS) == "lyon-1"
+        told = [news(heard), news(heard)]
+        assert {(type(each), each.key) for each in told if isinstance(each, (Submitted, Gone))} == {
+            (Submitted, "lyon-3"),
+            (Gone, "lyon-1"),
+        }
+        assert current.cancelled.empty()
+        workers.let_go_of_formers()
+        assert not former.closed  # a pilot of ours still runs there
+        former.there.clear()
+        assert news(heard) == Gone(site="lyon", key="lyon-2", reason="vanished")
+        expected.remove("lyon-2")
+        workers.let_go_of_formers()
+        assert (former.closed, current.closed) == (True, False)
+    finally:
+        workers.stop()
+
+
+def test_a_batch_system_of_before_that_does_not_answer_says_nothing_of_the_site() -> None:
+    heard = Heard()
+    workers = SiteWorkers({"lyon": Queue("lyon-1")}, report=heard.take, expected=lambda _: ["lyon-1"])
+    former = Batch(silent=True)
+    workers.start()
+    workers.put("lyon", Batch(), former=former)
+    workers.want("lyon", [CancelSubmitted(site="lyon", key="lyon-1"), SubmitPilot(site="lyon", key="lyon-2")])
+    assert isinstance(news(heard), Submitted)
+    assert workers.owes("lyon")
+    workers.stop()
+    told = "site lyon: 1 batch job is not withdrawn: the site does not answer; the next service ends what is left"
+    assert (workers.behind, workers.said("lyon"), former.closed) == ([told], "", True)

@@ -13,23 +13,26 @@ import math
 import os
 import select
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pilotage.agent.batch import Unknown, dialects
+from pilotage.agent.batch import Answer, Unknown, dialects
 from pilotage.agent.batch.berth import Berth
 from pilotage.agent.batch.desk import Desk
+from pilotage.agent.batch.login import in_login_shell
 from pilotage.agent.credentials import TOKEN_FIELD, ends_at
 from pilotage.agent.link import LinkBroken, read_token
 from pilotage.agent.pilot import say
 from pilotage.agent.site_calls import run_here, schedulers_here
 from pilotage.agent.site_desk import EARLIER_SECONDS, Reports, SiteWork
+from pilotage.agent.site_desks import SiteDesks
 from pilotage.agent.site_memory import ASKED
 from pilotage.agent.site_place import SitePlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pilotage.agent.batch import Answer, Call
+    from pilotage.agent.batch import Call
     from pilotage.agent.credentials import Credentials
     from pilotage.agent.link import Answer as HttpAnswer
     from pilotage.agent.link import Link
@@ -46,6 +49,10 @@ ASKED_SECONDS = 2.0
 """So often it is looked for what may have been submitted: a batch system is not asked each time that the service speaks."""
 
 
+class CannotDrive(Unknown):
+    """The entry of the site names a batch system that this agent cannot drive."""
+
+
 class SiteAgentSettings(NamedTuple):
     """What the agent of a site is told when it is started."""
 
@@ -54,6 +61,7 @@ class SiteAgentSettings(NamedTuple):
     scheduler: str = "auto"
     settle_seconds: float = EARLIER_SECONDS
     deserted_seconds: float = 0.0  # without the service for so long it ends; 0: never
+    started_as: str = ""  # what the service that started it knows this start by; none: somebody else did
 
 
 class SiteAgent:
@@ -87,9 +95,11 @@ class SiteAgent:
         self._seen: tuple[bool, str] | None = None  # what the batch system was last found to be
         self._seen_said: tuple[bool, str] | None = None
         self._noticed_said: list[Notice] = []
-        self._desk: Desk | None = None
-        self._desk_for: tuple[str, str] = ("", "")
-        self._scheduler = ""
+        self._desk: SiteDesks | None = None
+        self._desk_for: tuple[str, str, tuple[str, ...]] = ("", "", ())
+        self._scheduler = ""  # what it drives
+        self._answered = False  # whether that ever answered
+        self._found: str | None = None  # what is here instead, where that was looked for
         self._link: Link | None = None
         self._heard_at = time.monotonic()
         self._looked_at = -math.inf
@@ -130,11 +140,12 @@ class SiteAgent:
                 return
             if self._is_due():
                 self._work.look(desk)
-                self._looked_at = time.monotonic()
+                self._looked_at, self._answered = time.monotonic(), True
             self._work.act(desk)
         except Unknown as unknown:
-            self._seen = (False, str(unknown))
-            self._complain("site", f"the batch system does not answer: {unknown}")
+            why = str(unknown) if isinstance(unknown, CannotDrive) else self._why_not(unknown)
+            self._seen = (False, why)
+            self._complain("site", f"the batch system does not answer: {why}")
         except OSError as error:
             self._seen = (False, f"the agent of the site cannot work: {error}")
             self._complain("disk", f"cannot work: {error}")
@@ -150,35 +161,60 @@ class SiteAgent:
             pause_seconds *= REST_LOOKS
         return time.monotonic() >= self._looked_at + (min(ASKED_SECONDS, pause_seconds) if waits else pause_seconds)
 
-    def _at_desk(self) -> Desk | None:
+    def _at_desk(self) -> SiteDesks | None:
         entry, prefix = self._memory.entry, self._memory.prefix
         if entry is None or not prefix:
             return None  # the service was never heard
-        scheduler = self._find_scheduler(str(entry.get("kind", "")))
-        if self._desk is None or self._desk_for != (scheduler, prefix):
-            self._desk = Desk(dialects()[scheduler](prefix), self._run, self._berth)
-            self._desk_for = (scheduler, prefix)
+        scheduler, setup = self._named_scheduler(str(entry.get("kind", ""))), tuple(entry.get("setup") or ())
+        if self._desk is None or self._desk_for != (scheduler, prefix, setup):
+            if scheduler != self._scheduler:
+                say(f"the batch system is {scheduler}, as the entry of the site says")
+            self._scheduler = self._memory.scheduler = scheduler
+            self._desk_for = (scheduler, prefix, setup)
+            self._answered, self._found = False, None
             self._looked_at = -math.inf  # nothing is done before it is known what an earlier process did
+            self._desk = SiteDesks(
+                self._make_desk(scheduler),
+                memory=self._memory,
+                others={name: partial(self._make_desk, name) for name in dialects() if name != scheduler},
+                say=lambda text: self._complain("former", text),
+            )
         return self._desk
 
-    def _find_scheduler(self, kind: str) -> str:
-        """The name of the dialect; raises `Unknown` where there is none for what is here."""
+    def _make_desk(self, scheduler: str) -> Desk:
+        return Desk(dialects()[scheduler](self._desk_for[1]), self._runs(), self._berth)
+
+    def _named_scheduler(self, kind: str) -> str:
+        """The batch system that the entry names; raises `CannotDrive`."""
         wanted = self._settings.scheduler
-        if wanted != "auto":
-            self._scheduler = wanted
-        elif not self._scheduler:
-            here = schedulers_here(self._run)
-            self._scheduler = kind if kind in here else next(iter(here), "")
-            if self._scheduler:
-                say(f"the batch system is {self._scheduler} {here[self._scheduler]}")
-        if self._scheduler not in dialects():
-            known = ", ".join(dialects())
-            raise Unknown(
-                f"there is no dialect {self._scheduler!r}; there are {known}"
-                if self._scheduler
-                else f"no batch system was found here; name it with --scheduler, one of: {known}"
+        if wanted not in ("auto", kind):
+            raise CannotDrive(
+                f"its entry says `kind: {kind}`, and its agent was started with --scheduler={wanted}:"
+                " start it again without that, or change the entry"
             )
-        return self._scheduler
+        if kind not in dialects():
+            known = ", ".join(dialects())
+            raise CannotDrive(
+                f"its entry says `kind: {kind}`, and its agent has no such dialect, but {known}:"
+                " start it again from the file that `pilotage site pack --output` writes"
+            )
+        return kind
+
+    def _why_not(self, unknown: Unknown) -> str:
+        """What keeps the agent from driving what its entry says: another system may be here instead, or none."""
+        if not self._answered and self._found is None and self._desk is not None:
+            run, dialect = self._runs(), dialects()[self._scheduler]("pilotage")
+            answer = run(dialect.is_here()) if dialect.version_words else Answer(None)
+            is_here = answer.exit_status is None or bool(dialect.version(answer))  # it may hang, and be here
+            self._found = "" if is_here else _named(schedulers_here(run))
+        if self._answered or not self._found:
+            return str(unknown)
+        return f"its entry says `kind: {self._scheduler}`, and what is found here is {self._found}: {unknown}"
+
+    def _runs(self) -> Callable[[Call], Answer]:
+        """What runs commands of the batch system, as its entry says."""
+        setup = self._desk_for[2]
+        return in_login_shell(self._run, setup) if setup else self._run
 
     def _berth(self) -> Berth:
         return self._place.berth(self._memory.entry or {})
@@ -206,6 +242,7 @@ class SiteAgent:
             "heard": self._heard,
             "version": self._settings.version,
             "scheduler": self._scheduler,
+            "started_as": self._settings.started_as,
             "token_until": ends_at(read_token(self._place.pilot_token_file)) or 0.0,
             "reports": reports,
             "there": self._reports.unspoken_of(),
@@ -280,6 +317,8 @@ class SiteAgent:
             self._place.keep_pilot_token(str(hears["token"]))
         self._memory.told(hears)
         self._memory.save()
+        if hears.get("leave"):
+            self.ask_to_leave(str(hears["leave"]))
 
     def _refused(self, answer: HttpAnswer) -> None:
         told = f"HTTP {answer.status}: {answer.body[:300].decode('utf-8', 'replace')}"
@@ -306,3 +345,7 @@ class SiteAgent:
         if now >= self._complained.get(about, -COMPLAIN_SECONDS) + COMPLAIN_SECONDS:
             self._complained[about] = now
             say(text)
+
+
+def _named(schedulers: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in schedulers.items()) or "no batch system"

@@ -31,6 +31,7 @@ class Record(NamedTuple):
     text: str = ""  # what it printed last, or what the batch system said
     absent_at: float = 0.0  # since when the service does not speak of it
     seconds: float = 0.0  # that its submission took; 0: not known
+    scheduler: str = ""  # the batch system that it was submitted to; none: the one that the entry names
 
 
 class SiteMemory:
@@ -50,6 +51,7 @@ class SiteMemory:
         self.expected: set[str] = set(said.get("expected", ()))
         self.effects: list[dict[str, Any]] = said.get("effects", [])
         self.unheard: set[str] = set()  # what has not spoken, by the service's last word
+        self.scheduler = ""  # the batch system that is submitted to now
         self._saved = b""
 
     def save(self) -> None:
@@ -93,7 +95,8 @@ class SiteMemory:
         if before is not None and before.state == state and state != ASKED:
             return
         native_id = native_id or (before.native_id if before is not None else "")
-        self.records[key] = Record(state, time.time(), native_id, reason, text, seconds=seconds)
+        scheduler = before.scheduler if before is not None and before.state != ASKED else self.scheduler
+        self.records[key] = Record(state, time.time(), native_id, reason, text, seconds=seconds, scheduler=scheduler)
 
     def age_seconds(self, key: str) -> float:
         """How long ago a key came to what it is; clocks that were set back say nothing."""

@@ -7,19 +7,24 @@ import re
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pilotage.agent.errors import AgentError
 from pilotage.agent.link import Address
+from pilotage.agent.site_lock import AlreadyRuns
 
 if TYPE_CHECKING:
     import argparse
 
+    from pilotage.agent.site_lock import FolderLock
     from pilotage.agent.site_memory import SiteMemory
     from pilotage.agent.site_place import SitePlace
 
 RUNS_ALREADY, FAILED = 3, 1
+LEAVES_SECONDS, LOOK_SECONDS = 10.0, 0.2
+"""So long one that was told to leave may take, and so often the next one looks whether it has left."""
 LOG_FILE = "site-agent.log"
 HOME_FOLDER = ".pilotage-site"
 _SITE = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,59}")
@@ -35,8 +40,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"where it works, on a disk that all nodes share; unless given ~/{HOME_FOLDER}/NAME of the site",
     )  # fmt: skip
     parser.add_argument(
-        "--scheduler", default="auto", metavar="NAME", help="the batch system; auto: what is found here"
-    )
+        "--scheduler", default="auto", metavar="NAME",
+        help="the only batch system that it drives; auto: whichever the entry of the site names",
+    )  # fmt: skip
     parser.add_argument("--token-file", default="", metavar="FILE", help="what it shows to the service")
     parser.add_argument(
         "--ca-file", default="", metavar="FILE", help="the only authority whose certificate it believes"
@@ -51,9 +57,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deserted", type=float, default=0.0, metavar="SECONDS", help="end without the service after; 0: never"
     )
+    parser.add_argument(
+        "--started-as", default="", metavar="MARK", help="what the service that starts it calls this start"
+    )
+    parser.add_argument("--unless-running", action="store_true", help="end without a word where it runs already")
     cron = parser.add_mutually_exclusive_group()
-    cron.add_argument("--install-cron", action="store_true", help="start it with this computer from now on, and end")
-    cron.add_argument("--uninstall-cron", action="store_true", help="start it no more with this computer, and end")
+    cron.add_argument(
+        "--install-cron", action="store_true",
+        help="have cron start it with this computer, and again where it was killed, and end",
+    )  # fmt: skip
+    cron.add_argument("--uninstall-cron", action="store_true", help="have cron start it no more, and end")
 
 
 def main(chosen: argparse.Namespace) -> int:
@@ -64,9 +77,14 @@ def main(chosen: argparse.Namespace) -> int:
         if chosen.install_cron or chosen.uninstall_cron:
             return _cron(chosen, folder)
         return _work(chosen, folder)
+    except AlreadyRuns as error:
+        if chosen.unless_running:
+            return 0
+        sys.stderr.write(f"pilotage-agent: {error}\n")
+        return RUNS_ALREADY
     except (AgentError, ValueError, OSError) as error:
         sys.stderr.write(f"pilotage-agent: {error}\n")
-        return RUNS_ALREADY if type(error).__name__ == "AlreadyRuns" else FAILED
+        return FAILED
 
 
 def folder_of(named: str, *, site: str) -> Path:
@@ -99,7 +117,7 @@ def _command(chosen: argparse.Namespace, folder: Path) -> list[str]:
     for option, value in (("token-file", chosen.token_file), ("ca-file", chosen.ca_file)):
         words += [f"--{option}={os.path.abspath(value)}"] if value else []
     words += [f"--listen={chosen.listen}"] if chosen.listen else []
-    return [*words, *(["--spool"] if chosen.spool else [])]
+    return [*words, *(["--spool"] if chosen.spool else []), "--unless-running"]
 
 
 def _own_file() -> Path:
@@ -130,14 +148,16 @@ def _work(chosen: argparse.Namespace, folder: Path) -> int:
             each.ask_to_leave("another agent of this folder has taken over")
 
     lock = FolderLock(folder, lost=lost)
-    lock.take()
+    _take(lock, patience_seconds=LEAVES_SECONDS if chosen.started_as else 0.0)
     try:
         memory = SiteMemory(folder / MEMORY_FILE)
         place.install(_own_file())
         relaying = Relaying(chosen.server, ca_file=chosen.ca_file, say=say)
         _start_relays(relaying, chosen, place, memory)
         credentials = Credentials(chosen.token_file, place.own_token_file)
-        settings = SiteAgentSettings(chosen.site, version, chosen.scheduler, chosen.settle, chosen.deserted)
+        settings = SiteAgentSettings(
+            chosen.site, version, chosen.scheduler, chosen.settle, chosen.deserted, chosen.started_as
+        )
         agent = SiteAgent(
             settings,
             place,
@@ -156,6 +176,20 @@ def _work(chosen: argparse.Namespace, folder: Path) -> int:
     finally:
         lock.release()
     return 0
+
+
+def _take(lock: FolderLock, *, patience_seconds: float) -> None:
+    """Take the lock of the folder; raises `AlreadyRuns`, at once or where who has it does not leave."""
+    until = time.monotonic() + patience_seconds
+    while True:
+        try:
+            lock.take()
+        except AlreadyRuns:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(LOOK_SECONDS)
+        else:
+            return
 
 
 def _start_relays(relaying: object, chosen: argparse.Namespace, place: SitePlace, memory: SiteMemory) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from pilotage.adapters.sites.installing import home_relative
 from pilotage.agent.batch import Answer, BatchError, Call, Dialect, Limits, Queue, Unknown, dialects
 from pilotage.model.errors import PilotageError, did_you_mean
 from pilotage.model.site_entry import SiteEntry
@@ -52,6 +53,14 @@ echo "{mark}kind $(stat -f -c %T . 2>/dev/null)"
 echo "{mark}host $(hostname 2>/dev/null || uname -n)"
 echo "{mark}user $(id -un 2>/dev/null)"
 echo "{mark}platform $(uname -m)-$(uname -s | tr A-Z a-z)"
+folder={folder}
+if [ -n "$folder" ]; then
+  there=yes writable=no
+  [ -d "$folder" ] || there=no
+  while ! [ -e "$folder" ]; do folder=$(dirname "$folder"); done
+  if ( umask 077; : > "$folder/.pilotage-look.$$" ) 2>/dev/null; then rm -f "$folder/.pilotage-look.$$"; writable=yes; fi
+  echo "{mark}folder $there $writable $(stat -f -c %T "$folder" 2>/dev/null)"
+fi
 for each in {pythons}; do
   told=$("$each" -I -S -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null) && echo "{mark}python $each $told"
 done
@@ -122,6 +131,14 @@ class FoundPath(msgspec.Struct, frozen=True, kw_only=True):
     file_system: str
 
 
+class FoundFolder(msgspec.Struct, frozen=True, kw_only=True):
+    """The folder that was asked for: whether it is there, and whether it, or what would hold it, can be written."""
+
+    there: bool
+    writable: bool
+    file_system: str
+
+
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that was found out."""
 
@@ -142,12 +159,14 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     server: str  # the address that was tried; none: there is no service
     way_out: str  # "yes", or why not; none: it was not tried
     unknown: str = ""  # why limits are not known
+    folder: FoundFolder | None = None  # that was asked for
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked for by hand, instead of what would be chosen."""
 
     kind: str = ""
+    setup: tuple[str, ...] = ()
     queue: str = ""
     account: str = ""
     python: str = ""
@@ -159,13 +178,28 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     wall_time_seconds: float = 0.0
 
 
-def look_around(caller: Caller, *, kind: str = "", server: str = "", why_not: str = "") -> Found:
+def look_around(
+    caller: Caller,
+    *,
+    chosen: Chosen | None = None,
+    commands: Callable[[Call], Answer] | None = None,
+    server: str = "",
+    why_not: str = "",
+) -> Found:
     """Look at a cluster from its login node; raises `CannotLook`.
 
-    `why_not` says why the service cannot be reached from there, where that is known without trying.
+    `commands` runs those of its batch system, where that is not done as all else. `why_not` says why the service cannot be
+    reached from there, where that is known without trying.
     """
+    chosen, commands = chosen or Chosen(), commands or caller.run
+    words = " ".join(map(shlex.quote, dict.fromkeys([*filter(None, [chosen.python]), *PYTHONS])))
     try:
-        answer = caller.run(Call(("sh",), _LOOK.format(mark=_MARK, pythons=" ".join(map(shlex.quote, PYTHONS)))))
+        folder = shlex.quote(home_relative(chosen.folder)) if chosen.folder else ""
+        look = Call(("sh",), _LOOK.format(mark=_MARK, pythons=words, folder=folder))
+        # Agents are started after the lines of setup, and where there are none in what the batch system gives them.
+        answer = commands(look) if chosen.setup else caller.run(look)
+    except ValueError as error:
+        raise CannotLook(str(error), subject="--folder") from error
     except Unknown as error:
         raise CannotLook(f"it cannot be reached: {error}", next_step="try by hand what ssh says, then again") from error
     told = dict(_told(answer))
@@ -173,7 +207,7 @@ def look_around(caller: Caller, *, kind: str = "", server: str = "", why_not: st
         said = " ".join(f"{answer.stderr} {answer.stdout}".split())[-500:]
         raise CannotLook("its shell does not answer as one should", got=said or f"exit status {answer.exit_status}")
     pythons = tuple(_pythons(answer))
-    dialect, version, limits, unknown = _scheduler(caller, kind)
+    dialect, version, limits, unknown = _scheduler(commands, chosen.kind)
     enough = next((each for each in pythons if each.is_enough), None)
     return Found(
         host=told.get("host", ""),
@@ -182,6 +216,7 @@ def look_around(caller: Caller, *, kind: str = "", server: str = "", why_not: st
         writable="writable" in told,
         file_system=told.get("kind", ""),
         paths=tuple(_paths(caller)),
+        folder=_found_folder(told.get("folder", "")),
         platform=told.get("platform", ""),
         kind=dialect.name,
         version=version,
@@ -199,15 +234,7 @@ def look_around(caller: Caller, *, kind: str = "", server: str = "", why_not: st
 def entry_from(name: str, address: str, found: Found, chosen: Chosen) -> SiteEntry:
     """The entry that follows from what was found and what is asked for by hand; raises `CannotLook`."""
     queue = _chosen_queue(found, chosen.queue)
-    python = chosen.python or next((each.word for each in found.pythons if each.is_enough), "")
-    if not python:
-        versions = ", ".join(f"{each.word} is {each.version}" for each in found.pythons)
-        raise CannotLook(
-            "there is no Python that could start the agent",
-            expected="Python 3.8 or later",
-            got=versions or "none at all",
-            next_step="name one with --python PATH, or write `setup: [module load …]` into its entry",
-        )
+    python = _chosen_python(found, chosen.python)
     slots = chosen.slots or 1
     memory_bytes = chosen.memory_bytes or (slots * queue.core_memory_bytes if queue is not None else 0)
     wall = chosen.wall_time_seconds or min(DAY_SECONDS, (queue.wall_seconds if queue is not None else 0) or DAY_SECONDS)
@@ -221,6 +248,7 @@ def entry_from(name: str, address: str, found: Found, chosen: Chosen) -> SiteEnt
         account=chosen.account,
         folder=chosen.folder or _folder(found),
         python=python,
+        setup=chosen.setup,
         slots=slots,
         memory_bytes=memory_bytes or None,
         gpus=chosen.gpus,
@@ -228,6 +256,27 @@ def entry_from(name: str, address: str, found: Found, chosen: Chosen) -> SiteEnt
         pilots_max=chosen.pilots_max or min(10, found.jobs_max or 10),
         platform=found.platform,
     )
+
+
+def _chosen_python(found: Found, named: str) -> str:
+    """What starts the agent: what was asked for, or the first that is new enough. Raises `CannotLook`."""
+    enough = [each.word for each in found.pythons if each.is_enough and named in ("", each.word)]
+    if enough:
+        return enough[0]
+    versions = [f"{each.word} is {each.version}" for each in found.pythons if named in ("", each.word)]
+    raise CannotLook(
+        f"{named} cannot start the agent" if named else "there is no Python that could start the agent",
+        subject="--python" if named else "",
+        expected="Python 3.8 or later",
+        got=", ".join(versions) or ("nothing there answers to that" if named else "none at all"),
+        next_step="name one with --python PATH, or what brings one with --setup 'module load …'",
+    )
+
+
+def _found_folder(told: str) -> FoundFolder | None:
+    there, _, rest = told.partition(" ")
+    writable, _, file_system = rest.partition(" ")
+    return FoundFolder(there=there == "yes", writable=writable == "yes", file_system=file_system) if told else None
 
 
 def _told(answer: Answer) -> Iterator[tuple[str, str]]:
@@ -279,38 +328,42 @@ def _folder(found: Found) -> str:
     return f"{(shared or writable)[0].path.rstrip('/')}/{name}"
 
 
-def _scheduler(caller: Caller, kind: str) -> tuple[Dialect, str, Limits, str]:
-    """The batch system that is there, its version, what it allows, and why that is not known.
+def _scheduler(run: Callable[[Call], Answer], kind: str) -> tuple[Dialect, str, Limits, str]:
+    """The batch system that is there, its version, what it allows, and why that is not known. Raises `CannotLook`.
 
-    Of several the first that answers, those first that our tests know; where none answers, the first whose commands are there.
+    Of several the first that answers, those first that our tests know: commands may be left of one that is no more.
     """
     known = dialects()
     if kind and kind not in known:
         raise CannotLook("no batch system of this kind is known", got=kind, next_step=did_you_mean(kind, known))
     tried = [known[kind](PREFIX)] if kind else sorted((each(PREFIX) for each in known.values()), key=_rank)
-    silent: list[tuple[Dialect, str, Limits, str]] = []
     said: list[str] = []
+    silent = False
     for dialect in tried:
+        version = ""
         try:
-            answer = caller.run(dialect.is_here())
+            answer = run(dialect.is_here())
             version = dialect.version(answer)
+            if version:
+                dialect.listed(run(dialect.listing()))
+                return dialect, version, *_limits(run, dialect)
         except BatchError as error:
-            said.append(f"{dialect.name}: {error}")
-            continue
-        if version:
-            limits, unknown = _limits(caller, dialect)
-            if not unknown:
-                return dialect, version, limits, ""
-            silent.append((dialect, version, limits, unknown))
-        elif kind:  # of the others nobody expects that they are there
-            said.append(answer.stderr.strip() or answer.stdout.strip())
+            silent = silent or bool(version)
+            said.append(f"{dialect.name} {version}: {error}" if version else f"{dialect.name}: {error}")
+        else:
+            if kind:  # of the others nobody expects that they are there
+                said.append(answer.stderr.strip() or answer.stdout.strip())
     if silent:
-        return silent[0]
+        raise CannotLook(
+            "no batch system answers there",
+            got="; ".join(said),
+            next_step="try its commands in a login shell there; name what they need with --setup 'module load …'",
+        )
     raise CannotLook(
         "no batch system was found there",
         expected=", ".join(each.name for each in tried),
         got="; ".join(each for each in said if each) if kind else "",
-        next_step="look which commands the login node has; those that a login shell finds alone are not found by ssh",
+        next_step="look which commands a login shell has there; name what they need with --setup 'module load …'",
     )
 
 
@@ -318,9 +371,9 @@ def _rank(dialect: Dialect) -> tuple[bool, str]:
     return dialect.experimental, dialect.name
 
 
-def _limits(caller: Caller, dialect: Dialect) -> tuple[Limits, str]:
+def _limits(run: Callable[[Call], Answer], dialect: Dialect) -> tuple[Limits, str]:
     try:
-        return dialect.limited([caller.run(call) for call in dialect.limits()]), ""
+        return dialect.limited([run(call) for call in dialect.limits()]), ""
     except BatchError as error:
         return Limits(), str(error)
 

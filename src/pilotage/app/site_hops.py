@@ -81,7 +81,7 @@ _AGENT_HINTS: dict[HopName, str] = {
 
 _HINTS: dict[HopName, str] = {
     "reach": "try `ssh` by hand: it must let you in without a question",
-    "scheduler": "look whether its commands work on the login node, and are found without a login shell",
+    "scheduler": "look whether its commands work in a login shell there; name what they need by `setup` in the site's entry",
     "install": "name another `folder` or `python` in the site's entry",
     "service": "start the service again: pilotage serve --stop, then pilotage serve",
     "submit": "name another `queue` or `account` in the site's entry, or ask for less",

@@ -30,6 +30,7 @@ class Looks:
 
     def __init__(self, entry: SiteEntry, *, state: Path, settings: Settings) -> None:
         """Take what is written of it; nothing is called yet. Raises `UnknownKind`."""
+        from pilotage.adapters.sites.batch import runs_commands
         from pilotage.adapters.sites.identity import site_prefix
         from pilotage.app.sites import caller_for, refuse_unknown_kind
 
@@ -43,6 +44,7 @@ class Looks:
         if entry.kind != "local" and (entry.address or entry.started_by == "service"):
             self._dialect = kinds[entry.kind](site_prefix(state, entry.name))
         self._caller = caller_for(entry, state=state)
+        self._commands = runs_commands(entry, self._caller)  # of the batch system, as whoever submits there runs them
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -62,7 +64,7 @@ class Looks:
         if self._dialect is None:
             return ""
         try:
-            seen = self._dialect.listed(self._caller.run(self._dialect.listing())).get(key)
+            seen = self._dialect.listed(self._commands(self._dialect.listing())).get(key)
         except BatchError:
             return ""
         if seen is None:
@@ -81,11 +83,11 @@ class Looks:
             return ""
         return answer.stdout.strip()
 
-    def _run(self, call: Call) -> Answer:
+    def _run(self, call: Call, run: Callable[[Call], Answer] | None = None) -> Answer:
         from pilotage.adapters.sites.callers import MAY_WAIT
 
         try:
-            answer = self._caller.run(call)
+            answer = (run or self._caller.run)(call)
         except BatchError as error:
             raise NotSeen("it cannot be reached", got=str(error)) from error
         if answer.exit_status is None:
@@ -99,12 +101,12 @@ class Looks:
         return answer.stdout.strip().splitlines()[-1] if answer.stdout.strip() else ""
 
     def _scheduler(self, dialect: Dialect) -> str:
-        answer = self._run(dialect.is_here())
+        answer = self._run(dialect.is_here(), self._commands)
         version = dialect.version(answer)
         if not version:
             raise NotSeen(f"{dialect.name} is not there", got=answer.stderr.strip() or answer.stdout.strip())
         try:
-            dialect.listed(self._caller.run(dialect.listing()))
+            dialect.listed(self._commands(dialect.listing()))
         except BatchError as error:
             raise NotSeen(f"{dialect.name} {version} does not answer", got=str(error)) from error
         return f"{dialect.name} {version}"

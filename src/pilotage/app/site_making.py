@@ -12,6 +12,7 @@ from pilotage.adapters.settings_files import state_folder
 from pilotage.app.book import settings_here
 from pilotage.app.dialects import add_dialects
 from pilotage.app.site_adding import Chosen, Found, entry_from, look_around
+from pilotage.app.site_contradictions import warnings_of
 from pilotage.app.site_entries import (
     SiteRefused,
     add_entry,
@@ -40,6 +41,7 @@ class Made(NamedTuple):
     file: Path
     text: str
     written: bool
+    warnings: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         """The same for programs."""
@@ -48,6 +50,7 @@ class Made(NamedTuple):
             "entry": plain(self.entry),
             "file": str(self.file),
             "written": self.written,
+            "warnings": list(self.warnings),
         }
 
 
@@ -64,18 +67,12 @@ def add_site(name: str, address: str, *, named: str, dry_run: bool, **asked: Any
         raise SiteRefused("this is no size", subject="--memory", expected=BYTES_FORM, got=memory)
     state = state_folder(settings, folder=Path.cwd()).absolute()
     add_dialects(state)
+    from pilotage.adapters.sites.batch import runs_commands
     from pilotage.app.sites import caller_for
 
-    shape = SiteEntry(name=name, kind="unknown", address=address)
-    text_of(shape, file)  # a bad name or address is refused before anything is called
-    caller = caller_for(shape, state=state)
-    try:
-        server, why_not = _server(shape, state, settings)
-        found = look_around(caller, kind=asked.get("kind", ""), server=server, why_not=why_not)
-    finally:
-        caller.close()
     chosen = Chosen(
         kind=asked.get("kind", ""),
+        setup=tuple(asked.get("setup", ())),
         queue=asked.get("queue", ""),
         account=asked.get("account", ""),
         python=asked.get("python", ""),
@@ -86,9 +83,20 @@ def add_site(name: str, address: str, *, named: str, dry_run: bool, **asked: Any
         pilots_max=asked.get("pilots_max") or 0,
         wall_time_seconds=asked.get("wall_seconds") or 0.0,
     )
+    shape = SiteEntry(name=name, kind="unknown", address=address, setup=chosen.setup)
+    text_of(shape, file)  # a bad name or address is refused before anything is called
+    caller = caller_for(shape, state=state)
+    try:
+        server, why_not = _server(shape, state, settings)
+        found = look_around(
+            caller, chosen=chosen, commands=runs_commands(shape, caller), server=server, why_not=why_not
+        )
+    finally:
+        caller.close()
     entry = entry_from(name, address, found, chosen)
+    warnings = warnings_of(entry, found)
     text = text_of(entry, file) if dry_run else add_entry(file, entry)
-    return Made(found, entry, file, text, written=not dry_run)
+    return Made(found, entry, file, text, written=not dry_run, warnings=warnings)
 
 
 def _server(entry: SiteEntry, state: Path, settings: Settings) -> tuple[str, str]:

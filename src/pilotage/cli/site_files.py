@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pilotage.cli.output import emit
+from pilotage.cli.output import emit, say_to_reader
 from pilotage.cli.remote import json_option
 from pilotage.cli.words import duration, one_line, plural, table
 from pilotage.model.exit_codes import ExitCode
@@ -33,6 +33,10 @@ def sites_option(command: Decorated) -> Decorated:
 @click.argument("name", metavar="NAME")
 @click.argument("address", metavar="[ssh://USER@HOST]", required=False)
 @click.option("--kind", default="", metavar="KIND", help="The batch system; none: what is found there.")
+@click.option(
+    "--setup", multiple=True, metavar="LINE",
+    help="A line of shell before commands there and before the agent starts, such as 'module load slurm'; may be repeated.",
+)  # fmt: skip
 @click.option("--queue", default="", metavar="NAME", help="The queue or partition; none: the usual one there.")
 @click.option("--account", default="", metavar="NAME", help="The account or project that is charged.")
 @click.option("--slots", type=click.IntRange(min=1), metavar="N", help="Cores that a pilot asks for; none: 1.")
@@ -56,9 +60,11 @@ def sites_option(command: Decorated) -> Decorated:
 def add(name: str, address: str | None, sites: str | None, *, dry_run: bool, as_json: bool, **asked: Any) -> int:
     """Look at a cluster, and write it into sites.yaml.
 
-    With an address over ssh, which must let you in without a question; without one the commands of the batch system
-    are run here. Its scheduler, its queues and their limits, Python, the folders that nodes may share and the way to the
-    service are looked at. What was found and what was chosen is shown; change the entry as you like.
+    With an address over ssh, which must let you in without a question; its commands are run in a login shell there.
+    Without one the commands of the batch system are run here. The lines of --setup come before them. The scheduler,
+    its queues and their limits, Python, the folders that nodes may share and the way to the service are looked at.
+    What was found and what was chosen is shown, and refused where the one contradicts the other; change the entry as
+    you like.
     """
     from pilotage.app.site_making import add_site
 
@@ -70,6 +76,8 @@ def add(name: str, address: str | None, sites: str | None, *, dry_run: bool, as_
         return ExitCode.COMPLETE
     emit(_found_lines(name, made.found))
     emit(_chosen_lines(made.entry, made.found))
+    for warning in made.warnings:
+        say_to_reader(f"warning: {one_line(warning)}")
     emit([made.text if made.text.startswith("pilotage") else f"sites:\n{made.text}"] if dry_run else [])
     told = "would be written into" if dry_run else "written into"
     emit([f"{told} {made.file}\n"])
@@ -162,6 +170,7 @@ def _chosen_lines(entry: SiteEntry, found: Found) -> Iterator[str]:
     facts = [
         ("queue", queue),
         ("pilots", f"at most {pilots_max_of(entry)}, of {', '.join(filter(None, each))} each"),
+        *(("setup", line) for line in entry.setup),
         ("python", entry.python),
         ("folder", entry.folder or "~/.pilotage-site"),
         ("started by", started),

@@ -37,10 +37,13 @@ if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
 
-def change_sites(engine: Engine, sites: Sequence[Site], *, rewritten: Collection[str] = ()) -> None:
+def change_sites(
+    engine: Engine, sites: Sequence[Site], *, rewritten: Collection[str] = (), renewed: Collection[str] = ()
+) -> None:
     """Have these sites from now on: new ones are added, others described anew, and those that are missing are drained.
 
     Of those that are `rewritten` something is said anew that the engine need not know, such as how pilots are started.
+    What was started before is drained at those that are `renewed`.
     """
     _forget_removed(engine)
     for site in sites:
@@ -62,9 +65,7 @@ def change_sites(engine: Engine, sites: Sequence[Site], *, rewritten: Collection
         release_estimated(engine, known)
         engine.openings.offer(known)
         _describe(engine, known)
-    for name in rewritten:
-        if (known := engine.sites.get(name)) is not None and not known.removed and _could_not_start(known):
-            _wake(engine, known, "what is written of it has changed")
+    _begin_anew(engine, rewritten=rewritten, renewed=renewed)
     see_to_sites(engine)
     names = {site.name for site in sites}
     for name, known in list(engine.sites.items()):
@@ -72,6 +73,15 @@ def change_sites(engine: Engine, sites: Sequence[Site], *, rewritten: Collection
             _remove(engine, known)
         elif name not in names and known in engine.forsaken:
             write_off(engine, known)
+
+
+def _begin_anew(engine: Engine, *, rewritten: Collection[str], renewed: Collection[str]) -> None:
+    """Drain what was started as earlier entries said, and give those a new chance at which pilots did not come up."""
+    for known in [known for known in engine.sites.values() if not known.removed]:
+        if known.name in renewed:
+            _renew(engine, known)
+        if known.name in rewritten and _could_not_start(known):
+            _wake(engine, known, "what is written of it has changed")
 
 
 def _could_not_start(site: SiteState) -> bool:
@@ -124,6 +134,9 @@ def _renew(engine: Engine, site: SiteState) -> None:
         if not pilot.draining:
             drain(engine, pilot, SITE_CHANGED)
     withdraw(engine, site)
+    for attempt in list(site.bound.values()):
+        if not attempt.leased:  # it waits for what is not asked for any more
+            lose(engine, attempt, reason="rescheduled", message=SITE_CHANGED)
 
 
 def _bring_back(engine: Engine, known: SiteState, site: Site) -> None:

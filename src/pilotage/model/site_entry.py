@@ -53,7 +53,12 @@ class SiteEntry(Value, frozen=True, kw_only=True):
     directives: Annotated[tuple[str, ...], _doc("Further options of its batch system, word by word.")] = ()
     folder: Annotated[str, _doc("Where agents keep their files there; none: `.pilotage-site` in the home folder.")] = ""
     python: Annotated[str, _doc("The Python 3.8 or later that starts the agent there.")] = "python3"
-    setup: Annotated[tuple[str, ...], _doc("Lines of shell before the agent starts, such as `module load …`.")] = ()
+    setup: Annotated[
+        tuple[str, ...],
+        _doc(
+            "Lines of shell before the commands of its batch system, and before the agent starts, such as `module load …`."
+        ),
+    ] = ()
     slots: Annotated[Positive, _doc("Cores that a pilot asks for, and packages of one core that it runs at once.")] = 1
     memory_bytes: Annotated[Count | None, _doc("Memory that a pilot asks for; none: not asked for, and not known.")] = (
         None
@@ -99,6 +104,36 @@ class SitesFile(Value, frozen=True, kw_only=True):
 
     pilotage: Annotated[int, _doc("The version of this file's language.")] = SITES_VERSION
     sites: Annotated[tuple[SiteEntry, ...], _doc("The sites.")] = ()
+
+
+_OF_THE_SYSTEM = ("kind", "address")
+_OF_A_PILOT = (
+    *_OF_THE_SYSTEM,
+    "mode",
+    "queue",
+    "account",
+    "parallel_environment",
+    "directives",
+    "folder",
+    "python",
+    "setup",
+    "slots",
+    "memory_bytes",
+    "gpus",
+    "scratch_bytes",
+    "wall_time_seconds",
+    "idle_seconds",
+)
+
+
+def starts_others(before: SiteEntry, after: SiteEntry) -> bool:
+    """Whether what is started by a changed entry is other than what was started before."""
+    return any(getattr(before, field) != getattr(after, field) for field in _OF_A_PILOT)
+
+
+def is_elsewhere(before: SiteEntry, after: SiteEntry) -> bool:
+    """Whether a changed entry names another batch system, at which nothing is seen of what was submitted before."""
+    return any(getattr(before, field) != getattr(after, field) for field in _OF_THE_SYSTEM)
 
 
 def pilots_max_of(entry: SiteEntry) -> int:

@@ -25,7 +25,8 @@ class SiteSays(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     service: str = ""  # which service it last heard
     heard: int = 0  # the number of the last effect that it has from that service
     version: str = ""
-    scheduler: str = ""
+    scheduler: str = ""  # what it drives
+    started_as: str = ""  # what the service that started it called this start; none: somebody else started it
     token_until: float = 0.0  # when the token of its pilots ends; 0: they have none
     reports: tuple[AnyReport, ...] = ()
     there: tuple[str, ...] = ()  # the keys of what is there, and of which the service has not spoken
@@ -46,3 +47,4 @@ class SiteHears(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prefix: str = ""  # which tells what is ours at the site from others'
     token: str = ""  # for its pilots
     interval_seconds: float = 10.0
+    leave: str = ""  # why it is to end, where it is: another is started as the entry says now

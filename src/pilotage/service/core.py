@@ -145,7 +145,7 @@ class Core:
                 outcome = stop_asking(engine) if isinstance(item, Stopping) else operate_site(engine, item.operation)
                 outbox.answers.append(Answer(token=item.token, outcome=outcome))
             case SitesChanged():
-                change_sites(engine, item.sites, rewritten=item.rewritten)
+                change_sites(engine, item.sites, rewritten=item.rewritten, renewed=item.renewed)
             case Submit():
                 outbox.answers.append(Answer(token=item.token, outcome=self._submit(item)))
             case Grown():

@@ -34,11 +34,13 @@ class AskedOfSite(msgspec.Struct, frozen=True, kw_only=True):
 class SitesChanged(msgspec.Struct, frozen=True, kw_only=True):
     """These are the sites from now on; those that are missing are drained.
 
-    Of those that are `rewritten` something is said anew, if only how they are reached.
+    Of those that are `rewritten` something is said anew, if only how they are reached; those that are `renewed` start
+    other pilots from now on, and what was started before is drained.
     """
 
     sites: tuple[Site, ...]
     rewritten: tuple[str, ...] = ()
+    renewed: tuple[str, ...] = ()
 
 
 class Stopping(msgspec.Struct, frozen=True, kw_only=True):

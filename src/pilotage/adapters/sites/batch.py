@@ -11,9 +11,10 @@ import msgspec
 
 from pilotage.adapters.sites.callers import Caller
 from pilotage.adapters.sites.installing import Installation
-from pilotage.agent.batch import Busy, Dialect, Refused, Unknown
+from pilotage.agent.batch import Answer, Busy, Call, Dialect, Refused, Unknown
 from pilotage.agent.batch.berth import OUTPUT_FOLDER, Berth
 from pilotage.agent.batch.desk import ARRAY_MAX, SETTLE_SECONDS, Desk
+from pilotage.agent.batch.login import in_login_shell
 from pilotage.model.demand import Demand
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.reports import Noticed
@@ -27,6 +28,14 @@ _NEXT_STEPS = {
     "bad-resources": "ask for less in the site's entry: slots, memory, GPUs, or wall time",
     "not-allowed": "ask who runs the site what you may use",
 }
+
+
+def runs_commands(entry: SiteEntry, caller: Caller) -> Callable[[Call], Answer]:
+    """What runs the commands of a site's batch system, in the environment that its users have.
+
+    Over ssh that is what a login shell has; here it is ours, unless the entry has lines of setup.
+    """
+    return in_login_shell(caller.run, entry.setup) if entry.address or entry.setup else caller.run
 
 
 class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +69,7 @@ class BatchSite:
         )
         self._desk = Desk(
             dialect,
-            caller.run,
+            runs_commands(settings.entry, caller),
             self._berth,
             output=self._output,
             array_max=settings.array_max,

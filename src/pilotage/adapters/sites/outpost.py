@@ -8,6 +8,7 @@ connection, so on the same login node, when it was not heard for a while: it run
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import shlex
 import subprocess
@@ -22,6 +23,7 @@ import msgspec
 from pilotage.adapters.sites.callers import Ssh
 from pilotage.adapters.sites.installing import Installation
 from pilotage.agent.batch import Call, Unknown
+from pilotage.agent.batch.login import in_login_shell
 from pilotage.model.errors import PilotageError
 from pilotage.model.site_entry import SiteEntry
 
@@ -47,7 +49,6 @@ chmod 700 "$folder" && rm -f "$folder/server.sock" && echo "here:$folder/server.
 _START = """\
 umask 077
 cd {folder} || exit
-{setup}
 nohup setsid {command} >>site-agent.log 2>&1 </dev/null &
 """
 
@@ -82,6 +83,7 @@ class Outpost:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"outpost {settings.entry.name}", daemon=True)
         self._connection: subprocess.Popen[bytes] | None = None
+        self._mark = ""  # of agents that are started as the entry says now; none before that is known
         self._complaint = ""  # what was last said of why there is no way
         self._guard = threading.Lock()
 
@@ -100,6 +102,10 @@ class Outpost:
         if self._thread.ident is not None:
             self._thread.join()
         self._caller.close()
+
+    def is_as_started(self, mark: str) -> bool:
+        """Whether an agent that was started with a mark is as one would be that is started now."""
+        return not mark or not self._mark or mark == self._mark
 
     def _run(self) -> None:
         again_seconds = AGAIN_SECONDS[0]
@@ -163,6 +169,7 @@ class Outpost:
 
     def _look_after(self, connection: subprocess.Popen[bytes]) -> None:
         folder = self._installation.ensure()
+        self._mark = mark_of(self._settings.entry, self._installation.agent)
         socket = self._socket()
         self._caller.forward(there=socket, here=self._settings.socket)
         tried_at = float("-inf")
@@ -187,12 +194,18 @@ class Outpost:
         words = [entry.python, "-I", "-S", self._installation.agent, "site", f"--server=unix:{socket}"]
         words += [f"--site={entry.name}", f"--folder={folder}", f"--deserted={DESERTED_SECONDS}"]
         words += [f"--token-file={self._installation.token_file}"] if self._installation.token_file else []
-        words += [*([] if entry.kind == "local" else [f"--scheduler={entry.kind}"]), *self._settings.options]
-        script = _START.format(folder=shlex.quote(folder), setup="\n".join(entry.setup), command=shlex.join(words))
+        words += [f"--started-as={self._mark}", *self._settings.options]
+        script = _START.format(folder=shlex.quote(folder), command=shlex.join(words))
         log.info("site %s: starting its agent", entry.name)
-        answer = self._caller.run(Call(("bash", "-l"), script) if entry.setup else Call(("sh",), script))
+        answer = in_login_shell(self._caller.run, entry.setup)(Call(("sh",), script))
         if answer.exit_status != 0:
             raise Unknown(f"the agent of the site cannot be started: {' '.join(answer.stderr.split())}")
+
+
+def mark_of(entry: SiteEntry, agent: str) -> str:
+    """What tells an agent that was started as its entry says from one that was started otherwise, or from another file."""
+    told = [entry.kind, entry.address, entry.python, *entry.setup, agent]
+    return hashlib.sha256("\0".join(told).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

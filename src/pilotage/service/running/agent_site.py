@@ -37,6 +37,8 @@ SILENT_SECONDS = 45.0
 EFFECTS_MAX = 1000
 REPORTS_MAX = 10_000
 LOOK_SECONDS = 0.2
+STARTED_ANEW = "it is started anew, as the entry of its site says now"
+"""Why an agent is to leave that was started as an earlier entry said."""
 NOT_YET = "it has not answered yet"
 """What is told of a site before anything was heard of it."""
 
@@ -54,6 +56,10 @@ class Tends(Protocol):
 
     def stop(self) -> None:
         """End; the agent goes on."""
+        ...
+
+    def is_as_started(self, mark: str) -> bool:
+        """Whether an agent that was started with a mark is as one would be that is started now."""
         ...
 
 
@@ -189,7 +195,8 @@ class AgentSite:
             if says.service == self._id:
                 self._heard = max(self._heard, says.heard)
             self._heard_at = self._last_at = now
-            due_at = now if says.reports else now + self._settings.interval_seconds
+            leaves = not self._is_as_started(says)
+            due_at = now if says.reports or leaves else now + self._settings.interval_seconds
             self._waiting = _Waiting(says, answer, due_at)
             self._change.notify_all()
         if before is not None:
@@ -287,6 +294,8 @@ class AgentSite:
             waiting.answer.set_exception(fault if isinstance(fault, PilotageError) else _stopping())
         else:
             waiting.answer.set_result(_encode(told))
+            if told.leave:
+                self._last_at = float("-inf")  # so that the next one is started without waiting for its silence
             self._given = max(self._given, told.number)
         with self._change:
             self._heard_at = self._settings.clock()
@@ -307,7 +316,12 @@ class AgentSite:
             prefix=self._settings.prefix,
             token=self._pilot_token(says.token_until),
             interval_seconds=self._settings.interval_seconds,
+            leave="" if self._is_as_started(says) else STARTED_ANEW,
         )
+
+    def _is_as_started(self, says: SiteSays) -> bool:
+        outpost = self._settings.outpost
+        return outpost is None or outpost.is_as_started(says.started_as)
 
     def _pilot_token(self, until: float) -> str:
         """A token for the pilots, where theirs ends before the one that they could have."""

@@ -7,7 +7,7 @@ book and can be had again at any time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -171,18 +171,30 @@ class Runner:
         """What a site said last that kept things from being done there; nothing where all is well."""
         return self._workers.said(site)
 
-    def change_sites(self, sites: Sequence[Site], ways: Mapping[str, Way]) -> None:
-        """These are the sites from now on, and new or other ways to some; those that are gone are left by `let_go_of_sites`."""
+    def change_sites(
+        self,
+        sites: Sequence[Site],
+        ways: Mapping[str, Way],
+        *,
+        renewed: Collection[str] = (),
+        formers: Mapping[str, Way] | None = None,
+    ) -> None:
+        """These are the sites from now on, and new or other ways to some; those that are gone are left by `let_go_of_sites`.
+
+        What was started before is drained at those that are `renewed`; `formers` are ways to the batch systems of some of
+        these as they were before.
+        """
         new = ways.keys() - self._workers.names  # what is told of these is for who knows them
         for name in ways.keys() - new:
-            self._workers.put(name, ways[name])
+            self._workers.put(name, ways[name], former=(formers or {}).get(name))
         self._sites = sites
-        self._driver.receive(sites_changed(sites, rewritten=ways), *map(not_yet, new))
+        self._driver.receive(sites_changed(sites, rewritten=ways, renewed=renewed), *map(not_yet, new))
         for name in new:
             self._workers.put(name, ways[name])
 
     def let_go_of_sites(self) -> None:
         """Nobody acts any longer at sites that are gone, and with them all that was started there."""
+        self._workers.let_go_of_formers()
         left = {*self._workers.names} - {site.name for site in self._sites}
         for name in left:
             if not self._workers.owes(name) and not self._driver.ask(partial(has_something, name)).result():

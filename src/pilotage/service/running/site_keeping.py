@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from pilotage.model.errors import DocumentError, PilotageError
 from pilotage.model.site import Site
-from pilotage.model.site_entry import SiteEntry
+from pilotage.model.site_entry import SiteEntry, is_elsewhere, starts_others
 from pilotage.service.running.agent_site import AgentSettings
 from pilotage.service.running.errors import NotRunning
 from pilotage.service.running.site_views import KeptSites
@@ -37,6 +37,21 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     def is_as(self, other: Placed | None) -> bool:
         """Whether the way that was made for another will do."""
         return other is not None and (self.site, self.entry) == (other.site, other.entry)
+
+    def starts_others(self, before: Placed | None) -> bool:
+        """Whether pilots that are started now are other than those of before."""
+        if before is None or before.entry is None or self.entry is None:
+            return False
+        return starts_others(before.entry, self.entry)
+
+    def leaves(self, before: Placed | None) -> bool:
+        """Whether what was submitted before is at a batch system that nobody looks at any more.
+
+        A site's own agent is left out: it knows what it submitted where.
+        """
+        if before is None or before.entry is None or self.entry is None:
+            return False
+        return before.entry.started_by == "service" and is_elsewhere(before.entry, self.entry)
 
 
 class ReadsSites(Protocol):
@@ -59,8 +74,18 @@ class ReadsSites(Protocol):
 class ChangesSites(Protocol):
     """Who runs jobs at the sites."""
 
-    def change_sites(self, sites: Sequence[Site], ways: Mapping[str, Way]) -> None:
-        """These are the sites from now on."""
+    def change_sites(
+        self,
+        sites: Sequence[Site],
+        ways: Mapping[str, Way],
+        *,
+        renewed: Collection[str] = (),
+        formers: Mapping[str, Way] | None = None,
+    ) -> None:
+        """These are the sites from now on; what was started before is drained at those that are `renewed`.
+
+        `formers` are ways to the batch systems of some of these as they were before.
+        """
         ...
 
     def let_go_of_sites(self) -> None:
@@ -176,7 +201,11 @@ class SiteKeeper:
         gone = sorted(self._placed.keys() - {each.site.name for each in found})
         if not ways and not gone:
             return
-        self._runner.change_sites([each.site for each in found], ways)
+        renewed = [each.site.name for each in found if each.starts_others(self._placed.get(each.site.name))]
+        formers = ways_to(
+            self._placed[each.site.name] for each in found if each.leaves(self._placed.get(each.site.name))
+        )
+        self._runner.change_sites([each.site for each in found], ways, renewed=renewed, formers=formers)
         self._placed = {each.site.name: each for each in found}
         told = [
             f"{word} {', '.join(names)}"

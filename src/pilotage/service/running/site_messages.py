@@ -9,9 +9,9 @@ from pilotage.model.site import Site
 from pilotage.service.messages import AskedOfSite, Input, SitesChanged
 
 
-def sites_changed(sites: Sequence[Site], *, rewritten: Iterable[str] = ()) -> Input:
-    """What tells the core that these are the sites from now on, and of which something is said anew."""
-    return SitesChanged(sites=tuple(sites), rewritten=tuple(rewritten))
+def sites_changed(sites: Sequence[Site], *, rewritten: Iterable[str] = (), renewed: Iterable[str] = ()) -> Input:
+    """What tells the core that these are the sites from now on, of which something is said anew, and which start others."""
+    return SitesChanged(sites=tuple(sites), rewritten=tuple(rewritten), renewed=tuple(renewed))
 
 
 def asked_of_site(deed: SiteDeed, site: str, *, message: str = "") -> Callable[[int], Input]:

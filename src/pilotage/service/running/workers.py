@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from typing import NamedTuple
 
 from pilotage.engine.engine import Engine
 from pilotage.engine.noticing import has_spoken
 from pilotage.model.effects import CancelSubmitted
-from pilotage.model.reports import AnyReport, SiteNoticed, SiteSeen
-from pilotage.model.site_exchange import SiteSays
+from pilotage.model.reports import AnyReport, Gone, SiteNoticed, SiteSeen
+from pilotage.model.site_exchange import SiteEffect, SiteSays
 from pilotage.ports import SiteAccess
 from pilotage.service.running.agent_site import NOT_YET, AgentSettings, AgentSite
 from pilotage.service.running.errors import UnknownSite
@@ -31,6 +32,13 @@ LOOKS_MAX, HANGING_MAX = 16, 128
 
 Way = SiteAccess | AgentSettings
 """How things get to a site: the service itself submits there, or the agent of the site does."""
+
+
+class _Former(NamedTuple):
+    """Who acts at the batch system that the entry of a site named before, and what was submitted there."""
+
+    worker: SiteWorker
+    keys: frozenset[str]
 
 
 class SiteWorkers:
@@ -59,6 +67,7 @@ class SiteWorkers:
         self._running = False
         self._turns = Turns(LOOKS_MAX, hanging_max=HANGING_MAX)
         self.behind: list[str] = []  # what could not be ended at sites when all this ended, in words
+        self._formers: dict[str, tuple[_Former, ...]] = {}
         self._workers = {name: self._made(name, way) for name, way in ways.items()}
 
     def start(self) -> None:
@@ -81,7 +90,8 @@ class SiteWorkers:
         """End; what runs at the sites goes on."""
         with self._guard:
             self._running = False
-            workers = list(self._workers.values())
+            formers = [each.worker for some in self._formers.values() for each in some]
+            workers = [*self._workers.values(), *formers]
         for worker in workers:
             if isinstance(worker, SiteWorker):
                 worker.leave()
@@ -101,8 +111,11 @@ class SiteWorkers:
         with self._guard:
             return list(self._workers)
 
-    def put(self, name: str, way: Way) -> None:
-        """Go to a site in this way from now on; what was wanted and is not done is wanted of it."""
+    def put(self, name: str, way: Way, *, former: Way | None = None) -> None:
+        """Go to a site in this way from now on; what was wanted and is not done is wanted of it.
+
+        With a way to the batch system of before, what was submitted there is looked at and ended there.
+        """
         with self._guard:
             before = self._workers.get(name)
         if before is not None:
@@ -110,28 +123,77 @@ class SiteWorkers:
             self._tell(SiteNoticed(site=name))  # what is there is looked at anew
         else:
             self._seen.pop(name, None)  # what was told of one that is back may be long ago
+        left = before.left() if before is not None else []
+        if former is not None and not isinstance(former, AgentSettings):
+            left = self._keep_former(name, former, left)
         worker = self._made(name, way)
         with self._guard:
-            if before is not None:
-                worker.want(*before.left())
+            worker.want(*left)
             self._workers[name] = worker
             if self._running:
                 if name not in self._seen:
                     self._tell(not_yet(name))
                 worker.start()
 
+    def _keep_former(self, name: str, way: SiteAccess, left: Sequence[SiteEffect]) -> list[SiteEffect]:
+        """Have somebody see to what was submitted to another batch system; what is left to do besides."""
+        keys = frozenset({*self._expected(name), *(each.key for each in left if isinstance(each, CancelSubmitted))})
+        keys -= self._elsewhere(name)
+        if not keys:
+            way.close()
+            return [*left]
+        worker = SiteWorker(
+            name,
+            way,
+            report=self._report_of_former,
+            expected=lambda: keys.intersection(self._expected(name)),
+            unknown=partial(self._unknown, name),
+            turns=self._turns,
+        )
+        there = [each for each in left if isinstance(each, CancelSubmitted) and each.key in keys]
+        worker.want(*there)
+        with self._guard:
+            self._formers[name] = (*self._formers.get(name, ()), _Former(worker, keys))
+            if self._running:
+                worker.start()
+        return [each for each in left if each not in there]
+
+    def _report_of_former(self, report: AnyReport) -> None:
+        """What ended at a batch system of before; whether that one answers says nothing of the site."""
+        if isinstance(report, Gone):
+            self._tell(report)
+
+    def _elsewhere(self, name: str) -> frozenset[str]:
+        """The keys of what was submitted to batch systems that the entry of a site named before."""
+        return frozenset().union(*(each.keys for each in self._formers.get(name, ())))
+
+    def let_go_of_formers(self) -> None:
+        """Nobody acts any longer at batch systems of before at which nothing is left."""
+        with self._guard:
+            formers = [(name, each) for name, some in self._formers.items() for each in some]
+        for name, each in formers:
+            if not each.worker.left() and each.keys.isdisjoint(self._expected(name)):
+                with self._guard:
+                    some = tuple(other for other in self._formers.pop(name) if other is not each)
+                    self._formers.update({name: some} if some else {})
+                each.worker.stop()
+
     def remove(self, name: str) -> None:
         """Do nothing more at a site."""
         with self._guard:
             worker = self._workers.pop(name, None)
+            formers = self._formers.pop(name, ())
         if worker is not None:
             worker.stop()
+        for each in formers:
+            each.worker.stop()
 
     def owes(self, name: str) -> bool:
         """Whether something is to be ended at a site that is not known to have ended."""
         with self._guard:
-            worker = self._workers.get(name)
-        return worker is not None and any(isinstance(effect, CancelSubmitted) for effect in worker.left())
+            workers = [self._workers.get(name), *(each.worker for each in self._formers.get(name, ()))]
+        left = [effect for worker in workers if worker is not None for effect in worker.left()]
+        return any(isinstance(effect, CancelSubmitted) for effect in left)
 
     def exchange(self, says: SiteSays) -> Future[bytes]:
         """What the agent of a site says; the answer for the wire, which may be long in coming. Raises `UnknownSite`."""
@@ -159,11 +221,20 @@ class SiteWorkers:
         """Have things done at a site, in order; nobody does them where nobody acts."""
         with self._guard:  # until it is handed over: another may take the place of who has it
             worker = self._workers.get(site)
+            for former in self._formers.get(site, ()):
+                there = [each for each in effects if isinstance(each, CancelSubmitted) and each.key in former.keys]
+                former.worker.want(*there)
+                effects = [each for each in effects if each not in there]
             if worker is not None:
                 worker.want(*effects)
 
     def _made(self, name: str, way: Way) -> SiteWorker | AgentSite:
-        expected, unheard = partial(self._expected, name), partial(self._unheard, name)
+        # What was submitted to another batch system before is not missed at this one.
+        def expected() -> Collection[str]:
+            elsewhere = self._elsewhere(name)
+            return [key for key in self._expected(name) if key not in elsewhere]
+
+        unheard = partial(self._unheard, name)
         unknown, told, report = partial(self._unknown, name), self._seen.get(name, not_yet(name)), self._report
         if isinstance(way, AgentSettings):
             return AgentSite(way, report=report, expected=expected, unknown=unknown, unheard=unheard, told=told)
