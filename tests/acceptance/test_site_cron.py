@@ -95,7 +95,7 @@ def test_the_line_is_put_into_a_real_crontab_once_and_removed_alone(account: Acc
     assert account.site_agent("--install-cron") == "the agent of site lyon is put into your crontab\n"
     assert account.site_agent("--install-cron") == "the agent of site lyon is already in your crontab\n"
     lines = account.call("crontab", "-l").splitlines(keepends=True)
-    assert ("".join(lines[:2]), len(lines)) == (OTHERS, 3)
+    assert ("".join(lines[:2]), len(lines)) == (OTHERS, 4)
     assert account.site_agent("--uninstall-cron") == "the agent of site lyon is removed from your crontab\n"
     assert account.call("crontab", "-l") == OTHERS
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from pilotage.adapters.sites.zipapp import build
+from pilotage.agent.site_lock import LOCK_FILE
+from tests.pilots import wait_until
 
 CRONTAB = """\
 #!/bin/sh
@@ -48,12 +52,11 @@ def test_the_line_is_put_there_once_and_removed_alone(tmp_path: Path, table: Pat
     assert (again.returncode, again.stdout) == (0, "the agent of site lyon is already in your crontab\n")
     lines = table.read_text().splitlines()
     assert "\n".join(lines[:2]) + "\n" == others
-    assert len(lines) == 3
-    assert lines[2].startswith("@reboot ")
-    assert "token" not in lines[2]
+    assert [line.partition(" /")[0] for line in lines[2:]] == ["@reboot", "*/5 * * * *"]
+    assert "token" not in "".join(lines[2:])
     changed = call(tmp_path, "--install-cron", "--scheduler=slurm")
     assert "put into" in changed.stdout
-    assert len(table.read_text().splitlines()) == 3
+    assert len(table.read_text().splitlines()) == 4
     assert call(tmp_path, "--uninstall-cron").stdout == "the agent of site lyon is removed from your crontab\n"
     assert table.read_text() == others
     assert call(tmp_path, "--uninstall-cron").stdout == "the agent of site lyon is not in your crontab\n"
@@ -62,14 +65,60 @@ def test_the_line_is_put_there_once_and_removed_alone(tmp_path: Path, table: Pat
 def test_the_line_is_read_by_a_shell_as_it_was_meant(tmp_path: Path, table: Path) -> None:
     odd = "a 'b' 100% $(x)"
     assert call(tmp_path, "--install-cron", folder=odd).returncode == 0
-    (line,) = table.read_text().splitlines()
-    assert "%" not in line.replace("\\%", "")
-    command = line.removeprefix("@reboot ").replace("\\%", "%")
-    words = shlex.split(command, comments=True)
-    assert f"--folder={tmp_path / odd}" in words
-    assert words[-2:] == [f">>{tmp_path / odd}/site-agent.log", "2>&1"]
+    for line in table.read_text().splitlines():
+        assert "%" not in line.replace("\\%", "")
+        words = shlex.split(command_in(line), comments=True)
+        assert f"--folder={tmp_path / odd}" in words
+        script = words[words.index("-c") + 1]
+        assert shlex.split(script)[-2:] == [f">>{tmp_path / odd}/site-agent.log", "2>&1"]
+        assert words[-2:] == [">/dev/null", "2>&1"]
     assert call(tmp_path, "--uninstall-cron", folder=odd).returncode == 0
     assert table.read_text() == ""
+
+
+def command_in(line: str) -> str:
+    """What cron runs of a line."""
+    return line.removeprefix("@reboot ").removeprefix("*/5 * * * * ").replace("\\%", "%")
+
+
+def test_what_cron_runs_starts_the_agent_in_a_login_shell_where_it_was_killed_and_leaves_one_alone_that_runs(
+    tmp_path: Path, table: Path
+) -> None:
+    (tmp_path / ".profile").write_text("echo Welcome; export CLUSTER=lyon\n")
+    call(tmp_path, "--install-cron")
+    line = table.read_text().splitlines()[1]
+    log = tmp_path / "site" / "site-agent.log"
+
+    def run() -> subprocess.Popen[bytes]:
+        bare = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "SHELL": "/bin/sh"}
+        return subprocess.Popen(["/bin/sh", "-c", command_in(line)], env=bare)
+
+    def works(count: int) -> bool:
+        return log.exists() and log.read_text().count("the agent of site lyon works") == count
+
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for number in (1, 2):
+            started.append(run())
+            wait_until(lambda number=number: works(number))  # type: ignore[misc]
+            environment = Path(f"/proc/{holder(tmp_path / 'site')}/environ").read_bytes()
+            assert b"CLUSTER=lyon" in environment.split(b"\0")
+            said = log.read_text()
+            assert run().wait(60) == 0  # and not a word
+            assert log.read_text().replace(said, "").count("runs already") == 0
+            os.kill(holder(tmp_path / "site"), signal.SIGKILL)
+            started.pop().wait(60)
+        assert "Welcome" not in log.read_text()
+    finally:
+        for each in started:
+            os.kill(holder(tmp_path / "site"), signal.SIGKILL)
+            each.wait(60)
+
+
+def holder(folder: Path) -> int:
+    """The process of the agent of a folder."""
+    pid: int = json.loads((folder / LOCK_FILE).read_bytes())["pid"]
+    return pid
 
 
 def test_without_a_folder_it_works_in_one_of_its_site_below_the_home_of_its_user(tmp_path: Path, table: Path) -> None:

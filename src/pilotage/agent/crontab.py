@@ -1,4 +1,7 @@
-"""One line in the user's own crontab, by which the agent of a site comes back when its computer does: put there, and removed."""
+"""Two lines in the user's own crontab, by which the agent of a site comes back when its computer does, and where it was killed.
+
+Both start it in a login shell: cron itself gives next to nothing, and the commands of the batch system would not be found.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+TIMES = ("@reboot", "*/5 * * * *")
+"""When it is started: one that runs is left alone."""
 _NONE_YET = "no crontab for"
 _SECONDS = 30
 
@@ -22,36 +27,38 @@ class NoCrontab(AgentError):
 
 
 def mark_of(folder: Path) -> str:
-    """What the line of a folder's agent ends with, by which it is known again."""
+    """What the lines of a folder's agent end with, by which they are known again."""
     return f"# pilotage site agent {folder}"
 
 
-def line_for(command: Sequence[str], folder: Path, *, log: Path) -> str:
-    """The line: the command at every start of the computer, and what it says in a file."""
-    # A % ends the command in a crontab, unless a backslash stands before it.
-    words = " ".join(map(shlex.quote, command)) + f" >>{shlex.quote(str(log))} 2>&1"
+def lines_for(command: Sequence[str], folder: Path, *, log: Path) -> list[str]:
+    """The lines: the command in a login shell at each of its times, and what it says in a file, but nothing of the profile."""
+    shell = shutil.which("bash") or "/bin/sh"
+    script = f'exec "$@" >>{shlex.quote(str(log))} 2>&1'
+    words = f"{shlex.join([shell, '-l', '-c', script, shell, *command])} >/dev/null 2>&1"
     if any(char in words + str(folder) for char in "\n\r"):
         raise NoCrontab("a line of a crontab cannot hold a name of several lines", subject=str(folder))
-    return f"@reboot {words} {mark_of(folder)}".replace("%", "\\%")
+    # A % ends the command in a crontab, unless a backslash stands before it.
+    return [f"{when} {words} {mark_of(folder)}".replace("%", "\\%") for when in TIMES]
 
 
 def install(command: Sequence[str], folder: Path, *, log: Path) -> bool:
-    """Put the line into the crontab, in place of an older one; whether that changed anything."""
+    """Put the lines into the crontab, in place of older ones; whether that changed anything."""
     before = _read()
-    line = line_for(command, folder, log=log)
-    after = [*_others(before, folder), line]
+    after = [*_others(before, folder), *lines_for(command, folder, log=log)]
     return _write(before, after)
 
 
 def uninstall(folder: Path) -> bool:
-    """Remove the line; whether there was one."""
+    """Remove the lines; whether there was one."""
     before = _read()
     return _write(before, _others(before, folder))
 
 
 def _others(lines: Sequence[str], folder: Path) -> list[str]:
     mark = mark_of(folder).replace("%", "\\%")
-    return [line for line in lines if not (line.startswith("@reboot ") and line.endswith(f" {mark}"))]
+    starts = tuple(f"{when} " for when in TIMES)
+    return [line for line in lines if not (line.startswith(starts) and line.endswith(f" {mark}"))]
 
 
 def _program() -> str:
