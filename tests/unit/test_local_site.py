@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import ast
 import os
 import shutil
 import signal
@@ -92,6 +93,20 @@ def test_the_archive_holds_the_agent_and_nothing_else(agent: Path) -> None:
     assert all(name.startswith("pilotage/agent/") for name in modules - {"__main__.py", "pilotage/__init__.py"})
     said = subprocess.run([sys.executable, "-I", "-S", agent, "--version"], capture_output=True, text=True, check=True)
     assert said.stdout == f"pilotage-agent {VERSION}\n"
+
+
+def test_an_old_python_reads_the_first_file_of_the_archive_and_says_which_one_is_needed(agent: Path) -> None:
+    source = zipfile.ZipFile(agent).read("__main__.py").decode()
+    read = ast.parse(source, feature_version=(3, 6))
+    before = read.body[: [type(node) for node in read.body].index(ast.If)]
+    assert [ast.unparse(node) for node in before] == ["import sys"]
+    older = (
+        "import runpy, sys; sys.version_info = (3, 6, 8, 'final', 0); "
+        f"sys.argv = ['agent', 'pilot']; runpy.run_path({str(agent)!r}, run_name='__main__')"
+    )
+    said = subprocess.run([sys.executable, "-I", "-c", older], capture_output=True, text=True, check=False)
+    needed = f"pilotage-agent: Python 3.8 or newer is needed, this is 3.6: {sys.executable}\n"
+    assert (said.returncode, said.stdout, said.stderr) == (1, "", needed)
 
 
 def test_an_archive_that_is_there_is_left_alone_and_a_damaged_one_is_replaced(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ AGENT = "2026-11-15T15:00:00+0000 pilotage-agent: "
         ("bash: python3: command not found", "failed", "python"),
         ("python3: can't open file '/home/me/agent.pyz': [Errno 2] No such file or directory", "failed", "python"),
         ('  File "agent.pyz/pilotage", line 1\nSyntaxError: invalid syntax', "failed", "python"),
+        ("pilotage-agent: Python 3.8 or newer is needed, this is 3.6: /usr/bin/python3", "failed", "python"),
         (f"{AGENT}no answer from the service: [Errno 111] Connection refused", "ended", "server"),
         (f"{AGENT}the service did not answer for 300 s", "ended", "server"),
         (f"{AGENT}no answer from the service: HTTP 401: {{}}; the token in x is not taken", "ended", "exchange"),

@@ -28,6 +28,7 @@ HOPS: dict[HopName, str] = {
 """Every hop in order, and what holds when it is passed."""
 
 _SAYS = re.compile(r"pilotage-agent: ")
+_TOO_OLD = re.compile(r"Python 3\.\d+ or newer is needed")
 _PYTHON = re.compile(
     r"command not found|: not found|No such file or directory|Permission denied|SyntaxError|ModuleNotFoundError|ImportError"
     r"|cannot execute|can't open file|Traceback|bad interpreter|module: (command )?not found",
@@ -51,6 +52,8 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
 
 def failed_at(stderr: str, *, reason: str = "") -> HopName:
     """The hop at which a pilot ended that never spoke, by what it wrote and how its batch system says that it ended."""
+    if _TOO_OLD.search(stderr):
+        return "python"
     if _DENIED.search(stderr) or _ANSWERED.search(stderr):
         return "exchange"
     if _SAYS.search(stderr):

@@ -49,6 +49,7 @@ chmod 700 "$folder" && rm -f "$folder/server.sock" && echo "here:$folder/server.
 _START = """\
 umask 077
 cd {folder} || exit
+{check} >/dev/null || exit
 nohup setsid {command} >>site-agent.log 2>&1 </dev/null &
 """
 
@@ -195,7 +196,9 @@ class Outpost:
         words += [f"--site={entry.name}", f"--folder={folder}", f"--deserted={DESERTED_SECONDS}"]
         words += [f"--token-file={self._installation.token_file}"] if self._installation.token_file else []
         words += [f"--started-as={self._mark}", *self._settings.options]
-        script = _START.format(folder=shlex.quote(folder), command=shlex.join(words))
+        # What cannot even say its version, such as with a Python that is too old, says why here and not in a log far away.
+        check = shlex.join([*words[:4], "--version"])
+        script = _START.format(folder=shlex.quote(folder), check=check, command=shlex.join(words))
         log.info("site %s: starting its agent", entry.name)
         answer = in_login_shell(self._caller.run, entry.setup)(Call(("sh",), script))
         if answer.exit_status != 0:

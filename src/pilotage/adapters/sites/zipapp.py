@@ -27,7 +27,20 @@ PACKAGE = "pilotage.agent"
 DIALECTS = "pilotage.agent.batch"
 _NAMED_DIGITS = 12
 _TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that an archive can say
-_MAIN = 'import sys\n\nfrom pilotage.agent.__main__ import main\n\nif __name__ == "__main__":\n    sys.exit(main())\n'
+# Any Python must be able to read this one file, so that it says what is wrong instead of where a syntax is not known to it.
+_MAIN = """\
+import sys
+
+if sys.version_info < (3, 8):
+    sys.exit(
+        "pilotage-agent: Python 3.8 or newer is needed, this is %d.%d: %s" % (sys.version_info[:2] + (sys.executable,))
+    )
+
+from pilotage.agent.__main__ import main
+
+if __name__ == "__main__":
+    sys.exit(main())
+"""
 _MARSHAL_VERSION = 2  # later ones depend on how often a value is used elsewhere, and then equal sources differ
 
 
