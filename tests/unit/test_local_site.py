@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import json
 import ast
+import json
 import os
 import shutil
 import signal
