@@ -446,3 +446,38 @@ def test_a_file_is_removed_only_while_it_is_the_one_that_was_made(store: FileSto
     assert store.remove(str(tree), "a", sha256=sha(b"one"))
     assert not (tree / "a").exists()
     assert not store.remove(str(tree), "a", sha256=sha(b"one"))
+
+
+def test_what_is_not_ours_is_set_aside_where_that_is_wanted_and_never_lost(store: FileStore, tree: Path) -> None:
+    for content in (b"theirs", b"theirs, too"):
+        (tree / "a.dat").write_bytes(content)
+        manifest = staged(store, tree, {"a.dat": b"ours"})
+        with pytest.raises(NotOurs):
+            store.publish(str(tree), REF, manifest)
+        store.check(str(tree), manifest, in_the_way="set-aside")
+        store.publish(str(tree), REF, manifest, in_the_way="set-aside")
+        assert (tree / "a.dat").read_bytes() == b"ours"
+    assert (tree / "a.dat.~1~").read_bytes() == b"theirs"
+    assert (tree / "a.dat.~2~").read_bytes() == b"theirs, too"
+
+
+def test_what_was_set_aside_has_its_name_again_where_another_file_cannot_be_published(
+    store: FileStore, tree: Path
+) -> None:
+    (tree / "a.dat").write_bytes(b"theirs")
+    (tree / "folder").mkdir()
+    manifest = staged(store, tree, {"a.dat": b"ours", "b.dat": b"ours"})
+    Path(store.staged_folder(str(tree), REF.job), f"{REF.package}-{REF.attempt}-1").unlink()
+    with pytest.raises(StoreError, match="gone"):
+        store.publish(str(tree), REF, manifest, in_the_way="set-aside")
+    assert (tree / "a.dat").read_bytes() == b"theirs"
+    assert not (tree / "a.dat.~1~").exists()
+    assert store.staged(str(tree), REF.job) == [(REF.package, REF.attempt)]
+
+
+def test_a_folder_in_the_way_is_set_aside_as_a_whole(store: FileStore, tree: Path) -> None:
+    (tree / "a.dat").mkdir()
+    (tree / "a.dat" / "inside").write_bytes(b"theirs")
+    store.publish(str(tree), REF, staged(store, tree, {"a.dat": b"ours"}), in_the_way="set-aside")
+    assert (tree / "a.dat").read_bytes() == b"ours"
+    assert (tree / "a.dat.~1~" / "inside").read_bytes() == b"theirs"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.adapters.work_index import FILE, SqliteWorkIndex
+from pilotage.adapters.work_index import DAMAGED, FILE, SqliteWorkIndex
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.payloads import OutputFile
 from pilotage.model.work import LogText
@@ -256,15 +256,59 @@ def test_until_when_a_folder_was_used_is_known_at_once_and_to_who_opens_the_inde
         index.close()
 
 
-def test_a_damaged_index_and_one_of_a_later_version_are_told(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(b"this is no database" * 100)
-    with pytest.raises(StoreError, match="cannot be used") as told:
-        SqliteWorkIndex(tmp_path)
-    assert "remove it" in told.value.next_step
-    (tmp_path / FILE).unlink()
+def test_an_index_of_a_later_version_is_told_and_left_alone(tmp_path: Path) -> None:
     SqliteWorkIndex(tmp_path).close()
     book = sqlite3.connect(tmp_path / FILE)
     book.execute("PRAGMA user_version = 99")
     book.close()
     with pytest.raises(StoreError, match="later version"):
         SqliteWorkIndex(tmp_path)
+
+
+def damage(path: Path) -> None:
+    """Cut a file off in its midst, and write over what is left behind its first page."""
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+        file.seek(4096)
+        file.write(b"x" * (path.stat().st_size - 4096))
+
+
+@pytest.mark.parametrize("content", [b"", b"no database", None])
+def test_a_damaged_index_is_set_aside_and_begun_anew(tmp_path: Path, content: bytes | None) -> None:
+    before = SqliteWorkIndex(tmp_path)
+    before.keep([made(number) for number in range(1, 200)])
+    before.close()
+    if content is None:
+        damage(tmp_path / FILE)
+    else:
+        (tmp_path / FILE).write_bytes(content)
+    index = SqliteWorkIndex(tmp_path)
+    assert index.find(FOLDER, [sha(1)]) == {}
+    index.keep([made(1)])
+    assert index.find(FOLDER, [sha(1)]) == {sha(1): made(1)}
+    index.close()
+    assert (tmp_path / DAMAGED).exists() == (content != b"")
+
+
+def test_an_index_that_is_damaged_while_it_is_used_costs_what_it_knew_and_nothing_else(tmp_path: Path) -> None:
+    SqliteWorkIndex(tmp_path).close()
+    index = SqliteWorkIndex(tmp_path)
+    index.keep([made(number, names=(f"out-{number}",)) for number in range(1, 2000)])
+    index.put_logs([log(1, "stdout", "said")])
+    with sqlite3.connect(tmp_path / FILE) as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    damage(tmp_path / FILE)
+    index._book.execute("PRAGMA cache_size = 1")  # what it remembers of its pages is no proof
+    assert index.makers(FOLDER, [f"out-{number}" for number in range(1, 2000)]) == {}
+    assert index.beginnings == 1
+    index.keep([made(1)])
+    assert index.find(FOLDER, [sha(1)]) == {sha(1): made(1)}
+    assert index.logs("j", "1.1.1") == []
+    index.close()
+
+
+def test_what_a_job_was_granted_is_ours_once_it_is_claimed(index: WorkIndex) -> None:
+    index.claim(FOLDER, "job-1", made(1).manifest)
+    index.claim(FOLDER, "job-2", made(1).manifest)
+    assert index.makers(FOLDER, ["out"]) == {"out": made(1).manifest}
+    assert index.maker(FOLDER, "out", sha256=sha(1)) == "job-2"

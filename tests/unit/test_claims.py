@@ -84,6 +84,7 @@ class FakeJobs:
     """Every job is of one folder; which are rivals, the test says."""
 
     folder = "/data"
+    in_the_way = "refuse"
 
     def __init__(self) -> None:
         self.rivals = True
@@ -102,7 +103,9 @@ class FakeStore:
     def __init__(self) -> None:
         self.fault: NotOurs | None = None
 
-    def check(self, folder: str, manifest: Sequence[OutputFile], *, is_rival: Callable[[str], bool]) -> None:
+    def check(
+        self, folder: str, manifest: Sequence[OutputFile], *, is_rival: Callable[[str], bool], in_the_way: str
+    ) -> None:
         if self.fault is not None:
             raise self.fault
 

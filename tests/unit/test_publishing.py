@@ -35,6 +35,7 @@ class FakeStore:
         manifest: Sequence[OutputFile],
         *,
         is_rival: Callable[[str], bool],
+        in_the_way: str,
     ) -> None:
         self.rivals = {other: is_rival(other) for other in ("k", "l")}
         if self.fault is not None:

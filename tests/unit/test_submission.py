@@ -137,7 +137,9 @@ def test_an_output_that_somebody_else_made_is_refused_before_anything_is_kept(he
         (here.folder / f"sim-{number}.dat").write_text("mine")
     with pytest.raises(NotOurs, match=r"2 outputs exist already.*sim-1\.dat, sim-3\.dat") as refused:
         here.prepare(SWEEP)
-    assert "move it away" in refused.value.next_step
+    assert "--replace, which keeps what is there as sim-1.dat.~1~ and so on" in refused.value.next_step
+    assert "move them away" in refused.value.next_step
+    assert here.prepare(SWEEP, replace=True).in_the_way == ("sim-1.dat", "sim-3.dat")
 
 
 def test_a_million_outputs_are_looked_for_by_listing_their_folder(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:

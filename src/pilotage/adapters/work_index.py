@@ -1,7 +1,7 @@
 """What was made before, which files are ours, and the logs, in one SQLite file beside the book.
 
-It can be lost without harm to the book: then nothing is adopted, and what lies in the results folder counts as somebody
-else's. So it does not wait for the disk at every write.
+It can be lost without harm: then nothing is adopted, logs are gone, and which files are ours is learned from the book. So it
+does not wait for the disk at every write, and one that is damaged is set aside for a new one.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
@@ -28,6 +29,9 @@ from pilotage.model.work import LogText
 from pilotage.ports.files import MadeWork, SeenFile, StoredFile, StoreError, WorkFields
 
 FILE = "work.sqlite"
+DAMAGED = f"{FILE}.damaged"
+"""What a damaged index is called from then on."""
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _CHUNK = 500  # values in one question; SQLite takes no more than some thousand
 
 _MADE = (
@@ -46,24 +50,83 @@ _fields = msgspec.msgpack.Decoder(WorkFields)
 _manifest = msgspec.msgpack.Decoder(tuple[OutputFile, ...])
 
 
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
+
+
+def _mending(
+    method: Callable[Concatenate[SqliteWorkIndex, Given], Answer],
+) -> Callable[Concatenate[SqliteWorkIndex, Given], Answer]:
+    """A question that is asked again of a new index where the one that there was turns out to be damaged."""
+
+    @wraps(method)
+    def mended(self: SqliteWorkIndex, /, *words: Given.args, **more: Given.kwargs) -> Answer:
+        try:
+            return method(self, *words, **more)
+        except StoreError as fault:
+            if not _is_damage(fault.__cause__):
+                raise
+            self.begin_anew(fault)
+            return method(self, *words, **more)
+
+    return mended
+
+
 class SqliteWorkIndex:
     """The index of a state folder. It may be asked from several threads, one at a time."""
 
     def __init__(self, folder: Path, *, mounts: Path = MOUNTS) -> None:
-        """Open the index of a state folder; it is made where there is none."""
+        """Open the index of a state folder; it is made where there is none, and anew where it is damaged."""
         self.path = folder / FILE
+        self.beginnings = 0  # how often it was begun anew: what it knew is gone then
+        self._mounts = mounts
         self._lock = threading.RLock()
         self._names: dict[str, int] = {}
         self._used: dict[str, int] = {}  # folder → until when attempts used its files
         self._kept = KeptFiles()
         try:
+            self._book = self._open()
+        except StoreError as fault:
+            if not _is_damage(fault.__cause__):
+                raise
+            self._set_aside(fault)
+            self._book = self._open()
+
+    def begin_anew(self, damage: StoreError) -> None:
+        """Set a damaged index aside and begin with an empty one."""
+        with self._lock:
+            self._book.close()
+            self._set_aside(damage)
+            self._names.clear()
+            self._kept = KeptFiles()
+            self._book = self._open()
+            self.beginnings += 1
+
+    def _set_aside(self, damage: StoreError) -> None:
+        try:
+            self.path.replace(self.path.with_name(DAMAGED))
+            for ending in ("-wal", "-shm"):
+                with suppress(FileNotFoundError):
+                    self.path.with_name(f"{FILE}{ending}").unlink()
+        except OSError as fault:
+            raise _told(fault, self.path) from fault
+        log.warning(
+            "%s: %s; it is kept as %s, and a new one begins: nothing made so far is adopted, and its logs are gone",
+            self.path,
+            damage.what,
+            DAMAGED,
+        )
+
+    def _open(self) -> sqlite3.Connection:
+        folder = self.path.parent
+        try:
             folder.mkdir(parents=True, exist_ok=True)
             make_private(self.path)
-            self._book = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            book = self._book = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as fault:
             raise _told(fault, self.path) from fault
         try:
-            network = network_kind(folder, mounts=mounts)
+            network = network_kind(folder, mounts=self._mounts)
             if network:
                 log.warning("%s is on %s, a network file system: slower, with a rollback journal", folder, network)
             self._book.execute(f"PRAGMA journal_mode = {'DELETE' if network else 'WAL'}")
@@ -78,6 +141,7 @@ class SqliteWorkIndex:
         except StoreError:
             self._book.close()
             raise
+        return book
 
     def _prepare(self) -> None:
         version = int(self._book.execute("PRAGMA user_version").fetchone()[0])
@@ -96,7 +160,8 @@ class SqliteWorkIndex:
             try:
                 yield book
             except BaseException:
-                book.execute("ROLLBACK")
+                if book.in_transaction:
+                    book.execute("ROLLBACK")
                 self._names.clear()  # some may have been new
                 raise
             book.execute("COMMIT")
@@ -128,6 +193,7 @@ class SqliteWorkIndex:
 
     # --- what was made ---
 
+    @_mending
     def keep(self, made: Sequence[MadeWork]) -> None:
         """Remember granted attempts, and that their files are ours."""
         if not made:
@@ -138,6 +204,14 @@ class SqliteWorkIndex:
                 book.executemany(_MADE, rows)
                 book.executemany(_OURS, files)
             self._kept.add(made)
+
+    @_mending
+    def claim(self, folder: str, job: str, files: Sequence[OutputFile]) -> None:
+        """Remember that these contents, which a job was granted, are ours."""
+        with self._writing() as book:
+            numbers = self._numbered(folder), self._numbered(job)
+            rows = [(numbers[0], file.name, bytes.fromhex(file.sha256), file.size_bytes, numbers[1]) for file in files]
+            book.executemany(_OURS, rows)
 
     def _rows_of(self, made: Sequence[MadeWork]) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
         """What was made, and its files, as they are stored."""
@@ -156,6 +230,7 @@ class SqliteWorkIndex:
             files += [(folder, file.name, unhex(file.sha256), file.size_bytes, job) for file in one.manifest]
         return rows, files
 
+    @_mending
     def knows(self, folder: str, *, document: str | None = None) -> bool:
         """Whether anything was made in a folder, by a document where one is named."""
         with self._reading() as book:
@@ -165,12 +240,14 @@ class SqliteWorkIndex:
             which = "folder = ?" if document is None else "folder = ? AND document = ?"
             return book.execute(f"SELECT 1 FROM made WHERE {which} LIMIT 1", numbers).fetchone() is not None
 
+    @_mending
     def knows_files(self, folder: str) -> bool:
         """Whether any file was made in a folder."""
         with self._reading() as book:
             number = self._number(folder)
             return book.execute("SELECT 1 FROM ours WHERE folder = ? LIMIT 1", (number,)).fetchone() is not None
 
+    @_mending
     def find(self, folder: str, keys: Collection[str]) -> dict[str, MadeWork]:
         """What was made in a folder under these keys."""
         found: dict[str, MadeWork] = {}
@@ -194,6 +271,7 @@ class SqliteWorkIndex:
                     )
         return found
 
+    @_mending
     def latest(self, folder: str, document: str, packages: Collection[str]) -> dict[str, WorkFields]:
         """What the latest run of a document was asked for, by the dotted place of each package."""
         found: dict[str, WorkFields] = {}
@@ -213,6 +291,7 @@ class SqliteWorkIndex:
 
     # --- files ---
 
+    @_mending
     def makers(self, folder: str, names: Collection[str]) -> dict[str, tuple[OutputFile, ...]]:
         """Which of these files are ours, with every content that was made under the name."""
         found: dict[str, tuple[OutputFile, ...]] = {}
@@ -221,6 +300,7 @@ class SqliteWorkIndex:
             found[name] = (*found.get(name, ()), one)
         return found
 
+    @_mending
     def maker(self, folder: str, name: str, *, sha256: str) -> str:
         """The job that made a content under a name, the last if several did; empty where none is known."""
         with self._reading() as book:
@@ -228,6 +308,7 @@ class SqliteWorkIndex:
             row = book.execute(statement, (self._number(folder), name, bytes.fromhex(sha256))).fetchone()
         return row[0] if row is not None else ""
 
+    @_mending
     def saw(self, folder: str, files: Collection[SeenFile], *, made: bool) -> None:
         """Remember the checksums of files as they are; those `made` are ours from now on."""
         if not files:
@@ -245,6 +326,7 @@ class SqliteWorkIndex:
                     _OURS, [(number, s.file.name, unhex(s.sha256), s.file.size_bytes, None) for s in others]
                 )
 
+    @_mending
     def seen(self, folder: str, names: Collection[str]) -> dict[str, SeenFile]:
         """What is remembered of the checksums of these files."""
         rows = self._rows("files", "name, sha256, size_bytes, modified_ns, inode, changed_ns", folder, names)
@@ -288,6 +370,7 @@ class SqliteWorkIndex:
 
     # --- times ---
 
+    @_mending
     def note_times(self, folder: str, document: str, times: Mapping[str, tuple[int, float]]) -> None:
         """Remember how long packages took: for each activity how many there were, and their seconds in all."""
         if not times:
@@ -301,6 +384,7 @@ class SqliteWorkIndex:
             )
             self._keep_used(book)
 
+    @_mending
     def mean_seconds(self, folder: str, document: str) -> dict[str, float]:
         """How long a package of each activity took on average in earlier runs of a document."""
         with self._reading() as book:
@@ -312,6 +396,7 @@ class SqliteWorkIndex:
 
     # --- logs ---
 
+    @_mending
     def put_logs(self, logs: Sequence[LogText]) -> None:
         """Keep logs; what was kept of the same attempt and stream before is replaced."""
         if not logs:
@@ -326,6 +411,7 @@ class SqliteWorkIndex:
                 ],
             )  # fmt: skip
 
+    @_mending
     def logs(self, job: str, package: str) -> list[LogText]:
         """The logs of every attempt of a package, in order."""
         with self._reading() as book:
@@ -349,6 +435,7 @@ class SqliteWorkIndex:
             for attempt, stream, head, tail, dropped_bytes, final in rows
         ]
 
+    @_mending
     def forget(self, job: str) -> None:
         """Let go of the logs of a job."""
         with self._writing() as book:
@@ -389,11 +476,16 @@ def _marks(values: Sequence[str]) -> str:
     return ", ".join("?" * len(values))
 
 
+def _is_damage(fault: BaseException | None) -> bool:
+    """Whether SQLite says that a file is not what it was written as."""
+    return getattr(fault, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
+
+
 def _told(fault: Exception, path: Path) -> StoreError:
     error = StoreError(
         f"the index of earlier work cannot be used: {fault}",
         subject=str(path),
-        next_step="make room or let this user write there; if it is damaged, remove it: only what could be adopted is forgotten",
+        next_step="make room or let this user write there",
     )
     error.retryable = getattr(fault, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY)
     return error

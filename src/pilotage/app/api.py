@@ -35,9 +35,10 @@ def submit(
     slots: int | None = None,
     fresh: bool = False,
     keep_failed: bool = False,
+    replace: bool = False,
 ) -> Result:
     """Have a job run in the background, and do not wait for it: `Result.wait` does."""
-    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed)
+    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, replace=replace)
     result, following = _submitted(source_of(job, folder=folder), how, stop=None)
     following.close()
     return result
@@ -50,6 +51,7 @@ def run(
     slots: int | None = None,
     fresh: bool = False,
     keep_failed: bool = False,
+    replace: bool = False,
     on_finished: Told | None = None,
     on_failed: Told | None = None,
     on_progress: Watched | None = None,
@@ -60,7 +62,7 @@ def run(
     are called with the `Output` of each package as it ends, `on_progress` with how far the job is. Raises
     `DocumentError` for faults of the document; packages that fail raise nothing: see `Result.ok`.
     """
-    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed)
+    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, replace=replace)
     return _run(source_of(job, folder=folder), how, Callbacks(on_finished, on_failed, on_progress), stop=None)
 
 
@@ -71,6 +73,7 @@ async def arun(
     slots: int | None = None,
     fresh: bool = False,
     keep_failed: bool = False,
+    replace: bool = False,
     on_finished: Told | None = None,
     on_failed: Told | None = None,
     on_progress: Watched | None = None,
@@ -80,7 +83,7 @@ async def arun(
     The callbacks are called in another thread.
     """
     stop = threading.Event()
-    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed)
+    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, replace=replace)
     calls = Callbacks(on_finished, on_failed, on_progress)
     try:
         return await asyncio.to_thread(lambda: _run(source_of(job, folder=folder), how, calls, stop=stop))
@@ -96,9 +99,10 @@ def stream(
     slots: int | None = None,
     fresh: bool = False,
     keep_failed: bool = False,
+    replace: bool = False,
 ) -> Iterator[Output]:
     """Run a job, and give the `Output` of each package as it finishes, well or not; those of earlier runs come first."""
-    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed)
+    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, replace=replace)
     _, following = _submitted(source_of(job, folder=folder), how, stop=None)
     try:
         for package in following.packages():
@@ -135,12 +139,13 @@ class Client:
         folder: str | Path | None = None,
         fresh: bool = False,
         keep_failed: bool = False,
+        replace: bool = False,
     ) -> Result:
         """Have a job run there, and do not wait for it: `Result.wait` does."""
         source = source_of(job, folder=folder)
         loaded = source.load()
         with self._address.server() as server:
-            brought = bring(source, loaded, server, HowToRun(fresh=fresh, keep_failed=keep_failed))
+            brought = bring(source, loaded, server, HowToRun(fresh=fresh, keep_failed=keep_failed, replace=replace))
         return self.result(brought.answer.job, folder=source.folder)
 
     def result(self, job: str, *, folder: str | Path | None = None) -> Result:

@@ -47,14 +47,14 @@ Told = TypeVar("Told")
 
 def look_at(address: Address) -> Server:
     """The service of an address; where it has ended, whatever answers from its book. Raises `ServerError` where nothing can."""
-    if address.runs or not address.origin or not _is_readable(Path(address.origin)):
+    if address.runs or not address.origin or not is_readable(Path(address.origin)):
         return address.server()
     folder = Path(address.origin)
     settings = load_settings(environment=os.environ, folder=Path.cwd(), flags={"journal.url": f"sqlite:{folder}"})
     return Looking(address, folder=folder, settings=settings)
 
 
-def _is_readable(folder: Path) -> bool:
+def is_readable(folder: Path) -> bool:
     """Whether a folder has a book of ours that this program can read as it is; an older one is for a service to mend."""
     from pilotage.adapters.journals.sqlite_schema import SCHEMA_VERSION, version_of
 

@@ -6,11 +6,13 @@ import hashlib
 import os
 import shutil
 import tempfile
+from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pilotage.adapters.settings_files import load_settings, state_folder
-from pilotage.app.book import local_user
+from pilotage.app.book import indexed_of, local_user
 from pilotage.app.nearby import running_service
 from pilotage.app.running import HowToRun, Source, submission
 from pilotage.model.site import executors_of
@@ -18,11 +20,13 @@ from pilotage.model.site import executors_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pilotage.adapters.work_index import SqliteWorkIndex
     from pilotage.model.configuration import Settings
     from pilotage.model.operations import Refused
     from pilotage.model.plan import JobPlan
     from pilotage.model.site import Site
     from pilotage.model.submission import RunPlan, Submission
+    from pilotage.ports import Journal
     from pilotage.service.running.planning import Admission
 
 _BESIDE = ("", "-wal")  # what SQLite has not moved into its file yet lies beside it
@@ -57,12 +61,25 @@ def _without_a_service(source: Source, sent: Submission, how: HowToRun) -> RunPl
                 shutil.copyfile(state / f"{FILE}{ending}", aside / f"{FILE}{ending}")
         index = SqliteWorkIndex(aside)
         try:
-            store, slots = FolderStore(aside, index), how.slots or len(os.sched_getaffinity(0))
+            learn = partial(_learned, state, index, settings)
+            store, slots = FolderStore(aside, index, learn=learn), how.slots or len(os.sched_getaffinity(0))
             sites = _sites(settings, source.folder, state, slots=how.slots)
             admission = _admission(sites, owner=sent.owner or local_user())
             return plan(sent, store=store, index=index, admission=admission, executors=executors_of(sites), slots=slots)
         finally:
             index.close()
+
+
+def _learned(state: Path, index: SqliteWorkIndex, settings: Settings, folder: str) -> bool:
+    """Have an index learn from the book of a state folder which files of a folder are ours, if there is a book."""
+    from pilotage.adapters.journals.sqlite_reader import SqliteReader
+    from pilotage.app.looking import is_readable
+    from pilotage.service.running.granted_files import GrantedFiles
+
+    if not is_readable(state):
+        return False
+    with closing(SqliteReader(state, indexed=indexed_of(settings))) as reader:
+        return GrantedFiles(cast("Journal", reader), index).learn(folder)
 
 
 def _sites(settings: Settings, folder: Path, state: Path, *, slots: int | None) -> list[Site]:

@@ -25,6 +25,7 @@ class HowToRun(msgspec.Struct, frozen=True, kw_only=True):
     sites: str = ""  # the file of sites; none: the usual one
     fresh: bool = False  # adopt nothing of earlier runs
     keep_failed: bool = False  # leave the scratch folders of failed attempts
+    replace: bool = False  # outputs take the place of files that are not ours, which are kept beside them
     only_if_needed: bool = False  # where everything is there already, no job is made of it
     owner: str = ""
 
@@ -88,6 +89,7 @@ def submission(source: Source, loaded: LoadedJob, how: HowToRun, *, keep: Callab
         owner=how.owner,
         fresh=how.fresh,
         keep_failed=how.keep_failed,
+        replace=how.replace,
         only_if_needed=how.only_if_needed,
     )
 

@@ -77,6 +77,7 @@ def running_over(
         from pilotage.app.tokens import tokens_of
         from pilotage.engine.admission import consider
         from pilotage.service.http.running import Running
+        from pilotage.service.running.granted_files import GrantedFiles
         from pilotage.service.running.planning import plan
         from pilotage.service.running.runner import Runner
         from pilotage.service.running.site_keeping import SiteKeeper, ways_to
@@ -95,7 +96,7 @@ def running_over(
         )
         placed = reader.changed() or ()
         index = SqliteWorkIndex(folder)
-        store = FolderStore(folder, index)
+        store = FolderStore(folder, index, learn=GrantedFiles(journal, index).learn)
         accesses, agent_sites = ways_of(ways_to(placed))
         runner = Runner(
             journal=journal,

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from pilotage.cli.output import emit, say_to_reader
-from pilotage.cli.words import plural
+from pilotage.cli.words import one_line, plural
 from pilotage.model.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -114,6 +114,8 @@ def _say_beginning(brought: Submitted, session: Session, how: HowToRun) -> None:
                 f"  to go on with {job} instead: pilotage kill {answer.job}, then pilotage restart {job}\n"
                 "  to run only what is missing: the same command without --fresh"
             )
+        elif answer.in_the_way:
+            say_to_reader(f"{job} was not over, and is killed: what is not ours is replaced by another job")
         else:
             say_to_reader(f"{job} was not over, and is killed: its document has changed")
     told = f"{answer.job}: {plural(answer.packages, 'package')}"
@@ -122,7 +124,13 @@ def _say_beginning(brought: Submitted, session: Session, how: HowToRun) -> None:
         told += " as it was begun, with or without --keep-failed" if how.keep_failed else ""
     elif answer.adopted:
         told += f", {answer.adopted:,} of them made by an earlier run"
+    if answer.remade:
+        told += f"; {plural(answer.remade, 'package')} of it run again, since what they made is gone"
     say_to_reader(told)
+    if answer.in_the_way:
+        name = one_line(answer.in_the_way[0])
+        others = f", and of {len(answer.in_the_way) - 1:,} others" if len(answer.in_the_way) > 1 else ""
+        say_to_reader(f"what is there of {name}{others} is kept beside it, as {name}.~1~, unless the new one is equal")
     if session.started and session.network:
         say_to_reader(
             f"warning: {session.state} is on {session.network}, a network file system: slower, and only as safe as its"

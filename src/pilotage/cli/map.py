@@ -34,6 +34,7 @@ def map_command(
     *,
     shell: bool,
     fresh: bool,
+    replace: bool,
     keep_failed: bool,
     detach: bool,
     as_json: bool,
@@ -61,7 +62,7 @@ def map_command(
     asked = Asked(command=command, items=items, job=job or "", outputs=outputs, shell=shell)
     folder = Path.cwd()
     source = Source(folder=folder, document="", load=lambda: mapped(asked, folder=folder))
-    how = chosen_how(slots=slots, sites=sites, fresh=fresh, keep_failed=keep_failed)
+    how = chosen_how(slots=slots, sites=sites, fresh=fresh, replace=replace, keep_failed=keep_failed)
     return carry_out(source, how, before_load=lambda: None, detach=detach, as_json=as_json)
 
 

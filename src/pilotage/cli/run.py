@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def how_options(command: click.decorators.FC) -> click.decorators.FC:
-    """`--slots`, `--sites`, `--fresh`, `--keep-failed`, `--detach` and `--json`, which `run` and `map` share."""
+    """`--slots`, `--sites`, `--fresh`, `--replace`, `--keep-failed`, `--detach` and `--json`, which `run` and `map` share."""
     for option in reversed(
         (
             click.option(
@@ -27,6 +27,11 @@ def how_options(command: click.decorators.FC) -> click.decorators.FC:
                 "--sites", metavar="FILE", help="The file of sites; none: sites.yaml here, or in your settings."
             ),
             click.option("--fresh", is_flag=True, help="Run everything, also what an earlier run has made."),
+            click.option(
+                "--replace",
+                is_flag=True,
+                help="Make outputs also where files of others have their names; these are kept, as NAME.~1~.",
+            ),
             click.option("--keep-failed", is_flag=True, help="Keep the scratch folders of failed attempts."),
             click.option(
                 "--detach", is_flag=True, help="End when the job has begun; `pilotage attach` comes back to it."
@@ -40,7 +45,7 @@ def how_options(command: click.decorators.FC) -> click.decorators.FC:
     return command
 
 
-def chosen_how(*, slots: int | None, sites: str | None, fresh: bool, keep_failed: bool) -> HowToRun:
+def chosen_how(*, slots: int | None, sites: str | None, fresh: bool, replace: bool, keep_failed: bool) -> HowToRun:
     """What the options say."""
     from pathlib import Path
 
@@ -48,7 +53,7 @@ def chosen_how(*, slots: int | None, sites: str | None, fresh: bool, keep_failed
 
     # The service runs in the folder of the document, and the word is meant for the current one.
     file = str(Path(sites).expanduser().absolute()) if sites else ""
-    return HowToRun(slots=slots, sites=file, fresh=fresh, keep_failed=keep_failed, only_if_needed=True)
+    return HowToRun(slots=slots, sites=file, fresh=fresh, replace=replace, keep_failed=keep_failed, only_if_needed=True)
 
 
 @click.command()
@@ -62,6 +67,7 @@ def run(
     sites: str | None,
     *,
     fresh: bool,
+    replace: bool,
     keep_failed: bool,
     detach: bool,
     as_json: bool,
@@ -75,5 +81,5 @@ def run(
     from pilotage.cli.carrying import carry_out
 
     source = document_source(file, source_format=chosen_format(source_format))
-    how = chosen_how(slots=slots, sites=sites, fresh=fresh, keep_failed=keep_failed)
+    how = chosen_how(slots=slots, sites=sites, fresh=fresh, replace=replace, keep_failed=keep_failed)
     return carry_out(source, how, before_load=import_numpy_quickly, detach=detach, as_json=as_json)

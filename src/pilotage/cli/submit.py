@@ -15,6 +15,11 @@ from pilotage.cli.words import one_line, plural
 @document_argument
 @format_option
 @click.option("--fresh", is_flag=True, help="Run everything, also what an earlier run has made.")
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Make outputs also where files of others have their names; these are kept, as NAME.~1~.",
+)
 @click.option("--keep-failed", is_flag=True, help="Keep the scratch folders of failed attempts.")
 @json_option
 @server_option
@@ -25,6 +30,7 @@ def submit(
     token_file: str | None,
     *,
     fresh: bool,
+    replace: bool,
     keep_failed: bool,
     as_json: bool,
 ) -> None:
@@ -35,7 +41,7 @@ def submit(
     import_numpy_quickly()
     from pilotage.app.running import HowToRun, bring, document_source
 
-    how = HowToRun(fresh=fresh, keep_failed=keep_failed, only_if_needed=True)
+    how = HowToRun(fresh=fresh, replace=replace, keep_failed=keep_failed, only_if_needed=True)
     with connect(server, token_file) as connection:
         source = document_source(file, source_format=chosen_format(source_format))
         answer = bring(source, source.load(), connection, how).answer

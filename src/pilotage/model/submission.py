@@ -47,6 +47,7 @@ class Submission(Sent, frozen=True, kw_only=True):
     id: str = ""  # empty: one is given
     fresh: bool = False  # adopt nothing of earlier runs
     keep_failed: bool = False  # leave the scratch folders of failed attempts
+    replace: bool = False  # outputs take the place of files that are not ours, which are kept beside them
     only_if_needed: bool = False  # register nothing where everything is there already: the answer then names no job
     format: str = "yaml"
     captured: dict[str, Captured] = {}  # by name in the tree; their content was sent before
@@ -60,6 +61,8 @@ class SubmissionAnswer(Sent, frozen=True, kw_only=True):
     adopted: int = 0
     resumed: bool = False  # the job was there already, and goes on
     superseded: tuple[str, ...] = ()  # unfinished jobs of the same document, whose place it takes: they were killed
+    in_the_way: tuple[str, ...] = ()  # names of outputs under which something lies that is kept beside them
+    remade: int = 0  # packages of a job that goes on which are run again: what they made is gone, and needed
 
 
 class Origin(Sent, frozen=True, kw_only=True):
@@ -71,6 +74,7 @@ class Origin(Sent, frozen=True, kw_only=True):
     fresh: bool = False
     keep_failed: bool = False
     unknown_executors: tuple[str, ...] = ()  # that named nothing when the job came: what asks for them runs by default
+    replace: bool = False
     captured: dict[str, Captured] = {}
 
 

@@ -7,9 +7,11 @@ from pilotage.ports.clock import (
 )
 from pilotage.ports.files import (
     FileStore,
+    InTheWay,
     MadeWork,
     Mark,
     NotOurs,
+    Rival,
     SeenFile,
     StoredFile,
     StoreError,
@@ -50,6 +52,7 @@ __all__ = [
     "FileStore",
     "FoundEvent",
     "FoundPackage",
+    "InTheWay",
     "Journal",
     "JournalBusy",
     "JournalError",
@@ -63,6 +66,7 @@ __all__ = [
     "NotOurs",
     "Notifier",
     "Page",
+    "Rival",
     "SealedLost",
     "SeenAtSite",
     "SeenFile",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -21,6 +21,10 @@ class NotOurs(StoreError):
     """A file is in the way that this program did not make; nothing was written over it."""
 
 
+class Rival(NotOurs):
+    """Another job that was not over has made another file of a name; neither replaces what the other has made."""
+
+
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A file of a job's tree as it is now."""
 
@@ -34,6 +38,10 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Whether it is the same file with the same size and time, however many names it was given meanwhile."""
         mine = (self.name, self.size_bytes, self.modified_ns, self.inode)
         return mine == (other.name, other.size_bytes, other.modified_ns, other.inode)
+
+
+InTheWay = Literal["refuse", "set-aside"]
+"""What is done where an output needs the name of a file that is not ours: nothing, or that file gets another name."""
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -67,16 +75,23 @@ class FileStore(Protocol):
         manifest: Sequence[OutputFile],
         *,
         is_rival: Callable[[str], bool] | None = None,
+        in_the_way: InTheWay = "refuse",
     ) -> None:
         """Put the staged files of a granted attempt under their names. Done again, it changes nothing.
 
-        A file that we made is replaced, unless `is_rival` says of the job that made it that this must not be. Raises
-        `NotOurs` where a file is in the way, `StoreError` where the system does not let it.
+        A file that we made is replaced, unless `is_rival` says of the job that made it that this must not be; what we
+        did not make is set aside where that is wanted. Raises `NotOurs` where a file is in the way, `StoreError` where
+        the system does not let it.
         """
         ...
 
     def check(
-        self, folder: str, manifest: Sequence[OutputFile], *, is_rival: Callable[[str], bool] | None = None
+        self,
+        folder: str,
+        manifest: Sequence[OutputFile],
+        *,
+        is_rival: Callable[[str], bool] | None = None,
+        in_the_way: InTheWay = "refuse",
     ) -> None:
         """Raise what `publish` would raise for what is under the names of these files now."""
         ...
@@ -165,6 +180,15 @@ class SeenFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 class WorkIndex(Protocol):
     """What was made before, who made which file, and the logs; a few files however many packages there are."""
+
+    @property
+    def beginnings(self) -> int:
+        """How often it was begun anew since it was opened: what it knew was gone each time."""
+        ...
+
+    def claim(self, folder: str, job: str, files: Sequence[OutputFile]) -> None:
+        """Remember that these contents, which a job was granted, are ours."""
+        ...
 
     def keep(self, made: Sequence[MadeWork]) -> None:
         """Remember granted attempts, and that their files are ours."""

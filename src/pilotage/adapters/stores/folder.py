@@ -9,6 +9,7 @@ A file that is in the way is replaced only if this program made it and nobody ch
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import shutil
@@ -19,11 +20,11 @@ from pathlib import Path
 
 from pilotage.adapters.stores.checksums import Checksums, stored
 from pilotage.adapters.stores.marks import Marks, is_mark
-from pilotage.adapters.stores.moving import move, take_back
+from pilotage.adapters.stores.moving import move, set_aside, take_back
 from pilotage.model.events import JOB_ID, parse_dotted
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.payloads import OutputFile
-from pilotage.ports.files import Mark, NotOurs, StoredFile, StoreError, WorkIndex
+from pilotage.ports.files import InTheWay, Mark, NotOurs, Rival, StoredFile, StoreError, WorkIndex
 
 STATE_FOLDER = ".pilotage"
 STAGED_BESIDE = ".pilotage-staged"
@@ -31,6 +32,10 @@ STAGED_BESIDE = ".pilotage-staged"
 
 IsRival = Callable[[str], bool]
 """Whether the files of a job must not be replaced."""
+Learn = Callable[[str], bool]
+"""Have the index learn from the book which files of a folder are ours; whether there was anything to learn."""
+
+log = logging.getLogger(__name__)
 
 _STAGED = re.compile(r"([0-9]+\.[0-9]+\.[0-9]+)-([0-9]+)-([0-9]+)")
 _STAGING = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -42,12 +47,16 @@ _PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno
 class FolderStore:
     """A store for folders of this machine. It may be asked from several threads."""
 
-    def __init__(self, state: Path, index: WorkIndex) -> None:
-        """Stage within `state` where that is on the file system of the results; the index says what is ours."""
+    def __init__(self, state: Path, index: WorkIndex, *, learn: Learn = lambda _: False) -> None:
+        """Stage within `state` where that is on the file system of the results; the index says what is ours.
+
+        Of what it does not know it may `learn` from the book: an index can be lost, and then its last part first.
+        """
         self._state = state
         self._inside = f"{os.path.abspath(state)}/"
         self._checksums = Checksums(index)
         self._index = index
+        self._learn = learn
         self._beginnings: dict[str, str] = {}  # folder → how paths begin there; empty: in our state
         self._roots: dict[str, str] = {}  # folder → where its jobs stage
         self._paths: dict[tuple[str, str], str] = {}  # folder and job → where it stages
@@ -164,11 +173,18 @@ class FolderStore:
     # --- the tree ---
 
     def publish(
-        self, folder: str, ref: AttemptRef, manifest: Sequence[OutputFile], *, is_rival: IsRival | None = None
+        self,
+        folder: str,
+        ref: AttemptRef,
+        manifest: Sequence[OutputFile],
+        *,
+        is_rival: IsRival | None = None,
+        in_the_way: InTheWay = "refuse",
     ) -> None:
         """Put the staged files of a granted attempt under their names: all of them, or none where one cannot be."""
-        targets = self._targets(folder, manifest, is_rival)
+        targets = self._targets(folder, manifest, is_rival, in_the_way)
         brought: list[tuple[str, str]] = []
+        aside: list[tuple[str, str]] = []
         for number, (file, (target, there)) in enumerate(zip(manifest, targets, strict=True)):
             staged = self._staged_file(folder, ref, number)
             try:
@@ -176,21 +192,32 @@ class FolderStore:
                     with suppress(FileNotFoundError):
                         os.unlink(staged)  # done before, or equal: nothing to bring
                     continue
+                if there is None and os.path.lexists(target):
+                    aside.append((target, set_aside(target)))
                 self._bring(folder, file, staged=staged, target=target)
             except (OSError, StoreError) as fault:
-                take_back(brought)
+                take_back([*brought, *aside])
                 if isinstance(fault, StoreError):
                     raise
                 raise _told(fault, target, "an output cannot be published") from fault
             if there is None:
                 brought.append((staged, target))
+        for target, name in aside:
+            log.info("%s was not ours, and is kept as %s", target, name)
 
-    def check(self, folder: str, manifest: Sequence[OutputFile], *, is_rival: IsRival | None = None) -> None:
+    def check(
+        self,
+        folder: str,
+        manifest: Sequence[OutputFile],
+        *,
+        is_rival: IsRival | None = None,
+        in_the_way: InTheWay = "refuse",
+    ) -> None:
         """Refuse files that could not be published as things stand."""
-        self._targets(folder, manifest, is_rival)
+        self._targets(folder, manifest, is_rival, in_the_way)
 
     def _targets(
-        self, folder: str, manifest: Sequence[OutputFile], is_rival: IsRival | None
+        self, folder: str, manifest: Sequence[OutputFile], is_rival: IsRival | None, in_the_way: InTheWay
     ) -> list[tuple[str, bool | None]]:
         """Where outputs go, each with what is there; what is in the way of one is refused."""
         targets: list[tuple[str, bool | None]] = []
@@ -198,6 +225,10 @@ class FolderStore:
             target = self._target(folder, file.name)
             try:
                 targets.append((target, self._in_place(folder, file, target=target, is_rival=is_rival)))
+            except NotOurs as fault:
+                if in_the_way == "refuse" or isinstance(fault, Rival):
+                    raise
+                targets.append((target, None))
             except OSError as fault:
                 raise _told(fault, target, "an output cannot be published") from fault
         return targets
@@ -237,7 +268,7 @@ class FolderStore:
     def _refuse_rival(self, folder: str, name: str, target: str, is_rival: IsRival) -> None:
         job = self._index.maker(folder, name, sha256=self.checksum(folder, name) or "")
         if job and is_rival(job):
-            raise NotOurs(
+            raise Rival(
                 f"the job {job}, which was not over when this one came, has made another file of this name",
                 subject=target,
                 next_step="move that file away if both are wanted, or remove it",
@@ -250,6 +281,13 @@ class FolderStore:
     def is_ours(self, folder: str, files: Collection[StoredFile]) -> dict[str, bool]:
         """Which of these files this program made, as they are now."""
         self._checksums.flush()
+        ours = self._known_as_ours(folder, files)
+        others = [file for file in files if not ours[file.name]]
+        if others and self._learn(folder):
+            ours.update(self._known_as_ours(folder, others))
+        return ours
+
+    def _known_as_ours(self, folder: str, files: Collection[StoredFile]) -> dict[str, bool]:
         names = [file.name for file in files]
         made = self._index.makers(folder, names)
         seen = self._index.seen(folder, list(made))
@@ -368,7 +406,7 @@ def not_ours(path: str) -> NotOurs:
     return NotOurs(
         "a file is there that pilotage did not make, or that was changed since",
         subject=path,
-        next_step="move it away, or give the output another name",
+        next_step="move it away, or give the output another name; or run again with --replace, which keeps it beside the output",
     )
 
 

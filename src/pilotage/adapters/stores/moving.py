@@ -26,6 +26,25 @@ def move(source: str, target: str) -> None:
         os.unlink(source)
 
 
+def set_aside(path: str) -> str:
+    """Give what is at a path the first free name of `NAME.~1~`, `NAME.~2~`, … beside it, as numbered backups have; that name.
+
+    A file keeps the one it has, too, until another takes that: it is never without a name.
+    """
+    number = 1
+    while True:
+        aside = f"{path}.~{number}~"
+        if not os.path.lexists(aside):
+            try:
+                os.link(path, aside, follow_symlinks=False)  # fails where somebody else took the name meanwhile
+            except FileExistsError:
+                continue
+            except OSError:  # a folder, or a file system without links
+                os.rename(path, aside)
+            return aside
+        number += 1
+
+
 def take_back(brought: Sequence[tuple[str, str]]) -> None:
     """Put files back to where they were staged, as far as that can be done: they are brought again with the others."""
     for staged, target in brought:

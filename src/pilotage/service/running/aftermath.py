@@ -142,7 +142,7 @@ class Aftermath:
         for ref in self._courtesy.among(granted):
             at_work = self._jobs.get(ref.job)
             if at_work is not None:
-                self._publisher.publish(at_work.folder, ref)
+                self._publisher.publish(at_work.folder, ref, in_the_way=at_work.in_the_way)
         self._completer.complete(each for each in made if not is_complete(each.fields))
 
     def _made(self, engine: Engine, ref: AttemptRef) -> MadeWork | None:

@@ -17,7 +17,7 @@ from pilotage.model.plan import JobPlan
 from pilotage.model.site import Site
 from pilotage.model.submission import Origin
 from pilotage.model.work import Work, WorkInput, WorkScript
-from pilotage.ports import FileStore, Journal, MadeWork, Mark, StoredFile, WorkFields, WorkIndex
+from pilotage.ports import FileStore, InTheWay, Journal, MadeWork, Mark, StoredFile, WorkFields, WorkIndex
 from pilotage.service.running.adoption import made_before, may_be_there, out_of_place
 from pilotage.service.running.expanding import Expanded
 from pilotage.service.running.keys import fields_of, is_complete, key_of
@@ -51,6 +51,7 @@ class JobAtWork:
         self.plan = plan
         self.origin = origin
         self.folder = origin.folder
+        self.in_the_way: InTheWay = "set-aside" if origin.replace else "refuse"
         self.has_earlier = False  # some of what it makes may have been made before it
         self._numbers: dict[str, int] = {}  # of packages that were asked for lately
         self._staged = staged

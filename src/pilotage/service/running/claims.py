@@ -16,7 +16,7 @@ from pilotage.language import Expansion
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.payloads import OutputFile
 from pilotage.ports import FileStore, StoreError
-from pilotage.service.running.at_work import JobsAtWork
+from pilotage.service.running.at_work import JobAtWork, JobsAtWork
 from pilotage.service.running.manifests import Manifest, Manifests
 from pilotage.service.running.rivals import unfinished_jobs
 
@@ -84,15 +84,17 @@ class Claims:
         if at_work is None:
             return ""
         with self._lock:
-            return self._claim(ref, at_work.folder, manifest)
+            return self._claim(ref, at_work, manifest)
 
-    def _claim(self, ref: AttemptRef, folder: str, manifest: Manifest) -> str:
+    def _claim(self, ref: AttemptRef, at_work: JobAtWork, manifest: Manifest) -> str:
+        folder = at_work.folder
         for file in manifest:
             job, sha256 = self._names.get((folder, file.name), (ref.job, ""))
             if job != ref.job and sha256 != file.sha256 and self._jobs.are_rivals(ref.job, job):
                 return f"{file.name}: the job {job}, which is not over, has made another file of this name"
         try:
-            self._store.check(folder, manifest, is_rival=partial(self._jobs.are_rivals, ref.job))
+            rivals = partial(self._jobs.are_rivals, ref.job)
+            self._store.check(folder, manifest, is_rival=rivals, in_the_way=at_work.in_the_way)
         except StoreError as fault:
             return f"{fault.subject}: {fault.what}"
         self._names.update(((folder, file.name), (ref.job, file.sha256)) for file in manifest)

@@ -14,7 +14,7 @@ import msgspec
 
 from pilotage.model.exchange import Assignment, AttemptRef
 from pilotage.model.operations import HoldResults
-from pilotage.ports import FileStore, StoreError
+from pilotage.ports import FileStore, InTheWay, StoreError
 from pilotage.service.running.manifests import Manifests
 
 log = logging.getLogger(__name__)
@@ -52,11 +52,12 @@ class Publisher:
         self._waiting: dict[str, dict[AttemptRef, str]] = {}  # by job: what could not be published, and its folder
         self._faults: dict[str, Unpublished] = {}  # by job: the last of them
 
-    def publish(self, folder: str, ref: AttemptRef) -> None:
+    def publish(self, folder: str, ref: AttemptRef, *, in_the_way: InTheWay = "refuse") -> None:
         """Publish what a granted attempt made; where that cannot be, its job is held until somebody releases it."""
         manifest = self._manifests.of(ref) or ()
         try:
-            self._store.publish(folder, ref, manifest, is_rival=partial(self._are_rivals, ref.job))
+            rivals = partial(self._are_rivals, ref.job)
+            self._store.publish(folder, ref, manifest, is_rival=rivals, in_the_way=in_the_way)
         except StoreError as fault:
             self.postpone(folder, ref, fault)
 

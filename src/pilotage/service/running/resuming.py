@@ -12,7 +12,7 @@ from pilotage.model.submission import ORIGIN, SUPERSEDED, Origin, Submission
 from pilotage.ports import Journal
 from pilotage.service.running.submission import Prepared
 
-ANEW, CHANGED = "to start everything anew", "with another content"
+ANEW, CHANGED, REPLACED = "to start everything anew", "with another content", "to replace files that are not ours"
 """How a document is run again whose earlier job is not over."""
 
 _lists = msgspec.json.Decoder(dict[str, str])
@@ -45,7 +45,8 @@ def earlier_runs(
         origin = origin_of(journal, row)
         if origin is None or (origin.folder, origin.document) != (submission.folder, submission.document):
             continue
-        if not same and not submission.fresh and is_same(row, prepared, origin):
+        anew = submission.fresh or prepared.in_the_way  # what is to be replaced may have been granted to it
+        if not same and not anew and is_same(row, prepared, origin):
             same = row.job
         elif not is_over:
             others.append(row.job)

@@ -45,7 +45,8 @@ from pilotage.service.running.errors import OperationRefused
 from pilotage.service.running.expanding import Expanded, Expander
 from pilotage.service.running.manifests import Manifest, Manifests
 from pilotage.service.running.publishing import Unpublished, hold_for
-from pilotage.service.running.resuming import ANEW, CHANGED, earlier_runs, superseded_by
+from pilotage.service.running.remaking import lost, standings_of
+from pilotage.service.running.resuming import ANEW, CHANGED, REPLACED, earlier_runs, superseded_by
 from pilotage.service.running.rivals import refuse_rivals, unfinished_jobs
 from pilotage.service.running.site_messages import asked_of_site, sites_changed
 from pilotage.service.running.site_worker import AtSite
@@ -291,17 +292,42 @@ class Runner:
         except BaseException:
             self._jobs.let_go(prepared.job)
             raise
-        told = superseded_by(prepared.job, how=ANEW if submission.fresh else CHANGED)
+        how = ANEW if submission.fresh else REPLACED if prepared.in_the_way else CHANGED
+        told = superseded_by(prepared.job, how=how)
         for other in earlier.others:
             with suppress(OperationRefused):  # it is over by now
                 self._driver.operate(Kill(job=other, message=told)).result()
-        return SubmissionAnswer(job=prepared.job, packages=count, adopted=adopted, superseded=earlier.others)
+        return SubmissionAnswer(
+            job=prepared.job,
+            packages=count,
+            adopted=adopted,
+            superseded=earlier.others,
+            in_the_way=prepared.in_the_way,
+        )
 
     def _go_on(self, job: str, prepared: Prepared) -> SubmissionAnswer:
         """The same is being run already, or was stopped in the middle: it goes on."""
+        remade = self._remake(job)
         with suppress(OperationRefused):  # it is not held
             self._driver.operate(Release(job=job)).result()
-        return SubmissionAnswer(job=job, packages=prepared.plan.count, resumed=True)
+        return SubmissionAnswer(job=job, packages=prepared.plan.count, resumed=True, remade=remade)
+
+    def _remake(self, job: str) -> int:
+        """Run again what a job has made that is gone, and that the rest of it needs; how many packages."""
+        at_work = self._jobs.get(job)
+        if at_work is None:
+            return 0
+        standings = self._driver.ask(partial(standings_of, job)).result()
+        staged = {package for package, _ in self.store.staged(at_work.folder, job)}  # made, and not under its names yet
+        count = 0
+        for package in lost(at_work.expansion, standings, folder=at_work.folder, store=self.store):
+            if package in staged:
+                continue
+            with suppress(OperationRefused):  # somebody reads what it made: so that is there for who does
+                told = "what it made is gone, and needed"
+                self._driver.operate(Restart(job=job, package=package, message=told)).result()
+                count += 1
+        return count
 
     # --- for the driver: its thread ---
 

@@ -94,6 +94,7 @@ class LaidOut(msgspec.Struct, frozen=True, kw_only=True):
     expansion: Expansion
     plan: JobPlan
     origin: Origin
+    in_the_way: tuple[str, ...] = ()  # outputs under whose names something lies that is not ours
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +106,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     expansion: Expansion
     origin: Origin
     adopted: tuple[Adopted, ...] = ()
+    in_the_way: tuple[str, ...] = ()  # outputs under whose names something lies that is not ours
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +162,7 @@ def prepare(
         expansion=expansion,
         origin=origin,
         adopted=tuple(adopted),
+        in_the_way=laid_out.in_the_way,
     )
 
 
@@ -202,14 +205,17 @@ def lay_out(submission: Submission, *, store: FileStore, executors: Collection[s
         fresh=submission.fresh,
         keep_failed=submission.keep_failed,
         unknown_executors=unknown,
+        replace=submission.replace,
         captured=submission.captured,
     )
     refuse_unwritable(expansion, submission.folder)
     plan = plan_of(expansion)
     if faults := endings_refused(plan, file=file):
         raise DocumentError(faults)
-    _refuse_foreign(expansion, submission.folder, store)
-    return LaidOut(definition=definition, expansion=expansion, plan=plan, origin=origin)
+    in_the_way = _not_ours(expansion, submission.folder, store)
+    if in_the_way and not submission.replace:
+        raise _in_the_way(in_the_way, submission.folder)
+    return LaidOut(definition=definition, expansion=expansion, plan=plan, origin=origin, in_the_way=in_the_way)
 
 
 def recall(journal: Journal, row: JobRow) -> Recalled:
@@ -301,8 +307,8 @@ def plain_outputs(expansion: Expansion) -> Iterator[str]:
                 yield from output_column(block, output)
 
 
-def _refuse_foreign(expansion: Expansion, folder: str, store: FileStore) -> None:
-    """Refuse a job whose outputs would have to replace files that somebody else made."""
+def _not_ours(expansion: Expansion, folder: str, store: FileStore) -> tuple[str, ...]:
+    """The outputs of a job under whose names files lie that somebody else made, or changed."""
     foreign: list[str] = []
     for block in expansion.blocks:
         for _, output in block.outputs():
@@ -311,14 +317,23 @@ def _refuse_foreign(expansion: Expansion, folder: str, store: FileStore) -> None
             there = store.look_up(folder, output_column(block, output))
             if there:
                 foreign += [name for name, ours in store.is_ours(folder, list(there.values())).items() if not ours]
-    if foreign:
-        more = f" and {len(foreign) - _SHOWN_MAX} more" if len(foreign) > _SHOWN_MAX else ""
-        what = "an output exists already that" if len(foreign) == 1 else f"{len(foreign)} outputs exist already that"
-        raise NotOurs(
-            f"{what} pilotage did not make, or that was changed since: {', '.join(foreign[:_SHOWN_MAX])}{more}",
-            subject=folder,
-            next_step="move it away, or give the output another name",
-        )
+    return tuple(foreign)
+
+
+def _in_the_way(names: Sequence[str], folder: str) -> NotOurs:
+    """Why a job is refused whose outputs would have to take the place of files that are not ours, and the ways out."""
+    more = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
+    one = len(names) == 1
+    what = "an output exists already that" if one else f"{len(names)} outputs exist already that"
+    changed = "was changed" if one else "were changed"
+    return NotOurs(
+        f"{what} pilotage did not make, or that {changed} since: {', '.join(names[:_SHOWN_MAX])}{more}",
+        subject=folder,
+        next_step=(
+            f"run it with --replace, which keeps what is there as {names[0]}.~1~{'' if one else ' and so on'}; or move "
+            f"{'it' if one else 'them'} away, or give {'the output another name' if one else 'the outputs other names'}"
+        ),
+    )
 
 
 def _kept(journal: Journal, lists: ResolvedLists, origin: Origin) -> dict[str, str]:
