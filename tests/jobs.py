@@ -19,6 +19,7 @@ from pilotage.language import (
     load,
     read_definition,
 )
+from pilotage.language.folder import EarlierOutputs
 from pilotage.language.text.patterns import matches
 from pilotage.language.text.tree import tree_of
 from pilotage.model.definition import Definition
@@ -65,10 +66,10 @@ class OneJob:
         self.files = list(outputs)
         self.asked: list[tuple[str, str]] = []
 
-    def outputs(self, job: str, pattern: str) -> list[str] | None:
+    def outputs(self, job: str, pattern: str) -> EarlierOutputs | None:
         """Its outputs, all of them, where it is the one."""
         self.asked.append((job, pattern))
-        return self.files if job == self.name else None
+        return EarlierOutputs(f"{job}-id", self.files) if job == self.name else None
 
 
 def loaded(stages: str, *, folder: Folder | None = None, jobs: EarlierJobs | None = None, head: str = HEAD) -> Loaded:

@@ -112,3 +112,29 @@ def test_packages_that_use_a_tenth_of_a_core_share_one(folder: Path) -> None:
         process.wait()
     assert process.returncode == 0, told
     assert "8 of 8 packages done" in told
+
+
+def test_a_stage_iterates_over_what_an_earlier_job_in_the_book_made(folder: Path) -> None:
+    (folder / "first.yaml").write_text(
+        "pilotage: 1\njob: first\nstages: [{each: {n: 1..2}, shell: 'echo {n} > part-{n}', outputs: ['part-{n}']}]\n"
+    )
+    (folder / "second.yaml").write_text(
+        "pilotage: 1\njob: second\nstages:\n"
+        "  - {each: {f: {files: part-*, job: first}}, run: 'cp {f} copy-{f}', inputs: ['{f}'], outputs: ['copy-{f}']}\n"
+    )
+    assert "no job 'first' that is over is known here" in run(folder, "check", "second.yaml", code=2)
+    run(folder, "run", "first.yaml")
+    (folder / "part-3").write_text("made by nobody")
+    run(folder, "run", "second.yaml")
+    assert sorted(path.name for path in folder.glob("copy-*")) == ["copy-part-1", "copy-part-2"]
+    run(folder, "serve", "--stop")
+    # Without a service the book is read; below another folder, the files keep their place.
+    (first,) = [each["id"] for each in json.loads(run(folder, "query", "name=first", "--jobs", "--json"))["jobs"]]
+    deeper = folder / "deeper"
+    deeper.mkdir()
+    text = (folder / "second.yaml").read_text()
+    (folder / "by-id.yaml").write_text(text.replace("job: first", f"job: {first}"))
+    assert "2 packages" in run(folder, "check", "by-id.yaml")
+    (deeper / "elsewhere.yaml").write_text(text)
+    told = run(deeper, "check", "elsewhere.yaml", code=2)
+    assert f"the outputs of the job {first} are in {folder}, and not below the folder of this document" in told

@@ -274,6 +274,7 @@ def test_outputs_of_an_earlier_job_come_through_the_port() -> None:
     expansion = expanded(stage("{f: {files: '*.root', job: reco001}}", "p {f}"), jobs=jobs, folder=Untouchable())
     assert commands(expansion) == [("p", "a.root"), ("p", "b.root")]
     assert jobs.asked == [("reco001", "*.root")]
+    assert expansion.resolved.lists["job:reco001"] == ("reco001-id",)
 
 
 def test_an_unknown_earlier_job_is_refused() -> None:

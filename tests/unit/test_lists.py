@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pilotage.language.expansion.lists import LateList, ListFault, RecordedLists, RecordingLists, late_key, makers_key
-from pilotage.language.folder import MemoryFolder
+from pilotage.language.folder import EarlierOutputs, MemoryFolder
 from pilotage.model.resolved import ResolvedLists
 from tests.jobs import OneJob
 
@@ -70,9 +70,9 @@ def test_jobs_and_patterns_with_colons_are_kept_apart() -> None:
     asked: list[tuple[str, str]] = []
 
     class Echo:
-        def outputs(self, job: str, pattern: str) -> list[str] | None:
+        def outputs(self, job: str, pattern: str) -> EarlierOutputs | None:
             asked.append((job, pattern))
-            return [f"{job}|{pattern}"]
+            return EarlierOutputs("id", [f"{job}|{pattern}"])
 
     lists = RecordingLists(MemoryFolder(), Echo())
     assert lists.outputs("a:b", "c") == ("a:b|c",)

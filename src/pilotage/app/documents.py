@@ -18,12 +18,15 @@ import msgspec
 from pilotage.model.errors import DocumentError, Problem, did_you_mean
 
 if TYPE_CHECKING:
+    from pilotage.app.earlier_jobs import BookedJobs
+
     # The command line speaks of these, too, and knows the language only through this module.
     from pilotage.language import Format as Format  # noqa: PLC0414 # offered on
     from pilotage.language import LateStage, Report
     from pilotage.language import Loaded as Loaded  # noqa: PLC0414 # offered on
     from pilotage.language import LoadedJob as LoadedJob  # noqa: PLC0414 # offered on
     from pilotage.language.drawing import Drawing as Drawing  # noqa: PLC0414 # offered on
+    from pilotage.language.folder import EarlierOutputs
 
 STANDARD_INPUT = "-"
 NOT_WRITTEN = "what would be written"
@@ -81,8 +84,31 @@ def examine(source: str | None, *, source_format: Format | None = None) -> Loade
         from pilotage.app.site_entries import executors_for
 
         executors = {*EXECUTORS, *executors_for(place)}
-    folder = DiskFolder(place)
-    return understand(data, file=shown_name(source), folder=folder, source_format=source_format, executors=executors)
+    return understand(
+        data,
+        file=shown_name(source),
+        folder=DiskFolder(place),
+        source_format=source_format,
+        jobs=EarlierJobs(place),
+        executors=executors,
+    )
+
+
+class EarlierJobs:
+    """The jobs in the book of a folder; nothing of it is opened, nor imported, before a document asks for one."""
+
+    def __init__(self, place: Path) -> None:
+        """Take the folder of the document."""
+        self._place = place
+        self._booked: BookedJobs | None = None
+
+    def outputs(self, job: str, pattern: str) -> EarlierOutputs | None:
+        """The outputs of a job that match, by its id or its name."""
+        if self._booked is None:
+            from pilotage.app.earlier_jobs import BookedJobs
+
+            self._booked = BookedJobs(self._place.absolute())
+        return self._booked.outputs(job, pattern)
 
 
 def read_source(source: str) -> bytes:

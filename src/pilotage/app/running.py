@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pilotage.app.documents import examine, find_document
+from pilotage.app.documents import EarlierJobs, examine, find_document
 
 if TYPE_CHECKING:
     from pilotage.client import Server
@@ -58,7 +58,7 @@ def source_of(job: Job | LoadedJob | str | os.PathLike[str] | None, *, folder: s
         place = Path(folder or ".").absolute()
         if isinstance(job, Built):
             built = job
-            return Source(folder=place, document="", load=lambda: built.load(str(place)))
+            return Source(folder=place, document="", load=lambda: built.load(str(place), jobs=EarlierJobs(place)))
         known = job
         return Source(folder=place, document="", load=lambda: known)
     return document_source(job)

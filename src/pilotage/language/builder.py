@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
-from pilotage.language.folder import DiskFolder, Folder
+from pilotage.language.folder import DiskFolder, EarlierJobs, Folder
 from pilotage.language.load import LoadedJob, load
 from pilotage.language.reading.document import read_document, write_document
 from pilotage.language.reading.spoken import SpokenJob, SpokenSoftware, SpokenStage
@@ -55,9 +55,13 @@ class Job:
             raise DocumentError(report.errors)
         return document.definition
 
-    def load(self, folder: Folder | str = ".") -> LoadedJob:
-        """The job read, checked and expanded in a folder; raises `DocumentError` with every fault."""
-        return load(self.text.encode(), file=self._file, folder=_folder(folder), source_format="yaml").job()
+    def load(self, folder: Folder | str = ".", *, jobs: EarlierJobs | None = None) -> LoadedJob:
+        """The job read, checked and expanded in a folder; raises `DocumentError` with every fault.
+
+        `jobs` are those that ran before, for stages that iterate over their outputs.
+        """
+        text = self.text.encode()
+        return load(text, file=self._file, folder=_folder(folder), source_format="yaml", jobs=jobs).job()
 
     @property
     def _file(self) -> str:

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pilotage.language.text.patterns import is_pattern, matches, pattern_expression
 
@@ -33,18 +33,28 @@ class Folder(Protocol):
         ...
 
 
+class EarlierOutputs(NamedTuple):
+    """Outputs of a job that ran before: its id, and the names that match, sorted."""
+
+    job: str
+    names: list[str]
+
+
 class EarlierJobs(Protocol):
     """What the language may ask about jobs that ran before."""
 
-    def outputs(self, job: str, pattern: str) -> list[str] | None:
-        """The names of a job's committed outputs that match, sorted; None where the job is not known."""
+    def outputs(self, job: str, pattern: str) -> EarlierOutputs | None:
+        """The granted outputs of a job, by its id or its name, that match; None where the job is not known.
+
+        Raises `PilotageError` where its outputs cannot be taken.
+        """
         ...
 
 
 class NoEarlierJobs:
     """Knows no job: for use where no book is at hand."""
 
-    def outputs(self, job: str, pattern: str) -> list[str] | None:
+    def outputs(self, job: str, pattern: str) -> EarlierOutputs | None:
         """Answer that there is no such job."""
         return None
 

@@ -238,7 +238,9 @@ class Source(Value, frozen=True, kw_only=True):
     column: Annotated[str, _doc("With `csv`: the one column to take.")] = ""
     lines: Annotated[str, _doc("A file whose lines are the values.")] = ""
     stage: Annotated[str, _doc("With `files`: only outputs of this stage.")] = ""
-    job: Annotated[str, _doc("With `files`: outputs of this earlier job.")] = ""
+    job: Annotated[
+        str, _doc("With `files`: outputs of this earlier job, by its id, or the newest finished one of this name.")
+    ] = ""
     group: Annotated[Positive | None, _doc("Take so many values at a time; the variable is then a list.")] = None
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from pilotage.language.folder import EarlierJobs, Folder, NoEarlierJobs
 from pilotage.language.text.patterns import literal, matches
-from pilotage.model.errors import near_name
+from pilotage.model.errors import PilotageError, near_name
 from pilotage.model.resolved import ResolvedLists
 
 _NEAR_MAX = 2000
@@ -130,10 +130,15 @@ class RecordingLists:
         """The outputs of an earlier job that match."""
         key = f"job:{_escaped(job)}:{pattern}"
         if key not in self._resolved:
-            found = self._jobs.outputs(job, pattern)
+            try:
+                found = self._jobs.outputs(job, pattern)
+            except PilotageError as fault:
+                raise ListFault("job-outputs", fault.what, fault.next_step) from None
             if found is None:
-                raise ListFault("unknown-job", f"no earlier job {job!r} is known here")
-            self._resolved[key] = tuple(found)
+                message = f"no job {job!r} that is over is known here, neither by its id nor by its name"
+                raise ListFault("unknown-job", message, "see: pilotage query")
+            self._resolved[key] = tuple(found.names)
+            self._resolved[f"job:{_escaped(job)}"] = (found.job,)  # which one a name meant
         return self._resolved[key]
 
     def late(self, stage: int, pattern: str, within: int | None) -> LateList | None:
