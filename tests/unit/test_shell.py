@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.language.text.templates import parse_template, render_shell
+from tests.jobs import refused
 
 NASTY = [
     "a b",
@@ -77,3 +78,31 @@ def test_any_value_is_one_word_in_any_quotes(value: str) -> None:
     script = render_shell("printf '%s\\001%s\\001%s\\001' {x} \"{x}\" '{x}'", {"x": value})
     done = subprocess.run(["/bin/sh", "-c", script.encode()], capture_output=True, check=True)
     assert done.stdout.split(b"\1")[:3] == [value.encode()] * 3 or "\1" in value
+
+
+def test_a_document_whose_value_cannot_stand_in_its_script_is_refused_by_name() -> None:
+    (fault,) = refused("stages:\n  - each: {n: [1, 2, 'a[0]', x]}\n    shell: echo $(({n} + 1))\n")
+    assert (fault.code, fault.line) == ("unfit-value", 5)
+    assert "{n} cannot be filled in" in fault.message
+    assert "'a[0]'" in fault.message
+    assert "(and 1 more)" in fault.message
+    (fault,) = refused("variables: {v: 'END'}\nstages:\n  - shell: \"cat <<END\\n{v}\\nEND\\n\"\n")
+    assert "would end the here-document" in fault.message
+
+
+def test_a_list_in_arithmetic_is_refused() -> None:
+    (fault,) = refused("stages:\n  - shell: echo $(({arguments}))\n    arguments: [1]\n")
+    assert fault.code == "list-in-text"
+
+
+def test_a_placeholder_where_no_value_can_be_quoted_is_refused_with_a_way_out() -> None:
+    (fault,) = refused('stages:\n  - each: {x: [a]}\n    shell: eval "echo {x}"\n')
+    assert fault.code == "bad-template"
+    assert 'write value={x} on a line of its own, and then "$value"' in fault.message
+
+
+def test_a_value_that_shows_itself_too_late_gives_a_script_that_says_so_and_fails() -> None:
+    script = render_shell("echo $(({x}))", {"x": "a[$(echo INJECTED)]"})
+    done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("{x} cannot be filled in: only a whole number")

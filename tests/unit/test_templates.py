@@ -50,7 +50,7 @@ def test_a_stray_brace_is_a_fault(text: str) -> None:
         ("awk '{print $1}'", "awk '{print $1}'"),
         ("echo {{f}}", "echo {f}"),
         ("x={a,b}", "x={a,b}"),
-        ("{l}", "1 '2 3'"),
+        ("p {l}", "p 1 '2 3'"),
     ],
 )
 def test_in_a_shell_script_only_names_in_braces_are_gaps(text: str, written: str) -> None:

@@ -16,6 +16,7 @@ from pilotage.language.expansion.lists import ListFault, Lists
 from pilotage.language.expansion.makers import Chunk, Makers, general_pattern, late_outputs
 from pilotage.language.expansion.placeholders import check_placeholders
 from pilotage.language.expansion.resolve import ItemResolver, NotYetKnown
+from pilotage.language.expansion.script_values import check_script_values
 from pilotage.language.reading.iterations import ITEMS_MAX
 from pilotage.language.reading.kinds import Place
 from pilotage.language.reading.rules import MarkOf
@@ -157,6 +158,7 @@ class Making:
             if check_placeholders(block, self.definition, self.error):
                 self._note_outputs(block)
                 self._check_names(block)
+                check_script_values(block, self.definition, self.block_columns(block), self.error)
             else:
                 self.faulty_blocks.add(len(self.blocks) - 1)
                 self._check_literal_outputs(block)

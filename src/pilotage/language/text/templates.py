@@ -7,13 +7,14 @@ script, where braces are everyday, only `{name}` is one and everything else is l
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal
 
 import msgspec
 
-from pilotage.language.text.shell import ShellScanner, quote_for
+from pilotage.language.text.shell import GAP, ShellScript, UnfitValue, read_script
 
 Style = Literal["strict", "shell"]
 ATTRIBUTES = ("name", "stem", "suffix", "parent")
@@ -104,15 +105,23 @@ def _parse_shell(text: str) -> Template:
 
 def _shell_fault(parts: Sequence[Part]) -> str:
     """What keeps a value from being put into a script safely, if anything does."""
-    scanner = ShellScanner()
-    for part in parts:
-        if isinstance(part, str):
-            scanner.text(part)
-        elif scanner.context == "backtick":
-            return f"{part} stands between backticks, where no value can be quoted: write $( … ) instead"
-        else:
-            scanner.value()
-    return ""
+    gaps = [part for part in parts if isinstance(part, Placeholder)]
+    if not gaps:
+        return ""
+    if any(GAP in part for part in parts if isinstance(part, str)):
+        return "it holds a NUL character, which no command can be given"
+    script = _script_of(parts)
+    return script.fault.replace("{gap}", str(gaps[script.at_fault])) if script.fault else ""
+
+
+def _script_of(parts: Sequence[Part]) -> ShellScript:
+    return read_script("".join([part if isinstance(part, str) else GAP for part in parts]))
+
+
+@lru_cache(maxsize=8192)
+def shell_script(text: str) -> ShellScript:
+    """A `shell:` script as a shell reads it, with its gaps in the order of its placeholders."""
+    return _script_of(parse_template(text, "shell").parts)
 
 
 def part_of_name(value: str, attribute: str) -> str:
@@ -162,20 +171,37 @@ def render_arguments(templates: Sequence[str], values: Values) -> tuple[str, ...
 
 
 def render_shell(text: str, values: Values) -> str:
-    """A shell script with its gaps filled, every value quoted for the place it stands in."""
-    filled: list[str] = []
-    scanner = ShellScanner()
-    for part in parse_template(text, "shell").parts:
-        if isinstance(part, str):
-            scanner.text(part)
-            filled.append(part)
-            continue
-        value = values[part.name]
-        items = value if isinstance(value, tuple) else (value,)
-        context = scanner.context
-        filled.append(" ".join(quote_for(part_of_name(item, part.attribute), context) for item in items))
-        scanner.value()
-    return "".join(filled)
+    """A shell script with its gaps filled, every value quoted for the place it stands in.
+
+    A value that cannot stand in its place is refused when a job is expanded. One that shows itself only later gives a
+    script that says so and fails.
+    """
+    template, script = parse_template(text, "shell"), shell_script(text)
+    try:
+        return script.fill([_items(gap, values) for gap in template.placeholders])
+    except UnfitValue as unfit:
+        return f"printf '%s\\n' {shlex.quote(_unfit(template, unfit))} >&2; exit 2"
+
+
+def unfit_value(text: str, values: Values) -> str:
+    """Why one of the values cannot stand where a script has it, or an empty text."""
+    template, script = parse_template(text, "shell"), shell_script(text)
+    try:
+        script.fill([_items(gap, values) for gap in template.placeholders])
+    except UnfitValue as unfit:
+        return _unfit(template, unfit)
+    return ""
+
+
+def _unfit(template: Template, unfit: UnfitValue) -> str:
+    return f"{template.placeholders[unfit.gap]} cannot be filled in: {unfit.reason}"
+
+
+def _items(gap: Placeholder, values: Values) -> tuple[str, ...]:
+    """The texts of one gap: one, or as many as a list has."""
+    value = values[gap.name]
+    items = value if isinstance(value, tuple) else (value,)
+    return tuple([part_of_name(item, gap.attribute) for item in items]) if gap.attribute else items
 
 
 def render_column(
