@@ -14,7 +14,8 @@ from typing import Literal
 
 import msgspec
 
-from pilotage.language.text.shell import GAP, ShellScript, UnfitValue, read_script
+from pilotage.language.text.shell import ShellScript, UnfitValue, read_script
+from pilotage.language.text.shell_reading import GAP
 
 Style = Literal["strict", "shell"]
 ATTRIBUTES = ("name", "stem", "suffix", "parent")
