@@ -66,11 +66,6 @@ _REFUSING: dict[_Kind, str] = {
 class _Frame:
     """A stretch of a script that is open: what kind it is, and for code, what the next word would be."""
 
-    __slots__ = (
-        "again", "begun", "cases", "command", "depth", "duplicates", "integer", "is_array", "kind", "literal", "numbers", "pending",
-        "position", "previous", "redirects", "substitution", "test_gap", "word",
-    )  # fmt: skip
-
     def __init__(self, kind: _Kind, begun: int, *, substitution: bool = False) -> None:
         self.kind: _Kind = kind
         self.begun = begun  # where in the script
@@ -117,8 +112,10 @@ class ScriptReader:
     def read(self) -> None:
         """Find every gap; raises `RefusedGap` at the first that cannot be filled."""
         while self.at < self.end:
-            frame = self.frames[-1]
-            self._steps[frame.kind](frame, self.text[self.at])
+            frame, character = self.frames[-1], self.text[self.at]
+            if character == GAP and frame.kind in _REFUSING:
+                self._slot("double")  # which refuses it
+            self._steps[frame.kind](frame, character)
         for frame in self.frames:
             if frame.kind == "code" and frame.word >= 0:
                 self._end_word(frame)
@@ -464,9 +461,7 @@ class ScriptReader:
         self._lose("$(( … that does not end with ))")
 
     def _in_brace(self, frame: _Frame, character: str) -> None:
-        if character == GAP:
-            self._slot("double")  # which refuses it
-        elif character == "}":
+        if character == "}":
             self._pop()
         elif character == '"':
             self._push("double", frame)
@@ -480,9 +475,7 @@ class ScriptReader:
             self._in_expanded(frame, character)
 
     def _in_backtick(self, _: _Frame, character: str) -> None:
-        if character == GAP:
-            self._slot("double")  # which refuses it
-        elif character == "`":
+        if character == "`":
             self._pop()
         elif character == "\\":
             self._pass(character)
@@ -492,9 +485,7 @@ class ScriptReader:
             self._pass(character)
 
     def _in_ansi(self, _: _Frame, character: str) -> None:
-        if character == GAP:
-            self._slot("double")  # which refuses it
-        elif character == "'":
+        if character == "'":
             self._pop()
         elif character == "\\":
             self._lose("$'…' with a backslash, which dash and bash read differently")
@@ -611,8 +602,6 @@ class ScriptReader:
 
     def _check_enclosing(self, body: str, start: int) -> None:
         """Refuse a document's gaps where what is around it can hold none."""
-        if GAP not in body:
-            return
         for frame in self.frames:
-            if frame.kind in _REFUSING:
+            if GAP in body and frame.kind in _REFUSING:
                 raise RefusedGap(start + body.index(GAP), f"{_REFUSING[frame.kind]}: {_WAY_OUT}")
