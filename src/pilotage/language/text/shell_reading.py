@@ -361,10 +361,8 @@ class ScriptReader:
             frame.position = "case-subject"
         elif word in ("for", "select", "function"):
             frame.position = "name"
-        elif word in ("fi", "done", "}"):
-            frame.position = "arguments"
-        elif word == "esac":
-            if frame.cases:
+        elif word in ("fi", "done", "}", "esac"):
+            if word == "esac" and frame.cases:
                 frame.cases.pop()
             frame.position = "arguments"
         else:
@@ -443,10 +441,9 @@ class ScriptReader:
         elif character == ")":
             if self.text.startswith("))", self.at):
                 self.at += 1
-                self._pop()
             else:
                 self._not_arithmetic(frame)
-                self._pop()
+            self._pop()
         elif character == "'" or (character == '"' and self.text.startswith("((", frame.begun)):
             self._lose("a quote inside (( ))")
             self.at += 1
@@ -587,7 +584,9 @@ class ScriptReader:
         else:
             inner = ScriptReader(self.text, start, end, (_Frame("document", start),))
             inner.unsure = self.unsure
-            self._check_enclosing(body, start)
+            refusing = next((frame.kind for frame in self.frames if frame.kind in _REFUSING), None)
+            if refusing is not None and GAP in body:
+                raise RefusedGap(start + body.index(GAP), f"{_REFUSING[refusing]}: {_WAY_OUT}")
             inner.read()
             self.slots += inner.slots
             joined = joined_lines(body.split("\n"))
@@ -599,9 +598,3 @@ class ScriptReader:
             count = len(self.slots) - first
             self.documents.append(msgspec.structs.replace(document, end=end, first_slot=first, slots=count))
         self.at = following
-
-    def _check_enclosing(self, body: str, start: int) -> None:
-        """Refuse a document's gaps where what is around it can hold none."""
-        for frame in self.frames:
-            if GAP in body and frame.kind in _REFUSING:
-                raise RefusedGap(start + body.index(GAP), f"{_REFUSING[frame.kind]}: {_WAY_OUT}")
