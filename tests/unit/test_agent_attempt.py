@@ -273,3 +273,14 @@ def test_the_log_of_what_runs_can_be_read_meanwhile(place: Place) -> None:
     go_on.touch()
     thread.join(20)
     assert place.runner.log_texts() == []
+
+
+def test_a_pattern_or_an_expression_that_others_try_for_ever_stops_no_agent(place: Place) -> None:
+    said = "a" * 2000 + "!"
+    patterns = [{"pattern": "(a+)+$"}, {"pattern": "(a|a)*!$"}]
+    payload = place.shell(f"echo {said} >&2", failure_patterns=patterns).payload
+    assert payload["reason"] == "failure-pattern"
+    outputs = [{"expression": "(a+)+", "folder": ""}]
+    payload = place.run("/bin/sh", "-c", f": > {'a' * 60}b", binary={"outputs": outputs}).payload
+    assert payload["reason"] == "missing-output"
+    assert "'(a+)+'" in payload["exit_message"]

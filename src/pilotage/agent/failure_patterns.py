@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pilotage.agent.diagnosis import Failure
+from pilotage.agent.expressions import Expression, UnboundedExpression, compile_expression
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,10 +62,10 @@ class Scan:
                     return
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compiled(pattern: str) -> Expression:
     try:
-        return re.compile(pattern)
-    except re.error as error:
+        return compile_expression(pattern)
+    except (re.error, UnboundedExpression) as error:
         raise Failure("platform-failure", f"the failure pattern {pattern!r} cannot be read: {error}") from error
 
 

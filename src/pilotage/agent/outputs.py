@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.copying import copy_whole, move
 from pilotage.agent.diagnosis import FULL, Failure, from_system
+from pilotage.agent.expressions import UnboundedExpression, compile_expression
 from pilotage.agent.names import check_name, check_output
 from pilotage.agent.patterns import fixed_folder, matches
 
@@ -118,8 +119,8 @@ def _matching(
     folder = output.get("folder", "").rstrip("/")
     prefix = f"{folder}/" if folder else ""
     try:
-        compiled = re.compile(expression)
-    except re.error as error:
+        compiled = compile_expression(expression)
+    except (re.error, UnboundedExpression) as error:
         raise Failure("missing-output", f"the expression {expression!r} cannot be read: {error}") from error
     found = []
     for each in below:
@@ -129,7 +130,7 @@ def _matching(
         elif compiled.fullmatch(each):
             found.append(_put(each, prefix, scratch) if prefix else each)
     # What an expression such as `.*` asks for is whatever there is, which may be nothing.
-    if not found and compiled.fullmatch("") is None:
+    if not found and not compiled.fullmatch(""):
         where = f" in {folder!r}" if folder else ""
         raise Failure("missing-output", f"no file{where} matches {expression!r}", code="ERROR_FILE_NOT_FOUND")
     return found

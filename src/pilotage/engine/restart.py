@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 
+from pilotage.agent.expressions import UnboundedExpression, compile_expression
 from pilotage.engine.restart_rules import RULES, Remedy, Row, row_of
 from pilotage.model.definition import Retry, RetryRule
 from pilotage.model.demand import Demand
@@ -388,7 +389,12 @@ def _is_for(rule: RetryRule, failure: Failure) -> bool:
         return rule.reason == failure.reason
     if rule.exit_code is not None:
         return rule.exit_code == failure.exit_status
-    return bool(rule.pattern) and re.search(rule.pattern, failure.message) is not None
+    try:
+        return bool(rule.pattern and compile_expression(rule.pattern).search(failure.message))
+    except (
+        UnboundedExpression
+    ):  # documents that say so are refused now; a job that was taken before is not stopped by it
+        return False
 
 
 def _told(failure: Failure) -> str:

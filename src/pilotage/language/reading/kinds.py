@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from pilotage.agent.expressions import UnboundedExpression, compile_expression
 from pilotage.language.folder import Folder
 from pilotage.language.text.quantities import BYTES_FORM, SECONDS_FORM, parse_bytes, parse_seconds
 from pilotage.language.text.tree import Listing, Mark, Node, Report, Scalar, Table
@@ -110,7 +111,9 @@ class Expression(msgspec.Struct, frozen=True):
         text = Text().read(node, place, reading)
         if isinstance(text, str):
             try:
-                re.compile(text)
+                compile_expression(text)
+            except UnboundedExpression as error:
+                return reading.fault("bad-expression", node, f"{text!r} could take for ever: {error}")
             except (re.error, RecursionError, OverflowError) as error:
                 return reading.fault("bad-expression", node, f"{text!r} is no regular expression: {error}")
         return text
