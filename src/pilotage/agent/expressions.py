@@ -38,6 +38,8 @@ _REPEATS = frozenset(
 
 _EMPTY_IS_NO_BOUNDARY = re.search(r"\B", "") is not None
 
+_ALPHABETS = int(re.ASCII | re.LOCALE | re.UNICODE)
+
 Flags = int
 Tests = Callable[[str], Any]
 Answers = Callable[[str], object]  # true or false of a text
@@ -254,7 +256,7 @@ class _Automaton:
             return self._add(_State([self._sequence(each, following, flags) for each in argument[1]]))
         if operation is _sre.SUBPATTERN:
             _, added, removed, body = argument
-            return self._sequence(body, following, (flags | added) & ~removed)
+            return self._sequence(body, following, _changed(flags, added, removed))
         if operation in _REPEATS:
             least, most, body = argument
             return self._repeat(least, most, body, following, flags)
@@ -279,6 +281,13 @@ class _Automaton:
         return start
 
 
+def _changed(flags: Flags, added: Flags, removed: Flags) -> Flags:
+    """The flags inside a group that changes them: it is of one alphabet."""
+    if added & _ALPHABETS:
+        flags &= ~_ALPHABETS
+    return (flags | added) & ~removed
+
+
 def _test(operation: Any, argument: Any, flags: Flags) -> Tests:
     """The test of one character, as Python's own matcher makes it."""
     if operation is _sre.LITERAL and not flags & re.IGNORECASE:
@@ -299,7 +308,7 @@ def _needed_text(tree: Any, flags: Flags) -> str:
         best, run = max(best, run, key=len), ""
         inner: str | Any = ""
         if operation is _sre.SUBPATTERN:
-            inner = _needed_text(argument[3], (flags | argument[1]) & ~argument[2])
+            inner = _needed_text(argument[3], _changed(flags, argument[1], argument[2]))
         elif operation in _REPEATS and argument[0] > 0:
             inner = _needed_text(argument[2], flags)
         best = max(best, inner, key=len)
