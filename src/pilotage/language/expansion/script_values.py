@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.placeholders import NoteFault
-from pilotage.language.expansion.software import execution_for, filled_parameters, find_software, parameter_texts
+from pilotage.language.expansion.software import filled_parameters, parameter_texts, ways_of
 from pilotage.language.reading.kinds import Place
 from pilotage.language.text.templates import Values, parse_template, shell_script, unfit_value
 from pilotage.model.definition import Binary, Definition
@@ -49,10 +49,9 @@ def _scripts(
     """The scripts of a binary, or of its software with the parameters that it is given."""
     if binary.shell:
         yield binary.shell, ("shell",), None
-    software = find_software(definition, binary) if binary.software else None
-    found = execution_for(software, block.package) if software is not None and software.boutiques is None else None
-    if found is not None and found[1].shell:
-        yield found[1].shell, ("software",), binary.parameters
+    for way in ways_of(definition, block.package, binary):
+        if way.execution.shell:
+            yield way.execution.shell, ("software",), binary.parameters
 
 
 def _unfit(
