@@ -7,7 +7,7 @@ driver is replaced by one that is wrong in the way its name says. Production cod
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ import pytest
 
 import pilotage.engine.engine as engine_module
 from pilotage.book.codec import Checked
+from pilotage.book.rows import StreamRow
 from pilotage.book.streams import Heard
 from pilotage.engine import (
     dispatch,
@@ -43,6 +44,7 @@ from pilotage.service import core as core_module
 from pilotage.service.core import Core
 from pilotage.service.messages import Outbox
 from pilotage.simulator.driver import Driver
+from pilotage.simulator.journal import SimulatedJournal
 from pilotage.simulator.scene import Scene
 
 Patch = pytest.MonkeyPatch
@@ -425,3 +427,26 @@ def nothing_says_why_a_package_waits(patch: Patch) -> None:
     """Whoever asks is told where a package stands, and no reason."""
     told = explain.explain
     graft(patch, told, lambda *about: msgspec.structs.replace(told(*about), reasons=()))
+
+
+# --- who may write ----------------------------------------------------------------------------------------------------
+
+
+@mutant(first_seed=8, by="restoring journal")
+def numbers_of_decisions_collide_with_loaded_ones(patch: Patch) -> None:
+    """An engine that takes over counts on from where the stream has its first hole, and not above its highest number."""
+
+    def next_number(streams: Iterable[StreamRow]) -> int:
+        return max((row.watermark for row in streams if row.stream == engine_module.ENGINE_STREAM), default=0) + 1
+
+    graft(patch, restore.next_number, next_number)
+
+
+@mutant(first_seed=4, by="journal")
+def a_service_that_lost_its_lock_writes_on(patch: Patch) -> None:
+    """The fence dropped: what a service decided that another has taken over from goes into the book after all."""
+
+    def append_late(journal: SimulatedJournal, events: Sequence[Checked], now: float, *, generation: int) -> None:
+        journal.append(events, now)
+
+    patch.setattr(SimulatedJournal, "append_late", append_late)

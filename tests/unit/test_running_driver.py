@@ -13,15 +13,16 @@ import pytest
 from pilotage.adapters.journals.sqlite import SqliteJournal
 from pilotage.book.join import Receipt
 from pilotage.book.rows import StreamRow
-from pilotage.engine.engine import Engine
+from pilotage.engine.engine import ENGINE_STREAM, Engine
 from pilotage.engine.settings import EngineSettings
 from pilotage.model.effects import Effect, SubmitPilot
+from pilotage.model.events import Event
 from pilotage.model.exchange import AttemptRef, Exchange, ExchangeReply
 from pilotage.model.operations import Hold
 from pilotage.model.work import AgentSays, LogText
 from pilotage.ports import JournalFull, StoreError
 from pilotage.service.core import Core
-from pilotage.service.keeper import Batch, Keeper
+from pilotage.service.keeper import Batch, Keeper, OwnRefused
 from pilotage.service.messages import Input, Outbox, Submit
 from pilotage.service.running.driver import Driver
 from pilotage.service.running.errors import NotRunning, OperationRefused, Superseded
@@ -30,6 +31,7 @@ from tests.served_book import WallClock
 from tests.small_plans import bag, registered_of, site
 
 PATIENCE_SECONDS = 20.0
+NOTE = msgspec.Raw(b'{"text":"by another"}')
 
 
 class Outside:
@@ -310,3 +312,36 @@ def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
     with pytest.raises(LookupError, match="no such expansion"):
         parts.driver.start()
     parts.journal.close()
+
+
+def test_a_decision_that_the_book_refuses_ends_the_engine_and_is_never_answered(tmp_path: Path) -> None:
+    with running(tmp_path) as parts:
+        submit(parts)
+        n = parts.driver.ask(lambda engine: engine.next_n).result(PATIENCE_SECONDS)
+        # Somebody else has written under the next number, as a service does that has taken the book over.
+        taken = Event(source="service", stream=ENGINE_STREAM, n=n, type="Noted", time=1.0, data=NOTE)
+        assert not Keeper(parts.journal, clock=WallClock()).take([taken]).refused
+        asked = parts.driver.operate(Hold(job="j"))
+        with pytest.raises(NotRunning):
+            asked.result(PATIENCE_SECONDS)
+        assert not parts.driver.alive
+        for told in (parts.driver.broken, parts.writer.broken):
+            assert "the book refuses 1 of 1 events of this service itself: service engine" in told
+            assert "start this one again" in told
+        row = parts.journal.job("j")
+        assert row is not None
+        assert not row.held
+
+
+def test_nothing_of_a_batch_is_kept_when_one_of_its_own_events_is_refused(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path)
+    keeper = Keeper(journal, clock=WallClock())
+    taken = Event(source="service", stream=ENGINE_STREAM, n=2, type="Noted", time=1.0, data=NOTE)
+    keeper.take([taken])
+    position = journal.position()
+    others = [msgspec.structs.replace(taken, n=n, time=2.0) for n in (1, 2, 3)]
+    checked, _ = keeper.codec.check_all(others)
+    with pytest.raises(OwnRefused):
+        keeper.keep_together([Batch(checked, own=True)])
+    assert journal.position() == position
+    journal.close()

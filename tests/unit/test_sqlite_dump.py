@@ -12,13 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pilotage.adapters.journals.dump import DumpError
+from pilotage.adapters.journals.dump import DumpError, check_lines, split_dumps
 from pilotage.adapters.journals.sqlite import SqliteJournal
 from pilotage.book.query import EVERYTHING
+from pilotage.book.ranges import highest_of
 from pilotage.book.rows import PackageFacts
+from pilotage.engine.restore import next_number
+from pilotage.model.events import Event
 from pilotage.model.payloads import Noted, Tagged
 from pilotage.ports import JournalError
 from pilotage.service.keeper import Keeper
+from pilotage.service.rebuild import check
+from pilotage.service.running.starting import close_holes
 from tests.events import START, StandingClock, Stream, a_short_job, cut, delivered, random_history, registered, shape
 from tests.sqlite_books import everything, keep, known, opened
 
@@ -210,10 +215,12 @@ def test_a_job_that_is_known_is_not_loaded_again(tmp_path: Path) -> None:
         refused(journal, lines, "known here already")
 
 
-def test_an_identity_that_is_something_else_here_is_refused(tmp_path: Path) -> None:
+def test_a_stream_that_is_something_else_here_and_waits_for_the_job_too_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path / "from") as source, opened(tmp_path / "to") as target:
-        keep(source, a_short_job("j1", stream=Stream("service", "same")))
-        keep(target, a_short_job("j2", stream=Stream("service", "same")))
+        of_job = a_short_job("j1", stream=Stream("service", "same"))
+        keep(source, of_job)
+        keep(target, [of_job[3]])  # parked: its job is not known yet
+        keep(target, [Stream("service", "same").event(Noted(text="another"))])
         refused(target, list(source.dump("j1")), "known here with other content")
 
 
@@ -242,3 +249,72 @@ def test_a_purged_job_says_so(tmp_path: Path) -> None:
         assert refusal.code == "purged"
         journal.purge("j1", at=99.0)
         assert journal.job("j1") == row
+
+
+def of_a_service(job: str, *, first: int) -> list[Event]:
+    """A short job as the engine of a service decides it: its numbers begin somewhere in the stream that all engines have."""
+    by = Stream("service", "engine")
+    by.n = first - 1
+    return a_short_job(job, stream=by)
+
+
+def test_jobs_of_several_services_go_into_one_book(tmp_path: Path) -> None:
+    names = ("j1", "j2", "j3")
+    with opened(tmp_path / "to") as target:
+        for name, first in zip(names, (3, 3, 5), strict=True):
+            with opened(tmp_path / name) as source:
+                keep(source, of_a_service(name, first=first))
+                assert target.load(source.dump(name)) == name
+                one, other = known(source, name), known(target, name)
+                assert [each.row.facts.state for each in one["packages"]] == [
+                    each.row.facts.state for each in other["packages"]
+                ]
+        streams = {row.stream for row in target.streams("service")}
+        assert streams == {"engine", "engine@j2", "engine@j3"}
+        with opened(tmp_path / "fold") as scratch:
+            assert check(target, scratch).sound
+        # And from there on: what was renamed once keeps its name.
+        with opened(tmp_path / "further") as further:
+            for name in reversed(names):
+                assert further.load(target.dump(name)) == name
+            assert {row.stream for row in further.streams("service")} == streams
+
+
+def test_a_name_that_is_taken_in_the_dump_or_in_the_book_is_not_given_again(tmp_path: Path) -> None:
+    with opened(tmp_path / "from") as source, opened(tmp_path / "to") as target:
+        keep(source, of_a_service("j1", first=3))
+        keep(source, [Stream("service", "engine@j1").event(Noted(text="x"), job="j1")])
+        keep(target, of_a_service("j2", first=3))
+        keep(target, [Stream("service", "engine@j1.2").event(Noted(text="y"), job="j2")])
+        target.load(source.dump("j1"))
+        assert {row.stream for row in target.streams("service")} == {
+            "engine",
+            "engine@j1",
+            "engine@j1.2",
+            "engine@j1.3",
+        }
+
+
+def test_dumps_that_follow_each_other_are_told_apart(tmp_path: Path) -> None:
+    with opened(tmp_path / "from") as source:
+        for name in ("j1", "j2"):
+            keep(source, a_short_job(name, stream=Stream("service", name)))
+        lines = [*source.dump("j1"), *source.dump("j2")]
+    assert [check_lines(each) for each in split_dumps(lines)] == ["j1", "j2"]
+    assert [check_lines(each) for each in split_dumps([b"".join(lines)])] == ["j1", "j2"]
+    with pytest.raises(DumpError, match="ends too early"):
+        [check_lines(each) for each in split_dumps(lines[:-1])]
+
+
+def test_an_engine_goes_on_above_every_number_of_a_loaded_job_and_its_stream_has_no_holes(tmp_path: Path) -> None:
+    with opened(tmp_path / "from") as source, opened(tmp_path / "to") as target:
+        keep(source, of_a_service("j1", first=7))
+        last = max(row.watermark for row in source.streams("service")) or highest_of(next(source.streams("service")))
+        target.load(source.dump("j1"))
+        assert next_number(target.streams("service")) == last + 1
+        close_holes(target, list(target.streams("service")))
+        (row,) = target.streams("service")
+        assert (row.watermark, row.ahead) == (last, "[]")
+        assert next_number([row]) == last + 1
+        with opened(tmp_path / "fold") as scratch:
+            assert check(target, scratch).sound

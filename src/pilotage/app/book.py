@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -101,6 +101,29 @@ def open_journal(settings: Settings) -> Journal:
         from pilotage.adapters.journals.postgres import PostgresJournal
 
     return PostgresJournal(address.url, indexed=indexed_of(settings))
+
+
+def open_reader(settings: Settings) -> Journal | None:
+    """The book that the settings name, to be asked and dumped beside whoever writes it; it can do nothing else of a journal.
+
+    None where it was written by an older version, and must be brought up to date before it can be read.
+    """
+    address = settings.journal.address
+    if address.kind == "sqlite":
+        from pilotage.adapters.journals.sqlite_places import BOOK
+        from pilotage.adapters.journals.sqlite_reader import SqliteReader
+        from pilotage.adapters.journals.sqlite_schema import is_current
+
+        folder = Path(address.folder)
+        if not is_current(folder / BOOK):
+            return None
+        return cast("Journal", SqliteReader(folder, indexed=indexed_of(settings)))
+    from pilotage.model.extras import extra
+
+    with extra("postgres", purpose="to read the book in PostgreSQL"):
+        from pilotage.adapters.journals.postgres import PostgresReader
+
+    return cast("Journal", PostgresReader(address.url, indexed=indexed_of(settings)))
 
 
 def indexed_of(settings: Settings) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Looking after a book that no service serves: checked, mended, and its finished jobs sealed, dumped, loaded or purged."""
+"""Looking after a book: checked, mended, and its jobs sealed, loaded or purged where no service serves it; dumped also beside one."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import msgspec
 
 from pilotage.adapters.settings_files import state_folder
-from pilotage.app.book import SystemClock, local_user, open_journal
+from pilotage.app.book import SystemClock, local_user, open_journal, open_reader
 from pilotage.model.configuration import Settings
 from pilotage.model.errors import PilotageError
 from pilotage.model.states import FINAL_NAMES
+from pilotage.ports import JournalError
 
 if TYPE_CHECKING:
     from pilotage.book.rows import JobRow
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from pilotage.ports import Journal
     from pilotage.service.rebuild import Verdict as Verdict  # noqa: PLC0414 # offered on
     from pilotage.service.retention import Plan
+
+_JOBS_AT_ONCE = 1_000
 
 
 class NoBook(PilotageError):
@@ -45,6 +48,12 @@ class Purged(msgspec.Struct, frozen=True, kw_only=True):
 @contextmanager
 def book_of(settings: Settings) -> Iterator[Journal]:
     """The book that the settings name, for this process alone; raises `NoBook`, or `JournalBusy` where it is served."""
+    _need_book(settings)
+    with _own(settings) as journal:
+        yield journal
+
+
+def _need_book(settings: Settings) -> None:
     address = settings.journal.address
     if address.kind == "sqlite" and not Path(address.folder, "book.sqlite").is_file():
         raise NoBook(
@@ -52,8 +61,6 @@ def book_of(settings: Settings) -> Iterator[Journal]:
             subject=str(address),
             next_step="go to the folder that has it, or name it with --journal sqlite:DIR",
         )
-    with _own(settings) as journal:
-        yield journal
 
 
 @contextmanager
@@ -117,27 +124,135 @@ def seal_jobs(settings: Settings, jobs: Sequence[str]) -> None:
             journal.seal(_job(journal, settings, job).job)
 
 
+@contextmanager
+def _read(settings: Settings) -> Iterator[Journal]:
+    """The book that the settings name, to be read: also while a service writes it. An older one is brought up to date first."""
+    _need_book(settings)
+    reader = open_reader(settings)
+    if reader is None:
+        with book_of(settings) as journal:
+            yield journal
+        return
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
 def dump_job(settings: Settings, job: str) -> Iterator[bytes]:
     """Everything known of a job, as lines."""
-    with book_of(settings) as journal:
+    with _read(settings) as journal:
         yield from journal.dump(_job(journal, settings, job).job)
 
 
-def load_job(settings: Settings, lines: Iterable[bytes]) -> str:
-    """Take a dumped job in, into a book that is made where there is none; its id is returned."""
+def dump_all(settings: Settings) -> Iterator[bytes]:
+    """The same of every job that is not purged, one after the other."""
+    from pilotage.book.query import EVERYTHING
+
+    with _read(settings) as journal:
+        after: str | None = None
+        more = True
+        while more:
+            page = journal.find_jobs(EVERYTHING, after=after, limit=_JOBS_AT_ONCE)
+            for row in page.items:
+                if row.place != "purged":
+                    yield from _dump_unless_purged(journal, row.job)
+            more = page.more
+            if more:
+                after = page.scanned_to if page.scanned_to is not None else page.items[-1].job
+
+
+def _dump_unless_purged(journal: Journal, job: str) -> Iterator[bytes]:
+    lines = journal.dump(job)
+    try:
+        first = next(lines)
+    except JournalError:
+        row = journal.job(job)
+        if row is not None and row.place == "purged":  # a moment ago, by a service
+            return
+        raise
+    yield first
+    yield from lines
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that was taken in."""
+
+    job: str
+    held: bool  # it is not over, and another service may run it: here it waits until somebody releases it
+
+
+def load_jobs(settings: Settings, lines: Iterable[bytes]) -> list[Loaded]:
+    """Take dumped jobs in, into a book that is made where there is none.
+
+    Nothing is loaded where one of the dumps is not whole, or one of the jobs is known there already.
+    """
     folder = state_folder(settings, folder=Path.cwd())
-    if settings.journal.address.kind != "sqlite" or folder.exists():
-        with _own(settings) as journal:
-            return journal.load(lines)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # A new book is made aside: what cannot be loaded leaves none behind.
-    with tempfile.TemporaryDirectory(prefix=".pilotage-load-", dir=folder.parent) as aside:
-        made = Path(aside, "book")
-        url = f"sqlite:{made}"
-        with _own(msgspec.structs.replace(settings, journal=msgspec.structs.replace(settings.journal, url=url))) as new:
-            job = new.load(lines)
-        made.rename(folder)
-    return job
+    with tempfile.TemporaryFile(prefix="pilotage-load-") as spool:
+        spool.writelines(lines)
+        if settings.journal.address.kind != "sqlite" or folder.exists():
+            with _own(settings) as journal:
+                return _load(journal, spool)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # A new book is made aside: what cannot be loaded leaves none behind.
+        with tempfile.TemporaryDirectory(prefix=".pilotage-load-", dir=folder.parent) as aside:
+            made = Path(aside, "book")
+            url = f"sqlite:{made}"
+            replaced = msgspec.structs.replace(settings.journal, url=url)
+            with _own(msgspec.structs.replace(settings, journal=replaced)) as new:
+                jobs = _load(new, spool)
+            made.rename(folder)
+        return jobs
+
+
+def _load(journal: Journal, spool: IO[bytes]) -> list[Loaded]:
+    from pilotage.adapters.journals.dump import DumpError, check_lines, split_dumps
+
+    spool.seek(0)
+    jobs = [check_lines(dump) for dump in split_dumps(spool)]
+    for job in jobs:
+        if journal.job(job) is not None or jobs.count(job) > 1:
+            raise DumpError(
+                "a job of this id is known here already" if jobs.count(job) == 1 else "this job is there twice",
+                subject=f"job {job}",
+                next_step="nothing was loaded: load it into another book, or leave it out; an id is used once",
+            )
+    if not jobs:
+        raise DumpError("there is no dump of a job in it", next_step="dump again: `pilotage book dump`")
+    spool.seek(0)
+    return [Loaded(job=job, held=_hold_unfinished(journal, job)) for job in map(journal.load, split_dumps(spool))]
+
+
+def _hold_unfinished(journal: Journal, job: str) -> bool:
+    """Hold a job that this book could go on with: whoever ran it so far may do so still. Whether that was needed."""
+    from pilotage.engine.restore import next_number
+    from pilotage.model.events import Event
+    from pilotage.model.payloads import Held
+    from pilotage.service.keeper import Batch, Keeper
+
+    row = journal.job(job)
+    if row is None or row.definition is None or row.state in FINAL_NAMES:
+        return False
+    clock = SystemClock()
+    held = Held(
+        operation=next_number(journal.streams("service")),
+        message="it was loaded before it was over: release it where no other service runs it",
+    )
+    event = Event(
+        source="service",
+        stream=f"load-{secrets.token_hex(6)}",  # of its own: nobody else counts in it
+        n=1,
+        type="Held",
+        time=clock.now(),
+        epoch=row.epoch,
+        seen=journal.position(),
+        job=job,
+        data=msgspec.Raw(msgspec.json.encode(held)),
+    )
+    keeper = Keeper(journal, clock=clock)
+    checked, refused = keeper.codec.check_all([event])
+    keeper.keep_together([Batch(checked, refused, own=True)])
+    return True
 
 
 def purge_jobs(settings: Settings, jobs: Sequence[str], *, force: bool, dry_run: bool) -> list[Purged]:

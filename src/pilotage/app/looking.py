@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing
@@ -56,14 +55,11 @@ def look_at(address: Address) -> Server:
 
 def is_readable(folder: Path) -> bool:
     """Whether a folder has a book of ours that this program can read as it is; an older one is for a service to mend."""
-    from pilotage.adapters.journals.sqlite_schema import SCHEMA_VERSION, version_of
+    from pilotage.adapters.journals.sqlite_schema import is_current
 
     try:
-        if (folder / BOOK).stat().st_uid not in (os.geteuid(), 0):
-            return False
-        with closing(sqlite3.connect(folder / BOOK)) as book:
-            return version_of(book) == SCHEMA_VERSION
-    except (OSError, sqlite3.Error):
+        return (folder / BOOK).stat().st_uid in (os.geteuid(), 0) and is_current(folder / BOOK)
+    except OSError:
         return False
 
 

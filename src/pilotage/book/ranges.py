@@ -22,6 +22,11 @@ def heard_by(row: StreamRow) -> list[Range]:
     return united([(1, row.watermark), *ahead]) if row.watermark else united(ahead)
 
 
+def highest_of(row: StreamRow) -> int:
+    """The highest number that was heard of a stream, wherever there are holes below it; 0 where none was."""
+    return max([row.watermark, *(last for _, last in _decoder.decode(row.ahead))])
+
+
 def united(ranges: Iterable[Range]) -> list[Range]:
     """Ranges in order, with none that touches the next."""
     found: list[Range] = []

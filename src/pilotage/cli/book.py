@@ -1,4 +1,4 @@
-"""`pilotage book`: looks after a book that no service serves."""
+"""`pilotage book`: looks after a book."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 def book() -> None:
     """Look after a book: rebuild, check, seal, dump, load, purge.
 
-    These commands need the book for themselves: stop its service first.
+    All but `dump` need the book for themselves: stop its service first.
     """
 
 
@@ -114,27 +114,38 @@ def seal(jobs: tuple[str, ...], journal: str | None) -> None:
 
 
 @book.command()
-@click.argument("job")
+@click.argument("job", required=False)
+@click.option("--all", "all_jobs", is_flag=True, help="Every job of the book.")
 @output_option
 @journal_option
-def dump(job: str, output: str, journal: str | None) -> None:
-    """Write everything known of a job as lines of JSON, from which `pilotage book load` makes it anew."""
-    from pilotage.app.keeping import dump_job
+def dump(job: str | None, output: str, journal: str | None, *, all_jobs: bool) -> None:
+    """Write everything known of a job as lines of JSON, from which `pilotage book load` makes it anew.
 
-    emit((line.decode() for line in dump_job(_settings(journal), job)), output=output)
+    Its service may run meanwhile: what is known at this moment is written.
+    """
+    from pilotage.app.keeping import dump_all, dump_job
+
+    if (job is None) != all_jobs:
+        raise click.UsageError("name one job, or say --all")
+    settings = _settings(journal)
+    lines = dump_all(settings) if job is None else dump_job(settings, job)
+    emit((line.decode() for line in lines), output=output)
 
 
 @book.command()
 @click.argument("file", type=click.Path(allow_dash=True))
 @journal_option
 def load(file: str, journal: str | None) -> None:
-    """Take a dumped job in, whole or not at all; a job that is known here already is refused.
+    """Take dumped jobs in, all or none; a job that is known here already is refused.
 
-    FILE is what `pilotage book dump` wrote; - is standard input. A book is made where there is none.
+    FILE is what `pilotage book dump` wrote, of one job or of many, also of several services one after the other; - is standard
+    input. A book is made where there is none.
     """
-    from pilotage.app.keeping import load_job
+    from pilotage.app.keeping import load_jobs
 
-    say_to_reader(f"loaded job {load_job(_settings(journal), _lines(file))}")
+    for each in load_jobs(_settings(journal), _lines(file)):
+        how = f", which is not over: it is held until `pilotage release {each.job}`" if each.held else ""
+        say_to_reader(f"loaded job {each.job}{how}")
 
 
 def _lines(file: str) -> Iterator[bytes]:

@@ -14,12 +14,13 @@ from collections.abc import Collection, Iterable, Sequence
 import msgspec
 
 from pilotage.book.finals import FinalPackage
+from pilotage.book.ranges import highest_of
 from pilotage.book.registers import Register
-from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts, PackageRow, PilotRow, SiteRow
+from pilotage.book.rows import AttemptFacts, JobRow, PackageFacts, PackageRow, PilotRow, SiteRow, StreamRow
 from pilotage.engine.behaviour import is_to_show, resume_phase, told, watch_queue
 from pilotage.engine.dispatch import submit
 from pilotage.engine.ending import look_at_end
-from pilotage.engine.engine import Engine
+from pilotage.engine.engine import ENGINE_STREAM, Engine
 from pilotage.engine.forsaken import REMOVED_REASON, forsake, leave_forsaken
 from pilotage.engine.histories import UNHEARD, failure_of
 from pilotage.engine.holds import Hold, held_time
@@ -53,6 +54,20 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     finals: Iterable[FinalPackage]
     unfinished: Iterable[PackageRow]
     holds: Sequence[Hold] = ()  # when it was held and released
+
+
+def next_number(streams: Iterable[StreamRow]) -> int:
+    """The number of the next decision: above all that were heard of an engine, also of those whose jobs were loaded here.
+
+    The stream of the decisions may have holes: a job that was loaded brings its own numbers, and leaves out all others.
+    """
+    own = (highest_of(row) for row in streams if row.source == "service" and is_of_engine(row.stream))
+    return max(own, default=0) + 1
+
+
+def is_of_engine(stream: str) -> bool:
+    """Whether a stream has the decisions of an engine: of this book's, or of one whose jobs were loaded under another name."""
+    return stream == ENGINE_STREAM or stream.startswith(f"{ENGINE_STREAM}@")
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -325,6 +340,9 @@ def _restore_attempt(engine: Engine, job: JobState, work: PackageWork, number: i
     if attempt.lost:
         return
     occupy(engine, attempt)
+    if attempt.leased and attempt.pilot not in engine.pilots:
+        # Its job was loaded from another book: nobody here will ever hear of its pilot.
+        engine.bereft.setdefault(attempt.pilot, (UNHEARD, [], 0))[1].append(attempt)
     if known.phase is not None and attempt.leased:
         resume_phase(engine, attempt, known.phase)
     if attempt.suspect and attempt.pilot in engine.pilots:

@@ -53,7 +53,7 @@ class Housekeeping:
 
     def _keep(self, events: Sequence[Event]) -> Receipt:
         checked, refused = self._codec.check_all(events)
-        return self._writer.submit(Batch(checked, refused)).result()
+        return self._writer.submit(Batch(checked, refused, own=True)).result()
 
     def start(self) -> None:
         """Begin, unless the settings say never."""

@@ -11,11 +11,18 @@ from pilotage.book.intake import JobsSealed
 from pilotage.book.join import SKEW_SECONDS, Joined, Receipt, join
 from pilotage.book.ledger import Ledger
 from pilotage.model.events import Event
-from pilotage.ports import Clock, Journal, SealedLost
+from pilotage.ports import Clock, Journal, JournalError, SealedLost
 from pilotage.service.courtesy import Courtesy
 
 Afterwards = Callable[[Joined, Ledger], None]
 """What else happens in the transaction of a batch, such as noting whom to tell."""
+
+
+class OwnRefused(JournalError):
+    """The book refuses what this service itself has decided: another one wrote it, or the book is not what it was.
+
+    Nothing of it was kept. The service stops; start it again, and it goes on from what the book says.
+    """
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -24,6 +31,7 @@ class Batch(msgspec.Struct, frozen=True):
     checked: Sequence[Checked]
     refused: Sequence[Refusal] = ()
     skewed: Collection[tuple[str, str]] = ()  # (source, stream): who sent these has a clock that is proven wrong
+    own: bool = False  # it has what this service decided or did: all of it is kept, or the service must not go on
 
 
 class Keeper:
@@ -62,7 +70,10 @@ class Keeper:
         return receipt
 
     def keep_together(self, batches: Sequence[Batch]) -> list[Receipt]:
-        """Keep batches in one transaction, each with a receipt of its own. All are kept, or none."""
+        """Keep batches in one transaction, each with a receipt of its own. All are kept, or none.
+
+        Raises `OwnRefused` where the book refuses something that the service itself has decided.
+        """
         while True:
             try:
                 receipts = self._keep_together(batches)
@@ -71,6 +82,8 @@ class Keeper:
                     try:
                         self._journal.unseal([job])
                     except SealedLost as lost:
+                        if any(batch.own and _is_about(batch, job) for batch in batches):
+                            raise
                         # One job whose file is lost must not keep everybody else's events out.
                         batches = [_without(batch, job, str(lost)) for batch in batches]
             else:
@@ -89,6 +102,8 @@ class Keeper:
                     skew_seconds=self._skew_seconds,
                     skewed=batch.skewed,
                 )
+                if batch.own and joined.receipt.refused:
+                    raise _own_refused(batch, joined.receipt.refused)
                 self._courtesy.give_way()
                 ledger.write(joined.changes)
                 self._courtesy.give_way()
@@ -98,6 +113,17 @@ class Keeper:
         return receipts
 
 
+def _own_refused(batch: Batch, refused: Sequence[Refusal]) -> OwnRefused:
+    return OwnRefused(
+        f"the book refuses {len(refused)} of {len(batch.checked)} events of this service itself: {refused[0].message}",
+        next_step="see that no other service writes this book, and start this one again: it goes on from what the book says",
+    )
+
+
+def _is_about(batch: Batch, job: str) -> bool:
+    return any(one.event.job == job for one in batch.checked)
+
+
 def _without(batch: Batch, job: str, why: str) -> Batch:
     """A batch in which the events of a job are refused."""
     gone = [one for one in batch.checked if one.event.job == job]
@@ -105,7 +131,7 @@ def _without(batch: Batch, job: str, why: str) -> Batch:
         Refusal(index=one.index, code="purged", message=f"nothing more can be kept of it: {why}") for one in gone
     ]
     left = [one for one in batch.checked if one.event.job != job]
-    return Batch(left, [*batch.refused, *refused], batch.skewed)
+    return Batch(left, [*batch.refused, *refused], batch.skewed, batch.own)
 
 
 def _with_refused(receipt: Receipt, refused: Sequence[Refusal]) -> Receipt:

@@ -17,7 +17,7 @@ import msgspec
 from pilotage.book.join import Receipt
 from pilotage.model.errors import PilotageError
 from pilotage.ports import JournalError, JournalFull
-from pilotage.service.keeper import Batch, Keeper
+from pilotage.service.keeper import Batch, Keeper, OwnRefused
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +66,8 @@ class Writer:
         self._queue: deque[_Request] = deque()
         self._queued_events = 0
         self._stopped = False
+        self.broken = ""
+        """Why nothing may be written any more: the book refused what this service decided. Empty while all is well."""
 
     def start(self) -> None:
         """Begin to write."""
@@ -131,6 +133,8 @@ class Writer:
                 for request in group:
                     self._write([request])
                 return
+            if isinstance(fault, OwnRefused):
+                self.broken = str(fault)  # before anybody hears of it
             for request in group:
                 request.answer.set_exception(fault)
         except Exception as fault:

@@ -122,6 +122,7 @@ class Driver:
         self.core: Core | None = None
         self.steps = 0
         self.crashes: Counter[str] = Counter()  # by the point where it died
+        self.unwritten: list[Checked] = []  # what the last one that died had decided, and was not known to be durable
         self.growth: dict[str, Growth] = {}  # by job, as this process knows it
         self._schedule = schedule
         self._box = box
@@ -327,6 +328,7 @@ class Driver:
         self.crashes[point] += 1
         self._life += 1
         self.core = None
+        self.unwritten = [one for outbox in self._unreleased for one in outbox.events]
         self._inbox, self._unreleased = [], []
         if self._wake is not None:
             self._wake.cancel()

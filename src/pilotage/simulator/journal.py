@@ -27,6 +27,11 @@ from pilotage.simulator.ledger import MemoryLedger
 
 REFOLDED_AT_ONCE = 1_000
 
+
+class Fenced(JournalError):
+    """Somebody else is the writer by now: nothing of the batch was kept, and who sent it must stop."""
+
+
 Identity = tuple[str, str, int]
 """Source, stream and number."""
 
@@ -47,6 +52,7 @@ class SimulatedJournal:
     def __init__(self, chance: random.Random) -> None:
         """Begin with an empty book; `chance` decides how much of a torn tail survives."""
         self.full = False  # while it is, nothing can be synced
+        self.generation = 0  # of the one who may write: whoever began last
         self.repeated = 0  # events that were appended again after they had been kept
         self.parked = 0  # events that came before their job was registered
         self._chance = chance
@@ -57,6 +63,16 @@ class SimulatedJournal:
         self._waiting: dict[Identity, Checked] = {}  # parked
 
     # --- writing ---
+
+    def take_over(self) -> None:
+        """Let another become the writer: nobody who was one before can write from now on."""
+        self.generation += 1
+
+    def append_late(self, events: Sequence[Checked], now: float, *, generation: int) -> None:
+        """Write a batch of a service that may have lost its lock without knowing. Raises `Fenced` where it has."""
+        if generation != self.generation:
+            raise Fenced("another service writes this book", subject="the simulated journal")
+        self.append(events, now)
 
     def append(self, events: Sequence[Checked], now: float, *, skewed: Sequence[tuple[str, str]] = ()) -> None:
         """Write a batch; it is durable after the next sync. `skewed` are the streams whose agents have wrong clocks."""

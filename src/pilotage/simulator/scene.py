@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
 
-from pilotage.book.codec import Checked
+from pilotage.book.codec import Checked, Codec
 from pilotage.book.rows import JobRow
 from pilotage.engine.engine import ENGINE_STREAM, Engine
 from pilotage.engine.holds import holds_in
-from pilotage.engine.restore import JobSnapshot, Snapshot, surely_gone
+from pilotage.engine.restore import JobSnapshot, Snapshot, next_number, surely_gone
 from pilotage.model import payloads
 from pilotage.model.effects import CancelSubmitted, Effect, SubmitAttempt, SubmitPilot
+from pilotage.model.events import Event
 from pilotage.model.exchange import AttemptRef, Exchange, ExchangeReply
 from pilotage.model.operations import Clear, Drop, Hold, Kill, Release, Restart, Restore
 from pilotage.model.reports import AnyReport
@@ -27,7 +29,7 @@ from pilotage.simulator.driver import Driver, durable_growth
 from pilotage.simulator.faults import FaultBox
 from pilotage.simulator.fleet import Fleet
 from pilotage.simulator.jobs import Definitions, Growth
-from pilotage.simulator.journal import SimulatedJournal
+from pilotage.simulator.journal import Fenced, SimulatedJournal
 from pilotage.simulator.nature import SeededNature
 from pilotage.simulator.network import Network
 from pilotage.simulator.randomness import Dice
@@ -61,6 +63,18 @@ class _Host:
     def ended(self, instance: str, reason: str = "ended") -> None:
         self._observer.on_gone(instance, self._schedule.now)
         self._batch.ended(instance, reason)
+
+
+_LOADED_EVERY = 8
+_LOADED = Event(
+    source="service",
+    stream=ENGINE_STREAM,
+    n=3,
+    type="Noted",
+    time=START,
+    data=msgspec.Raw(msgspec.json.encode(payloads.Noted(text="loaded from the book of another service"))),
+)
+"""What a job that was loaded leaves in the stream of the decisions, in the book of every so many worlds."""
 
 
 class Scene:
@@ -144,6 +158,8 @@ class Scene:
 
     def begin(self) -> None:
         """Start the service, have the sites listed, and let the user submit."""
+        if self.world.seed % _LOADED_EVERY == 0:
+            self._load()
         self.driver.start()
         for sketch in self.world.sites:
             batch = self._batches[sketch.site.name]
@@ -151,6 +167,14 @@ class Scene:
             for begins, seconds in sketch.outages:
                 self.schedule.after(begins, batch.go_down, seconds)
         self.user.submit_all(self.world.jobs)
+
+    def _load(self) -> None:
+        """Something of another service is in the book, under a number of its own, with none before it."""
+        checked = Codec().check(_LOADED)
+        if not isinstance(checked, Checked):
+            raise TypeError(checked.message)
+        self.journal.append([checked], self.schedule.now)
+        self.journal.sync()
 
     def calm_down(self) -> None:
         """From now on nothing strikes."""
@@ -225,8 +249,15 @@ class Scene:
         self.user.noticed(events)
 
     def crashed(self) -> None:
-        """The service is gone."""
+        """The service is gone; or it lost only its lock, and lives on: it writes what it decided last when another has begun."""
         self.observer.on_crash(self.schedule.now)
+        if late := self.driver.unwritten:
+            after = 2 * self.world.timing.restart_seconds
+            self.schedule.after(after, self._write_late, late, self.journal.generation)
+
+    def _write_late(self, events: Sequence[Checked], generation: int) -> None:
+        with suppress(Fenced):  # it is turned away, and ends
+            self.journal.append_late(events, self.schedule.now, generation=generation)
 
     def stepped(self, core: Core, outbox: Outbox) -> None:
         """Look at the whole state of the engine after each step."""
@@ -234,6 +265,7 @@ class Scene:
 
     def start(self, now: float) -> Core:
         """A core from what the book says, which must be what all events together say."""
+        self.journal.take_over()
         core = self._restored(now)
         self.observer.on_began(now)
         self._compare(core.engine, "after a restart")
@@ -291,13 +323,12 @@ class Scene:
     def _restored(self, now: float) -> Core:
         journal = self.journal
         jobs = [self._snapshot_of(row) for row in journal.live_jobs()]
-        decided = next((row.watermark for row in journal.streams("service") if row.stream == ENGINE_STREAM), 0)
         pilots = journal.pilots(after="", limit=_PILOTS_MAX)
         snapshot = Snapshot(
             jobs=jobs,
             pilots=pilots,
             sites=journal.sites(),
-            next_n=decided + 1,
+            next_n=next_number(journal.streams("service")),
             position=journal.position(),
         )
         live = {row.pilot for row in pilots if row.ended_at is None}  # the others are recalled when they speak

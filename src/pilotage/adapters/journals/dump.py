@@ -5,6 +5,11 @@
 3. for each event, in the order of positions, `{"event": {…}, "received": SECONDS}`; the event as on the wire, and
    `"skewed": true` where it came from a wrong clock, `false` where it only looks so
 4. `{"end": true, "contents": N, "events": N, "sha256": …}`, the hash of all lines before it
+
+Dumps of several jobs may follow each other in one text.
+
+Services count their decisions in streams of the same name. Where a stream of the dump has numbers that were heard here as
+something else, its events are kept under `STREAM@JOB`: a job has an id of its own wherever it is.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import binascii
 import hashlib
 import tempfile
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import IO, Protocol
 
@@ -26,7 +31,7 @@ from pilotage.book.ledger import Ledger
 from pilotage.book.ranges import Range, contains, heard_by, ranges_of, size
 from pilotage.book.replay import KEPT_ALREADY, Identity, NotReplayed, Replay, identity_of, wire_event
 from pilotage.book.rows import JobRow
-from pilotage.model.events import JOB_ID, Event
+from pilotage.model.events import JOB_ID, STREAM, Event
 from pilotage.ports import FoundEvent, JournalError
 
 FORMAT = "pilotage-job"
@@ -71,6 +76,8 @@ class _Start(msgspec.Struct, frozen=True):
     content: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     end: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
+
+_END_BEGINS = b'{"end":'
 
 _encode = msgspec.json.Encoder().encode
 _start = msgspec.json.Decoder(_Start)
@@ -124,6 +131,28 @@ class Takes(Protocol):
         ...
 
 
+def split_dumps(lines: Iterable[bytes]) -> Iterator[Iterator[bytes]]:
+    """The dumps that follow each other in a text, each to be read to its end before the next one is asked for."""
+    whole = _whole_lines(lines)
+
+    def one(first: bytes) -> Iterator[bytes]:
+        line: bytes | None = first
+        while line is not None:
+            yield line
+            if line.startswith(_END_BEGINS):
+                return
+            line = next(whole, None)
+
+    for first in whole:
+        yield one(first)
+
+
+def check_lines(lines: Iterable[bytes]) -> str:
+    """Read a dump through and see that it is whole; the id of its job. Raises `DumpError`."""
+    with tempfile.SpooledTemporaryFile(max_size=_SPOOLED_BYTES_MAX) as spool:
+        return _Dump(spool, lines).job
+
+
 def load_lines(journal: Takes, lines: Iterable[bytes]) -> str:
     """Take a dumped job in, whole or not at all; its id is returned."""
     with tempfile.SpooledTemporaryFile(max_size=_SPOOLED_BYTES_MAX) as spool:
@@ -135,7 +164,7 @@ def load_lines(journal: Takes, lines: Iterable[bytes]) -> str:
         with journal.transaction() as ledger:
             if list(ledger.jobs([dump.job])):
                 raise _known(dump.job)
-            dump.check_heard(ledger)
+            dump.name_streams(ledger)
             # Who changes a tag of this job from now on must have seen more than those who set it elsewhere.
             ledger.advance(dump.seen_max)
             try:
@@ -159,6 +188,7 @@ class _Dump:
         self._spool = spool
         self._codec = Codec(limits=KEPT_ALREADY)
         self._numbers: dict[tuple[str, str], array[int]] = {}
+        self._renamed: dict[tuple[str, str], str] = {}  # streams that have another name here
         self._contents = self._events = 0
         self.job = ""
         self.seen_max = 0
@@ -229,27 +259,53 @@ class _Dump:
         source, stream, n = identity
         return contains(self._ranges.get((source, stream), []), n)
 
-    def check_heard(self, ledger: Ledger) -> None:
-        """Refuse events that were heard here as something else; those that wait here for their job are the same ones."""
+    def name_streams(self, ledger: Ledger) -> None:
+        """Choose other names for streams whose numbers were heard here as something else; what waits here for the job is the same."""
         waiting = {identity_of(row) for row in ledger.parked(self.job)}
-        for row in ledger.streams(self._ranges.keys()):
-            heard = heard_by(row)
-            for n in self._numbers[row.source, row.stream]:
-                if contains(heard, n) and (row.source, row.stream, n) not in waiting:
-                    raise DumpError(
-                        "an event of the job is known here with other content",
-                        subject=f"job {self.job}",
-                        got=f"{row.source} {row.stream} {n}",
-                        next_step="load the job into another book",
-                    )
+        taken = {(row.source, row.stream): heard_by(row) for row in ledger.streams(self._ranges.keys())}
+        for (source, stream), heard in taken.items():
+            numbers = self._numbers[source, stream]
+            known = [n for n in numbers if contains(heard, n) and (source, stream, n) not in waiting]
+            if not known:
+                continue
+            if any((source, stream, n) in waiting for n in numbers):
+                raise DumpError(
+                    "an event of the job is known here with other content",
+                    subject=f"job {self.job}",
+                    got=f"{source} {stream} {known[0]}",
+                    next_step="load the job into another book",
+                )
+            self._renamed[source, stream] = self._free_name(source, stream, ledger)
+
+    def _free_name(self, source: str, stream: str, ledger: Ledger) -> str:
+        """A name that no stream of this source has, here or in the dump."""
+        name = f"{stream}@{self.job}"
+        if not STREAM.fullmatch(name):  # it is too long
+            name = f"{hashlib.sha256(stream.encode()).hexdigest()[:32]}@{self.job}"
+        others = {*self._ranges, *((of, other) for (of, _), other in self._renamed.items())}
+        free, tries = name, 1
+        while (source, free) in others or list(ledger.streams([(source, free)])):
+            tries += 1
+            free = f"{name}.{tries}"
+        return free
 
     def contents(self) -> Iterator[bytes]:
         """The contents, decoded."""
         return (_content(line) for line in self._lines() if _start.decode(line).content is not msgspec.UNSET)
 
     def events(self) -> Iterator[_Kept]:
-        """The events."""
-        return (_kept.decode(line) for line in self._lines() if _start.decode(line).event is not msgspec.UNSET)
+        """The events, under the names that their streams have here."""
+        named = self._named()
+        return (named(_kept.decode(line)) for line in self._lines() if _start.decode(line).event is not msgspec.UNSET)
+
+    def _named(self) -> Callable[[_Kept], _Kept]:
+        renamed, replace = self._renamed, msgspec.structs.replace
+
+        def named(kept: _Kept) -> _Kept:
+            name = renamed.get((kept.event.source, kept.event.stream))
+            return kept if name is None else replace(kept, event=replace(kept.event, stream=name))
+
+        return named
 
     def _lines(self) -> Iterator[bytes]:
         self._spool.seek(0)

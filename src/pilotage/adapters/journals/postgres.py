@@ -12,12 +12,42 @@ from pilotage.adapters.journals.postgres_connection import Connection, Readers, 
 from pilotage.adapters.journals.postgres_keeping import PostgresKeeping
 from pilotage.adapters.journals.postgres_ledger import PostgresLedger
 from pilotage.adapters.journals.postgres_moving import Mover
-from pilotage.adapters.journals.postgres_opening import prepare, schemas_of
-from pilotage.adapters.journals.postgres_schema import MIGRATIONS, Migration
+from pilotage.adapters.journals.postgres_opening import prepare, schemas_of, version_of
+from pilotage.adapters.journals.postgres_reading import PostgresReading
+from pilotage.adapters.journals.postgres_schema import MIGRATIONS, SCHEMA_VERSION, Migration
 from pilotage.adapters.journals.queries import DEFAULT_INDEXED, check_indexable
+from pilotage.ports import JournalError
 
 LOCK_WAIT_SECONDS = 2.0
 """How long a writer waits for another one's lock: long enough for the session of one that was just ended to be noticed."""
+
+
+class PostgresReader(PostgresReading):
+    """A book in a PostgreSQL database that is only read: it needs no lock, and whoever writes it goes on."""
+
+    def __init__(self, url: str, *, indexed: frozenset[str] = DEFAULT_INDEXED) -> None:
+        """Look at the database; raises `JournalError` where it has no book that this program can read as it is."""
+        server = Server(url)
+        self._readers = Readers(server)
+        self._indexed = indexed
+        try:
+            self._schemas = self._readers.read(lambda reader: schemas_of(reader, where=server.where))
+            found = self._readers.read(lambda reader: version_of(reader, self._schemas))
+            if found != SCHEMA_VERSION:
+                raise JournalError(
+                    "there is no book that can be read as it is",
+                    subject=server.where,
+                    expected=f"schema {SCHEMA_VERSION}",
+                    got=f"schema {found}" if found else "none",
+                    next_step="open it once with the service of this version, or use the pilotage that wrote it",
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._readers.close()
 
 
 class PostgresJournal(PostgresKeeping):

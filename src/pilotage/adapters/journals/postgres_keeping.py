@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 
-from pilotage.adapters.journals.dump import dump_lines, load_lines
+from pilotage.adapters.journals.dump import load_lines
 from pilotage.adapters.journals.postgres_connection import Connection
 from pilotage.adapters.journals.postgres_ledger import PostgresLedger
-from pilotage.adapters.journals.postgres_moving import Mover, used_contents
+from pilotage.adapters.journals.postgres_moving import Mover
 from pilotage.adapters.journals.postgres_queries import everywhere
 from pilotage.adapters.journals.postgres_reading import PostgresReading
 from pilotage.adapters.journals.postgres_rows import insert, record_of
-from pilotage.adapters.journals.postgres_schema import SCHEMA_VERSION
 from pilotage.book import rows
-from pilotage.book.query import EVERYTHING
 from pilotage.model.layout import PackageId
-from pilotage.ports import FoundEvent, JournalError
 
-EVENTS_AT_ONCE = 5000
 ROWS_AT_ONCE = 5000
 
 
@@ -56,36 +52,6 @@ class PostgresKeeping(PostgresReading, ABC):
     def purge(self, job: str, *, at: float) -> None:
         """Forget a job but for its row, which says that it was purged."""
         self._mover.purge(job, at=at)
-
-    def dump(self, job: str) -> Iterator[bytes]:
-        """Everything known of a job up to now, as lines of JSON; meanwhile it may be sealed, and may go on."""
-        row = self._present(job)
-        last = self.position()
-        hashes = self._readers.read_snapshot(lambda reader: used_contents(reader, self._schemas, row.job_id))
-        found = ((sha256, self.content(sha256)) for sha256 in hashes)
-        contents = ((sha256, content) for sha256, content in found if content is not None)
-        events = self._events_of(row, last=last)
-        yield from dump_lines(job, schema=SCHEMA_VERSION, contents=contents, events=events)
-
-    def _events_of(self, job: rows.JobRow, *, last: int) -> Iterator[FoundEvent]:
-        after, more = 0, True
-        while more:
-            page = self.find_events(EVERYTHING, after=after, limit=EVENTS_AT_ONCE, job=job)
-            for found in page.items:
-                if found.row.position > last:
-                    break
-                yield found
-            more = page.more and page.items[-1].row.position < last
-            after = page.items[-1].row.position if page.items else after
-        self._present(job.job)  # rather no dump than half of one, had it been purged meanwhile
-
-    def _present(self, job: str) -> rows.JobRow:
-        row = self.job(job)
-        if row is None:
-            raise JournalError("no such job is known here", subject=f"job {job}")
-        if row.place == "purged":
-            raise JournalError("the job was purged: nothing of it is left to dump", subject=f"job {job}")
-        return row
 
     def load(self, lines: Iterable[bytes]) -> str:
         """Take a dumped job in; its id is returned. The job must be unknown here."""

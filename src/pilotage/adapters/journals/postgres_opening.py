@@ -33,7 +33,7 @@ def prepare(
     connection: Connection, schemas: Schemas, *, indexed: frozenset[str], migrations: Sequence[Migration], where: str
 ) -> None:
     """Bring the schema to the newest version, within a transaction of the writer; make and drop indexes as is wanted."""
-    found = _version(connection, schemas)
+    found = version_of(connection, schemas)
     newest = migrations[-1].version
     if found > newest:
         raise JournalError(
@@ -54,7 +54,8 @@ def prepare(
     _index(connection, schemas, indexed)
 
 
-def _version(connection: Connection, schemas: Schemas) -> int:
+def version_of(connection: Connection, schemas: Schemas) -> int:
+    """The version of the schema of a book; 0 where there is none."""
     exists = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (f"{schemas.live}.schema_version",)).fetchone()
     if exists is None or not exists[0]:
         return 0

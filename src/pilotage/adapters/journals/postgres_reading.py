@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
+from pilotage.adapters.journals.dump import dump_lines
 from pilotage.adapters.journals.postgres_connection import Connection, Readers
+from pilotage.adapters.journals.postgres_moving import used_contents
 from pilotage.adapters.journals.postgres_opening import Schemas
 from pilotage.adapters.journals.postgres_queries import everywhere, jobs_named, question
 from pilotage.adapters.journals.postgres_rows import PACKAGE_COLUMNS, package_of, told_row
-from pilotage.adapters.journals.postgres_schema import table_of
+from pilotage.adapters.journals.postgres_schema import SCHEMA_VERSION, table_of
 from pilotage.adapters.journals.postgres_text import stored_text, told_text
 from pilotage.adapters.journals.queries import Sql, bounds
 from pilotage.book import rows, tally
 from pilotage.book.finals import FINAL_ORDER, SURELY_OVER, FinalPackage, is_over, read_finals
-from pilotage.book.query import Query, Target
+from pilotage.book.query import EVERYTHING, Query, Target
 from pilotage.model.layout import PackageId
-from pilotage.ports import FoundEvent, FoundPackage, Page
+from pilotage.ports import FoundEvent, FoundPackage, JournalError, Page
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
 
@@ -28,6 +30,7 @@ _IN_ORDER = b"SET LOCAL enable_sort = off"
 _FINAL = f"p.state IN ({', '.join(repr(state) for state in FINAL_ORDER)})"
 _MAY_GO_ON = f"p.state NOT IN ({', '.join(repr(state) for state in SURELY_OVER)})"
 _ROWS_AT_ONCE = 5_000
+_EVENTS_AT_ONCE = 5_000
 
 
 class PostgresReading:
@@ -75,6 +78,36 @@ class PostgresReading:
                 tally.count(counted, standing, 1)
             counted.touched += facts.shaped
         return counted
+
+    def dump(self, job: str) -> Iterator[bytes]:
+        """Everything known of a job up to now, as lines of JSON; meanwhile it may be sealed, and may go on."""
+        row = self._present(job)
+        last = self.position()
+        hashes = self._readers.read_snapshot(lambda reader: used_contents(reader, self._schemas, row.job_id))
+        found = ((sha256, self.content(sha256)) for sha256 in hashes)
+        contents = ((sha256, content) for sha256, content in found if content is not None)
+        events = self._events_of(row, last=last)
+        yield from dump_lines(job, schema=SCHEMA_VERSION, contents=contents, events=events)
+
+    def _events_of(self, job: rows.JobRow, *, last: int) -> Iterator[FoundEvent]:
+        after, more = 0, True
+        while more:
+            page = self.find_events(EVERYTHING, after=after, limit=_EVENTS_AT_ONCE, job=job)
+            for found in page.items:
+                if found.row.position > last:
+                    break
+                yield found
+            more = page.more and page.items[-1].row.position < last
+            after = page.items[-1].row.position if page.items else after
+        self._present(job.job)  # rather no dump than half of one, had it been purged meanwhile
+
+    def _present(self, job: str) -> rows.JobRow:
+        row = self.job(job)
+        if row is None:
+            raise JournalError("no such job is known here", subject=f"job {job}")
+        if row.place == "purged":
+            raise JournalError("the job was purged: nothing of it is left to dump", subject=f"job {job}")
+        return row
 
     def find_jobs(self, query: Query, *, after: str | None, limit: int) -> Page[rows.JobRow]:
         """Jobs in the order of their ids, after one."""

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from pilotage.adapters.journals import sealed_copy, sqlite_schema
-from pilotage.adapters.journals.dump import dump_lines, load_lines
+from pilotage.adapters.journals import sqlite_schema
+from pilotage.adapters.journals.dump import load_lines
 from pilotage.adapters.journals.network_folders import MOUNTS, network_kind
 from pilotage.adapters.journals.queries import DEFAULT_INDEXED, check_indexable
 from pilotage.adapters.journals.recent import Recent
 from pilotage.adapters.journals.sqlite_connections import connect_writer, told
-from pilotage.adapters.journals.sqlite_events import events_of_job
 from pilotage.adapters.journals.sqlite_ledger import SqliteLedger
 from pilotage.adapters.journals.sqlite_places import BOOK
 from pilotage.adapters.journals.sqlite_reader import SCANNED_MAX, SqliteReader
@@ -168,20 +167,6 @@ class SqliteJournal(SqliteReader):
     def purge(self, job: str, *, at: float) -> None:
         """Forget a job but for its row, which says that it was purged."""
         self._sealing.purge(job, at=at)
-
-    def dump(self, job: str) -> Iterator[bytes]:
-        """Everything known of a job, as lines of JSON."""
-        row = self.job(job)
-        if row is None:
-            raise JournalError("no such job is known here", subject=f"job {job}")
-        with self.book_of(row.job_id) as book:
-            if book is None:
-                raise JournalError("the job was purged: nothing of it is left to dump", subject=f"job {job}")
-            hashes = sealed_copy.used_contents(book, row.job_id)
-            found = ((sha256, self.content(sha256)) for sha256 in hashes)
-            contents = ((sha256, content) for sha256, content in found if content is not None)
-            events = events_of_job(book, row.job_id)
-            yield from dump_lines(job, schema=sqlite_schema.SCHEMA_VERSION, contents=contents, events=events)
 
     def load(self, lines: Iterable[bytes]) -> str:
         """Take a dumped job in; its id is returned. The job must be unknown here."""

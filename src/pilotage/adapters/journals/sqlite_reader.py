@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from pilotage.adapters.journals import sealed_copy
+from pilotage.adapters.journals.dump import dump_lines
 from pilotage.adapters.journals.queries import named_jobs, serving_clause
-from pilotage.adapters.journals.sqlite_events import EventReader, merged_pages
+from pilotage.adapters.journals.sqlite_events import EventReader, events_of_job, merged_pages
 from pilotage.adapters.journals.sqlite_packages import (
     PackageKey,
     Shelf,
@@ -22,7 +24,7 @@ from pilotage.adapters.journals.sqlite_packages import (
     shelf_of,
 )
 from pilotage.adapters.journals.sqlite_places import SqlitePlaces, jobs_named, select
-from pilotage.adapters.journals.sqlite_schema import LIVE, PACKAGE_PLACES, SEALED
+from pilotage.adapters.journals.sqlite_schema import LIVE, PACKAGE_PLACES, SCHEMA_VERSION, SEALED
 from pilotage.adapters.journals.sqlite_sources import Candidate, job_sources, jobs_sql, merged
 from pilotage.book import tally
 from pilotage.book.finals import FINAL_ORDER, SURELY_OVER, FinalPackage, is_over, read_finals
@@ -42,7 +44,7 @@ from pilotage.book.rows import (
     read_facts,
 )
 from pilotage.model.layout import PackageId
-from pilotage.ports import FoundEvent, FoundPackage, Page
+from pilotage.ports import FoundEvent, FoundPackage, JournalError, Page
 
 SCANNED_MAX = 20_000
 """Rows that are read for one page; where too few of them fit, the page is short and the next one goes on from there."""
@@ -100,6 +102,20 @@ class SqliteReader(SqlitePlaces):
                     tally.count(counts, standing, 1)
                 counts.touched += facts.shaped
         return counts
+
+    def dump(self, job: str) -> Iterator[bytes]:
+        """Everything known of a job at one moment, as lines of JSON; whoever writes the book goes on."""
+        row = self.job(job)
+        if row is None:
+            raise JournalError("no such job is known here", subject=f"job {job}")
+        with self.book_of(row.job_id) as book:
+            if book is None:
+                raise JournalError("the job was purged: nothing of it is left to dump", subject=f"job {job}")
+            hashes = sealed_copy.used_contents(book, row.job_id)
+            found = ((sha256, self.content(sha256)) for sha256 in hashes)
+            contents = ((sha256, content) for sha256, content in found if content is not None)
+            events = events_of_job(book, row.job_id)
+            yield from dump_lines(job, schema=SCHEMA_VERSION, contents=contents, events=events)
 
     # --- pages ---
 

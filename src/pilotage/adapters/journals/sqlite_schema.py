@@ -9,6 +9,8 @@ import hashlib
 import sqlite3
 import typing
 from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
 
 from pilotage.adapters.journals import sqlite_attempts
 from pilotage.adapters.journals.queries import UNINDEXED_STATES
@@ -118,6 +120,15 @@ def create(connection: sqlite3.Connection, *, indexed: frozenset[str]) -> None:
 def version_of(connection: sqlite3.Connection) -> int:
     """The schema of a file; 0 where nothing was made yet."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def is_current(book: Path) -> bool:
+    """Whether a file is a book that this version can read as it is; one that cannot be opened is none."""
+    try:
+        with closing(sqlite3.connect(f"{book.absolute().as_uri()}?mode=rw", uri=True)) as connection:
+            return version_of(connection) == SCHEMA_VERSION
+    except sqlite3.Error:
+        return False
 
 
 def migrate(connection: sqlite3.Connection, *, to: int, migrations: Mapping[int, Migration]) -> None:

@@ -41,5 +41,5 @@ def clear_job(job: str, by: ClearedBy, *, journal: Journal, writer: Writer, code
     )
     checked = codec.check(event)
     assert isinstance(checked, Checked)
-    writer.submit(Batch([checked])).result()
+    writer.submit(Batch([checked], own=True)).result()
     return Accepted(operation=0, events=1)

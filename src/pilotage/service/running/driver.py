@@ -295,7 +295,7 @@ class Driver:
         outbox = stepped.outbox
         self._leaving = for_many()  # before anything of it can be read
         try:
-            stepped.receipt = self._writer.submit(Batch(outbox.events, outbox.refused, outbox.skewed))
+            stepped.receipt = self._writer.submit(Batch(outbox.events, outbox.refused, outbox.skewed, own=True))
         except WriterBusy:
             self._has_left()
             self._again_at = self._clock.now() + _AGAIN_SECONDS

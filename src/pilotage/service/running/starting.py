@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pilotage.book.codec import Codec
-from pilotage.book.rows import JobRow, PilotRow
+from pilotage.book.ledger import Changes
+from pilotage.book.ranges import heard_by, highest_of, size, stream_row
+from pilotage.book.rows import JobRow, PilotRow, StreamRow
 from pilotage.engine.engine import ENGINE_STREAM
 from pilotage.engine.holds import holds_in
-from pilotage.engine.restore import JobSnapshot, Snapshot, surely_gone
+from pilotage.engine.restore import JobSnapshot, Snapshot, next_number, surely_gone
 from pilotage.engine.settings import EngineSettings
 from pilotage.model.plan import JobPlan
 from pilotage.model.site import Site
@@ -34,14 +36,30 @@ def start_from(
         at_work = jobs.get(row.job)
         if at_work is not None:
             snapshots.append(_snapshot(journal, row, at_work.plan))
-    decided = next((row.watermark for row in journal.streams("service") if row.stream == ENGINE_STREAM), 0)
+    decided = list(journal.streams("service"))
+    close_holes(journal, decided)
     pilots = _pilots(journal)
     snapshot = Snapshot(
-        jobs=snapshots, pilots=pilots, sites=journal.sites(), next_n=decided + 1, position=journal.position()
+        jobs=snapshots,
+        pilots=pilots,
+        sites=journal.sites(),
+        next_n=next_number(decided),
+        position=journal.position(),
     )
     live = {row.pilot for row in pilots if row.ended_at is None}  # the others are recalled when they speak
     streams = [row for row in journal.streams("agent") if row.stream in live]
     return start_core(snapshot, sites=sites, settings=settings, now=now, codec=codec, streams=streams)
+
+
+def close_holes(journal: Journal, streams: Sequence[StreamRow]) -> None:
+    """Count all numbers below the highest of the stream of decisions as heard: none of them is given to a decision any more.
+
+    Jobs that were loaded leave holes there, and a stream with holes costs more with every batch.
+    """
+    for row in streams:
+        if row.stream == ENGINE_STREAM and (missing := (last := highest_of(row)) - size(heard_by(row))):
+            with journal.transaction() as ledger:
+                ledger.write(Changes(streams=[stream_row(row, [(1, last)])], forgotten=missing))
 
 
 def snapshot_of(journal: Journal, jobs: JobsAtWork, job: str) -> tuple[JobSnapshot, frozenset[str]] | None:
