@@ -52,6 +52,10 @@ class JournalBusy(JournalError):
     """Another process is the writer of this journal."""
 
 
+class JournalLost(JournalBusy):
+    """Another process has become the writer of this journal. What was acknowledged is kept; this process must stop."""
+
+
 class Page(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
     """Some of what was asked for, and whether there may be more after the last of them.
 
@@ -93,6 +97,16 @@ class Journal(Protocol):
 
     def close(self) -> None:
         """Let go of everything."""
+        ...
+
+    @property
+    def lost(self) -> str:
+        """Why this process may write no more: another one has become the writer. Empty while it may; it must stop otherwise."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be written at this moment, for that reason or another that may pass; empty while it can."""
         ...
 
     # --- reading ---

@@ -16,7 +16,7 @@ import msgspec
 
 from pilotage.book.join import Receipt
 from pilotage.model.errors import PilotageError
-from pilotage.ports import JournalError, JournalFull
+from pilotage.ports import JournalError, JournalFull, JournalLost
 from pilotage.service.keeper import Batch, Keeper, OwnRefused
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Writer:
         self._queued_events = 0
         self._stopped = False
         self.broken = ""
-        """Why nothing may be written any more: the book refused what this service decided. Empty while all is well."""
+        """Why nothing may be written any more: the book is another's by now, or refused what we decided. Empty while all is well."""
 
     def start(self) -> None:
         """Begin to write."""
@@ -133,7 +133,7 @@ class Writer:
                 for request in group:
                     self._write([request])
                 return
-            if isinstance(fault, OwnRefused):
+            if isinstance(fault, OwnRefused | JournalLost):
                 self.broken = str(fault)  # before anybody hears of it
             for request in group:
                 request.answer.set_exception(fault)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from typing import cast
 
 import psycopg
 import pytest
@@ -18,11 +19,12 @@ from pilotage.book.ledger import Changes
 from pilotage.book.query import EVERYTHING
 from pilotage.model.events import Event
 from pilotage.model.payloads import AttemptStarted, Noted
-from pilotage.ports import JournalBusy, JournalError, JournalFull, JournalUnavailable
+from pilotage.ports import JournalBusy, JournalError, JournalFull, JournalLost, JournalUnavailable
 from pilotage.service.keeper import Keeper
 from tests.conformance.journal.harness import PostgresHarness, content, keeper
 from tests.engines.postgres import PostgresServer
 from tests.events import AWKWARD, Stream, a_short_job, registered, shape
+from tests.waiting import wait_until
 
 
 def end_sessions(store: PostgresHarness, name: str) -> int:
@@ -99,15 +101,67 @@ def test_the_lock_is_taken_again_after_a_lost_connection(store: PostgresHarness)
         store.open()
 
 
-def test_a_writer_whose_lock_somebody_else_has_taken_gives_up(store: PostgresHarness) -> None:
-    first = store.open()
-    end_sessions(store, "pilotage writer")
-    second = store.open()
-    with pytest.raises(JournalBusy, match="another process writes this book"), first.transaction():
+def taken_over(store: PostgresHarness, first: PostgresJournal) -> PostgresJournal:
+    """Another writer, which was quicker to take the lock of a session that was ended."""
+    with first._writing:  # as if something were being written there
+        end_sessions(store, "pilotage writer")
+        return cast("PostgresJournal", store.open())
+
+
+def opened(store: PostgresHarness) -> PostgresJournal:
+    return cast("PostgresJournal", store.open())
+
+
+def test_a_writer_whose_lock_somebody_else_has_taken_gives_up_for_good(store: PostgresHarness) -> None:
+    first = opened(store)
+    second = taken_over(store, first)
+    with pytest.raises(JournalLost, match="another process writes this book by now") as caught, first.transaction():
         pass
+    assert "start this one again" in caught.value.next_step
     keeper(second).take(a_short_job())
     second.close()
-    assert keeper(first).take(a_short_job()).repeated == len(a_short_job())
+    # The lock is free, and the book is not what it was: what it would decide now rests on what is no longer so.
+    with pytest.raises(JournalLost):
+        keeper(first).take(a_short_job("j2"))
+    assert first.position() == len(a_short_job())
+
+
+def test_an_idle_writer_notices_at_once_that_its_session_was_ended_and_takes_the_lock_again(
+    store: PostgresHarness, postgres_server: PostgresServer
+) -> None:
+    journal = opened(store)
+    holders = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted"
+    (before,) = store.execute(holders)
+    end_sessions(store, "pilotage writer")
+    wait_until(lambda: store.execute(holders) not in ([], [before]), lambda: "nobody took the lock again", seconds=60)
+    assert (journal.trouble, journal.lost) == ("", "")
+    postgres_server.stop(immediate=True)
+    wait_until(lambda: journal.trouble, lambda: "nobody noticed that the server is down", seconds=60)
+    assert not journal.lost
+    postgres_server.start()
+    wait_until(lambda: not journal.trouble, lambda: "nobody noticed that the server is back", seconds=60)
+    with pytest.raises(JournalBusy):
+        store.open()
+    assert keeper(journal).take(a_short_job()).kept == len(a_short_job())
+
+
+def test_an_idle_writer_notices_by_itself_that_another_was_there_meanwhile(store: PostgresHarness) -> None:
+    first = opened(store)
+    taken_over(store, first).close()
+    wait_until(lambda: first.lost, lambda: "nobody noticed that the book is another's", seconds=60)
+    assert first.trouble == first.lost == "another process has written this book meanwhile"
+
+
+def test_no_transaction_is_written_past_the_one_who_took_the_book_over(store: PostgresHarness) -> None:
+    journal = opened(store)
+    keeper(journal).take(a_short_job())
+    # As behind a pooler that gives its sessions to others: the connection lives, and the lock is somebody else's.
+    store.execute("UPDATE counters SET value = value + 1 WHERE name = 'generation'")
+    for write in (lambda: keeper(journal).take(a_short_job("j2")), lambda: journal.put_content(b"x")):
+        with pytest.raises(JournalLost, match="another process has written this book meanwhile"):
+            write()
+    assert journal.lost
+    assert [row.job for row in store.rows(rows.JobRow)] == ["j1"]
 
 
 def test_books_in_two_schemas_of_one_database_do_not_meet(store: PostgresHarness) -> None:
@@ -315,9 +369,9 @@ class _Spoken:
         self.connection = connection
         self.statements = 0
 
-    def execute(self, *what: object) -> object:
+    def execute(self, *what: object, **how: object) -> object:
         self.statements += 1
-        return self.connection.execute(*what)  # type: ignore[call-overload]
+        return self.connection.execute(*what, **how)  # type: ignore[call-overload]
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.connection, name)

@@ -15,6 +15,7 @@ from pilotage.adapters.journals.postgres_moving import Mover
 from pilotage.adapters.journals.postgres_opening import prepare, schemas_of, version_of
 from pilotage.adapters.journals.postgres_reading import PostgresReading
 from pilotage.adapters.journals.postgres_schema import MIGRATIONS, SCHEMA_VERSION, Migration
+from pilotage.adapters.journals.postgres_watch import Watch
 from pilotage.adapters.journals.queries import DEFAULT_INDEXED, check_indexable
 from pilotage.ports import JournalError
 
@@ -65,6 +66,8 @@ class PostgresJournal(PostgresKeeping):
         check_indexable(indexed)
         self._server = Server(url)
         self._writing = threading.RLock()
+        self._closed = False
+        self._watch: Watch | None = None
         self._writer = Writer(self._server, lock_wait_seconds=lock_wait_seconds)
         self._readers = Readers(self._server)
         self._indexed = indexed
@@ -72,11 +75,30 @@ class PostgresJournal(PostgresKeeping):
             self._schemas = schemas_of(self._writer.connection(), where=self._server.where)
             with self._transaction() as connection:
                 prepare(connection, self._schemas, indexed=indexed, migrations=migrations, where=self._server.where)
+                self._writer.take_over(connection)
             self._mover = Mover(self._transaction, self._schemas)
             self._mover.take_up()
         except BaseException:
             self.close()
             raise
+        self._watch = watch = Watch(socket_of=lambda: self._writer.socket, revive=self._revive)
+        self._writer.on_change = watch.changed
+        watch.start()
+
+    def _revive(self) -> None:
+        with self._writing:
+            if not self._closed:
+                self._writer.revive()
+
+    @property
+    def lost(self) -> str:
+        """Why this process may write no more; empty while it may."""
+        return self._writer.lost
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be written at the moment; empty while it can."""
+        return self._writer.lost or self._writer.trouble
 
     @contextmanager
     def transaction(self) -> Iterator[PostgresLedger]:
@@ -107,4 +129,8 @@ class PostgresJournal(PostgresKeeping):
         """Let go of the database."""
         self._readers.close()
         with self._writing:
+            self._closed = True
             self._writer.close()
+        if self._watch is not None:
+            watch, self._watch = self._watch, None
+            watch.stop()

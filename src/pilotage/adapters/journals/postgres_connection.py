@@ -16,7 +16,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.string import TextLoader
 
 from pilotage.model.journal_address import without_password
-from pilotage.ports import JournalBusy, JournalError, JournalFull, JournalUnavailable
+from pilotage.ports import JournalBusy, JournalError, JournalFull, JournalLost, JournalUnavailable
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 Answer = TypeVar("Answer")
@@ -118,10 +118,21 @@ class Server:
             )
 
 
+_GENERATION = "SELECT value FROM counters WHERE name = 'generation'"
+# One request for both: a transaction costs no more than without the fence. Who takes the book over must wait for its end.
+_BEGIN = f"BEGIN; {_GENERATION} FOR SHARE"
+_TAKE_OVER = (
+    "INSERT INTO counters AS c VALUES ('generation', 1)"
+    " ON CONFLICT (name) DO UPDATE SET value = c.value + 1 RETURNING c.value"
+)
+
+
 class Writer:
     """The connection of the one writer. Its session holds an advisory lock; a pooler in between must keep sessions whole.
 
-    The lock belongs to the session, so a transaction whose outcome nobody heard is over before another writer begins.
+    The lock belongs to the session, so a transaction whose outcome nobody heard is over before another writer begins. It is
+    gone with the session, and may be taken again, unless somebody else has been the writer meanwhile: whoever becomes the
+    writer counts a number in the database on, its generation, and every transaction sees that the number is still its own.
     """
 
     def __init__(self, server: Server, *, lock_wait_seconds: float) -> None:
@@ -130,13 +141,57 @@ class Writer:
         self._lock_wait_seconds = lock_wait_seconds
         self._name = f"pilotage writer {secrets.token_hex(8)}"
         self._connection: Connection | None = None
+        self._generation: int | None = None  # once it is the writer of a book, and not only of a database
+        self.lost = ""
+        self.trouble = ""
+        self.on_change: Callable[[], None] = lambda: None
         self.connection()
 
     def connection(self) -> Connection:
-        """The writer's connection; a lost one is made anew, and the lock taken again."""
+        """The writer's connection; a lost one is made anew, and the lock taken again. Raises `JournalLost` where another has it."""
         if self._connection is None or self._connection.closed:
-            self._connection = self._connect(again=self._connection is not None)
+            if self.lost:
+                raise self._is_lost(self.lost)
+            again = self._connection is not None
+            try:
+                self._connection = self._connect(again=again)
+            except JournalUnavailable as fault:
+                self.trouble = str(fault)
+                raise
+            except JournalBusy as fault:
+                if again and not self.lost:
+                    raise self._is_lost("another process writes this book by now") from fault
+                raise
+            self.trouble = ""
+            self.on_change()
         return self._connection
+
+    @property
+    def socket(self) -> int:
+        """The number of the connection's socket, to be watched; -1 where there is none."""
+        connection = self._connection
+        if connection is None or connection.closed:
+            return -1
+        try:
+            return connection.fileno()
+        except psycopg.Error:
+            return -1
+
+    def revive(self) -> None:
+        """See whether the connection lives, and make it anew where it does not."""
+        connection = self._connection
+        if connection is not None and self.socket >= 0:
+            try:
+                connection.execute("SELECT 1")
+            except psycopg.Error as fault:
+                self.trouble = str(told(fault, where=self._server.where))
+                connection.close()
+        self.connection()
+
+    def take_over(self, connection: Connection) -> None:
+        """Become the writer of the book, within a transaction: whoever was it before can write no more."""
+        found = connection.execute(_TAKE_OVER).fetchone()
+        self._generation = int(found[0]) if found is not None else None
 
     def begin(self) -> Connection:
         """Begin a transaction. Where the connection was lost since the last one, nothing was under way: connect anew."""
@@ -144,13 +199,32 @@ class Writer:
         if connection.info.transaction_status is not TransactionStatus.IDLE:
             raise JournalError("a transaction is open already", subject=self._server.where)
         try:
-            connection.execute("BEGIN")
+            self._begin(connection)
         except psycopg.Error:
             if not connection.closed:
                 raise
             connection = self.connection()
-            connection.execute("BEGIN")
+            self._begin(connection)
         return connection
+
+    def _begin(self, connection: Connection) -> None:
+        if self._generation is None:
+            connection.execute("BEGIN")
+            return
+        cursor = connection.execute(_BEGIN, prepare=False)
+        cursor.nextset()
+        found = cursor.fetchone()
+        if found is None or found[0] != self._generation:
+            raise self._is_lost("another process has written this book meanwhile")
+
+    def _is_lost(self, why: str) -> JournalLost:
+        self.lost = why
+        return JournalLost(
+            why,
+            subject=self._server.where,
+            next_step="leave the book to one service: stop the other one, then start this one again; it goes on from what the book"
+            " says",
+        )
 
     def commit(self, connection: Connection) -> None:
         """Make a transaction durable. PostgreSQL answers the COMMIT of one that has failed, or is over, without a fault."""
@@ -161,13 +235,15 @@ class Writer:
     def undo(self) -> None:
         """End the transaction without a trace; a connection that cannot is given up."""
         connection = self._connection
-        if connection is None or connection.closed:
+        if connection is None:
             return
-        if connection.info.transaction_status is not TransactionStatus.IDLE:
+        if not connection.closed and connection.info.transaction_status is not TransactionStatus.IDLE:
             try:
                 connection.execute("ROLLBACK")
             except psycopg.Error:
                 connection.close()
+        if connection.closed:
+            self.on_change()  # its lock is gone, and nobody may need it for long
 
     def close(self) -> None:
         """Let go of the connection and the lock."""
@@ -186,6 +262,10 @@ class Writer:
                         (_ENDING_MILLISECONDS_MAX, self._name),
                     )
                 self._lock(connection)
+                if self._generation is not None:
+                    found = connection.execute(_GENERATION).fetchone()
+                    if found is None or found[0] != self._generation:
+                        raise self._is_lost("another process has written this book meanwhile")
                 connection.execute("SET synchronous_commit = on")
                 connection.execute("SET statement_timeout = 0")
                 connection.execute("SET idle_in_transaction_session_timeout = 0")

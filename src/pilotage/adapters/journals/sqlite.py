@@ -135,6 +135,16 @@ class SqliteJournal(SqliteReader):
         if self._writer.in_transaction:
             self._writer.execute("ROLLBACK")
 
+    @property
+    def lost(self) -> str:
+        """Empty: the lock of a file stays with its process."""
+        return ""
+
+    @property
+    def trouble(self) -> str:
+        """Empty: whether there is room to write is known only when something is written."""
+        return ""
+
     def close(self) -> None:
         """Close the book."""
         super().close()

@@ -36,8 +36,8 @@ def broken_by(services: Services) -> str:
     """Why a service that has been started does nothing any more; empty while all is well."""
     if services.running is not None and services.running.jobs.broken:
         return services.running.jobs.broken
-    if services.writer.broken:
-        return services.writer.broken
+    if why := services.writer.broken or services.journal.lost:
+        return why
     return "" if services.writer.alive else "what writes the book has ended"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pilotage.model.version import VERSION
+from pilotage.ports import JournalUnavailable
 from pilotage.service.access import READ
 from pilotage.service.http.parameters import AfterName, Limit
 from pilotage.service.http.routes import Ask, Book, get, in_query
@@ -89,6 +90,8 @@ async def health(services: Book) -> HealthView:
         raise WriterStopped("the service does not write")
     if services.running is not None and not services.running.jobs.alive:
         raise NotRunning("the service runs nothing any more", next_step="its log says why; start it anew")
+    if why := services.journal.trouble:
+        raise JournalUnavailable(why)
     await services.ask(services.journal.position)
     return HealthView(status="ok", version=VERSION)
 
