@@ -55,6 +55,23 @@ def test_a_good_event_is_read_with_what_is_left_out_filled_in() -> None:
         ({"job": "j" * 65}, "malformed", "job id"),
         ({"job": "j\n"}, "malformed", "job id"),
         ({"job": ""}, "malformed", "job id"),
+        ({"data": {"name": "study\n", "value": "A"}}, "malformed", "'study\\n' ends with a line break"),
+        ({"type": "OwnerSet", "data": {"owner": "ann\n"}}, "malformed", "ends with a line break"),
+        (
+            {"type": "AccessSet", "data": {"rules": [{"principal": "ann", "rights": ["read\n"]}]}},
+            "malformed",
+            "'read\\n' ends with a line break",
+        ),
+        (
+            {"type": "AccessSet", "data": {"rules": [{"principal": "ann\n", "rights": ["read"]}]}},
+            "malformed",
+            "ends with a line break",
+        ),
+        (
+            {"type": "JobRegistered", "data": {"owner": "ann", "name": "n", "tags": {"study\n": "A"}}},
+            "malformed",
+            "ends with a line break",
+        ),
         ({"stream": ""}, "malformed", "stream"),
         ({"stream": "a b"}, "malformed", "stream"),
         ({"source": "cat"}, "malformed", "source"),
@@ -241,3 +258,8 @@ def test_two_threads_may_forget_old_places_at_once(monkeypatch: pytest.MonkeyPat
     found = read(codec, **FINISHED | {"package": "2.1.1"})
     assert isinstance(found, Checked)
     assert found.place == (2, 1, 1)
+
+
+def test_a_name_that_was_taken_with_a_line_break_is_read_for_ever() -> None:
+    found = read(Codec().without_limits(), data={"name": "study\n", "value": "A"})
+    assert isinstance(found, Checked)

@@ -369,3 +369,26 @@ stages:
     assert package.progress is not None
     assert (package.progress.files, package.failure_patterns[0].file) == (("log-1",), "log-1")
     assert package.binaries[0].environment.exported == {"SEED": "1", "PLAIN": "{s}"}
+
+
+@pytest.mark.parametrize("folder", [".pilotage", ".pilotage-staged"])
+@pytest.mark.parametrize(
+    "stage",
+    [
+        "run: x\n    outputs: [F/x]",
+        "each: {{i: [F, a]}}\n    run: x {{i}}\n    outputs: ['{{i}}/x']",
+        "run: x\n    outputs: ['F/*']",
+        "run: x\n    stdout: F/x",
+        "run: x\n    inputs: [F/token]",
+        "run: x\n    inputs: [./F/token]",
+        "run: x\n    inputs: ['F/*']",
+        "run: x\n    stdin: F/token",
+        "each: {{i: [F, a]}}\n    run: x {{i}}\n    inputs: ['{{i}}/token']",
+        "each: {{i: [F/x, a]}}\n    run: x {{i}}\n    inputs: ['{{i}}']",
+    ],
+)
+def test_no_file_of_pilotage_itself_is_made_or_taken(stage: str, folder: str) -> None:
+    text = f"stages:\n  - {stage.format().replace('F', folder)}\n"
+    faults = [fault for fault in refused(text) if fault.code == "outside-tree"]
+    assert len(faults) == 1
+    assert f"{folder} is where pilotage keeps" in faults[0].message

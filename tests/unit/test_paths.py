@@ -42,6 +42,10 @@ def test_each_file_has_one_spelling(name: str, tidy: str) -> None:
         ".pilotage/x",
         "a/../.pilotage/b",
         "./.pilotage",
+        ".pilotage-staged",
+        ".pilotage-staged/x",
+        "./a/../.pilotage-staged/x",
+        "a\n",
     ],
 )
 def test_what_cannot_be_an_output_is_told_why(name: str) -> None:
@@ -58,7 +62,7 @@ def test_names_inside_the_tree_are_fine(name: str) -> None:
 
 
 def test_a_newline_does_not_hide_a_bad_name() -> None:
-    assert [name for name, _ in outside(["a\n", "b\n../c", "../d\n"])] == ["../d\n"]
+    assert [name for name, _ in outside(["a\nb", "b\n../c", "../d\ne", "f\n"])] == ["../d\ne", "f\n"]
 
 
 def test_untouched_names_are_the_same_list() -> None:

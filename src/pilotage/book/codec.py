@@ -29,7 +29,7 @@ from pilotage.model.events import (
     SubjectKind,
     subject_kind,
 )
-from pilotage.model.payloads import JobRegistered, Payload, StageExpanded, StageShape, Tagged
+from pilotage.model.payloads import AccessSet, JobRegistered, OwnerSet, Payload, StageExpanded, StageShape, Tagged
 
 RefusalCode = Literal[
     "conflict", "unknown_type", "unknown_version", "malformed", "too_large", "purged", "forbidden", "jumped"
@@ -52,10 +52,11 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How large an event may be."""
+    """How large an event may be, and what is refused now that was taken once."""
 
     event_bytes_max: int = 4 * 1024 * 1024
     tag_bytes_max: int = 64 * 1024
+    line_breaks_in_names: bool = False  # at their ends
 
 
 PLACES_MAX = 8192  # the last ones are remembered, and at most as many again
@@ -170,7 +171,7 @@ class Codec:
 
     def without_limits(self) -> Codec:
         """One that reads what was taken before, whatever the limits are today."""
-        limits = Limits(event_bytes_max=COUNTER_MAX, tag_bytes_max=COUNTER_MAX)
+        limits = Limits(event_bytes_max=COUNTER_MAX, tag_bytes_max=COUNTER_MAX, line_breaks_in_names=True)
         return Codec(limits=limits, types=self._types, upcasters=self._upcasters)
 
     def read(self, text: bytes | msgspec.Raw, index: int = 0) -> Checked | Refusal:
@@ -346,6 +347,8 @@ class Codec:
         return data
 
     def _check_size(self, data: Payload) -> None:
+        if not self._limits.line_breaks_in_names:
+            _check_line_breaks(data)
         if isinstance(data, JobRegistered):
             for shape in data.stages:
                 _check_shape(shape)
@@ -374,6 +377,22 @@ class Codec:
             except (KeyError, TypeError, ValueError, AttributeError) as fault:
                 raise _Refused("malformed", f"data of {event.type}, version {event.version}: {fault!r}") from None
         return msgspec.json.encode(data)
+
+
+def _check_line_breaks(data: Payload) -> None:
+    """Refuse a name that ends with a line break: the `$` of a pattern lets it pass, and no reader sees it."""
+    names: tuple[str, ...] = ()
+    if isinstance(data, Tagged):
+        names = (data.name,)
+    elif isinstance(data, JobRegistered):
+        names = (data.owner, data.name, *data.tags)
+    elif isinstance(data, OwnerSet):
+        names = (data.owner,)
+    elif isinstance(data, AccessSet):
+        names = tuple(name for rule in data.rules for name in (rule.principal, *rule.rights))
+    for name in names:
+        if name.endswith("\n"):
+            raise _Refused("malformed", f"{_short(name)!r} ends with a line break, which no name does")
 
 
 def _remember(names: set[str], name: str, pattern: re.Pattern[str], what: str) -> None:

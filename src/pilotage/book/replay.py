@@ -28,7 +28,7 @@ GROUP_EVENTS = 5_000
 Identity = tuple[str, str, int]
 """Source, stream and number."""
 
-KEPT_ALREADY = Limits(event_bytes_max=2**40, tag_bytes_max=2**40)
+KEPT_ALREADY = Limits(event_bytes_max=2**40, tag_bytes_max=2**40, line_breaks_in_names=True)
 """What was taken in once is not refused for its size."""
 
 

@@ -13,7 +13,7 @@ from pilotage.model.errors import PilotageError
 _PLACEHOLDER = re.compile(r"(?<![${])\{([A-Za-z_][A-Za-z0-9_-]*)(?:\.[a-z]+)?\}(?!\})")
 _RANGE = re.compile(r"-?[0-9]+\.\.-?[0-9]+(?:\.\.-?[0-9]+)?")
 _PATTERN = re.compile(r"[*?\[]")
-_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,7}$")
+_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,7}\Z")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._+-]+")
 _VARIABLE = "item"
 _TAKEN = frozenset({"inputs", "outputs", "arguments", "job", "tag", "package"})

@@ -215,6 +215,6 @@ def _neighbours_agree(words: list[str], index: int) -> bool:
 def _type_of(word: str) -> str:
     if word in _TYPES:
         return word if word != "File" else "String"
-    if re.search(r"^[0-9]*\.?[0-9]+$", word):
+    if re.fullmatch(r"[0-9]*\.?[0-9]+", word):
         return "Number"
     return "Flag" if word in {"True", "False", "true", "false"} else "String"

@@ -229,7 +229,7 @@ def _check_text(value: str, field: Field, place: Place) -> None:
     elif field.choices and value not in field.choices:
         hint = place.near(value, field.choices)
         place.error("unknown-choice", f"expected one of {', '.join(field.choices)}, found {shown(value)}", hint=hint)
-    elif field.pattern and not re.search(field.pattern, value):
+    elif field.pattern and (not re.search(field.pattern, value) or (field.pattern[-1] == "$" and value[-1:] == "\n")):
         place.error("bad-pattern", f"expected text like {field.pattern}, found {shown(value)}")
 
 

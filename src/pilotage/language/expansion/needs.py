@@ -14,7 +14,7 @@ from pilotage.language.expansion.makers import NOBODY, Found, general_pattern, h
 from pilotage.language.expansion.making import Making
 from pilotage.language.expansion.resolve import ProducedNames
 from pilotage.language.reading.kinds import Place
-from pilotage.language.text.paths import tidy_name, tidy_names
+from pilotage.language.text.paths import first_own, tidy_name, tidy_names
 from pilotage.language.text.patterns import can_both_match, is_pattern, literal, matches
 from pilotage.language.text.templates import Template, literal_text, part_of_name, render_column
 from pilotage.model.definition import InputFile
@@ -111,8 +111,12 @@ class Needs:
         """Note the edges of one input; the stages not laid out yet that it waits for."""
         awaited = EdgeKind(0) if self._starts_early(block) else EdgeKind.AWAITED
         template = block.bound(given.name)
+        fixed = literal_text(template)
+        if (is_pattern(fixed) or not template.placeholders) and self._refuse_own_files([tidy_name(fixed)], place):
+            return set()
         if has_list(template, block):
             names, targets, sources = self._listed(block, packages, template)
+            self._refuse_own_files(names, place)
             if sources is not None:
                 self._add(sources, targets, EdgeKind.FILE | awaited)
                 return set()
@@ -125,6 +129,8 @@ class Needs:
         else:
             names = tidy_names(render_column(template, self._making.block_columns(block), block.count))
             targets = packages
+            if self._refuse_own_files(names, place):
+                return set()
         sources = self._makers.of_names(names)
         own = np.flatnonzero(sources == targets)
         if len(own) and not _comes_from_outside(given) and not _made_by_earlier_binary(block, place, given):
@@ -135,6 +141,13 @@ class Needs:
             return set()
         unmade = np.flatnonzero(~made)
         return self._of_unmade(block, [names[i] for i in unmade.tolist()], targets[unmade], place, given, awaited)
+
+    def _refuse_own_files(self, names: list[str], place: Place) -> bool:
+        """Note an input that is a file of pilotage itself; whether there is one."""
+        own = first_own(names)
+        if own is not None:
+            self._making.error("outside-tree", f"the input {own[0]!r} is refused: {own[1]}", place)
+        return own is not None
 
     def _single(self, template: Template, packages: Indices, awaited: EdgeKind) -> bool:
         """Note the one edge of a plain name; imported jobs have little else. False where it needs a closer look."""

@@ -5,6 +5,10 @@ from __future__ import annotations
 import posixpath
 
 STATE_FOLDER = ".pilotage"
+_OWN_FOLDERS = {
+    STATE_FOLDER: "is where pilotage keeps its own state",
+    ".pilotage-staged": "is where pilotage keeps outputs that have no name yet",
+}
 
 # What can make a name other than it looks, in names that each stand between newlines.
 _SUSPICIOUS = ("//", "..", "\0", "\n/", "/\n", "\n\n", "\n./", "/./", "/.\n", "\n.\n", f"\n{STATE_FOLDER}")
@@ -51,6 +55,19 @@ def why_outside(name: str) -> str:
         return "it leads out of the job's tree"
     if tidy == "." or name.endswith("/"):
         return "it names a folder"
-    if tidy == STATE_FOLDER or tidy.startswith(f"{STATE_FOLDER}/"):
-        return f"{STATE_FOLDER} is where pilotage keeps its own state"
-    return ""
+    if name.endswith("\n"):
+        return "it ends with a line break"
+    return why_own(tidy)
+
+
+def why_own(tidy: str) -> str:
+    """Why a name is none for files of a job, since pilotage keeps its own there, or an empty text."""
+    folder = tidy.partition("/")[0]
+    return f"{folder} {_OWN_FOLDERS[folder]}" if folder in _OWN_FOLDERS else ""
+
+
+def first_own(names: list[str]) -> tuple[str, str] | None:
+    """The first of some names that pilotage keeps for itself, with the reason; a million are searched in one go."""
+    if f"\n{STATE_FOLDER}" not in "\n" + "\n".join(names):
+        return None
+    return next(((name, reason) for name in names if (reason := why_own(name))), None)
