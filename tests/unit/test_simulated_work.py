@@ -98,13 +98,13 @@ def test_inputs_are_read_from_the_attempts_that_the_assignment_names() -> None:
 
 def test_an_input_that_is_not_there_fails_the_attempt() -> None:
     outcome = run_one(SimulatedSite(), inputs=(InputSource("1.7.1", 2),))
-    assert outcome == ("ERROR_FILE_NOT_FOUND", "missing-input")
+    assert outcome == ("ERROR_READ_GRID", "missing-input")
 
 
 def test_an_input_can_vanish_for_a_while() -> None:
     site = SimulatedSite(faults=Faults(input_vanishes=1.0))
     site.store.stage(ref(7))
-    assert run_one(site, inputs=(InputSource("1.7.1", 1),)) == ("ERROR_FILE_NOT_FOUND", "missing-input")
+    assert run_one(site, inputs=(InputSource("1.7.1", 1),)) == ("ERROR_READ_GRID", "missing-input")
     assert not site.store.has(ref(7)) or site.box.fired["input_vanishes"] == 1
     site.run(900.0)
     assert site.store.has(ref(7))

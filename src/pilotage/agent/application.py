@@ -193,9 +193,7 @@ class Application:
         if self._demand.get("nodes", 1) > 1 and ended.exit_status != 0 and (lost := lost_node()):
             number, status = ended.signal_number, ended.exit_status
             message = f"{what} lost a node of its batch job: {lost}"
-            return Failure(
-                "platform-failure", message, code="EXECUTION_FAILED", exit_status=status, signal_number=number
-            )
+            return Failure("platform-failure", message, exit_status=status, signal_number=number)
         if container and ended.exit_status == _ENGINE_FAILED:
             return Failure("platform-failure", f"{argv[0]!r} could not run the container", exit_status=_ENGINE_FAILED)
         return self.failure_of(ended, what, argv=binary["argv"], in_container=bool(container))

@@ -190,7 +190,7 @@ class AttemptRunner:
             last_lines = application.last_lines(_LAST_CHARACTERS)
         elif is_set_up:  # before that, the logs are those of an earlier attempt
             last_lines = last_lines_of(self._logs, _LAST_CHARACTERS)
-        return _failed(failure, last_lines)
+        return _failed(failure, last_lines, phase=phases.now)
 
     def _set_up(self, work: Mapping[str, Any], token: str) -> LogScans | None:
         """Have an empty folder, the token and empty logs; what looks for failures in these."""
@@ -371,10 +371,10 @@ class AttemptRunner:
         self._logs.clear()
 
 
-def _failed(failure: Failure, last_lines: str) -> dict[str, Any]:
+def _failed(failure: Failure, last_lines: str, *, phase: str) -> dict[str, Any]:
     """The payload of a failure, without what every attempt has."""
     payload: dict[str, Any] = {
-        "exit_code": failure.code,
+        "exit_code": diagnosis.exit_code_for(failure.reason, phase=failure.phase or phase),
         "exit_message": diagnosis.exit_message(failure.message, last_lines),
     }
     if failure.reason != "cancelled":

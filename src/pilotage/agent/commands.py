@@ -105,8 +105,7 @@ class Commands:
                     continue
                 raise self._not_started(argv, refused, environment, folder) from refused
             except OSError as error:
-                code = "EXECUTION_FAILED"
-                raise diagnosis.from_system(error, doing=f"starting {argv[0]!r}", code=code) from error
+                raise diagnosis.from_system(error, doing=f"starting {argv[0]!r}") from error
             if not status:
                 return _SUCCEEDED
             if os.WIFSIGNALED(status):

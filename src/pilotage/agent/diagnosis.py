@@ -17,15 +17,30 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|ENOSPC|EDQUOT")
 _SPACE_BYTES_MIN = 64 * 1024
 
+# As in `model/outcomes.py`, which says the same of the attempts of a simulated agent; a test compares them.
 _CODES = {
-    "looping": "EXECUTION_STALLED",
-    "missing-input": "ERROR_FILE_NOT_FOUND",
-    "input-checksum": "ERROR_READ_GRID",
-    "missing-output": "ERROR_WRITE_LOCAL",
-    "disk-full": "ERROR_WRITE_LOCAL",
-    "platform-failure": "ERROR_WRITE_LOCAL",
     "cancelled": "EXECUTION_CANCELED",
+    "disk-full": "ERROR_WRITE_LOCAL",
+    "input-checksum": "ERROR_READ_GRID",
+    "looping": "EXECUTION_STALLED",
+    "missing-input": "ERROR_READ_GRID",
+    "missing-output": "ERROR_FILE_NOT_FOUND",
+    "preempted": "EXECUTION_CANCELED",
 }
+_CODES_BY_PHASE = {
+    "": "UNDEFINED",
+    "setup": "ERROR_WRITE_LOCAL",
+    "inputs": "ERROR_READ_GRID",
+    "outputs": "ERROR_WRITE_GRID",
+    "logs": "ERROR_GET_STD",
+}
+
+
+def exit_code_for(reason: str, *, phase: str) -> str:
+    """GASW's exit code of a failure: one for each reason; where the platform failed, one for each phase it was in."""
+    if reason == "platform-failure":
+        return _CODES_BY_PHASE.get(phase, "EXECUTION_FAILED")
+    return _CODES.get(reason, "EXECUTION_FAILED")
 
 
 _UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
@@ -40,33 +55,33 @@ def size_text(size_bytes: int) -> str:
 
 
 class Failure(Exception):
-    """An attempt has failed: a reason, a message for people, and an exit code where the reason's own does not fit."""
+    """An attempt has failed: a reason, and a message for people. GASW's exit code follows from the reason and the phase."""
 
     def __init__(
         self,
         reason: str,
         message: str,
         *,
-        code: str = "",
+        phase: str = "",
         exit_status: int | None = None,
         signal_number: int | None = None,
     ) -> None:
-        """Keep the parts."""
+        """Keep the parts; `phase` is said only where it is another one than the attempt is in."""
         super().__init__(message)
         self.reason = reason
         self.message = message
-        self.code = code or _CODES.get(reason, "EXECUTION_FAILED")
+        self.phase = phase
         self.exit_status = exit_status
         self.signal_number = signal_number
 
 
-def from_system(error: OSError, *, doing: str, code: str = "") -> Failure:
+def from_system(error: OSError, *, doing: str) -> Failure:
     """The failure to tell when the system did not do what the agent asked of it."""
     why = error.strerror or type(error).__name__
     where = f" ({error.filename})" if error.filename else ""
     if error.errno in FULL:
-        return Failure("disk-full", f"the disk is full: {doing}{where}", code="" if code == "ERROR_READ_GRID" else code)
-    return Failure("platform-failure", f"{doing} failed: {why}{where}", code=code)
+        return Failure("disk-full", f"the disk is full: {doing}{where}")
+    return Failure("platform-failure", f"{doing} failed: {why}{where}")
 
 
 def of_exit_status(status: int, *, what: str) -> Failure:

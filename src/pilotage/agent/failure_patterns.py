@@ -120,7 +120,7 @@ class LogScans:
         try:
             scan.feed_file(descriptor)
         except OSError as error:
-            raise Failure("application-error", f"{path} cannot be read: {error}", code="ERROR_GET_STD") from error
+            raise Failure("platform-failure", f"{path} cannot be read: {error}", phase="logs") from error
         finally:
             os.close(descriptor)
         return scan.finish()

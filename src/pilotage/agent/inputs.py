@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pilotage.agent.sight import Sight
     from pilotage.agent.workplace import Fetch
 
-_READ = "ERROR_READ_GRID"
 _EXECUTABLE = 0o755
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 
@@ -88,7 +87,7 @@ class Inputs:
             if error.errno in FULL:
                 raise
             raise Failure(
-                "platform-failure", f"the captured file {each['name']!r} could not be had: {error}", code=_READ
+                "platform-failure", f"the captured file {each['name']!r} could not be had: {error}"
             ) from error
         status = os.stat(source)
         if each.get("executable") and not status.st_mode & stat.S_IXUSR:
@@ -151,9 +150,7 @@ class Inputs:
         except OSError as error:
             if error.errno in FULL:
                 raise
-            raise Failure(
-                "platform-failure", f"the input {name!r} could not be fetched: {error}", code=_READ
-            ) from error
+            raise Failure("platform-failure", f"the input {name!r} could not be fetched: {error}") from error
         if fetched is None:
             raise Failure("missing-input", f"the input {name!r} is not there: the server has none of this name")
         return fetched
@@ -205,4 +202,4 @@ def _not_brought(name: str, error: OSError) -> Failure:
         return from_system(error, doing=f"bringing the input {name!r}")
     if isinstance(error, FileNotFoundError):
         return Failure("missing-input", f"the input {name!r} is not there: {error}")
-    return Failure("missing-input", f"the input {name!r} cannot be read: {error}", code=_READ)
+    return Failure("missing-input", f"the input {name!r} cannot be read: {error}")

@@ -14,7 +14,7 @@ import stat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.copying import copy_whole, move
-from pilotage.agent.diagnosis import FULL, Failure, from_system
+from pilotage.agent.diagnosis import Failure, from_system
 from pilotage.agent.expressions import UnboundedExpression, compile_expression
 from pilotage.agent.names import check_name, check_output
 from pilotage.agent.patterns import fixed_folder, matches
@@ -132,7 +132,7 @@ def _matching(
     # What an expression such as `.*` asks for is whatever there is, which may be nothing.
     if not found and not compiled.fullmatch(""):
         where = f" in {folder!r}" if folder else ""
-        raise Failure("missing-output", f"no file{where} matches {expression!r}", code="ERROR_FILE_NOT_FOUND")
+        raise Failure("missing-output", f"no file{where} matches {expression!r}")
     return found
 
 
@@ -230,8 +230,7 @@ class Outputs:
             if not (self._sight.of(self._work).staged and self._put_here(found, number)):
                 fetch.stage(self._ref, number, found.path)
         except OSError as error:
-            code = "" if error.errno in FULL else "ERROR_WRITE_GRID"
-            raise from_system(error, doing=f"staging the output {found.name!r}", code=code) from error
+            raise from_system(error, doing=f"staging the output {found.name!r}") from error
 
     def _put_here(self, found: _Found, number: int) -> bool:
         """Put an output where the service takes it from; False where that is not to be seen any more, or closed to us."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.attempt import AttemptRunner, Outcome
 from pilotage.agent.backlog import Bench, Held, Room
+from pilotage.agent.diagnosis import exit_code_for
 from pilotage.agent.pace import Pace
 from pilotage.agent.pilot_spool import TOKEN_SUFFIX, PilotSpool, log_text
 
@@ -350,14 +351,15 @@ def _cancel(held: Held) -> None:
 
 
 def _failure(message: str) -> dict[str, Any]:
-    return {"exit_code": "UNDEFINED", "exit_message": message, "reason": "platform-failure"}
+    reason = "platform-failure"
+    return {"exit_code": exit_code_for(reason, phase=""), "exit_message": message, "reason": reason}
 
 
 def _stopped(payload: dict[str, Any], reason: str) -> dict[str, Any]:
     """What is told of an attempt that was ended because its pilot ends, for a reason."""
     told = dict(payload)
     told["reason"] = reason
-    told["exit_code"] = "EXECUTION_FAILED" if reason == "wall-time" else "EXECUTION_CANCELED"
+    told["exit_code"] = exit_code_for(reason, phase="application")
     told["exit_message"] = (
         "killed: the wall time of its pilot is over" if reason == "wall-time" else "its pilot had to end"
     )

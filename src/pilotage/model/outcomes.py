@@ -21,6 +21,35 @@ class ExitCodeGasw(StrEnum):
     UNDEFINED = "UNDEFINED"
 
 
+_CODES: dict[str, ExitCodeGasw] = {
+    "cancelled": ExitCodeGasw.EXECUTION_CANCELED,
+    "disk-full": ExitCodeGasw.ERROR_WRITE_LOCAL,
+    "input-checksum": ExitCodeGasw.ERROR_READ_GRID,
+    "looping": ExitCodeGasw.EXECUTION_STALLED,
+    "missing-input": ExitCodeGasw.ERROR_READ_GRID,
+    "missing-output": ExitCodeGasw.ERROR_FILE_NOT_FOUND,
+    "preempted": ExitCodeGasw.EXECUTION_CANCELED,
+}
+_CODES_BY_PHASE: dict[str, ExitCodeGasw] = {
+    "": ExitCodeGasw.UNDEFINED,
+    "setup": ExitCodeGasw.ERROR_WRITE_LOCAL,
+    "inputs": ExitCodeGasw.ERROR_READ_GRID,
+    "outputs": ExitCodeGasw.ERROR_WRITE_GRID,
+    "logs": ExitCodeGasw.ERROR_GET_STD,  # no phase of its own: what it wrote cannot be read, to look for failures in it
+}
+
+
+def exit_code_for(reason: str, *, phase: str) -> ExitCodeGasw:
+    """GASW's exit code of a failure: one for each reason; where the platform failed, one for each phase it was in.
+
+    An agent says the same (`agent/diagnosis.py`), and so does one of the simulator. Before the first phase, `phase` is
+    empty. Whatever else there is, such as a reason that a failure pattern names, is a failure of the execution.
+    """
+    if reason == "platform-failure":
+        return _CODES_BY_PHASE.get(phase, ExitCodeGasw.EXECUTION_FAILED)
+    return _CODES.get(reason, ExitCodeGasw.EXECUTION_FAILED)
+
+
 AbortCause = Literal[
     "waited-too-long", "quota", "credential-expired", "retries-exhausted", "upstream", "permanent-failure", "abort-on"
 ]

@@ -13,7 +13,7 @@ import msgspec
 
 from pilotage.model.changing import changes_often
 from pilotage.model.exchange import Assignment, AttemptRef
-from pilotage.model.outcomes import PILOT_WALL_OVER, ExitCodeGasw, Phase
+from pilotage.model.outcomes import PILOT_WALL_OVER, ExitCodeGasw, Phase, exit_code_for
 from pilotage.model.payloads import AttemptFinished, OutputFile, PhaseTimes
 from pilotage.simulator.nature import Fate
 
@@ -24,7 +24,6 @@ BLACK_HOLE_SECONDS = 0.5  # how soon an attempt fails on a node that fails every
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """How an attempt that failed for a reason looks from outside."""
 
-    exit_code: ExitCodeGasw = ExitCodeGasw.EXECUTION_FAILED
     exit_status: int | None = None
     signal: int | None = None
     message: str = ""
@@ -35,18 +34,18 @@ CANCELLED = ""  # the reason of what was stopped because the service wanted it s
 WITH_PILOT = "wall-time of its pilot"  # of what ran until the time of its pilot was over
 
 ENDINGS: dict[str, Ending] = {
-    CANCELLED: Ending(exit_code=ExitCodeGasw.EXECUTION_CANCELED, signal=15, message="cancelled"),
+    CANCELLED: Ending(signal=15, message="cancelled"),
     "application-error": Ending(exit_status=1, message="the application failed"),
     "command-not-found": Ending(exit_status=127, message="command not found"),
-    "disk-full": Ending(exit_code=ExitCodeGasw.ERROR_WRITE_LOCAL, message="no space left on device"),
+    "disk-full": Ending(message="no space left on device"),
     "failure-pattern": Ending(exit_status=0, message="the log says that it failed"),
-    "input-checksum": Ending(exit_code=ExitCodeGasw.ERROR_READ_GRID, message="an input is not what it should be"),
-    "looping": Ending(exit_code=ExitCodeGasw.EXECUTION_STALLED, signal=9, message="no progress"),
-    "missing-input": Ending(exit_code=ExitCodeGasw.ERROR_FILE_NOT_FOUND, message="an input is not there"),
-    "missing-output": Ending(exit_code=ExitCodeGasw.ERROR_WRITE_GRID, message="an output was not made"),
+    "input-checksum": Ending(message="an input is not what it should be"),
+    "looping": Ending(signal=9, message="no progress"),
+    "missing-input": Ending(message="an input is not there"),
+    "missing-output": Ending(message="an output was not made"),
     "out-of-memory": Ending(signal=9, message="killed: out of memory"),
-    "platform-failure": Ending(exit_code=ExitCodeGasw.UNDEFINED, message="the node failed"),
-    "preempted": Ending(exit_code=ExitCodeGasw.EXECUTION_CANCELED, signal=15, message="preempted"),
+    "platform-failure": Ending(message="the node failed"),
+    "preempted": Ending(signal=15, message="preempted"),
     "segmentation-fault": Ending(signal=11, message="segmentation fault"),
     "signal": Ending(signal=6, message="killed by a signal"),
     "wall-time": Ending(signal=15, message="killed: its wall time is over"),
@@ -184,10 +183,11 @@ class Run(msgspec.Struct, eq=False, gc=False):
             )
         ending = ENDINGS[self.reason]
         own_status = self.exit_status if self.reason == "application-error" else 0
+        reason = ending.reason or self.reason
         return AttemptFinished(
-            exit_code=ending.exit_code,
+            exit_code=exit_code_for(reason or "cancelled", phase=phases[-1].phase if phases else ""),
             exit_message=ending.message,
-            reason=ending.reason or self.reason or None,
+            reason=reason or None,
             exit_status=own_status or ending.exit_status,
             signal=ending.signal,
             node=node,
