@@ -191,6 +191,33 @@ def test_binaries_run_in_order_and_stop_at_the_first_that_fails(place: Place) ->
     assert outcome.payload["exit_message"].startswith("binary 2 of 3, '/bin/sh', ended with exit code 4")
 
 
+def test_of_several_binaries_each_has_a_record_of_its_time_and_its_end(place: Place) -> None:
+    shell = ["/bin/sh", "-c"]
+    binaries: list[dict[str, Any]] = [
+        {"argv": [*shell, "echo one"]},
+        {"argv": [*shell, "kill -9 $$"]},
+        {"argv": [*shell, "echo three"]},
+    ]
+    payload = place.run(binaries=binaries).payload
+    began = [each["started_at"] for each in payload["binaries"]]
+    assert began == sorted(began)
+    [application] = [each for each in payload["phases"] if each["phase"] == "application"]
+    assert sum(each["seconds"] for each in payload["binaries"]) <= application["seconds"] + 0.01
+    told = [
+        {name: each[name] for name in each if name not in ("started_at", "seconds")} for each in payload["binaries"]
+    ]
+    assert told == [{"number": 1, "exit_status": 0}, {"number": 2, "reason": "signal", "signal": 9}]
+    assert "binaries" not in place.run("/bin/true").payload
+
+
+@pytest.mark.parametrize("output", [{"name": "a"}, {"name": "a*", "pattern": True}, {"expression": "a+"}])
+def test_a_missing_output_is_told_of_the_binary_that_should_have_made_it(place: Place, output: dict[str, Any]) -> None:
+    binaries = [{"argv": ["/bin/true"]}, {"argv": ["/bin/true"], "outputs": [output]}, {"argv": ["/bin/true"]}]
+    payload = place.run(binaries=binaries).payload
+    assert (payload["reason"], payload["exit_code"]) == ("missing-output", "ERROR_FILE_NOT_FOUND")
+    assert [each.get("reason") for each in payload["binaries"]] == [None, "missing-output", None]
+
+
 def test_the_startup_script_runs_instead_of_the_binaries(place: Place) -> None:
     outcome = place.run(
         binaries=[{"argv": ["/bin/false"], "environment": {"TINT": "red"}, "outputs": [{"name": "a"}]}],

@@ -249,6 +249,22 @@ def test_the_status_of_a_package_tells_what_the_attempt_that_counts_used(canned:
     assert f"  used  {used}\n" in run("status", "j/1.2.1").stdout
 
 
+def test_the_status_of_a_package_of_several_binaries_tells_of_each(canned: CannedServer) -> None:
+    package = package_view(id="1.2.1", job="j", state="ABORTED", attempt=1)
+    binaries = [
+        {"number": 1, "started_at": MOMENT, "seconds": 1.5, "exit_status": 0},
+        {"number": 2, "started_at": MOMENT + 2, "seconds": 61.0, "signal": 11, "reason": "segmentation-fault"},
+    ]
+    canned.answer(
+        "/v1/jobs/j/packages/1.2.1", {"package": package, "attempts": [attempt_view(attempt=1, binaries=binaries)]}
+    )
+    shown = run("status", "j/1.2.1").stdout
+    _, _, told = shown.partition("  binaries of attempt 1\n")
+    first, second = told.splitlines()[:2]
+    assert first.split() == ["1", "2023-11-14", "22:13:20Z", "1.5", "s", "exit", "code", "0"]
+    assert second.split()[3:] == ["1", "min", "1", "s", "signal", "11", "segmentation-fault"]
+
+
 def test_the_status_of_a_job_tells_why_nothing_can_move_and_what_failed(canned: CannedServer) -> None:
     canned.answer("/v1/jobs/j", job_view(id="j", state="WAITING", counts={"waiting": 2, "aborted": 3}, failed=3))
     canned.answer("/v1/jobs/j/stages", {"stages": [], "more": False})

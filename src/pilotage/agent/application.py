@@ -35,6 +35,8 @@ _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh", "busybox"})
 _NO_COMMAND = 127  # as a shell tells it
 _ENGINE_FAILED = 125  # as podman and docker tell it
 _DEFER_LOOK_SECONDS = 0.2
+BINARIES_MAX = 1000
+"""So many binaries of a package have a record; the event of its end has room for no more."""
 
 
 def limits_of(demand: Mapping[str, Any], work: Mapping[str, Any], folder: str) -> Limits:
@@ -83,6 +85,7 @@ class Application:
         self._marks = [workplace.mark, *self._ours[:3]]  # the pilot, and its job, package and attempt
         self._stderr_file = ""
         self._kept: Kept | None = None
+        self.binaries: list[dict[str, Any]] = []  # that ran, where there are several: when, how long, how they ended
 
     def run(self, inputs: Sequence[str]) -> Failure | None:
         """Run the binaries in order up to the first that fails; what failed, also by what the logs say."""
@@ -160,12 +163,40 @@ class Application:
             what = repr(binary["argv"][0]) if binary["argv"] else "the command"
             if len(binaries) > 1:
                 what = f"binary {number + 1} of {len(binaries)}, {what},"
-            failure = self._run_binary(binary, what)
+            failure = self._run_binary(binary, what) if len(binaries) == 1 else self._run_one(number, binary, what)
             if failure is not None:
                 return failure
             if self._kept is not None and number + 1 < len(binaries):
                 self._kept.keep(number, self._scratch, without=inputs)
         return None
+
+    def _run_one(self, number: int, binary: Mapping[str, Any], what: str) -> Failure | None:
+        """Run one of several binaries, and note how that went."""
+        noted: dict[str, Any] = {"number": number + 1, "started_at": time.time()}
+        began = time.monotonic()
+        failure: Failure | None = None
+        try:
+            failure = self._run_binary(binary, what)
+        except Failure as stopped:
+            failure = stopped
+            raise
+        finally:
+            noted["seconds"] = time.monotonic() - began
+            if failure is None:
+                noted["exit_status"] = 0
+            else:
+                _note_failure(noted, failure)
+            del self.binaries[BINARIES_MAX - 1 :]  # the last of very many is told, since it may have failed
+            self.binaries.append(noted)
+        return failure
+
+    def blame(self, failure: Failure) -> None:
+        """An output is missing: the binary that should have made it has failed, by its record."""
+        if failure.binary is None:
+            return
+        for noted in self.binaries:
+            if noted["number"] == failure.binary + 1 and "reason" not in noted:
+                noted["reason"] = failure.reason
 
     def _run_binary(self, binary: Mapping[str, Any], what: str) -> Failure | None:
         asked = binary.get("environment") or {}
@@ -310,6 +341,14 @@ class Application:
         if status == _NO_COMMAND and is_shell and "not found" in last_lines:
             return Failure("command-not-found", f"{failure.message}: it did not find a command", exit_status=status)
         return failure
+
+
+def _note_failure(noted: dict[str, Any], failure: Failure) -> None:
+    noted["reason"] = failure.reason
+    if failure.exit_status is not None:
+        noted["exit_status"] = failure.exit_status
+    if failure.signal_number is not None:
+        noted["signal"] = failure.signal_number
 
 
 _WRITING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND

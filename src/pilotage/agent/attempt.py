@@ -177,7 +177,8 @@ class AttemptRunner:
                 return self._run_plain(assignment, work, binary, phases, fetch)
             self._turn.give()  # all that follows may last
             application = self._application(assignment, work, scans)
-            return {"exit_code": "SUCCESS", **self._run(assignment, work, application, phases, fetch)}
+            told = {"exit_code": "SUCCESS", **self._run(assignment, work, application, phases, fetch)}
+            return {**told, "binaries": application.binaries} if application.binaries else told
         except Failure as known:
             failure = known
         except OSError as error:
@@ -188,9 +189,12 @@ class AttemptRunner:
         last_lines = ""
         if application is not None:
             last_lines = application.last_lines(_LAST_CHARACTERS)
+            if failure.reason == "missing-output":
+                application.blame(failure)
         elif is_set_up:  # before that, the logs are those of an earlier attempt
             last_lines = last_lines_of(self._logs, _LAST_CHARACTERS)
-        return _failed(failure, last_lines, phase=phases.now)
+        told = _failed(failure, last_lines, phase=phases.now)
+        return {**told, "binaries": application.binaries} if application is not None and application.binaries else told
 
     def _set_up(self, work: Mapping[str, Any], token: str) -> LogScans | None:
         """Have an empty folder, the token and empty logs; what looks for failures in these."""

@@ -73,6 +73,7 @@ class Failure(Exception):
         self.phase = phase
         self.exit_status = exit_status
         self.signal_number = signal_number
+        self.binary: int | None = None  # of several, the one whose output is missing, from 0
 
 
 def from_system(error: OSError, *, doing: str) -> Failure:

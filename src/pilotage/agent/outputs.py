@@ -86,7 +86,7 @@ def find_outputs(work: Mapping[str, Any], scratch: str, inputs: Collection[str])
     """
     found: set[str] = set()
     below: list[str] | None = None
-    for binary in work.get("binaries", ()):
+    for number, binary in enumerate(work.get("binaries", ())):
         if not work.get("startup"):
             for stream in ("stdout", "stderr"):
                 if binary.get(stream):
@@ -100,7 +100,11 @@ def find_outputs(work: Mapping[str, Any], scratch: str, inputs: Collection[str])
             if below is None:
                 taken = set(inputs)
                 below = [each for each in names_below(scratch) if each not in taken]
-            found.update(_matching(output, name, expression, below, scratch))
+            try:
+                found.update(_matching(output, name, expression, below, scratch))
+            except Failure as failure:
+                failure.binary = number
+                raise
     for name in found:
         check_output(name)
     if len(found) > FILES_MAX:
@@ -147,6 +151,15 @@ def _put(name: str, prefix: str, scratch: str) -> str:
     return prefix + name
 
 
+def _maker_of(name: str, work: Mapping[str, Any]) -> int | None:
+    """Which binary of a package should have made a file that has a name."""
+    for number, binary in enumerate(work.get("binaries", ())):
+        streams = (binary.get("stdout"), binary.get("stderr"))
+        if name in streams or any(each.get("name") == name for each in binary.get("outputs", ())):
+            return number
+    return None
+
+
 class _Found(NamedTuple):
     """An output: where its content is, what the system says of that, and whether it is behind a link."""
 
@@ -174,7 +187,13 @@ class Outputs:
     ) -> list[dict[str, Any]]:
         """Stage files in this order; the manifest. Raises `Failure`, and then nothing is left of it."""
         self._input_inodes = input_inodes
-        found = [self._look_at(name) for name in names]
+        found = []
+        for name in names:
+            try:
+                found.append(self._look_at(name))
+            except Failure as failure:
+                failure.binary = _maker_of(name, self._work)
+                raise
         manifest = [self._described(each, known) for each in found]
         order: Sequence[int] = range(len(found))
         if len(found) > 1:

@@ -184,6 +184,7 @@ def _package_lines(
     if attempts:
         yield "  attempts\n"
         yield from table(map(_attempt, attempts), indent="    ")
+    yield from _binary_lines(attempts, package["attempt"])
     yield from _card_lines(where, package, attempts, explanation)
     # What is run elsewhere is explained there.
     reasons = [why for why in (explanation or {}).get("reasons", ()) if why["code"] != "elsewhere"]
@@ -227,6 +228,23 @@ def _card_lines(
     )
     yield "  failure\n"
     yield from card_lines(where.job, card, indent="    ")
+
+
+def _binary_lines(attempts: list[dict[str, Any]], counted: int | None) -> Iterator[str]:
+    """The binaries of the attempt that counts, where there are several: when each ran, and how it ended."""
+    binaries: list[dict[str, Any]] = next(
+        (each.get("binaries", []) for each in attempts if each["attempt"] == counted), []
+    )
+    if binaries:
+        yield f"  binaries of attempt {counted}\n"
+        yield from table(map(_binary, binaries), indent="    ")
+
+
+def _binary(binary: dict[str, Any]) -> tuple[object, ...]:
+    ended = f"signal {binary['signal']}" if binary.get("signal") else f"exit code {binary.get('exit_status')}"
+    said = ended if binary.get("signal") or binary.get("exit_status") is not None else ""
+    took = duration(round(binary["seconds"], 3))
+    return binary["number"], moment(binary["started_at"]), took, said, binary.get("reason")
 
 
 def _used(attempt: dict[str, Any]) -> Iterator[str]:

@@ -83,6 +83,21 @@ class PhaseTimes(Part, frozen=True, kw_only=True):
     seconds: Amount
 
 
+BINARIES_MAX = 1000
+"""So many binaries of one package have a record."""
+
+
+class BinaryEnd(Part, frozen=True, kw_only=True):
+    """When a binary of a package began, how long it ran, and how it ended; without a reason it did what it should."""
+
+    number: Annotated[int, Meta(ge=1, le=2**53 - 1)]
+    started_at: Amount
+    seconds: Amount
+    exit_status: Status | None = None
+    signal: Status | None = None
+    reason: ReasonName | None = None
+
+
 class JobRegistered(Payload, frozen=True, kw_only=True):
     """A job exists: who owns it and which packages it has. Its definition and lists are named by their content."""
 
@@ -292,6 +307,7 @@ class AttemptFinished(Payload, frozen=True, kw_only=True):
     signal: Status | None = None
     node: Name | None = None
     phases: Annotated[tuple[PhaseTimes, ...], Meta(max_length=16)] = ()
+    binaries: Annotated[tuple[BinaryEnd, ...], Meta(max_length=BINARIES_MAX)] = ()  # that ran, of several
     manifest: Manifest | None = None
     peak_memory_bytes: Count | None = None
     peak_memory_below_bytes: Count | None = None  # where no more is known than that it was less

@@ -17,6 +17,7 @@ from pilotage.ports import FoundEvent
 from pilotage.service.http.views import (
     AccessView,
     AttemptView,
+    BinaryView,
     CountsView,
     EventView,
     FileView,
@@ -175,6 +176,7 @@ def _attempt_view(number: int, row: AttemptFacts, events: Mapping[int, Mapping[s
         attempt=number,
         granted=row.granted_at is not None,
         phases=msgspec.convert(finished.get("phases", []), list[PhaseView]),
+        binaries=msgspec.convert(finished.get("binaries", []), list[BinaryView]),
         manifest=msgspec.convert(staged.get("manifest") or [], list[FileView]),
     )
 

@@ -125,6 +125,17 @@ class PhaseView(View, frozen=True, kw_only=True):
     seconds: float
 
 
+class BinaryView(View, frozen=True, kw_only=True):
+    """When a binary of an attempt began, how long it ran, and how it ended; without a reason it did what it should."""
+
+    number: int
+    started_at: float
+    seconds: float
+    exit_status: int | None = None
+    signal: int | None = None
+    reason: str | None = None
+
+
 class FileView(View, frozen=True, kw_only=True):
     """One file that an attempt made."""
 
@@ -172,6 +183,7 @@ class AttemptView(View, frozen=True, kw_only=True):
     finished_at: float | None
     granted_at: float | None
     phases: list[PhaseView]
+    binaries: list[BinaryView]
     manifest: list[FileView]
 
 
