@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pilotage.agent.allocation import Called, lost_node, seconds_left
+from pilotage.agent.allocation import Called, is_over, lost_node, seconds_left
 from pilotage.agent.batch.berth import BOUND_MARGIN_BYTES, Berth
 from pilotage.agent.environment import own_entries, threads_of
 
@@ -86,6 +86,23 @@ def test_an_agent_asks_its_batch_job_how_long_it_may_last(told: Called, left: fl
     assert ["--jobs=17" in words for words in asked] == [True]
     assert seconds_left({}, squeue) == 0.0
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    "told, over",
+    [
+        (Called(0, stdout="TimeLimit\n"), True),
+        (Called(0, stdout="None\n"), False),  # somebody cancelled it, or needs its place
+        (Called(1, "slurm_load_jobs error"), False),
+        (NO_SUCH_PROGRAM, False),
+        (TOO_LATE, False),
+    ],
+)
+def test_an_agent_that_is_told_to_end_asks_whether_the_time_of_its_batch_job_is_over(
+    told: Called, *, over: bool
+) -> None:
+    assert is_over({"SLURM_JOB_ID": "17"}, lambda _: told) == over
+    assert not is_over({}, lambda _: Called(0, stdout="TimeLimit\n"))
 
 
 def test_the_files_of_several_nodes_are_where_all_of_them_see_them() -> None:

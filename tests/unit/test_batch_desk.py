@@ -51,6 +51,12 @@ class PlainDialect(Dialect):
     def cancel(self, native_ids: Mapping[str, str]) -> Call:
         return Call(("cancel", *(f"{key}={native}" for key, native in native_ids.items())))
 
+    def errors(self, native_ids: Collection[str]) -> Call | None:
+        return Call(("errors", *native_ids))
+
+    def errors_told(self, answer: Answer) -> dict[str, str]:
+        return dict(line.split("=") for line in answer.stdout.splitlines())
+
     def limits(self) -> list[Call]:
         return []
 
@@ -61,6 +67,8 @@ class PlainDialect(Dialect):
 def _seen(native_id: str, state: str) -> Seen:
     if state.startswith("ended:"):
         return Seen(native_id, "ended", state.partition(":")[2], exit_status=73 if "failed" in state else 0)  # type: ignore[arg-type]
+    if state == "error":
+        return Seen(native_id, "queued", "error", detail="Eqw")
     if state.startswith("held:"):
         return Seen(native_id, "queued", "held", detail=state.partition(":")[2])
     return Seen(native_id, state)  # type: ignore[arg-type]
@@ -109,6 +117,9 @@ class PlainSystem:
 
     def _history(self, *keys: str) -> Answer:
         return Answer(0, "".join(f"{key} {' '.join(self.past[key])}\n" for key in keys if key in self.past))
+
+    def _errors(self, *native_ids: str) -> Answer:
+        return Answer(0, "".join(f"{each}=no such folder\n" for each in native_ids if each != "9_0"))
 
     def _cancel(self, *pairs: str) -> Answer:
         for key, native_id in (pair.split("=") for pair in pairs):
@@ -358,3 +369,22 @@ def test_of_many_that_do_not_speak_some_are_read_and_all_are_told(scene: Scene) 
     assert [each.key for each in told] == keys
     assert sum(bool(each.words) for each in told) == READ_MAX
     assert scene.system.count("sh") == 1
+
+
+def test_what_the_system_could_not_start_is_taken_out_and_has_ended_with_its_words(scene: Scene) -> None:
+    scene.desk.submit_pilots("lyon-1", 2)
+    scene.system.jobs |= {"lyon-2": ["1_1", "error"], "lyon-3": ["9_0", "error"]}
+    listed = scene.desk.listing(["lyon-1", "lyon-2"])
+    assert not listed["lyon-1"].ended
+    assert listed["lyon-2"] == Listed(
+        "1_1",
+        ended=True,
+        reason="platform-failure",
+        stderr="the batch system could not start it (Eqw): no such folder",
+        detail="the batch system could not start it (Eqw): no such folder",
+    )
+    assert listed["lyon-3"].stderr == "the batch system could not start it (Eqw): it does not say why"
+    assert "cancel lyon-2=1_1 lyon-3=9_0" in scene.system.calls
+    assert scene.desk.notice(["lyon-2"]) == []
+    scene.system.jobs = {"lyon-1": scene.system.jobs["lyon-1"]}
+    assert [*scene.desk.listing(["lyon-1"])] == ["lyon-1"]  # and is told once

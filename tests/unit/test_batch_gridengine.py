@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.agent.batch import Answer, Busy, Dialect, Refused, Unknown, Wanted, dialects
+from pilotage.agent.batch import Answer, Busy, Call, Dialect, Refused, Unknown, Wanted, dialects
 
 ONE = Wanted(key="lyon-1", command=["true"])
 RECORD = """\
@@ -48,6 +48,9 @@ def record(failed: str, status: str, *, wall: int = 0, category: str = "NONE", e
         (record("100 : assumedly after job", "137", wall=7200, category="-l h_rt=7200 -pe smp 2"), "wall-time", None),
         (record("100 : assumedly after job", "137", wall=71, category="-l h_rt=7200"), "killed", None),
         (record("37  : qmaster enforced h_rt, h_cpu, or h_vmem limit", "137", wall=3, category="-l h_rt=200,h_vmem=1G"), "out-of-memory", None),
+        (record("37  : qmaster enforced h_rt, h_cpu, or h_vmem limit", "137", wall=7), "wall-time", None),
+        (record("37  : qmaster enforced h_rt, h_cpu, or h_vmem limit", "137", wall=7, category="-l h_vmem=1G"), "wall-time", None),
+        (record("37  : qmaster enforced h_rt, h_cpu, or h_vmem limit", "137", wall=7, category="-l h_vmem=3M"), "out-of-memory", None),
         (record("28  : changing into working directory", "0"), "platform-failure", None),
         (record("26  : opening input/output file", "0"), "platform-failure", None),
     ],
@@ -55,6 +58,44 @@ def record(failed: str, status: str, *, wall: int = 0, category: str = "NONE", e
 def test_ends(gridengine: Dialect, told: str, reason: str, status: int | None) -> None:
     seen = gridengine.remembered(Answer(0, told))["lyon-1"]
     assert (seen.state, seen.reason, seen.exit_status, seen.native_id) == ("ended", reason, status, "5")
+
+
+JOB_LIST = "<job_list><JB_job_number>{job}</JB_job_number><JB_name>pilotage.lyon-{key}</JB_name><state>{state}</state>{task}</job_list>"
+DETAILS = """\
+==============================================================
+job_number:                 3
+owner:                      root
+job_name:                   pilotage.lyon-3
+error reason          1:      11/17/2026 17:26:04 [0:172]: error: can't chdir to /no/such/folder: No such file or directory
+scheduling info:            Job is in error state
+==============================================================
+job_number:                 4
+job_name:                   pilotage.lyon-7
+job-array tasks:            1-2:1
+error reason          2:      11/17/2026 17:26:05 [23456:180]: can't create directory active_jobs/4.2: No space left on device
+"""
+
+
+def test_what_could_not_be_started_is_asked_for_and_told_in_its_own_words(gridengine: Dialect) -> None:
+    rows = [
+        JOB_LIST.format(job=3, key=3, state="Eqw", task=""),
+        JOB_LIST.format(job=4, key=7, state="Eqw", task="<tasks>2</tasks>"),
+        JOB_LIST.format(job=5, key=5, state="hqw", task=""),
+        JOB_LIST.format(job=6, key=6, state="dEqw", task=""),
+    ]
+    seen = gridengine.listed(Answer(0, f"<job_info>{''.join(rows)}</job_info>"))
+    assert {key: (each.native_id, each.state, each.reason, each.detail) for key, each in seen.items()} == {
+        "lyon-3": ("3", "queued", "error", "Eqw"),
+        "lyon-8": ("4.2", "queued", "error", "Eqw"),
+        "lyon-5": ("5", "queued", "held", "hqw"),
+        "lyon-6": ("6", "queued", "", "dEqw"),
+    }
+    assert gridengine.errors(["4.2", "3", "4.1"]) == Call(("qstat", "-j", "3,4"))
+    told = gridengine.errors_told(Answer(1, DETAILS, "Following jobs do not exist: 9\n"))
+    assert told["3"].endswith("error: can't chdir to /no/such/folder: No such file or directory")
+    assert told["4.2"].endswith("No space left on device")
+    assert "4.1" not in told
+    assert gridengine.errors_told(Answer(1, "", "commlib error")) == {}
 
 
 def test_elements_have_their_own_records(gridengine: Dialect) -> None:

@@ -20,6 +20,7 @@ from pilotage.adapters.sites.zipapp import build
 from pilotage.agent.batch import Answer, BatchError, Dialect, Limits, Seen, Unknown, Wanted, dialects, element_key
 from pilotage.agent.batch.reading import common_start, seconds, size_bytes
 from pilotage.agent.batch.slurm import _COLUMNS
+from pilotage.agent.batch.values import Reason
 from tests.conformance.batch.voices.stage import Element, Stage
 
 ALL = sorted(dialects())
@@ -35,6 +36,8 @@ fragments = st.sampled_from([
 ])  # fmt: skip
 texts = st.one_of(st.text(), st.lists(fragments).map("".join), st.text(st.characters(codec=None)))
 answers = st.builds(Answer, exit_status=statuses, stdout=texts, stderr=texts)
+
+STUCK: dict[str, Reason] = {"hqw": "held", "Eqw": "error"}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -215,7 +218,7 @@ def test_what_grid_engine_writes_is_read_back(jobs: list[tuple[str, int, str]]) 
             expected[element_key(first, offset)] = Seen(
                 native_id=f"{job}.{offset + 1}" if count > 1 else str(job),
                 state="queued" if "q" in state else "running",
-                reason="held" if state in ("hqw", "Eqw") else "",
+                reason=STUCK.get(state, ""),
                 node="here",
                 detail=state,
             )

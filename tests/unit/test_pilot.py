@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -239,6 +240,26 @@ def test_a_pilot_that_leaves_ends_everything_and_tells_why(service: AgentService
     assert [service.finished[ref]["reason"] for ref in (running, waiting)] == ["preempted", "preempted"]
     assert service.types()[-1] == "PilotEnded"
     assert not service.said[-1].exchange.held
+
+
+def test_one_that_its_batch_system_ends_since_its_time_is_over_says_so_though_it_was_told_of_no_such_limit(
+    service: AgentService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.parent.mkdir()
+    squeue.write_text("#!/bin/sh\necho TimeLimit\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    running = service.give(1, ("wait",), folder=tmp_path)
+    with flying(service, tmp_path, wall_seconds=600.0) as flight:
+        flight.stage.wait_for(lambda: flight.stage.running)
+        flight.exchanger.ask_to_leave("terminated")
+        flight.land()
+    assert service.finished[running]["reason"] == "wall-time"
+    assert service.finished[running]["exit_message"] == PILOT_WALL_OVER
+    last = service.events[max(service.events)]
+    assert json.loads(bytes(last.data)) == {"reason": "wall-time"}
 
 
 def test_the_end_of_its_wall_time_ends_what_runs(service: AgentService, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 ANSWER_SECONDS = 30.0
 """So long all nodes may take to answer."""
+_END_SECONDS_MAX = 2.0  # whoever is told to end has little time
 _START_SECONDS_MAX = 10.0  # longer than this an agent does not wait before it begins
 _LINE_CHARACTERS_MAX = 300
 
@@ -40,6 +41,17 @@ def seconds_left(
     call = run or partial(_run, seconds_max=_START_SECONDS_MAX)
     told = call(["squeue", "--noheader", f"--jobs={job}", "--format=%L"])
     return float(seconds(told.stdout)) if told.exit_status == 0 else 0.0
+
+
+def is_over(environment: Mapping[str, str] | None = None, run: Callable[[Sequence[str]], Called] | None = None) -> bool:
+    """Whether the batch job that this is was told to end because its time is over; not where nobody can tell."""
+    known = os.environ if environment is None else environment
+    job = known.get("SLURM_JOB_ID", "")
+    if not job.isdecimal():
+        return False
+    call = run or partial(_run, seconds_max=_END_SECONDS_MAX)
+    told = call(["squeue", "--noheader", f"--jobs={job}", "--format=%r"])
+    return told.exit_status == 0 and told.stdout.split() == ["TimeLimit"]
 
 
 def lost_node(

@@ -34,6 +34,7 @@ DESERTED_FAREWELL_SECONDS = 1.0
 LINKS_MAX = 3  # one that listens, one that speaks, and one whose answer nobody awaits any more
 LOOK_SECONDS = 1.0  # how often to look after orphans and after those that are to end
 COMPLAIN_SECONDS = 300.0
+WALL_TIME = "wall-time"
 LISTEN_SECONDS = 0.5  # who is full, and has nothing to say for so long, listens for what is to end
 
 
@@ -141,7 +142,11 @@ class Exchanger:
     def _look(self, now: float) -> None:
         """Look what is due."""
         if self._asked_to_leave and not self._leaving:
-            self._depart(self._asked_to_leave, "preempted", self._settings.grace_seconds)
+            from pilotage.agent.allocation import is_over
+
+            # Its wall time may be over by a limit that it was not told of.
+            over = WALL_TIME if is_over() else ""
+            self._depart(over or self._asked_to_leave, over or "preempted", self._settings.grace_seconds)
             return
         if now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
@@ -166,7 +171,7 @@ class Exchanger:
             say(f"the service did not answer for {settings.outlive_seconds:g} s")
             self._over = True
         elif now >= self._limit_at:
-            self._depart("wall-time", "wall-time", settings.farewell_seconds)
+            self._depart(WALL_TIME, WALL_TIME, settings.farewell_seconds)
         elif not self._leaving and now >= self._heard_at + settings.deserted_seconds and self._has_nothing():
             self._depart("deserted", CANCELLED, DESERTED_FAREWELL_SECONDS)
         else:

@@ -101,18 +101,34 @@ def test_what_is_killed_from_outside_is_told_from_what_fails(slurm: RealSlurm, g
 
 def test_what_will_never_begin_by_itself_is_held(slurm: RealSlurm, gridengine: RealGridEngine) -> None:
     # Slurm takes what is too long for its partition, and lets it wait for ever; Grid Engine what has nowhere to run.
-    for system, wanted in (
-        (slurm, sleeping("stuck-1", queue="short", wall_seconds=36_000)),
-        (gridengine, sleeping("stuck-1", folder="/nowhere")),
+    for system, wanted, reason in (
+        (slurm, sleeping("stuck-1", queue="short", wall_seconds=36_000), "held"),
+        (gridengine, sleeping("stuck-1", folder="/nowhere"), "error"),
     ):
         ids = system.submit(wanted)
-        wait_until(lambda system=system: listed(system)["stuck-1"].reason == "held", lambda: "it is not held")  # type: ignore[misc]
+        wait_until(lambda system=system, reason=reason: listed(system)["stuck-1"].reason == reason, lambda: "not stuck")  # type: ignore[misc]
         assert listed(system)["stuck-1"].state == "queued"
+        call = system.dialect.errors(ids.values())
+        if call is not None:
+            (said,) = {*system.dialect.errors_told(system.run(call)).values()}
+            assert "error: can't chdir to /nowhere: No such file or directory" in said
         system.cancel(ids)
         wait_until(
             lambda system=system: (listed(system).get("stuck-1") or Seen("", "ended")).state == "ended",  # type: ignore[misc]
             lambda: "it is still there",
         )
+
+
+def test_the_limit_of_a_queue_is_told_as_such_where_memory_was_asked_for_and_time_was_not(
+    gridengine: RealGridEngine,
+) -> None:
+    cell = gridengine.cell
+    cell.command("qconf", "-rattr", "queue", "h_rt", "0:0:2", "main.q")
+    try:
+        ids = gridengine.submit(sleeping("long-1", memory_bytes=1 << 30))
+        assert gridengine.wait("long-1", "ended", ids["long-1"]).reason == "wall-time"
+    finally:
+        cell.command("qconf", "-rattr", "queue", "h_rt", "INFINITY", "main.q")
 
 
 def test_what_asks_for_more_than_there_is_is_refused(slurm: RealSlurm, gridengine: RealGridEngine) -> None:

@@ -215,6 +215,7 @@ class Desk:
         """
         self._look()
         assert self._there is not None
+        self._end_errors()
         ended = {key: seen for key, seen in self._ended.items() if key not in self._told}
         missing = {key: self._live.get(key, "") for key in (*self._live, *expected) if key not in self._told}
         missing = {key: native for key, native in missing.items() if key not in self._there and key not in ended}
@@ -254,6 +255,21 @@ class Desk:
         self._ended = {key: seen for key, seen in listed.items() if seen.state == "ended"}
         self._live.update(self._there)
         self._forget(listed)
+
+    def _end_errors(self) -> None:
+        """What the system could not start, and never will, is taken out of its queue, and has ended with its words for it."""
+        assert self._there is not None
+        stuck = {key: seen for key, seen in self._open.items() if seen.reason == "error"}
+        call = self._dialect.errors([seen.native_id for seen in stuck.values()]) if stuck else None
+        if call is None:
+            return
+        words = self._dialect.errors_told(self._run(call))
+        self._dialect.cancelled(self._run(self._dialect.cancel({key: seen.native_id for key, seen in stuck.items()})))
+        for key, seen in stuck.items():
+            said = words.get(seen.native_id, "it does not say why")
+            why = f"the batch system could not start it ({seen.detail}): {said}"
+            self._ended[key] = Seen(seen.native_id, "ended", "platform-failure", detail=why)
+            del self._open[key], self._there[key]
 
     def _remembered(self, missing: Mapping[str, str]) -> dict[str, Seen]:
         """How things ended that are in no listing any more; those that may still show themselves count as there."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar
 
 from pilotage.agent.batch.reading import message_of
@@ -72,6 +72,14 @@ class Dialect(ABC):
 
     def remembered(self, answer: Answer) -> dict[str, Seen]:
         """What the history tells, by key: no more than was asked for need be in it. Raises `Unknown`."""
+        return {}
+
+    def errors(self, native_ids: Collection[str]) -> Call | None:
+        """How to ask why things could not be started whose reason is `error`; None where the system cannot tell."""
+        return None
+
+    def errors_told(self, answer: Answer) -> dict[str, str]:
+        """The system's own words for that, by native id, of those that it has any for."""
         return {}
 
     @abstractmethod

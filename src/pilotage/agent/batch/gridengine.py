@@ -6,7 +6,7 @@ A job that was deleted and one that was killed look alike in its accounts: both 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from xml.etree import ElementTree as ET
 
 from pilotage.agent.batch.dialect import Dialect, one_after_another
@@ -26,6 +26,7 @@ _VERDICTS: Sequence[tuple[str, Verdict]] = (
 )
 _ENFORCED, _AFTERWARDS = 37, 100  # codes of `failed`: a limit was enforced; it went wrong when the job had run
 _SIGNALS_FROM = 128
+_NEARLY = 0.9  # of what it may have, since it is looked now and then, and sizes are told in round numbers
 
 
 class GridEngine(Dialect):
@@ -97,14 +98,31 @@ class GridEngine(Dialect):
             element = number(told.get("tasks", ""), -1)
             native_id, state = told.get("JB_job_number", ""), told.get("state", "")
             waits = "E" in state or "q" in state
+            reason: Reason = "held" if waits and "h" in state else ""
             seen = Seen(
                 native_id if element < 0 else f"{native_id}.{element}",
                 "queued" if waits else "running",
-                "held" if "E" in state or (waits and "h" in state) else "",
+                "error" if "E" in state and "d" not in state else reason,
                 told.get("queue_name", "").partition("@")[2],
                 detail=state,
             )
             keep(found, self.key(told.get("JB_name", ""), None if element < 0 else element), seen)
+        return found
+
+    def errors(self, native_ids: Collection[str]) -> Call:
+        """One qstat for all of their jobs."""
+        return Call(("qstat", "-j", ",".join(sorted({each.partition(".")[0] for each in native_ids}))))
+
+    def errors_told(self, answer: Answer) -> dict[str, str]:
+        """The reason of the error that is kept with each element; one that is gone meanwhile is no matter."""
+        found: dict[str, str] = {}
+        for record in re.split(r"^=+$", answer.stdout, flags=re.MULTILINE):
+            job = re.search(r"^job_number:\s+([0-9]+)", record, re.MULTILINE)
+            for element, said in re.findall(r"^error reason\s+([0-9]+):\s+(.*?)\s*$", record, re.MULTILINE):
+                if job:
+                    found[f"{job.group(1)}.{element}"] = said
+                    if element == "1":
+                        found[job.group(1)] = said
         return found
 
     def history(self, native_ids: Mapping[str, str]) -> Call:
@@ -174,6 +192,12 @@ def _element(native_id: str) -> int | None:
     return number(element) if element else None
 
 
+def _measured_bytes(text: str) -> float:
+    """The bytes of `2.801MB`, as they were measured."""
+    match = re.match(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([kmgt]?)", text.lower())
+    return float(match.group(1)) * 1024.0 ** " kmgt".index(match.group(2) or " ") if match else 0.0
+
+
 def _end(told: Mapping[str, str]) -> tuple[Reason, int | None]:
     """Why a job ended, and its exit status, by its accounts."""
     failed, status = number(told["failed"]), number(told.get("exit_status", ""))
@@ -186,5 +210,8 @@ def _end(told: Mapping[str, str]) -> tuple[Reason, int | None]:
     if "h_rt" in limits and ran_seconds >= number(limits["h_rt"]):
         return "wall-time", None
     if failed == _ENFORCED:
-        return ("out-of-memory" if "h_vmem" in limits else "wall-time"), None
+        # It does not say which limit. Where no time was asked for, it may be that of the queue.
+        most_bytes = size_bytes(limits.get("h_vmem", "")) * max(1, number(told.get("slots", "")))
+        is_full = "h_rt" in limits or _measured_bytes(told.get("maxvmem", "")) >= _NEARLY * most_bytes
+        return ("out-of-memory" if most_bytes and is_full else "wall-time"), None
     return "killed", None

@@ -22,6 +22,7 @@ Reason = Literal[
     "preempted",
     "platform-failure",
     "held",  # it will not begin by itself
+    "error",  # it could not be started, and never will be: `Dialect.errors` asks why
 ]
 Refusal = Literal["bad-queue", "bad-account", "bad-resources", "not-allowed", "refused"]
 # What a text stands for that a submission was answered with; fewer at once may be taken where it is too many.
@@ -114,7 +115,7 @@ class Seen(NamedTuple):
 
     native_id: str
     state: State
-    reason: Reason = ""  # why it ended, or `held`
+    reason: Reason = ""  # why it ended, or `held` or `error`
     node: str = ""
     exit_status: int | None = None
     detail: str = ""  # the system's own word
