@@ -44,6 +44,7 @@ from pilotage.book.query import (
     served_by,
     to_json,
 )
+from tests.reaching import share
 
 YEAR_9999 = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 texts = st.one_of(
@@ -164,9 +165,22 @@ def test_any_text_is_a_query_or_a_query_error(text: str) -> None:
     survives(text)
 
 
-@given(st.lists(st.sampled_from(TOKENS), max_size=12), st.sampled_from(["", " "]))
-def test_any_sequence_of_words_is_a_query_or_a_query_error(words: list[str], between: str) -> None:
-    survives(between.join(words))
+PHRASES = ["site=lyon", "state in (DONE, RUNNING)", "attempts >= 3", "submitted within 2h ago .. now", "package=1.2.1",
+           "not held=yes", "tag.x != 'x y'", "(site=a or site=b)", "job=j1"]  # fmt: skip
+JOINED = [" and ", " or ", " and (", ") or ", " "]
+words = st.lists(st.sampled_from(TOKENS), max_size=12)
+spoken = st.one_of(
+    st.tuples(words, st.sampled_from(["", " "])).map(lambda said: said[1].join(said[0])),
+    # By chance alone words are hardly ever a query: most of these are, or nearly so.
+    st.lists(st.tuples(st.sampled_from(PHRASES), st.sampled_from(JOINED)), min_size=1, max_size=4).map(
+        lambda pairs: "".join(f"{phrase}{joined}" for phrase, joined in pairs[:-1]) + pairs[-1][0]
+    ),
+)
+
+
+@given(spoken)
+def test_any_sequence_of_words_is_a_query_or_a_query_error(text: str) -> None:
+    survives(text)
 
 
 @given(queries(), st.data())
@@ -193,9 +207,15 @@ half_right = st.fixed_dictionaries({
     "operator": st.sampled_from([str(operator) for operator in Operator]),
     "values": st.lists(st.one_of(anything, texts, moments), max_size=3),
 })  # fmt: skip
+any_json = st.one_of(
+    anything,
+    st.one_of(half_right, written_conditions([*ATTRIBUTES.values()])).map(
+        lambda condition: {"all": [{"any": [condition]}]}
+    ),
+)
 
 
-@given(st.one_of(anything, half_right.map(lambda condition: {"all": [{"any": [condition]}]})))
+@given(any_json)
 def test_any_json_is_a_query_or_a_query_error(value: object) -> None:
     found = outcome(from_json, value)
     if isinstance(found, Query):
@@ -305,15 +325,19 @@ def test_the_chosen_clause_can_be_looked_up(case: tuple[Query, Target, frozenset
     assert set(plan.attributes) == {condition.name for condition in query.clauses[plan.clause]}
 
 
-@given(served(), queries())
-def test_more_indexes_and_more_clauses_never_hurt(case: tuple[Query, Target, frozenset[str]], more: Query) -> None:
-    query, target, names = case
+@st.composite
+def served_and_more(draw: st.DrawFn) -> tuple[Query, Query, Target, frozenset[str]]:
+    """The same, and another query over the same target."""
+    query, target, names = draw(served())
+    return query, draw(queries(target)), target, names
+
+
+@given(served_and_more())
+def test_more_indexes_and_more_clauses_never_hurt(case: tuple[Query, Query, Target, frozenset[str]]) -> None:
+    query, more, target, names = case
+    check_target(more, target)
     if query.clauses and is_served(query, target, names):
         assert is_served(query, target, names | default_indexed(target))
-        try:
-            check_target(more, target)
-        except QueryError:
-            return
         assert is_served(Query(query.clauses + more.clauses), target, names)
     by_job = parse("job=j1").clauses
     assert is_served(Query(query.clauses + by_job), target, names)
@@ -394,19 +418,44 @@ def test_a_forged_cursor_is_refused_whatever_it_holds(body: bytes) -> None:
         decode_cursor(forged(body), parse("site=a"), Target.JOBS)
 
 
-@given(anything, anything)
+parts = st.one_of(st.text(max_size=8), st.integers(-(2**63), 2**63 - 1), st.floats(), st.binary(max_size=3), st.none())
+nows, forged_keys = st.one_of(st.floats(), anything), st.one_of(st.lists(parts, max_size=3), anything)
+
+
+@given(nows, forged_keys)
 @example(float("nan"), [])
 @example(1.0, [float("inf")])
 @example(1.0, [b"x"])
 def test_a_forged_cursor_of_the_right_query_holds_a_key_or_is_refused(now: object, key: object) -> None:
-    query = parse("site=a")
-    digest = hashlib.blake2b(canonical(query).encode(), digest_size=12).digest()
-    try:
-        cursor = decode_cursor(forged(_packed([1, "jobs", digest, now, key])), query, Target.JOBS)
-    except CursorError:
+    cursor = read_forged(now, key)
+    if cursor is None:
         return
     assert all(isinstance(part, str | int | float) for part in cursor.key)
     assert all(math.isfinite(part) for part in (cursor.now, *cursor.key) if isinstance(part, float))
+
+
+def read_forged(now: object, key: object) -> Cursor | None:
+    """What is made of a cursor that somebody put together for the right query; None where it is refused."""
+    query = parse("site=a")
+    digest = hashlib.blake2b(canonical(query).encode(), digest_size=12).digest()
+    try:
+        return decode_cursor(forged(_packed([1, "jobs", digest, now, key])), query, Target.JOBS)
+    except CursorError:
+        return None
+
+
+def test_enough_examples_reach_what_these_properties_are_about() -> None:
+    def is_query(read: Callable[[Any], Query], value: object) -> bool:
+        return isinstance(outcome(read, value), Query)
+
+    def more_is_served(case: tuple[Query, Query, Target, frozenset[str]]) -> bool:
+        query, more, target, names = case
+        return bool(query.clauses and more.clauses) and is_served(query, target, names)
+
+    assert share(spoken, lambda text: is_query(parse, text)) > 0.1
+    assert share(any_json, lambda value: is_query(from_json, value)) > 0.1
+    assert share(served_and_more(), more_is_served) > 0.1
+    assert share(st.tuples(nows, forged_keys), lambda given: read_forged(*given) is not None) > 0.1
 
 
 def _packed(value: object) -> bytes:

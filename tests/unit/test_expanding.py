@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -132,4 +133,8 @@ def test_a_service_that_stops_meanwhile_is_no_fault_of_the_stage(parts: Parts) -
 
 
 def test_one_that_was_never_started_can_be_stopped(parts: Parts) -> None:
-    Expander(parts, parts.service.place.journal, ask=parts.ask, tell=parts.told.put).stop()
+    before = threading.active_count()
+    expander = Expander(parts, parts.service.place.journal, ask=parts.ask, tell=parts.told.put)
+    expander.stop()
+    expander.want(parts.effect)  # in vain
+    assert (threading.active_count(), parts.told.empty()) == (before, True)

@@ -121,8 +121,11 @@ def test_a_drawing_has_a_row_for_each_variant_and_every_run() -> None:
 
 
 def test_equal_runs_can_be_drawn() -> None:
-    ET.fromstring(chart_of("job", [summary_of("a", runs([60.0]))], []))
-    ET.fromstring(chart_of("job", [summary_of("a", runs([None, None]))], []))
+    for seconds, dots in (([60.0], 1), ([60.0, 60.0], 2), ([None, None], 0)):
+        root = ET.fromstring(chart_of("job", [summary_of("a", runs(seconds))], []))
+        places = [float(each.attrib["cx"]) for each in root.iter(f"{SVG}circle") if each.get("class") == "run"]
+        assert len(places) == 1 + dots  # one of the legend
+        assert all(0 <= place <= float(root.attrib["width"]) for place in places)
 
 
 def test_variants_are_all_combinations() -> None:

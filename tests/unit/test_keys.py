@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from pathlib import Path
 
 import msgspec
@@ -228,10 +229,12 @@ def test_what_was_made_is_kept_once_the_checksums_of_its_inputs_are_known(
 
 
 def test_a_completer_that_had_nothing_to_do_ends_at_once(tmp_path: Path, index: SqliteWorkIndex) -> None:
+    before = threading.active_count()
     completer = Completer(FolderStore(tmp_path, index), index)
     completer.complete([])
     completer.settle()
     completer.stop()
+    assert threading.active_count() == before
     index.close()
 
 

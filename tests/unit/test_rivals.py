@@ -30,8 +30,12 @@ def test_a_name_that_another_unfinished_job_makes_is_refused_with_the_job_that_d
 
 
 def test_other_names_and_patterns_are_nobodys_rivals() -> None:
-    refuse_rivals(expanded("'a-{n}'"), "/data", [("first", expanded("'b-{n}'")), ("late", expanded("'a-{n}-*'"))])
-    refuse_rivals(expanded("'a-{n}'"), "/data", [])
+    mine = expanded("'a-{n}'")
+    others = [("first", expanded("'b-{n}'")), ("late", expanded("'a-{n}-*'"))]
+    for rivals in (others, []):
+        refuse_rivals(mine, "/data", rivals)
+    with pytest.raises(NotOurs, match="the job other"):  # these names are looked at
+        refuse_rivals(mine, "/data", [*others, ("other", mine)])
 
 
 # --- when files are published ---

@@ -43,4 +43,7 @@ def test_a_file_where_results_need_a_folder_is_named(tmp_path: Path, name: str) 
 
 def test_a_job_that_makes_no_files_may_run_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
-    refuse(tmp_path, "pilotage: 1\njob: j\nstages:\n  - run: 'true'\n")
+    bare = "pilotage: 1\njob: j\nstages:\n  - run: 'true'\n"
+    refuse(tmp_path, bare)
+    with pytest.raises(StoreError):  # with a file it may not
+        refuse(tmp_path, f"{bare}    outputs: [x]\n")
