@@ -8,6 +8,7 @@ import json
 import os
 import stat
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,29 @@ def test_whatever_was_left_is_gone_for_the_next_and_for_the_one_after_it(scratch
         leave(Path(scratch.path))
         scratch.empty()
         assert list(Path(scratch.path).iterdir()) == []
+
+
+@pytest.mark.parametrize("busy", ["left", "a/b/left", "a/b", "a"])
+def test_what_the_system_will_not_remove_is_left_and_the_next_has_another_folder(
+    scratch: Scratch, monkeypatch: pytest.MonkeyPatch, busy: str
+) -> None:
+    leave_folders(Path(scratch.path))
+    leave_file(Path(scratch.path))
+
+    def refusing(real: Any, path: str, *, dir_fd: int | None = None) -> None:
+        if path in (busy, scratch.path):  # as what is open over a network, or has something mounted on it
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        real(path, dir_fd=dir_fd)
+
+    for name in ("unlink", "rmdir"):
+        monkeypatch.setattr(os, name, partial(refusing, getattr(os, name)))
+    before = scratch.path
+    assert not scratch.empty()
+    assert os.path.lexists(f"{before}/{busy}")
+    scratch.prepare()
+    assert scratch.path != before
+    assert list(Path(scratch.path).iterdir()) == []
+    assert not remove_tree(before)
 
 
 @pytest.mark.parametrize("flags, told", [(0x80000, [0xA0000]), (0xA0000, [])])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 import threading
 from contextlib import closing
@@ -329,6 +330,27 @@ def test_a_full_disk_leaves_the_job_where_it_is(tmp_path: Path, monkeypatch: pyt
         monkeypatch.undo()
         journal.seal("j1")
         assert known(journal, "j1") == before
+
+
+def test_a_job_that_is_sealed_or_comes_back_is_on_disk_with_the_name_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as journal:
+        a_book(journal)
+        file, real, synced = sealed_path(tmp_path, "j1"), os.fsync, list[tuple[str, bool]]()
+
+        def sync(descriptor: int) -> None:
+            real(descriptor)
+            path = Path(f"/proc/self/fd/{descriptor}").readlink()
+            if path.is_relative_to(file.parent):
+                synced.append(("folder" if path.is_dir() else "file", file.exists()))
+
+        monkeypatch.setattr(os, "fsync", sync)
+        journal.seal("j1")
+        assert synced == [("file", False), ("folder", True)]  # what has a name is whole, and the name stays
+        synced.clear()
+        journal.unseal(["j1"])
+        assert synced == [("folder", False)]
 
 
 def test_the_views_of_a_sealed_file_name_the_job_and_the_package(tmp_path: Path) -> None:
