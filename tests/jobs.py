@@ -48,6 +48,9 @@ class Untouchable:
         """Nobody should read."""
         raise AssertionError(f"the folder was asked for the file {path!r}")
 
+    def is_folder(self, path: str) -> bool:
+        return False
+
     def exists(self, path: str) -> bool:
         """Nobody should look."""
         raise AssertionError(f"the folder was asked whether {path!r} is there")

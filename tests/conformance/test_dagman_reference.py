@@ -45,6 +45,9 @@ class _Overlay:
     def read(self, path: str) -> bytes | None:
         return self._files[path].encode() if path in self._files else self._below.read(path)
 
+    def is_folder(self, path: str) -> bool:
+        return False
+
     def exists(self, path: str) -> bool:
         return path in self._files or self._below.exists(path)
 

@@ -85,6 +85,7 @@ def test_an_image_file_needs_apptainer(tmp_path: Path) -> None:
     engines = Engines(str(tmp_path / "bin"))
     with pytest.raises(Failure, match="is a file, which docker does not run"):
         engines.wrap({"image": "x.sif"}, ["true"], **said)
+    (tmp_path / "x.sif").touch()
     _engine(tmp_path / "bin", "apptainer")
     wrapped = Engines(str(tmp_path / "bin")).wrap({"image": "x.sif"}, ["true"], **{**said, "gpus": 1})
     assert wrapped.argv[-3:] == ["--nv", str(tmp_path / "x.sif"), "true"]
@@ -102,11 +103,56 @@ def test_gpus_are_asked_for_and_a_user_keeps_the_id(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_fails_itself_is_a_failure_of_the_platform(tmp_path: Path) -> None:
-    _engine(tmp_path / "bin", "podman", "#!/bin/sh\necho no such image >&2\nexit 125\n")
+    _engine(tmp_path / "bin", "podman", "#!/bin/sh\necho no route to the registry >&2\nexit 125\n")
     with place_in(tmp_path, environment={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}) as place:
         payload = place.run("/bin/true", container={"image": "an/image"}).payload
     assert payload["reason"] == "platform-failure"
-    assert "no such image" in payload["exit_message"]
+    first = payload["exit_message"].partition("\n")[0]
+    assert first.endswith("could not run the container of the image 'an/image': no route to the registry")
+
+
+@pytest.mark.parametrize(
+    "name, status, said",
+    [
+        (
+            "podman",
+            125,
+            "Error: initializing source docker://x: reading manifest latest in docker.io/x: manifest unknown",
+        ),
+        ("podman", 125, "Error: reading manifest: requested access to the resource is denied"),
+        ("docker", 125, "docker: Error response from daemon: pull access denied for x, repository does not exist."),
+        ("docker", 125, "docker: invalid reference format."),
+        (
+            "apptainer",
+            255,
+            "FATAL:   Unable to handle docker://x uri: GET https://…: MANIFEST_UNKNOWN: manifest unknown",
+        ),
+    ],
+)
+def test_an_image_that_is_nowhere_to_be_had_is_no_fault_of_the_platform(
+    tmp_path: Path, name: str, status: int, said: str
+) -> None:
+    _engine(tmp_path / "bin", name, f"#!/bin/sh\necho '{said}' >&2\necho see the help >&2\nexit {status}\n")
+    with place_in(tmp_path, environment={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}) as place:
+        payload = place.run("/bin/true", container={"image": "an/image", "engine": name}).payload
+    assert payload["reason"] == "command-not-found"
+    assert payload["exit_message"].startswith(f"the image 'an/image' cannot be had: {said}")
+
+
+def test_an_image_file_that_is_not_there_is_told_before_any_engine_is_asked(tmp_path: Path) -> None:
+    _engine(tmp_path / "bin", "apptainer", "#!/bin/sh\nexit 3\n")
+    with place_in(tmp_path, environment={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}) as place:
+        payload = place.run("/bin/true", container={"image": "sim.sif"}).payload
+    assert (payload["reason"], payload["exit_message"]) == (
+        "command-not-found", f"the image 'sim.sif' is not there, in {place.folder}"
+    )  # fmt: skip
+
+
+def test_a_command_that_fails_in_a_container_fails_as_it_does_outside(tmp_path: Path) -> None:
+    _engine(tmp_path / "bin", "apptainer", "#!/bin/sh\necho 'file not found' >&2\nexit 255\n")
+    with place_in(tmp_path, environment={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}) as place:
+        payload = place.run("/bin/true", container={"image": "an/image"}).payload
+    assert (payload["reason"], payload["exit_status"]) == ("application-error", 255)
 
 
 def test_a_stopped_container_is_removed(tmp_path: Path) -> None:

@@ -196,12 +196,29 @@ def test_the_logs_of_the_last_attempt_are_shown_or_of_another(canned: CannedServ
         return Answer({"logs": [each for each in kept if wanted in (None, str(each["attempt"]))]})
 
     canned.responders["/v1/jobs/j/packages/1.1.1/logs"] = respond
+    package = package_view(id="1.1.1", job="j", state="WAITING")
+    canned.answer("/v1/jobs/j/packages/1.1.1", {"package": package, "attempts": []})
     assert run("logs", "j/1.1.1").stdout == "--- stdout of attempt 2 ---\nnew\n--- stderr of attempt 2 ---\noh\n"
     assert run("logs", "j/1.1.1", "--stdout").stdout == "new"
     assert run("logs", "j/1.1.1", "--attempt", "1", "--stdout").stdout == "old\n"
     assert len(json.loads(run("logs", "j/1.1.1", "--json").stdout)["logs"]) == 3
     kept.clear()
     assert "nothing was written yet" in run("logs", "j/1.1.1").stderr
+
+
+def test_the_logs_say_how_an_attempt_failed_whatever_its_programs_wrote(canned: CannedServer) -> None:
+    package = package_view(id="1.1.1", job="j", state="WAITING")
+    failed = attempt_view(
+        attempt=3, exit_code="ERROR_FILE_NOT_FOUND", reason="missing-input", exit_message="no x.dat\nlast words"
+    )
+    canned.answer("/v1/jobs/j/packages/1.1.1", {"package": package, "attempts": [failed]})
+    canned.answer("/v1/jobs/j/packages/1.1.1/logs", {"logs": []})
+    told = "attempt 3 failed (missing-input): no x.dat; it will be tried again\n"
+    assert run("logs", "j/1.1.1").stderr == f"attempt 3 wrote nothing; see: pilotage explain j/1.1.1\n{told}"
+    canned.answer("/v1/jobs/j/packages/1.1.1/logs", {"logs": [log(3, "stderr", "oh\n")]})
+    shown = run("logs", "j/1.1.1")
+    assert (shown.stdout, shown.stderr) == ("--- stderr of attempt 3 ---\noh\n", told)
+    assert run("logs", "j/1.1.1", "--stderr").stderr == ""
 
 
 def test_a_log_is_followed_until_the_package_is_over(canned: CannedServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,7 +273,7 @@ def test_the_history_of_failures_is_kept_until_the_package_is_over() -> None:
     with Small(site()) as small:
         small.submit(bag(1))
         pilot = small.pilot()
-        pilot.fail("1.1.1", "platform-failure")
+        pilot.fail("1.1.1", "platform-failure", message="no such image\nlast words")
         pilot.fail("1.1.1", "preempted")
         small.wait(20, pilot)
         pilot.unread.clear()
@@ -283,7 +283,7 @@ def test_the_history_of_failures_is_kept_until_the_package_is_over() -> None:
             (2, "a", "preempted"),
         ]
         assert [why.message for why in small.explain("1.1.1").reasons if why.code == "failed"] == [
-            "attempt 1 failed at a: platform-failure",
+            "attempt 1 failed at a: platform-failure: no such image",
             "attempt 2 failed at a: preempted",
         ]
         pilot.exchange()

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from pilotage.language import MemoryFolder
+from pilotage.language import DiskFolder, MemoryFolder
 from pilotage.language.expansion.edge_files import FilesOnEdges
 from pilotage.model.graph import EdgeKind
-from tests.jobs import Untouchable, again, commands, edges, expanded, only_fault, picture, refused
+from tests.jobs import Untouchable, again, commands, edges, expanded, loaded, only_fault, picture, refused
 
 
 def hyphens(text: str) -> str:
@@ -210,7 +212,48 @@ def test_other_acquisitions_need_a_file(acquisition: str) -> None:
 
 
 def test_an_input_that_is_in_the_folder_is_fine() -> None:
-    assert expanded("stages:\n  - run: a\n    inputs: [x, d]\n", folder=MemoryFolder(["x", "d/y"])).count == 1
+    assert expanded("stages:\n  - run: a\n    inputs: [x, d/y]\n", folder=MemoryFolder(["x", "d/y"])).count == 1
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["known", "late"])
+def test_an_input_that_is_a_folder_is_refused_with_how_to_name_its_files(*, late: bool) -> None:
+    before = "  - {run: m, outputs: ['p-*']}\n" if late else ""
+    each = "each: {p: 'p-*'}, " if late else ""
+    text = f"stages:\n{before}  - {{{each}run: a, inputs: [x, d/]}}\n"
+    fault = only_fault(text, folder=MemoryFolder(["x", "d/y"]))
+    assert (fault.code, fault.message) == ("folder-as-input", "the input 'd' is a folder, and inputs are files")
+    assert "d/*" in fault.hint
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["known", "late"])
+@pytest.mark.parametrize("name", ["/somewhere/outside.txt", "../outside.txt", "a/../../outside.txt"])
+def test_an_input_that_is_outside_of_the_folder_is_refused_with_what_to_do(name: str, *, late: bool) -> None:
+    before = "  - {run: m, outputs: ['p-*']}\n" if late else ""
+    each = "each: {p: 'p-*'}, " if late else ""
+    fault = only_fault(f"stages:\n{before}  - {{{each}run: a, inputs: ['{name}']}}\n", folder=MemoryFolder([name]))
+    assert fault.code == "outside-tree"
+    assert "ln -s" in fault.hint
+
+
+def test_files_outside_of_the_folder_that_are_iterated_over_cannot_be_inputs(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "1.raw").touch()
+    here, files = DiskFolder(tmp_path / "job"), f"'{tmp_path}/*.raw'"
+    for stage in (
+        f"each: {{f: {files}}}, run: 'a {{f}}', inputs: ['{{f}}']",
+        f"run: 'a {{inputs}}', inputs: [{files}]",
+    ):
+        assert only_fault(f"stages:\n  - {{{stage}}}\n", folder=here).code == "outside-tree"
+
+
+def test_what_a_command_fetches_itself_may_be_anywhere() -> None:
+    assert expanded("stages:\n  - {run: a, inputs: [{name: /data/x, acquisition: self}]}\n").count == 1
+
+
+def test_a_container_image_that_is_a_file_and_not_there_is_told() -> None:
+    text = "stages:\n  - {run: a, container: sim.sif, outputs: [o]}\n  - {run: a, container: there.sif, outputs: [p]}\n"
+    found = loaded(text, folder=MemoryFolder(["there.sif"])).report
+    assert [(warning.code, "'sim.sif'" in warning.message) for warning in found.warnings] == [("missing-image", True)]
 
 
 def test_a_pattern_of_files_on_disk_becomes_their_names() -> None:

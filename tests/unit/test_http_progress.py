@@ -111,7 +111,7 @@ def test_a_package_that_the_engine_does_not_have_is_explained_by_the_book(desk: 
     assert (status, told["standing"]) == (200, "aborted")
     assert [why["message"] for why in told["reasons"]] == [
         "it was given up: retries-exhausted (3 of 3)",
-        "attempt 1 failed at local: out-of-memory",
+        "attempt 1 failed at local: out-of-memory: it was killed",
     ]
     assert code_of(desk.get("/v1/jobs/j/packages/9.9.9/explain")) == (404, "unknown_package")
 

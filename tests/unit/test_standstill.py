@@ -99,6 +99,20 @@ def test_what_can_only_be_tried_later_is_named_with_its_failure() -> None:
         small.take(SubmitPilot)
 
 
+def test_what_is_tried_later_is_told_with_what_it_said_also_while_others_run() -> None:
+    with Small(site(cores=2)) as small:
+        small.submit(bag(2))
+        pilot = small.pilot()
+        for _ in range(2):
+            pilot.fail("1.1.1", "platform-failure", message="no such image\nlast words")
+            pilot.exchange()
+        found = stand(small)
+        assert "1.1.1 is tried later: attempt 2: platform-failure at a" in found.trouble
+        assert found.trouble.endswith(": no such image")
+        pilot.succeed("1.2.1")
+        small.take(SubmitPilot)
+
+
 def test_what_waits_in_the_backlog_of_a_pilot_does_not_run() -> None:
     with Small(site(cores=2)) as small:
         small.submit(plan(stage(3), stage(2)))

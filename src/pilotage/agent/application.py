@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pilotage.agent import diagnosis
 from pilotage.agent.allocation import lost_node
-from pilotage.agent.containers import remove_container
+from pilotage.agent.containers import engine_failure, remove_container
 from pilotage.agent.diagnosis import Failure
 from pilotage.agent.environment import OWN_NAMES, TOLD_NAMES, own_entries, spool_name, threads_of
 from pilotage.agent.kept import Kept
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh", "busybox"})
 _NO_COMMAND = 127  # as a shell tells it
-_ENGINE_FAILED = 125  # as podman and docker tell it
 _DEFER_LOOK_SECONDS = 0.2
 BINARIES_MAX = 1000
 """So many binaries of a package have a record; the event of its end has room for no more."""
@@ -225,8 +224,11 @@ class Application:
             number, status = ended.signal_number, ended.exit_status
             message = f"{what} lost a node of its batch job: {lost}"
             return Failure("platform-failure", message, exit_status=status, signal_number=number)
-        if container and ended.exit_status == _ENGINE_FAILED:
-            return Failure("platform-failure", f"{argv[0]!r} could not run the container", exit_status=_ENGINE_FAILED)
+        if container and ended.exit_status:
+            said, status = self.last_lines(2000), ended.exit_status
+            failed = engine_failure(argv[0], container["image"], exit_status=status, last_lines=said)
+            if failed is not None:
+                return failed
         return self.failure_of(ended, what, argv=binary["argv"], in_container=bool(container))
 
     def _contain(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
 
 ENGINES = ("apptainer", "singularity", "podman", "docker")
 _REMOVE_SECONDS = 60.0
+_IMAGE_FILES = (".sif", ".simg")
+_ENGINE_FAILED = 125  # as podman and docker tell it
+_APPTAINER_FAILED = 255
+_NO_IMAGE = re.compile(
+    "manifest unknown|name unknown|name invalid|not found|does not exist|invalid reference format|"
+    "access denied|access to the resource is denied|unauthorized|did not resolve to an alias|no such image",
+    re.IGNORECASE,
+)
 
 
 class Contained(NamedTuple):
@@ -81,6 +90,8 @@ class Engines:
         shown += [f"{path}:{path}:ro" for path in ([folder] if os.path.isdir(folder) else [])]
         shown += [f"{path}:{path}:ro" for path in readable]
         if name in ("apptainer", "singularity"):
+            if image.endswith(_IMAGE_FILES) and "://" not in image and not os.path.exists(os.path.join(folder, image)):
+                raise Failure("command-not-found", f"the image {image!r} is not there, in {folder or scratch}")
             words = _apptainer(program, image, shown, scratch=scratch, folder=folder, gpus=gpus)
             return Contained([*words, *argv], ())
         if _is_file(image, folder):
@@ -116,8 +127,30 @@ def _apptainer(program: str, image: str, shown: Collection[str], *, scratch: str
     return [*words, image]
 
 
+def engine_failure(program: str, image: str, *, exit_status: int | None, last_lines: str) -> Failure | None:
+    """The failure of an engine that did not come to run the command, with its own last words; None where it was the command.
+
+    An image that is nowhere to be had is as wrong at the next node as here; anything else may be the fault of this one.
+    """
+    name = os.path.basename(program)
+    if name in ("podman", "docker"):
+        failed = exit_status == _ENGINE_FAILED
+    else:
+        failed = exit_status == _APPTAINER_FAILED and "FATAL:" in last_lines
+    if not failed:
+        return None
+    lines = [line.strip() for line in last_lines.splitlines() if line.strip()]
+    telling = [line for line in lines if _NO_IMAGE.search(line)]
+    said = (telling or lines or ["it says nothing"])[-1]
+    if telling:
+        message = f"the image {image!r} cannot be had: {said}"
+        return Failure("command-not-found", message, exit_status=exit_status)
+    message = f"{program!r} could not run the container of the image {image!r}: {said}"
+    return Failure("platform-failure", message, exit_status=exit_status)
+
+
 def _is_file(image: str, folder: str) -> bool:
-    if "://" in image or image.endswith((".sif", ".simg")):
+    if "://" in image or image.endswith(_IMAGE_FILES):
         return "://" not in image
     return bool(folder or os.path.isabs(image)) and os.path.exists(os.path.join(folder, image))
 

@@ -6,7 +6,7 @@ import gc
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +14,9 @@ from pilotage.cli.naming import looked_at_package
 from pilotage.cli.output import emit, say_to_reader
 from pilotage.cli.remote import json_option, look, server_option
 from pilotage.cli.streams import failure_of
+from pilotage.cli.words import one_line
 from pilotage.model.exit_codes import ExitCode
+from pilotage.model.states import FINAL_NAMES
 
 if TYPE_CHECKING:
     from pilotage.client import Server
@@ -48,6 +50,7 @@ def logs(
     name; 1.2.1 alone is one of the last job. Of a job with a single package, the job is enough. Of what is very long, the beginning and the end are kept.
     """
     from pilotage.client.jobs import Jobs
+    from pilotage.client.server import path_of
 
     if follow and as_json:
         raise click.UsageError("--follow and --json exclude each other.")
@@ -57,8 +60,9 @@ def logs(
         if follow:
             return _follow(connection, where.job, dotted, streams, attempt)
         found = Jobs(connection).logs(where.job, dotted, attempt=attempt)
+        detail = connection.get(path_of("jobs", where.job, "packages", dotted))
         if attempt is not None and not found:
-            _refuse_unknown(connection, where.job, dotted, attempt)
+            _refuse_unknown(detail, attempt)
     if as_json:
         import msgspec
 
@@ -72,9 +76,24 @@ def logs(
         if only is None:
             emit([f"--- {log.stream} of attempt {log.attempt} ---\n"])
         emit([log.text if only is not None or log.text.endswith("\n") or not log.text else f"{log.text}\n"])
+    told = _how_it_failed(detail, attempt)
     if not chosen:
-        say_to_reader(f"nothing was written yet, or it was not kept; see: pilotage explain {where}")
+        what = f"attempt {told[0]} wrote nothing" if told else "nothing was written yet, or it was not kept"
+        say_to_reader(f"{what}; see: pilotage explain {where}")
+    if told and only is None:
+        say_to_reader(told[1])
     return ExitCode.COMPLETE
+
+
+def _how_it_failed(detail: dict[str, Any], attempt: int | None) -> tuple[int, str] | None:
+    """Which attempt failed, of one that is meant or the last, and how in a line; its programs need not have said so."""
+    found = [each for each in detail["attempts"] if attempt in (None, each["attempt"])]
+    last = found[-1] if found else None
+    if last is None or last["exit_code"] in (None, "SUCCESS"):
+        return None
+    said = one_line((last["exit_message"] or "").partition("\n")[0])
+    again = "; it will be tried again" if attempt is None and detail["package"]["state"] not in FINAL_NAMES else ""
+    return last["attempt"], f"attempt {last['attempt']} failed ({last['reason'] or last['exit_code']}): {said}{again}"
 
 
 def _of_one_attempt(found: Sequence[Log], streams: Sequence[str], attempt: int | None) -> list[Log]:
@@ -85,6 +104,7 @@ def _of_one_attempt(found: Sequence[Log], streams: Sequence[str], attempt: int |
 def _follow(connection: Server, job: str, package: str, streams: Sequence[str], attempt: int | None) -> int:
     """Print what is new, time and again; the end is when the package is over, or the attempt that was asked for."""
     from pilotage.client.jobs import Jobs
+    from pilotage.client.server import path_of
 
     gc.enable()  # this may go on for days
     jobs, told = Jobs(connection), dict[tuple[int, str], str]()
@@ -94,7 +114,7 @@ def _follow(connection: Server, job: str, package: str, streams: Sequence[str], 
             over = _is_over(connection, job, package, attempt)
             found = jobs.logs(job, package, attempt=attempt)
             if attempt is not None and not found and (over or connection.resting):
-                _refuse_unknown(connection, job, package, attempt)
+                _refuse_unknown(connection.get(path_of("jobs", job, "packages", package)), attempt)
             for log in _of_one_attempt(found, streams, attempt):
                 key = (log.attempt, log.stream)
                 emit([_new(told.get(key), log, heading=len(streams) > 1)])
@@ -118,21 +138,19 @@ def _new(before: str | None, log: Log, *, heading: bool) -> str:
     return log.tail if log.text != before else ""  # the middle is gone: the end is what is new
 
 
-def _refuse_unknown(connection: Server, job: str, package: str, attempt: int) -> None:
+def _refuse_unknown(detail: dict[str, Any], attempt: int) -> None:
     """Raise where a package has no such attempt; one that wrote nothing is no fault."""
-    from pilotage.client.server import path_of
     from pilotage.model.errors import PilotageError
 
-    attempts = connection.get(path_of("jobs", job, "packages", package))["attempts"]
-    known = [each["attempt"] for each in attempts]
+    known = [each["attempt"] for each in detail["attempts"]]
     if attempt not in known:
         had = f"it had {max(known)}" if known else "it was not tried yet"
-        raise PilotageError(f"there is no attempt {attempt}: {had}", subject=f"{job}/{package}")
+        subject = f"{detail['package']['job']}/{detail['package']['id']}"
+        raise PilotageError(f"there is no attempt {attempt}: {had}", subject=subject)
 
 
 def _is_over(connection: Server, job: str, package: str, attempt: int | None) -> bool:
     from pilotage.client.server import path_of
-    from pilotage.model.states import FINAL_NAMES
 
     found = connection.get(path_of("jobs", job, "packages", package))
     if found["package"]["state"] in FINAL_NAMES:

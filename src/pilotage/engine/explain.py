@@ -19,6 +19,7 @@ from pilotage.engine.places import SiteState
 from pilotage.engine.readiness import may_act
 from pilotage.engine.selection.filters import refusals, told_names
 from pilotage.model.explanations import Explanation, Why
+from pilotage.model.texts import words_of_failure
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
@@ -150,6 +151,8 @@ def _delayed(engine: Engine, job: JobState, number: int, facts: PackageFacts | N
     message = "its next attempt waits for its time"
     if work.verdict is not None:
         message = f"{work.verdict.message} ({work.verdict.rule})"
+    if work.failures:
+        message += words_of_failure(work.failures[max(work.failures)].message)
     yield Why(code="waits-for-time", message=message, until=_by_the_clock(engine, work.delayed_until))
     if lacked_input(work.failures):
         yield _input(job, number)
@@ -299,13 +302,14 @@ def _history(job: JobState, number: int, facts: PackageFacts | None) -> Iterator
         for failure in work.failures.values() if work is not None else ():
             yield Why(
                 code="failed",
-                message=f"attempt {failure.attempt} failed at {failure.site}: {failure.reason}",
+                message=f"attempt {failure.attempt} failed at {failure.site}: {failure.reason}{words_of_failure(failure.message)}",
                 subject=failure.site,
             )
         return
     for attempt, known in sorted(facts.attempts.items()):
         if known.finished_at is not None and known.exit_code != "SUCCESS":
-            message = f"attempt {attempt} failed at {known.site}: {known.reason or known.exit_code}"
+            said = words_of_failure(known.exit_message or "")
+            message = f"attempt {attempt} failed at {known.site}: {known.reason or known.exit_code}{said}"
             yield Why(code="failed", message=message, subject=known.site or "", since=known.finished_at)
 
 

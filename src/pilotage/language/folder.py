@@ -28,6 +28,10 @@ class Folder(Protocol):
         """Whether there is such a file or folder."""
         ...
 
+    def is_folder(self, path: str) -> bool:
+        """Whether there is such a folder."""
+        ...
+
     def glob(self, pattern: str) -> list[str]:
         """The names of the files that match, sorted; folders do not count, and hidden ones only when asked for."""
         ...
@@ -88,6 +92,13 @@ class DiskFolder:
             parent = "/"
         return name in ("", ".", "..") or name in self._listing(parent)
 
+    def is_folder(self, path: str) -> bool:
+        """Whether there is such a folder, from the listing of the one that it is in."""
+        if "\0" in path or path.startswith("/"):
+            return False
+        parent, _, name = path.rstrip("/").rpartition("/")
+        return self._listing(parent).get(name, False)
+
     def glob(self, pattern: str) -> list[str]:
         """The names of the files that match, sorted."""
         return _glob(pattern, self._listing, self._links)
@@ -130,6 +141,10 @@ class MemoryFolder:
     def exists(self, path: str) -> bool:
         """Whether there is such a file or folder."""
         return path in self._files or path in self._listings
+
+    def is_folder(self, path: str) -> bool:
+        """Whether there is such a folder."""
+        return path in self._listings and path not in self._files
 
     def glob(self, pattern: str) -> list[str]:
         """The names of the files that match, sorted."""

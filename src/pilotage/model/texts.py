@@ -9,6 +9,8 @@ TEXT_MAX = 16_384
 """Characters of a message."""
 NAME_MAX = 256
 """Characters of the name of a node, a batch system's job, an owner and the like."""
+FAILURE_CHARACTERS_MAX = 300
+"""Characters of what a failure said, where it is told in a line with others."""
 REASON_MAX = 64
 """Characters of a reason."""
 REPLICAS_MAX = 1000
@@ -64,3 +66,9 @@ def check_sha256(text: str) -> None:
     except ValueError:
         pass
     raise ValueError("a sha256 is 64 hexadecimal digits, in small letters")
+
+
+def words_of_failure(message: str | None) -> str:
+    """What an attempt said of its failure, to be added to its reason: the first line, which is for people."""
+    first = (message or "").strip().partition("\n")[0]
+    return f": {first[:FAILURE_CHARACTERS_MAX]}" if first else ""

@@ -17,6 +17,7 @@ from pilotage.language.text.patterns import literal, matches
 from pilotage.model.errors import PilotageError, near_name
 from pilotage.model.resolved import ResolvedLists
 
+_FOLDERS_LOOKED_FOR = 10_000  # names of one input: who takes a folder for a file does so from the first on
 _NEAR_MAX = 2000
 
 
@@ -72,6 +73,10 @@ class Lists(Protocol):
 
     def absent(self, names: list[str]) -> list[str]:
         """Those of the names that are no files on disk."""
+        ...
+
+    def folders(self, names: list[str]) -> list[str]:
+        """Those of the names that are folders on disk."""
         ...
 
     def near(self, name: str) -> str:
@@ -149,6 +154,10 @@ class RecordingLists:
         """Those of the names that the folder does not have."""
         return [name for name in names if not self._folder.exists(name)]
 
+    def folders(self, names: list[str]) -> list[str]:
+        """Those of the names that are folders on disk."""
+        return [name for name in names[:_FOLDERS_LOOKED_FOR] if self._folder.is_folder(name)]
+
     def near(self, name: str) -> str:
         """A hint at a file in the same folder with nearly this name."""
         parent, _, _ = name.rpartition("/")
@@ -212,6 +221,10 @@ class RecordedLists:
         return LateList(self._resolved[key], tuple(map(int, self._resolved[makers_key(key)])))
 
     def absent(self, names: list[str]) -> list[str]:
+        """None of them: what was there at submission was checked then."""
+        return []
+
+    def folders(self, names: list[str]) -> list[str]:
         """None of them: what was there at submission was checked then."""
         return []
 

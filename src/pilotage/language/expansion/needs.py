@@ -14,7 +14,7 @@ from pilotage.language.expansion.makers import NOBODY, Found, general_pattern, h
 from pilotage.language.expansion.making import Making
 from pilotage.language.expansion.resolve import ProducedNames
 from pilotage.language.reading.kinds import Place
-from pilotage.language.text.paths import first_own, tidy_name, tidy_names
+from pilotage.language.text.paths import first_own, outside, tidy_name, tidy_names
 from pilotage.language.text.patterns import can_both_match, is_pattern, literal, matches
 from pilotage.language.text.templates import Template, literal_text, part_of_name, render_column
 from pilotage.model.definition import InputFile
@@ -22,6 +22,8 @@ from pilotage.model.errors import did_you_mean, near_name
 from pilotage.model.graph import EDGES_MAX, EdgeKind, Kinds
 
 _NEAR_MAX = 200
+
+IMAGE_FILES = (".sif", ".simg")
 
 
 class Needs:
@@ -48,6 +50,8 @@ class Needs:
         late: set[int] = set()
         for place, given in block.inputs():
             late |= self._of_input(block, packages, place, given)
+        if block.package.container is not None:
+            self._check_image(block, block.package.container.image)
         for index, _ in enumerate(block.package.after):
             late |= self._of_after(block, packages, index)
         if late:
@@ -75,8 +79,10 @@ class Needs:
                 continue
             if not named:
                 self._refuse_unmatched(text, given, place)
-            elif not _comes_from_outside(given) and (absent := self._making.lists.absent([text])):
-                self._refuse_missing(absent, place)
+            elif not _comes_from_outside(given) and self._refuse_outside([text], place):
+                if absent := self._making.lists.absent([text]):
+                    self._refuse_missing(absent, place)
+                self._refuse_folders([text], place)
 
     def edges(self, *, first_source: int | None) -> tuple[Indices, Indices, Kinds]:
         """Every edge noted; when a graph grows, of older packages only those that come from new ones."""
@@ -165,7 +171,7 @@ class Needs:
         """Names without a maker by name: made under a pattern, by a stage to come, or from outside."""
         late: set[int] = set()
         if self._makers.patterns or self._makers.late:
-            outside: list[str] = []
+            nowhere: list[str] = []
             for name, target in zip(names, targets.tolist(), strict=True):
                 exact = literal(name)
                 makers = self._makers.patterns.makers_of(exact, before_stage=block.stage)
@@ -176,15 +182,17 @@ class Needs:
                 stages = self._makers.awaits(exact, before_stage=block.stage)
                 late.update(stages)
                 if not makers and not stages:
-                    outside.append(name)
-            names = outside
+                    nowhere.append(name)
+            names = nowhere
         if names and not _comes_from_outside(given):
-            if self._stood_before:
+            names = self._refuse_outside(names, place)
+            if self._stood_before and names:
                 message = f"the input {names[0]!r} was expected of a stage that has grown without making it"
                 self._making.report.warn("missing-input", message, self._making.mark(place))
             absent = self._making.lists.absent(names)
             if absent:
                 self._refuse_missing(absent, place)
+            self._refuse_folders(names, place)
         return late
 
     def _open_in_line(self, pattern: str, block: Block, target: int, binary: int) -> list[int]:
@@ -215,6 +223,40 @@ class Needs:
                 message = f"a package waits for itself: {called} ─[{name}]→ {called}"
                 self._making.error("cycle", message, place, "the file is made here, and nowhere before it is needed")
                 return
+
+    def _refuse_outside(self, names: list[str], place: Place) -> list[str]:
+        """Refuse inputs that nobody could bring, since they are not below the document's folder; the others."""
+        found = outside(names)
+        if found:
+            (name, reason), more = found[0], f" (and {len(found) - 1:,} more)" if len(found) > 1 else ""
+            message = f"the input {name!r}{more} is refused: {reason}"
+            hint = (
+                "an input lies in the folder of the document: put it there, or a link to it (ln -s), and name that; what"
+                " the command reads by its whole path need not be an input"
+            )
+            self._making.error("outside-tree", message, place, hint)
+        refused = {name for name, _ in found}
+        return [name for name in names if name not in refused] if refused else names
+
+    def _check_image(self, block: Block, image: str) -> None:
+        """Tell of a container image that is a file of the folder, and is not there; what an engine would pull is not asked for."""
+        template = block.bound(image)
+        name = literal_text(template)
+        if template.placeholders or not name.endswith(IMAGE_FILES) or "://" in name or name.startswith("/"):
+            return
+        if self._makers.of_names([tidy_name(name)])[0] == NOBODY and self._making.lists.absent([tidy_name(name)]):
+            message = f"the container image {name!r} is a file, and is not in the folder"
+            hint = self._making.lists.near(name) or "put it there, or name one that an engine can pull"
+            mark = self._making.mark((*block.place, "container"))
+            self._making.report.warn("missing-image", message, mark, hint=hint)
+
+    def _refuse_folders(self, names: list[str], place: Place) -> None:
+        found = self._making.lists.folders(names)
+        if found:
+            more = f" (and {len(found) - 1:,} more)" if len(found) > 1 else ""
+            message = f"the input {found[0]!r}{more} is a folder, and inputs are files"
+            hint = f"name the files in it: {found[0]}/*, or {found[0]}/** with all folders below"
+            self._making.error("folder-as-input", message, place, hint)
 
     def _refuse_missing(self, absent: list[str], place: Place) -> None:
         more = f" (and {len(absent) - 1:,} more)" if len(absent) > 1 else ""
@@ -287,9 +329,10 @@ class Needs:
     def _refuse_unmatched(self, pattern: str, given: InputFile, place: Place) -> None:
         """Note a pattern that no stage serves, unless it is served from outside."""
         try:
-            if _comes_from_outside(given) or self._making.lists.files_read(pattern):
+            if _comes_from_outside(given):
                 return
-            if self._making.lists.files(pattern):
+            if found := self._making.lists.files_read(pattern) or self._making.lists.files(pattern):
+                self._refuse_outside(list(found), place)
                 return
         except ListFault:
             # A stage has grown, and those that could have made it did not: the disk was looked at long ago.

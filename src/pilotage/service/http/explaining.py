@@ -9,6 +9,7 @@ import msgspec
 
 from pilotage.model.explanations import Explanation, Why, WhyCode
 from pilotage.model.layout import PackageId
+from pilotage.model.texts import words_of_failure
 from pilotage.service.access import READ
 from pilotage.service.http.parameters import JobPath, PackagePath
 from pilotage.service.http.routes import Ask, Book, get
@@ -78,7 +79,8 @@ def _by_the_book(services: Services, found: ShownPackage, place: PackageId) -> E
         reasons.append(Why(code="elsewhere", message=message, since=facts.entered_at))
     for number, attempt in sorted(facts.attempts.items()):
         if attempt.finished_at is not None and attempt.exit_code != "SUCCESS":
-            message = f"attempt {number} failed at {attempt.site}: {attempt.reason or attempt.exit_code}"
+            said = words_of_failure(attempt.exit_message)
+            message = f"attempt {number} failed at {attempt.site}: {attempt.reason or attempt.exit_code}{said}"
             reasons.append(Why(code="failed", message=message, subject=attempt.site or "", since=attempt.finished_at))
     return Explanation(
         job=found.job.job,

@@ -13,7 +13,7 @@ from pilotage.engine.jobs import JobState
 from pilotage.engine.noticing import told_of, unheard
 from pilotage.engine.parts import QueueClass, Standing
 from pilotage.engine.places import SiteState
-from pilotage.model.texts import moment
+from pilotage.model.texts import moment, words_of_failure
 from pilotage.service.running.site_stands import next_try_at
 
 _MOVING = (Standing.DELAYED, Standing.RESERVED, Standing.LIVE)
@@ -108,14 +108,24 @@ def _nowhere(engine: Engine, job: JobState) -> tuple[str, str]:
 
 
 def _waits_again(engine: Engine, job: JobState) -> str:
-    """Why the next attempts wait, where everything that could run now does."""
+    """Why the next attempts of what failed wait, whatever else runs meanwhile."""
     waiting = job.counts[Standing.DELAYED]
-    if not waiting or any(job.counts[each] for each in (Standing.READY, Standing.RESERVED, Standing.LIVE)):
+    if not waiting:
         return ""
     number = job.standing.index(Standing.DELAYED)
     why = next((each.message for each in explain(engine, job, number).reasons if each.code == "waits-for-time"), "")
     what = job.dotted(number) if waiting == 1 else f"{waiting} packages, {job.dotted(number)} first,"
     return f"{what} is tried later: {why}" if waiting == 1 else f"{what} are tried later: {why}"
+
+
+def _last_failure(job: JobState) -> str:
+    """What the first package said that failed and waits, in words; empty where none did."""
+    number = min((number for number, work in job.work.items() if work.failures), default=None)
+    if number is None:
+        return ""
+    failures = job.work[number].failures
+    last = failures[max(failures)]
+    return f"; {job.dotted(number)} failed there: {last.reason}{words_of_failure(last.message)}"
 
 
 def _trouble(engine: Engine, job: JobState) -> tuple[str, str]:
@@ -126,7 +136,7 @@ def _trouble(engine: Engine, job: JobState) -> tuple[str, str]:
     reserved = {queue for site in engine.sites.values() for queue in site.reserved if queue.job is job}
     waiting = [queue for queue in job.classes.values() if queue.ready or queue in reserved]
     if asleep := _all_asleep(engine, waiting):
-        return "", asleep
+        return "", asleep + _last_failure(job)
     idle = [site for site in engine.sites.values() if not site.pilots]
     needed = {site.name for site in idle if not engine.pilots or _waits_for(job, site)}
     for site in sorted(idle, key=lambda each: each.name not in needed):
