@@ -79,3 +79,34 @@ def test_a_job_that_is_loaded_before_it_is_over_waits_until_it_is_released(place
     (one.folder / "made").unlink()
     other.run("release", job)  # the files are those of its folder, wherever the book is
     wait_until(lambda: jobs_of(other)["waiting"] == "DONE", "the job to go on where it was loaded")
+
+
+def test_a_backup_that_is_made_beside_a_busy_service_is_whole_and_works_when_it_is_brought_back(
+    places: list[Place],
+) -> None:
+    one, other, _ = places
+    one.document(JOB.format(name="before"))
+    one.run("run")
+    one.run("serve", "--stop")
+    (job,) = one.told("query", "--jobs", "all")["jobs"]
+    one.run("book", "seal", job["id"])
+    one.document(WAITING.format(folder=one.folder))
+    running = one.begin("run")
+    wait_until((one.folder / "begun").exists, "the job to begin")
+    told = one.told("book", "backup", "saved")
+    assert told["jobs"] == 2
+    assert "there is something already" in one.run("book", "backup", "saved", code=2).stderr
+    (one.folder / "go").touch()
+    one.ended(running)
+    one.run("serve", "--stop")
+    saved = one.folder / "saved"
+    assert saved.stat().st_mode & 0o777 == 0o700
+    assert one.run("book", "check", "--journal", f"sqlite:{saved}").stdout.endswith("sound\n")
+    saved.rename(other.folder / ".pilotage")
+    other.document(JOB.format(name="after"))
+    other.run("run")
+    wait_until(
+        lambda: jobs_of(other) == {"before": "DONE", "waiting": "DONE", "after": "DONE"},
+        "all to be done that was begun",
+    )
+    other.run("events", job["id"])  # of the job that was sealed

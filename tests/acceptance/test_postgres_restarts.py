@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
@@ -57,6 +58,10 @@ def health(place: Place) -> int:
 
 def states_of(place: Place) -> dict[str, str]:
     return {job["name"]: job["state"] for job in place.told("query", "--jobs", "all")["jobs"]}
+
+
+def has_made(place: Place, count: int) -> bool:
+    return len(list(place.folder.glob("load-*.txt"))) >= count
 
 
 def run(place: Place, name: str, *, count: int = 3, seconds: float = 0.0) -> None:
@@ -114,7 +119,7 @@ def test_a_job_goes_through_restarts_of_the_server_and_loses_no_grant(
     one.document(JOB.format(name="load", count=count, seconds=0.05))
     running = one.begin("run")
     for made in (5, 20, 35):
-        wait_until(lambda made=made: len(list(one.folder.glob("load-*.txt"))) >= made, f"{made} packages to be done")
+        wait_until(partial(has_made, one, made), f"{made} packages to be done")
         postgres_server.restart(immediate=made != 20)
     one.ended(running)
     assert states_of(one) == {"load": "DONE"}

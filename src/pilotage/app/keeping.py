@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import JournalError
 
 if TYPE_CHECKING:
+    from pilotage.adapters.journals.sqlite_backup import Copied as Copied  # noqa: PLC0414 # offered on
     from pilotage.book.rows import JobRow
     from pilotage.book.ulm import Imported
     from pilotage.ports import Journal
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from pilotage.service.retention import Plan
 
 _JOBS_AT_ONCE = 1_000
+_KEPT_BESIDE = ("token", "keys", "tls", "dialects")
+"""What a state folder has besides its databases that cannot be made anew as it was."""
 
 
 class NoBook(PilotageError):
@@ -253,6 +257,47 @@ def _hold_unfinished(journal: Journal, job: str) -> bool:
     checked, refused = keeper.codec.check_all([event])
     keeper.keep_together([Batch(checked, refused, own=True)])
     return True
+
+
+def backup_book(settings: Settings, target: Path) -> Copied:
+    """Copy the book that the settings name into a new folder, with all that a service needs to go on from there.
+
+    A service may write it meanwhile. The copy is a state folder: whole when it has its name, and before that not there.
+    """
+    from pilotage.adapters.journals.sqlite_backup import copy_book, copy_database, sync
+    from pilotage.adapters.work_index import FILE as WORK_FILE
+
+    address = settings.journal.address
+    if address.kind != "sqlite":
+        raise PilotageError(
+            "PostgreSQL makes the copies of its databases itself",
+            subject=str(address),
+            next_step="back it up with pg_dump, and bring it back with pg_restore: docs/howto/backup.md tells how",
+        )
+    _need_book(settings)
+    if target.exists():
+        raise PilotageError("there is something already", subject=str(target), next_step="name a folder that is new")
+    folder = Path(address.folder)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".pilotage-backup-", dir=target.parent) as aside:
+        made = Path(aside, "book")
+        made.mkdir(mode=0o700)
+        for name in _KEPT_BESIDE:
+            _copy_beside(folder / name, made / name)
+        if (folder / WORK_FILE).is_file():
+            copy_database(folder / WORK_FILE, made / WORK_FILE)  # first: what it knows, the book knows, too
+        copied = copy_book(folder, made)
+        sync(made)
+        made.rename(target)
+        sync(target.parent)
+    return copied
+
+
+def _copy_beside(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target)
+    elif source.is_file():
+        shutil.copy2(source, target)
 
 
 def purge_jobs(settings: Settings, jobs: Sequence[str], *, force: bool, dry_run: bool) -> list[Purged]:

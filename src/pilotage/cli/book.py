@@ -25,9 +25,9 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 @click.group(cls=WholeHelp)
 def book() -> None:
-    """Look after a book: rebuild, check, seal, dump, load, purge.
+    """Look after a book: back it up, rebuild, check, seal, dump, load, purge.
 
-    All but `dump` need the book for themselves: stop its service first.
+    All but `backup` and `dump` need the book for themselves: stop its service first.
     """
 
 
@@ -146,6 +146,27 @@ def load(file: str, journal: str | None) -> None:
     for each in load_jobs(_settings(journal), _lines(file)):
         how = f", which is not over: it is held until `pilotage release {each.job}`" if each.held else ""
         say_to_reader(f"loaded job {each.job}{how}")
+
+
+@book.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@journal_option
+@json_option
+def backup(folder: Path, journal: str | None, *, as_json: bool) -> None:
+    """Copy the book into a new FOLDER, whole and at one moment, while its service goes on.
+
+    The copy is a state folder: to bring it back, put it in the place of the lost one. A book in PostgreSQL is backed up with
+    pg_dump.
+    """
+    from pilotage.app.keeping import backup_book
+
+    copied = backup_book(_settings(journal), folder)
+    if as_json:
+        from pilotage import app
+
+        emit([app.json_text({"folder": str(folder), "jobs": copied.jobs, "position": copied.position})])
+        return
+    say_to_reader(f"backed up {plural(copied.jobs, 'job')}, {plural(copied.position, 'event')}: {folder}")
 
 
 def _lines(file: str) -> Iterator[bytes]:
