@@ -38,6 +38,7 @@ from pilotage.service.http.messages import (
     Headers,
     header_of,
     piece_of,
+    principal_of,
     read_body,
     refuse,
     send_whole,
@@ -125,7 +126,7 @@ class AgentDoor:
             await refuse(scope, send, fault)
 
     def _let_in(self, scope: Any, right: str = EXCHANGE) -> Principal:
-        principal = self._services.access.principal(header_of(scope, b"authorization"))
+        principal = principal_of(self._services.access, scope)
         require_scope(principal, right)
         return principal
 

@@ -20,6 +20,7 @@ from pilotage.service.http.errors import BadParameter
 from pilotage.service.http.every_route import EVERY_ROUTE
 from pilotage.service.http.layout import laid_out, services_of, with_services
 from pilotage.service.http.living import live
+from pilotage.service.http.messages import principal_of
 from pilotage.service.http.openapi import openapi_config
 from pilotage.service.http.routes import Route
 from pilotage.service.http.services import Services
@@ -72,8 +73,7 @@ def _framework(batch_bytes_max: int) -> Litestar:
 
 
 def _let_in(route: Route, connection: AnyConnection, handler: BaseRouteHandler) -> None:
-    access = services_of(connection.scope).access
-    principal = connection.scope["user"] = access.principal(connection.headers.get("authorization"))
+    principal = connection.scope["user"] = principal_of(services_of(connection.scope).access, connection.scope)
     route.let_in(principal)
     if connection.scope.get("query_string"):
         _check_parameters(connection, handler)

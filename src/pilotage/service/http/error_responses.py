@@ -12,6 +12,7 @@ from litestar.openapi.datastructures import ResponseSpec
 
 from pilotage.ports import JournalError
 from pilotage.service.http.errors import ErrorBody, ErrorView, error_of, headers_of
+from pilotage.service.http.messages import HungUp
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,8 @@ def on_http_error(request: AnyRequest, error: HTTPException) -> AnyResponse:
 
 def on_surprise(request: AnyRequest, error: Exception) -> AnyResponse:
     """An error that nobody foresaw: what it was stands in the log and nowhere else."""
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    if not isinstance(error, HungUp):
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     body = ErrorBody(code="internal", message="the service failed at this; its log says why")
     return _answer(500, body, {})
 

@@ -14,6 +14,7 @@ from pilotage.book.subscriptions import SubscriptionError
 from pilotage.model.errors import DocumentError, PilotageError, Problem
 from pilotage.ports import BadAddress, JournalError, JournalFull, JournalUnavailable, NotOurs, StoreError
 from pilotage.service.access import Forbidden, Unauthenticated
+from pilotage.service.http.guests import TooManyConnections
 from pilotage.service.running.errors import NotRunning, OperationRefused, Superseded, UnknownSite
 from pilotage.service.subscriptions import NotPolled, TooManySubscriptions, UnknownSubscription
 from pilotage.service.unknown import JobPurged, UnknownJob, UnknownPackage
@@ -122,6 +123,7 @@ STATUSES: Mapping[type[Exception], _Status] = {
     StoreError: _Status(409, "store"),
     OperationRefused: _Status(409, "refused"),  # or what the engine calls it
     WriterBusy: _Status(503, "busy"),
+    TooManyConnections: _Status(503, "busy"),
     WriterStopped: _Status(503, "stopping"),
     JournalFull: _Status(507, "full", "there is no room left to write: nothing of this was kept"),
     JournalUnavailable: _Status(503, "unavailable", "the book cannot be reached: whatever was acknowledged is safe"),

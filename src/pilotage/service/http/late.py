@@ -20,7 +20,15 @@ import msgspec
 from pilotage.model.events import JOB_ID
 from pilotage.service.access import SUBMIT, require_scope
 from pilotage.service.http.living import live
-from pilotage.service.http.messages import JSON_HEADER, header_of, length_of, read_body, refuse, send_whole
+from pilotage.service.http.messages import (
+    JSON_HEADER,
+    header_of,
+    length_of,
+    principal_of,
+    read_body,
+    refuse,
+    send_whole,
+)
 from pilotage.service.http.running import (
     CONTENT_BYTES_MAX,
     ONCE_KEY_LENGTH_MAX,
@@ -102,7 +110,7 @@ class LateApp:
     async def _answer_early(self, scope: Any, receive: Receive, send: Send) -> None:
         """A job, bytes that it brings along, or the question how far it is, as the application would."""
         services = self._services
-        principal = services.access.principal(header_of(scope, b"authorization") or None)
+        principal = principal_of(services.access, scope)
         told: Any
         if found := _PROGRESS.fullmatch(scope["path"]):
             from pilotage.service.http.progress import how_far

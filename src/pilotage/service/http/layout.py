@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from litestar import Request, Response
-from litestar.exceptions import ClientException
+from litestar.exceptions import ClientException, InternalServerException
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import Operation
@@ -16,6 +16,7 @@ from litestar.response import Stream
 from litestar.types import Scope
 
 from pilotage.service.http.error_responses import faults
+from pilotage.service.http.messages import HungUp
 from pilotage.service.http.openapi import BODIES
 from pilotage.service.http.routes import JSON, Ask, Handler, Parameter, Reply, Route
 from pilotage.service.http.services import Services
@@ -123,8 +124,15 @@ def _asked(request: AnyRequest) -> Ask:
         user=request.user,
         base_url=lambda: _base_url(request),
         header=lambda name: request.headers.get(name, ""),
-        body=request.body,
+        body=lambda: _body(request),
     )
+
+
+async def _body(request: AnyRequest) -> bytes:
+    try:
+        return await request.body()
+    except InternalServerException as fault:  # what the framework makes of it
+        raise HungUp("whoever asked hung up") from fault
 
 
 def _reply(reply: Reply[Any]) -> Any:

@@ -9,15 +9,20 @@ import os
 import resource
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from ssl import SSLContext
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
 from pilotage.model.errors import PilotageError
+from pilotage.service.http.connections import Bounds, Doorway, GuestProtocol, end_the_late
+from pilotage.service.http.guests import Guests
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp
@@ -30,6 +35,8 @@ GRACE_SECONDS = 10
 KEEP_ALIVE_SECONDS = 30
 LOOK_SECONDS = 0.1
 CERTIFICATE_TICKS = 50  # of a tenth of a second each
+LATE_TICKS = 5
+STARTUP_FAILED = 3  # the exit status, as the server beneath has it
 BACKLOG = 512
 FILES_MAX = 16_384
 SOCKET_NAME_BYTES_MAX = 100  # of the 108 that the system has room for
@@ -69,12 +76,14 @@ class Listener(uvicorn.Server):
         winding_down: Callable[[], None] | None = None,
         beside: Sequence[socket.socket] = (),
         certificate: Certificate | None = None,
+        bounds: Bounds | None = None,
+        connections_max: int = 0,
     ) -> None:
         """Take who is told when requests are answered, and who is told before the last ones are waited for.
 
         `winding_down` is called before that, in a thread of its own, while everybody is still answered; a second signal does
         not wait for it. `beside` are further sockets on which the same is answered; they stay plain where a certificate makes the first
-        one speak TLS.
+        one speak TLS. So many connections are held as `connections_max` says, or as the system has files for.
         """
         super().__init__(
             uvicorn.Config(
@@ -89,9 +98,11 @@ class Listener(uvicorn.Server):
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=GRACE_SECONDS,
                 backlog=BACKLOG,
-                limit_concurrency=_connections_max(),
             )
         )
+        self._bounds = bounds if bounds is not None else Bounds()
+        self._guests = Guests(connections_max or _connections_max())
+        self._looked_at = 0.0
         self._sockets = [bound, *beside]
         self._certificate = certificate
         self._when_started = started
@@ -109,31 +120,28 @@ class Listener(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer, then say so."""
-        if self._certificate is None:
-            await super().startup(sockets)
-        else:
-            self.config.ssl = self._certificate.context
-            await super().startup(self._sockets[:1])
-            self.servers += [await self._serve_plainly(each) for each in self._sockets[1:] if self.started]
-        if self.started:
-            self._when_started()
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            sys.exit(STARTUP_FAILED)
+        context = self._certificate.context if self._certificate is not None else None
+        doors: Any = [self._open(each, context if at == 0 else None) for at, each in enumerate(self._sockets)]
+        self.servers = doors
+        self.started = True
+        self._when_started()
 
-    async def _serve_plainly(self, bound: socket.socket) -> asyncio.Server:
+    def _open(self, bound: socket.socket, context: SSLContext | None) -> Doorway:
         config = self.config
-
-        def protocol() -> asyncio.Protocol:
-            made: Any = config.http_protocol_class
-            answering: asyncio.Protocol = made(
-                config=config, server_state=self.server_state, app_state=self.lifespan.state
-            )
-            return answering
-
-        return await asyncio.get_running_loop().create_server(protocol, sock=bound, backlog=BACKLOG)
+        make = partial(GuestProtocol, config=config, server_state=self.server_state, app_state=self.lifespan.state)
+        return Doorway(bound, guests=self._guests, bounds=self._bounds, make_protocol=make, context=context)
 
     async def on_tick(self, counter: int) -> bool:
-        """Look from time to time whether there is another certificate; whether it is time to end."""
+        """Look from time to time for another certificate, and for whoever takes too long; whether it is time to end."""
         if self._certificate is not None and counter % CERTIFICATE_TICKS == 0:
             self._certificate.look()
+        if counter % LATE_TICKS == 0:
+            now = asyncio.get_running_loop().time()
+            end_the_late(self._guests, self._bounds, now=now, passed_seconds=now - self._looked_at)
+            self._looked_at = now
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

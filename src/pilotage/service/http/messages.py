@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pilotage.ports import JournalError
+from pilotage.service.access import EXCHANGE, Access, Principal
 from pilotage.service.http.errors import ErrorView, TooLarge, error_of, headers_of
+from pilotage.service.http.guests import GUEST, Guest
 
 if TYPE_CHECKING:
     from litestar.types import Receive, Send
@@ -32,6 +34,15 @@ def header_of(scope: Any, name: bytes) -> str:
     """A header of a request; empty where it is not there."""
     found: bytes = next((value for key, value in scope["headers"] if key == name), b"")
     return found.decode("latin-1")
+
+
+def principal_of(access: Access, scope: Any) -> Principal:
+    """Who sends a request; raises `Unauthenticated`. From now on its connection is no stranger's."""
+    principal = access.principal(header_of(scope, b"authorization") or None)
+    guest: Guest | None = scope.get(GUEST)
+    if guest is not None:
+        guest.is_known(agent=EXCHANGE in principal.scopes and scope["path"].startswith("/agent/"))
+    return principal
 
 
 def length_of(scope: Any) -> int | None:

@@ -16,9 +16,8 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from pilotage.service.access import Principal
 from pilotage.service.http.every_route import EVERY_ROUTE
-from pilotage.service.http.messages import Headers, header_of, length_of, read_body, send_whole
+from pilotage.service.http.messages import Headers, header_of, length_of, principal_of, read_body, send_whole
 from pilotage.service.http.routes import EVENT_STREAM, JSON, TEXT, Ask, Parameter, Reply, Route
 from pilotage.service.http.services import Services
 
@@ -85,7 +84,7 @@ def _body_bytes_max(route: Route, services: Services) -> int:
 
 
 def _ask(route: Route, services: Services, scope: Any, receive: Receive) -> Ask:
-    principal: Principal = services.access.principal(header_of(scope, b"authorization") or None)
+    principal = principal_of(services.access, scope)
     route.let_in(principal)
     body_bytes_max = _body_bytes_max(route, services)
     return Ask(

@@ -1,0 +1,347 @@
+"""Connections with bounds: how long each may take for what it says, how much that may be, and who is let in beside whom.
+
+The server beneath knows one limit, for keep-alive, and answers everybody with 503 once there are too many. Here every step has a
+time: the handshake and the head of a request, its body by a least rate, the taking of an answer. What has none is the time of our
+own, while a request is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import logging
+import math
+import socket
+from collections.abc import Callable
+from functools import partial
+from ssl import SSLContext
+from typing import Any
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from pilotage.service.http.errors import ErrorBody, ErrorView
+from pilotage.service.http.guests import (
+    GUEST,
+    RESTS,
+    WAITS_FOR_BODY,
+    WAITS_FOR_HEAD,
+    WAITS_FOR_US,
+    Guest,
+    Guests,
+    Kind,
+    TooManyConnections,
+)
+
+log = logging.getLogger(__name__)
+
+_OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_ACCEPTED_AT_ONCE = 16  # then those are heard that were let in
+_PAUSE_SECONDS = 1.0  # where the system has no more files
+_FULL_PAUSE_SECONDS = 0.02  # in which those are heard who have just spoken, and are known then, or go
+_FULL_SECONDS = 2.0
+_PREFIX_BITS = 64  # of an IPv6 address: the rest is anybody's own choice
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """How long each step of a request may take, and how much it may be."""
+
+    head_seconds: float = 20.0  # with the handshake, where there is one
+    head_bytes_max: int = 64 * 1024
+    body_seconds: float = 30.0  # and besides so long as it comes this fast:
+    body_bytes_per_second: int = 1024
+    discard_seconds: float = 10.0  # for the rest of a body that nobody wants, after its request was answered
+    discard_bytes_max: int = 16 * 2**20
+    taking_seconds: float = 60.0  # in which somebody takes nothing of its answer
+
+
+class GuestProtocol(HttpToolsProtocol):
+    """What the server does with one connection, within bounds."""
+
+    def __init__(self, guests: Guests, guest: Guest, bounds: Bounds, **told: Any) -> None:
+        """Serve a guest."""
+        super().__init__(**told)
+        self._guests = guests
+        self._guest = guest
+        self._bounds = bounds
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """It speaks."""
+        super().connection_made(transport)
+        self._guest.close = transport.abort
+        self._guest.is_held_back = lambda: self.flow.read_paused
+        self._guest.since = self.loop.time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone."""
+        self._guests.leave(self._guest)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """It said something."""
+        guest = self._guest
+        guest.head_bytes += len(data)
+        super().data_received(data)
+        if guest.waits is WAITS_FOR_HEAD and guest.head_bytes > self._bounds.head_bytes_max:
+            self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self.scope[GUEST] = guest = self._guest  # type: ignore[literal-required]
+        if guest.waits is not WAITS_FOR_HEAD:
+            guest.since = self.loop.time()
+            guest.waits = WAITS_FOR_HEAD
+
+    def on_headers_complete(self) -> None:
+        """Its head is there."""
+        guest = self._guest
+        guest.since, guest.waits, guest.body_bytes, guest.is_discarding = self.loop.time(), WAITS_FOR_BODY, 0, False
+        self._guests.busy(guest)
+        # What came may be more than a head: only where it could be too long, it is counted.
+        if guest.head_bytes > self._bounds.head_bytes_max and self._head_bytes() > self._bounds.head_bytes_max:
+            app, self.app = self.app, _too_long
+            super().on_headers_complete()
+            self.app = app
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of its body is there."""
+        self._guest.body_bytes += len(body)
+        super().on_body(body)
+        if self._guest.is_discarding and self._guest.body_bytes > self._bounds.discard_bytes_max:
+            self._guest.close()
+
+    def on_message_complete(self) -> None:
+        """All of it is there."""
+        guest = self._guest
+        guest.head_bytes = 0
+        guest.waits = RESTS if guest.is_discarding else WAITS_FOR_US
+        guest.is_discarding = False
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """It was answered, perhaps before all of it was there."""
+        guest = self._guest
+        if guest.waits is WAITS_FOR_US:
+            guest.waits = RESTS
+        elif guest.waits is WAITS_FOR_BODY:
+            guest.is_discarding, guest.body_bytes = True, 0
+        guest.since = self.loop.time()
+        self._guests.idle(guest)
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """It takes less than it is told."""
+        self._guest.stalled_since = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """It has taken some of it."""
+        self._guest.stalled_since = math.inf
+        super().resume_writing()
+
+    def _head_bytes(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+
+    def _refuse_head(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(_plain_answer(431, "Request Header Fields Too Large", _TOO_LONG))
+            self.transport.close()
+
+
+class Doorway:
+    """A socket at which people are let in; what the server beneath takes for a server of asyncio."""
+
+    def __init__(
+        self,
+        bound: socket.socket,
+        *,
+        guests: Guests,
+        bounds: Bounds,
+        make_protocol: Callable[..., GuestProtocol],
+        context: SSLContext | None = None,
+    ) -> None:
+        """Let in who comes at a bound socket, from now on; with a context they speak TLS."""
+        self._bound = bound
+        self._guests = guests
+        self._bounds = bounds
+        self._make_protocol = make_protocol
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._coming: set[asyncio.Task[None]] = set()
+        self._again: asyncio.TimerHandle | None = None
+        self._is_open = True
+        bound.setblocking(False)
+        self._loop.add_reader(bound, self._accept)
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        if self._is_open:
+            self._is_open = False
+            if self._again is not None:
+                self._again.cancel()
+            self._loop.remove_reader(self._bound)
+            for task in self._coming:
+                task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait until nobody is on the way in."""
+        if self._coming:
+            await asyncio.wait(self._coming)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                connection, _address = self._bound.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as fault:
+                level = logging.WARNING if fault.errno in _OUT_OF_FILES else logging.ERROR
+                log.log(level, "nobody can be let in for a moment: %s", fault)
+                self._pause(_PAUSE_SECONDS, self._resume)
+                return
+            connection.setblocking(False)
+            if not self._receive(connection):
+                self._pause(_FULL_PAUSE_SECONDS, partial(self._try_again, connection, self._loop.time()))
+                return
+
+    def _pause(self, seconds: float, then: Callable[[], None]) -> None:
+        """Leave those who come to the system for a moment."""
+        self._loop.remove_reader(self._bound)
+        self._again = self._loop.call_later(seconds, then)
+
+    def _resume(self) -> None:
+        if self._is_open:
+            self._loop.add_reader(self._bound, self._accept)
+
+    def _try_again(self, connection: socket.socket, since: float) -> None:
+        """Let somebody in for whom there was no room; who waits in vain is told so."""
+        if not self._is_open:
+            connection.close()
+        elif self._receive(connection):
+            self._resume()
+        elif self._loop.time() < since + _FULL_SECONDS:
+            self._pause(_FULL_PAUSE_SECONDS, partial(self._try_again, connection, since))
+        else:
+            if self._context is None:
+                with contextlib.suppress(OSError):
+                    connection.send(_plain_answer(503, "Service Unavailable", _FULL))
+            connection.close()
+            self._resume()
+
+    def _receive(self, connection: socket.socket) -> bool:
+        """Let somebody in; whether there was room."""
+        peer = _peer_of(connection)
+        kind = Kind.LOCAL if connection.family == socket.AF_UNIX else Kind.STRANGER
+        guest = Guest(self._guests, kind=kind, peer=peer, now=self._loop.time())
+        try:
+            self._guests.come(guest)
+        except TooManyConnections:
+            return False
+        guest.is_speaking = partial(_has_come, connection)
+        if kind is not Kind.LOCAL:
+            _keep_alive(connection)
+        task = self._loop.create_task(self._welcome(connection, guest))
+        guest.close = task.cancel
+        self._coming.add(task)
+        task.add_done_callback(partial(self._came, connection, guest))
+        return True
+
+    async def _welcome(self, connection: socket.socket, guest: Guest) -> None:
+        context, bounds = self._context, self._bounds
+        await self._loop.connect_accepted_socket(
+            lambda: self._make_protocol(self._guests, guest, bounds),
+            connection,
+            ssl=context,
+            ssl_handshake_timeout=bounds.head_seconds if context is not None else None,
+        )
+
+    def _came(self, connection: socket.socket, guest: Guest, task: asyncio.Task[None]) -> None:
+        """Somebody is in, or was sent away before, perhaps before anything was done for it at all."""
+        self._coming.discard(task)
+        fault = None if task.cancelled() else task.exception()
+        if fault is not None and not isinstance(fault, OSError):
+            log.error("somebody cannot be let in", exc_info=fault)
+        if fault is not None or task.cancelled():
+            self._guests.leave(guest)
+            connection.close()
+
+
+def end_the_late(guests: Guests, bounds: Bounds, *, now: float, passed_seconds: float) -> None:
+    """End every connection that takes longer than it may; to be called every so many seconds."""
+    for guest in list(guests.all):
+        waits, took_seconds = guest.waits, now - guest.since
+        if now - guest.stalled_since > bounds.taking_seconds:
+            late = True
+        elif guest.is_discarding:
+            late = took_seconds > bounds.discard_seconds
+        elif waits is WAITS_FOR_HEAD:
+            late = took_seconds > bounds.head_seconds
+        elif waits is WAITS_FOR_BODY:
+            if guest.is_held_back():
+                guest.since += passed_seconds  # it is not its time that passes
+            late = took_seconds > bounds.body_seconds + guest.body_bytes / bounds.body_bytes_per_second
+        else:
+            late = False  # who rests is seen to by the server beneath, and who waits for us waits
+        if late:
+            guest.close()
+
+
+def _peer_of(connection: socket.socket) -> str:
+    """Whom a connection is counted for."""
+    if connection.family == socket.AF_UNIX:
+        return ""
+    try:
+        address = ipaddress.ip_address(str(connection.getpeername()[0]).partition("%")[0])
+    except (OSError, ValueError):
+        return "?"
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address, _PREFIX_BITS), strict=False))
+    return str(address)
+
+
+def _has_come(connection: socket.socket) -> bool:
+    """Whether there is something to be read."""
+    try:
+        return bool(connection.recv(1, socket.MSG_PEEK))
+    except OSError:
+        return False
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Have the system find out about a computer that is gone without a word."""
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+            if hasattr(socket, name):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _body(code: str, message: str, hint: str = "") -> bytes:
+    return msgspec.json.encode(ErrorView(error=ErrorBody(code=code, message=message, hint=hint)))
+
+
+_FULL = _body("busy", "there are too many connections at once", "try again in a moment")
+_TOO_LONG = _body("too_large", "the head of this request is too long", "send less in its path, query and headers")
+
+
+def _plain_answer(status: int, phrase: str, body: bytes) -> bytes:
+    head = f"HTTP/1.1 {status} {phrase}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    again = "Retry-After: 2\r\n" if status == 503 else ""
+    return f"{head}{again}Connection: close\r\n\r\n".encode() + body
+
+
+async def _too_long(_scope: Any, _receive: Any, send: Any) -> None:
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(_TOO_LONG)),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": 431, "headers": headers})
+    await send({"type": "http.response.body", "body": _TOO_LONG, "more_body": False})
