@@ -172,7 +172,7 @@ class Doorway:
         self._make_protocol = make_protocol
         self._context = context
         self._loop = asyncio.get_running_loop()
-        self._coming: set[asyncio.Task[None]] = set()
+        self._coming: set[asyncio.Future[None]] = set()
         self._again: asyncio.TimerHandle | None = None
         self._is_open = True
         bound.setblocking(False)
@@ -185,8 +185,8 @@ class Doorway:
             if self._again is not None:
                 self._again.cancel()
             self._loop.remove_reader(self._bound)
-            for task in self._coming:
-                task.cancel()
+            for entry in self._coming:
+                entry.cancel()
 
     async def wait_closed(self) -> None:
         """Wait until nobody is on the way in."""
@@ -245,10 +245,10 @@ class Doorway:
         guest.is_speaking = partial(_has_come, connection)
         if kind is not Kind.LOCAL:
             _keep_alive(connection)
-        task = self._loop.create_task(self._welcome(connection, guest))
-        guest.close = task.cancel
-        self._coming.add(task)
-        task.add_done_callback(partial(self._came, connection, guest))
+        entry = asyncio.ensure_future(self._welcome(connection, guest))
+        guest.close = entry.cancel
+        self._coming.add(entry)
+        entry.add_done_callback(partial(self._came, connection, guest))
         return True
 
     async def _welcome(self, connection: socket.socket, guest: Guest) -> None:
@@ -260,13 +260,13 @@ class Doorway:
             ssl_handshake_timeout=bounds.head_seconds if context is not None else None,
         )
 
-    def _came(self, connection: socket.socket, guest: Guest, task: asyncio.Task[None]) -> None:
+    def _came(self, connection: socket.socket, guest: Guest, entry: asyncio.Future[None]) -> None:
         """Somebody is in, or was sent away before, perhaps before anything was done for it at all."""
-        self._coming.discard(task)
-        fault = None if task.cancelled() else task.exception()
+        self._coming.discard(entry)
+        fault = None if entry.cancelled() else entry.exception()
         if fault is not None and not isinstance(fault, OSError):
             log.error("somebody cannot be let in", exc_info=fault)
-        if fault is not None or task.cancelled():
+        if fault is not None or entry.cancelled():
             self._guests.leave(guest)
             connection.close()
 
