@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import click
 import pytest
 
-from tests.docs.pages import BadPage, steps
+from tests.docs.pages import BadPage, Command, steps
 from tests.docs.reader import Reader, Surprise
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +32,13 @@ def test_the_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
         pytest.fail(f"{page}, {reason}", pytrace=False)
     finally:
         reader.leave()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_no_command_of_the_page_is_shown_with_an_output_that_could_be_any(page: Path) -> None:
+    commands = [step for step in steps((ROOT / page).read_text(encoding="utf-8")) if isinstance(step, Command)]
+    vague = [each.text for each in commands if each.output and not "".join(each.output).replace("...", "").strip()]
+    assert [text for text in vague if not text.startswith("make ")] == []
 
 
 @pytest.mark.parametrize("page", LINKING, ids=str)
