@@ -11,10 +11,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from pilotage.model import configuration, definition
+from pilotage.model.settings import PACKAGE_SETTINGS
 from pilotage.model.version import VERSION
 from tests import tidy
+from tests.field_readers import readers_of
 
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_BY_TOOLS = re.compile(r"\.(?!ci$|gitignore$).*|__pycache__|build|dist|.*\.egg-info")
@@ -243,3 +247,73 @@ def test_a_part_without_contract_is_seen() -> None:
 def test_the_changelog_speaks_of_this_version() -> None:
     changelog = tree().get("CHANGELOG.md", "")
     assert VERSION in changelog or "Unreleased" in changelog
+
+
+# What reads a document, checks it, draws it or writes it in another format honours nothing of it; nor do tables of it.
+READS_ONLY = (
+    "reading/",
+    "dagman/",
+    "wfformat/",
+    "boutiques/",
+    "drawing/",
+    "text/",
+    "builder.py",
+    "expansion/advice.py",
+)
+NO_READERS = (
+    *(f"src/pilotage/language/{each}" for each in READS_ONLY),
+    *(f"src/pilotage/{each}/" for each in ("simulator", "agent", "book", "client")),
+)
+TABLES = ("src/pilotage/model/definition.py", "src/pilotage/model/configuration")
+# Whose other values are refused by name where the text is read: language/reading/document.py.
+REFUSED_WHEN_READ = {("Definition", "pilotage")}
+
+
+@cache
+def fields() -> dict[tuple[str, str], list[str]]:
+    """Every field of the document and every setting of the program, and where it is read."""
+    records = [each for each in vars(definition).values() if _is_record(each, definition.Value)]
+    records += configuration.SECTIONS.values()
+    texts = {path: text for path, text in python("src").items() if not path.startswith(NO_READERS)}
+    readers = readers_of(texts, [each.__name__ for each in records])
+    return {
+        (record.__name__, field.name): [
+            place for place in readers.get((record.__name__, field.name), []) if not place.startswith(TABLES)
+        ]
+        for record in records
+        for field in msgspec.structs.fields(record)
+    }
+
+
+def _is_record(found: object, base: type) -> bool:
+    return isinstance(found, type) and issubclass(found, base) and found is not base
+
+
+def test_every_field_of_the_document_and_every_setting_is_read_somewhere() -> None:
+    unread = [name for name, places in fields().items() if not places and name not in REFUSED_WHEN_READ]
+    assert unread == [], "a field that nothing reads is a lie: honour it, or refuse it by name"
+
+
+def test_every_setting_of_a_package_is_read_somewhere() -> None:
+    texts = [text for path, text in python("src").items() if path != "src/pilotage/model/settings.py"]
+    unread = [name for name in PACKAGE_SETTINGS if not any(f'"{name}"' in text for text in texts)]
+    assert unread == []
+
+
+def test_a_field_that_is_only_checked_or_written_is_not_read() -> None:
+    record = "class Package(Value):\n    name: str = ''\n    colour: str = ''\n    others: tuple[Package, ...] = ()\n"
+    using = """\
+class Block:
+    def __init__(self, package: Package) -> None:
+        self.first, self.number = package.others[0], 1
+
+def use(block: Block, said: dict[str, str]) -> Iterator[str]:
+    colour = said.colour
+    yield block.first.name
+    yield from (each.name for each in block.first.others if colour)
+"""
+    found = readers_of({"model.py": record, "use.py": using}, ["Package"])
+    assert found == {
+        ("Package", "name"): ["use.py:7", "use.py:8"],
+        ("Package", "others"): ["use.py:3", "use.py:8"],
+    }

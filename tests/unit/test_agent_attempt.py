@@ -195,7 +195,7 @@ def test_of_several_binaries_each_has_a_record_of_its_time_and_its_end(place: Pl
     shell = ["/bin/sh", "-c"]
     binaries: list[dict[str, Any]] = [
         {"argv": [*shell, "echo one"]},
-        {"argv": [*shell, "kill -9 $$"]},
+        {"argv": [*shell, "kill -9 $$"], "name": "second"},
         {"argv": [*shell, "echo three"]},
     ]
     payload = place.run(binaries=binaries).payload
@@ -206,7 +206,8 @@ def test_of_several_binaries_each_has_a_record_of_its_time_and_its_end(place: Pl
     told = [
         {name: each[name] for name in each if name not in ("started_at", "seconds")} for each in payload["binaries"]
     ]
-    assert told == [{"number": 1, "exit_status": 0}, {"number": 2, "reason": "signal", "signal": 9}]
+    assert told == [{"number": 1, "exit_status": 0}, {"number": 2, "name": "second", "reason": "signal", "signal": 9}]
+    assert payload["exit_message"].startswith("binary 2 of 3, second, was ended by signal 9")
     assert "binaries" not in place.run("/bin/true").payload
 
 

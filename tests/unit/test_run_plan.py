@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pilotage.cli.plan import plan_lines
 from pilotage.model.errors import DocumentError
 from pilotage.model.operations import Refused
 from pilotage.model.submission import PLANNED_MAX, PlannedPackage, RunPlan, StagePlan
@@ -202,6 +203,22 @@ def test_nothing_is_kept_and_faults_are_told_as_at_submission(here: Place) -> No
     here.write(all_root="mine")
     with pytest.raises(NotOurs, match=r"all\.root"):
         planned(here, CHAIN)
+
+
+def test_what_the_document_says_of_itself_and_of_its_software_is_told(here: Place) -> None:
+    text = """
+pilotage: 1
+job: told
+description: A first look.
+created: 2026-01-02T03:04:05Z
+software: [{id: reco, description: Reconstructs tracks., run: ./reco}, {id: other, description: Not used., run: x}]
+stages: [{software: reco}]
+"""
+    found = planned(here, text)
+    assert (found.description, found.created) == ("A first look.", "2026-01-02T03:04:05Z")
+    assert found.software == {"reco": "Reconstructs tracks."}
+    shown = "".join(plan_lines(found, shown_max=None))
+    assert "  A first look.; made 2026-01-02T03:04:05Z\n  reco: Reconstructs tracks.\n" in shown
 
 
 def test_what_is_said_of_sites_is_told_and_so_is_an_executor_that_nobody_knows(here: Place) -> None:

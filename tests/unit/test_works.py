@@ -229,6 +229,12 @@ stages:
     assert [binary.outputs for binary in work.binaries] == [(), (WorkOutput(name="b"),)]
 
 
+def test_of_several_binaries_each_has_the_name_that_the_document_gives_it() -> None:
+    text = "pilotage: 1\njob: j\nstages: [{packages: [{binaries: [{name: a, run: x}, {run: y}]}, {binaries: [{name: c, run: z}]}]}]\n"
+    job = expanded(text)
+    assert [[each.name for each in work_of(job, number).binaries] for number in (0, 1)] == [["a", ""], [""]]
+
+
 def test_the_software_of_a_package_is_named_with_its_version() -> None:
     text = """
 pilotage: 1

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh", "busybox"})
 _NO_COMMAND = 127  # as a shell tells it
 _DEFER_LOOK_SECONDS = 0.2
+NAME_CHARACTERS_MAX = 256
 BINARIES_MAX = 1000
 """So many binaries of a package have a record; the event of its end has room for no more."""
 
@@ -161,7 +162,7 @@ class Application:
             binary = binaries[number]
             what = repr(binary["argv"][0]) if binary["argv"] else "the command"
             if len(binaries) > 1:
-                what = f"binary {number + 1} of {len(binaries)}, {what},"
+                what = f"binary {number + 1} of {len(binaries)}, {binary.get('name') or what},"
             failure = self._run_binary(binary, what) if len(binaries) == 1 else self._run_one(number, binary, what)
             if failure is not None:
                 return failure
@@ -172,6 +173,8 @@ class Application:
     def _run_one(self, number: int, binary: Mapping[str, Any], what: str) -> Failure | None:
         """Run one of several binaries, and note how that went."""
         noted: dict[str, Any] = {"number": number + 1, "started_at": time.time()}
+        if binary.get("name"):
+            noted["name"] = binary["name"][:NAME_CHARACTERS_MAX]
         began = time.monotonic()
         failure: Failure | None = None
         try:

@@ -86,7 +86,7 @@ def submission(source: Source, loaded: LoadedJob, how: HowToRun, *, keep: Callab
         document=source.document,
         captured=captured,
         format=loaded.format,
-        owner=how.owner,
+        owner=how.owner or loaded.definition.owner,
         fresh=how.fresh,
         keep_failed=how.keep_failed,
         replace=how.replace,

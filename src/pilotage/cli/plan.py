@@ -74,11 +74,21 @@ def plan_lines(found: RunPlan, *, shown_max: int | None) -> Iterator[str]:
         return
     there = f", {found.there:,} there already" if found.there else ""
     yield f"{one_line(found.job)}: {found.would_run:,} of {plural(found.packages, 'package')} would run{there}\n"
+    yield from _about(found)
     header = ("stage", "name", "packages", "would run", "there", "core-hours")
     yield from table(map(_stage_row, found.stages), header=header, indent="  ")
     yield from _costs(found)
     yield from _why(found, shown_max=shown_max)
     yield from (f"  note: {one_line(note)}\n" for note in found.notes)
+
+
+def _about(found: RunPlan) -> Iterator[str]:
+    """What the document says of itself, and of the software that it uses."""
+    if found.description or found.created:
+        made = f"made {found.created}" if found.created else ""
+        yield f"  {one_line('; '.join(filter(None, (found.description, made))))}\n"
+    for name, description in found.software.items():
+        yield f"  {one_line(name)}: {one_line(description)}\n"
 
 
 def _why(found: RunPlan, *, shown_max: int | None) -> Iterator[str]:

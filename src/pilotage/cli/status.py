@@ -244,7 +244,7 @@ def _binary(binary: dict[str, Any]) -> tuple[object, ...]:
     ended = f"signal {binary['signal']}" if binary.get("signal") else f"exit code {binary.get('exit_status')}"
     said = ended if binary.get("signal") or binary.get("exit_status") is not None else ""
     took = duration(round(binary["seconds"], 3))
-    return binary["number"], moment(binary["started_at"]), took, said, binary.get("reason")
+    return binary["number"], binary.get("name"), moment(binary["started_at"]), took, said, binary.get("reason")
 
 
 def _used(attempt: dict[str, Any]) -> Iterator[str]:

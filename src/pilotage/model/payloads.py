@@ -91,6 +91,7 @@ class BinaryEnd(Part, frozen=True, kw_only=True):
     """When a binary of a package began, how long it ran, and how it ended; without a reason it did what it should."""
 
     number: Annotated[int, Meta(ge=1, le=2**53 - 1)]
+    name: Name | None = None  # where the document gives it one
     started_at: Amount
     seconds: Amount
     exit_status: Status | None = None

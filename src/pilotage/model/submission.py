@@ -102,6 +102,9 @@ class RunPlan(Sent, frozen=True, kw_only=True):
     """What a run would do; nothing of it is done."""
 
     job: str  # the short name
+    description: str = ""  # as the document has it, and so has when it was made
+    created: str = ""
+    software: dict[str, str] = {}  # what each software that it uses is, as far as that is described
     packages: int
     would_run: int
     there: int

@@ -41,6 +41,7 @@ class WorkBinary(Wire, frozen=True, kw_only=True):
     """One command: its words are given to the system as they are, and never to a shell."""
 
     argv: tuple[str, ...]
+    name: str = ""  # of several, what the document calls it
     environment: dict[str, str] = {}
     stdin: str = ""
     stdout: str = ""  # a file of the package; empty: the log

@@ -129,6 +129,7 @@ class BinaryView(View, frozen=True, kw_only=True):
     """When a binary of an attempt began, how long it ran, and how it ended; without a reason it did what it should."""
 
     number: int
+    name: str | None = None
     started_at: float
     seconds: float
     exit_status: int | None = None

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from pilotage.language import Expansion
 from pilotage.language.expansion.blocks import Block
+from pilotage.language.expansion.software import find_software
+from pilotage.model.definition import Definition
 from pilotage.model.operations import Refused
 from pilotage.model.plan import JobPlan
 from pilotage.model.submission import PLANNED_MAX, Origin, PlannedPackage, RunPlan, StagePlan, Submission
@@ -60,6 +62,9 @@ def plan(
     count, running = expansion.count, int(would_run.sum())
     return RunPlan(
         job=expansion.definition.job,
+        description=expansion.definition.description,
+        created=expansion.definition.created,
+        software=_described(expansion.definition),
         packages=count,
         would_run=running,
         there=count - running,
@@ -72,6 +77,13 @@ def plan(
         unknown=int(unknown.sum()),
         notes=tuple(notes),
     )
+
+
+def _described(definition: Definition) -> dict[str, str]:
+    """What the software is that the packages of a job use, where its description says so."""
+    packages = (package for stage in definition.stages for line in stage.lines for package in line.packages)
+    used = [find_software(definition, binary) for package in packages for binary in package.binaries if binary.software]
+    return {each.id: each.description for each in used if each is not None and each.description}
 
 
 def _admitted(said: Refused | tuple[str, ...]) -> tuple[str, ...]:

@@ -312,7 +312,7 @@ def _work(
         mark=mark.text,
         folder_mark=mark.in_folder,
         inputs=inputs if runs else (),
-        binaries=tuple(_binary(binary, block, values) for binary in package.binaries) if runs else (),
+        binaries=_binaries(package, block, values) if runs else (),
         startup=package.startup if runs else (),
         container=(
             WorkContainer(image=package.container.image, engine=package.container.engine)
@@ -333,9 +333,17 @@ def _work(
     )
 
 
-def _binary(binary: ConcreteBinary, block: Block, values: Values) -> WorkBinary:
+def _binaries(package: ConcretePackage, block: Block, values: Values) -> tuple[WorkBinary, ...]:
+    several = len(package.binaries) > 1  # the only one goes by the name of its package
+    return tuple(
+        _binary(binary, block, values, name=binary.declared.name if several else "") for binary in package.binaries
+    )
+
+
+def _binary(binary: ConcreteBinary, block: Block, values: Values, *, name: str) -> WorkBinary:
     return WorkBinary(
         argv=binary.argv,
+        name=name,
         environment=binary.environment.exported,
         stdin=binary.stdin,
         stdout=binary.stdout,
