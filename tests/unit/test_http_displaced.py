@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from pilotage.service.http.displaced import EXIT_STATUS, end_when_displaced
+from pilotage.service.http.displaced import EXIT_STATUS, Kept, end_when_displaced
 
 WAIT_SECONDS = 60.0
 LOOK_SECONDS = 0.02
@@ -67,6 +67,58 @@ def test_it_stays_as_long_as_the_file_is_the_same_whatever_is_written_into_it(wa
     file.write_text("other words")
     assert not watched.event.wait(10 * LOOK_SECONDS)
     assert watched.dismissed == []
+
+
+class Announced:
+    """A folder with a book, whose announcement is written again."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.book = file.with_name("book")
+        self.book.touch()
+        self.written = threading.Semaphore(0)
+        self.looked_after = threading.Semaphore(0)
+        self.left = Left()
+
+    def announce(self) -> None:
+        self.file.touch()
+        self.written.release()
+
+    def watch(self) -> Callable[[], None]:
+        kept = Kept(files=[self.book], announce=self.announce, look_after=self.looked_after.release)
+        return end_when_displaced(
+            self.file, dismiss=self.left.dismissed.append, kept=kept, leave=self.left.leave, look_seconds=LOOK_SECONDS
+        )
+
+
+def test_an_announcement_that_was_removed_alone_is_written_again_however_often(file: Path) -> None:
+    here = Announced(file)
+    end = here.watch()
+    for _ in range(2):
+        file.unlink()
+        assert here.written.acquire(timeout=WAIT_SECONDS)
+    assert here.looked_after.acquire(timeout=WAIT_SECONDS)
+    end()
+    assert here.left.dismissed == []
+
+
+@pytest.mark.parametrize("what", ["gone", "another"])
+def test_it_leaves_when_the_book_went_with_the_announcement(
+    file: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pilotage.service.http.displaced.end_children", lambda: None)
+    here = Announced(file)
+    end = here.watch()
+    if what == "another":
+        other = file.with_name("other")
+        other.touch()
+        other.replace(here.book)
+    else:
+        here.book.unlink()
+    file.unlink()
+    assert here.left.event.wait(WAIT_SECONDS)
+    end()
+    assert not here.written.acquire(blocking=False)
 
 
 def test_a_folder_that_cannot_be_looked_at_is_taken_for_the_same(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pilotage.app.book import state_folders
 from pilotage.app.following import Following
 from pilotage.app.results import Output, Result, output_of
-from pilotage.app.running import HowToRun, Source, bring, source_of
+from pilotage.app.running import HowToRun, Source, bring, bring_to, source_of
 from pilotage.app.session import Session
 from pilotage.client import find_addresses
 from pilotage.model.progress import Progress
@@ -190,8 +190,7 @@ def _submitted(source: Source, how: HowToRun, *, stop: threading.Event | None) -
     session = Session(source.folder, slots=how.slots)
     try:
         loaded = source.load()
-        with session.server() as server:
-            brought = bring(source, loaded, server, how)
+        brought = bring_to(session.server, source, loaded, how)
     except BaseException:
         session.give_up()
         raise

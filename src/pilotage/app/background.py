@@ -18,6 +18,7 @@ from pilotage.app.book import JOURNAL_VARIABLE, state_folders
 from pilotage.client.finding import address_in
 from pilotage.model.configuration import Settings
 from pilotage.model.errors import PilotageError
+from pilotage.model.exit_codes import ExitCode
 from pilotage.service.announcement import Announcement, find_service, left_behind, refuse_second, why_ended
 
 LOG_FILE = "service.log"
@@ -32,6 +33,13 @@ _TOLD_BYTES_MAX = 4096
 
 class NotStarted(PilotageError):
     """The service ended before it answered; what it said is in the message."""
+
+
+class KilledAtStart(NotStarted):
+    """The service was killed by a signal before it answered: nothing is wrong with it, and it can be started again."""
+
+    exit_code = ExitCode.STOPPED
+    retryable = True
 
 
 class NotStopped(PilotageError):
@@ -58,12 +66,27 @@ class Begun:
                 child.returncode = 0  # it goes on without us, and nobody waits for it
                 return found
             if child.poll() is not None:
-                told = _told(log, self._said_bytes)
-                raise NotStarted(f"the service did not start: {told}", next_step=f"its log: {log}")
+                raise self._not_started(child.returncode)
             time.sleep(START_LOOK_SECONDS)
         child.terminate()
         child.wait()
         raise NotStarted(f"the service did not answer within {START_SECONDS:g} s", next_step=f"its log: {log}")
+
+    def _not_started(self, status: int) -> NotStarted:
+        """Why a service has ended before it answered, by what it said, or by what ended it."""
+        told = _told(self._log, self._said_bytes)
+        if status < 0 and not told:
+            what = f"the service was killed by {_signal_name(-status)} before it answered"
+            return KilledAtStart(what, next_step=f"start it again; its log: {self._log}")
+        told = told or f"it ended with exit status {status}, and said nothing"
+        return NotStarted(f"the service did not start: {told}", next_step=f"its log: {self._log}")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 class Broken:

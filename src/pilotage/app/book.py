@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from pilotage.adapters.journals.sqlite_places import BOOK
 from pilotage.adapters.settings_files import SETTINGS_FILE, STATE_FOLDER, is_said, load_settings, state_folder
 from pilotage.client.finding import StateFolder
 from pilotage.model.configuration import Settings
@@ -18,9 +20,12 @@ from pilotage.model.errors import PilotageError
 
 if TYPE_CHECKING:
     from pilotage.ports import Journal
+    from pilotage.service.access import Principal
     from pilotage.service.announcement import Announcement as Announcement  # noqa: PLC0414 # offered on
     from pilotage.service.http.services import MakeRunning
     from pilotage.service.notifications import MakeNotifications
+
+log = logging.getLogger(__name__)
 
 TLS_FOLDER = "tls"
 """In the state folder: its authority and the certificate of the service, where it has them."""
@@ -162,9 +167,16 @@ def serve_settings(
     from pilotage.service.server import serve
 
     folder = state_folder(settings, folder=Path.cwd())
-    access = Access(
-        {digest_of(ensure_token(folder)): local_principal(local_user())}, tokens=tokens_of(folder, settings)
-    )
+
+    def known() -> dict[str, Principal]:
+        return {digest_of(ensure_token(folder)): local_principal(local_user())}
+
+    access = Access(known(), tokens=tokens_of(folder, settings))
+
+    def look_after() -> None:
+        if not token_file(folder).exists():  # removed so that there is another one, or by mistake
+            access.renew(known())
+            log.warning("%s was removed: there is another token now, and the one before is not taken any more", folder)
 
     def serve_at(port: int) -> int | None:
         chosen = msgspec.structs.replace(settings, service=msgspec.structs.replace(settings.service, port=port))
@@ -180,6 +192,8 @@ def serve_settings(
             tls=tls_files(settings, folder),
             idle_seconds=idle_seconds,
             started=started,
+            own_files=[folder.absolute() / BOOK] if settings.journal.address.kind == "sqlite" else [],
+            look_after=look_after,
         )
 
     ports = [settings.service.port, *other_ports]

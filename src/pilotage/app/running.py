@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from pilotage.model.submission import Submission, SubmissionAnswer
 
 
+BROUGHT_MAX = 4
+"""So often a job is brought to a service that goes away before it has answered."""
+
+
 class HowToRun(msgspec.Struct, frozen=True, kw_only=True):
     """How a job is run, beside what its document says."""
 
@@ -92,6 +96,20 @@ def submission(source: Source, loaded: LoadedJob, how: HowToRun, *, keep: Callab
         replace=how.replace,
         only_if_needed=how.only_if_needed,
     )
+
+
+def bring_to(connect: Callable[[], Server], source: Source, loaded: LoadedJob, how: HowToRun) -> Submitted:
+    """Bring a job to a service that `connect` gives, each time it is asked: one that goes away meanwhile is asked anew."""
+    from pilotage.client.errors import ServerUnreachable
+
+    for _ in range(BROUGHT_MAX - 1):
+        try:
+            with connect() as server:
+                return bring(source, loaded, server, how)
+        except ServerUnreachable:
+            continue  # the same document again is the same job
+    with connect() as server:
+        return bring(source, loaded, server, how)
 
 
 def bring(source: Source, loaded: LoadedJob, server: Server, how: HowToRun) -> Submitted:

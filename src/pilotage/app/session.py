@@ -17,8 +17,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pilotage.adapters.journals.network_folders import network_kind
+from pilotage.adapters.journals.sqlite_places import BOOK
 from pilotage.adapters.settings_files import STATE_FOLDER, load_settings, state_folder
-from pilotage.app.background import START_SECONDS, Begun, Broken, begin_in_background, stop_service
+from pilotage.app.background import (
+    START_SECONDS,
+    Begun,
+    Broken,
+    KilledAtStart,
+    begin_in_background,
+    stop_service,
+)
 from pilotage.app.followers import Followers
 from pilotage.app.local_agents import end_agents, is_held
 from pilotage.app.nearby import state_paths
@@ -43,6 +51,8 @@ IDLE_SECONDS = 600
 LOCK_FILE = "book.lock"
 """In the state folder: locked by whoever writes the book, also before it answers."""
 LOOK_SECONDS = 0.02
+KILLED_MAX = 5
+"""A service that is killed before it answers is started again so often."""
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -280,11 +290,20 @@ class Session:
             return None
 
     def _await_answer(self, begun: Begun | None) -> None:
-        try:
-            if begun is not None:
+        killed = 0
+        while begun is not None:
+            try:
                 self._mark(begun.wait())
-        except Exception as failure:  # noqa: BLE001 # raised again by who waits for it
-            self._failure = failure
+                return
+            except KilledAtStart as failure:
+                killed += 1
+                if killed > KILLED_MAX:
+                    self._failure = failure
+                    return
+                begun = self._begin()
+            except Exception as failure:  # noqa: BLE001 # raised again by who waits for it
+                self._failure = failure
+                return
 
     def _mark(self, announcement: Announcement) -> None:
         assert self.state is not None
@@ -323,10 +342,15 @@ class Session:
     def _restart(self) -> None:
         """Start the service again that was started for a run, this one or another, and is gone; not without its book."""
         assert self.state is not None
-        if self._answered and not (self.state / SERVICE_FILE).exists():
-            from pilotage.app.following import JobGone
+        if not (self.state / SERVICE_FILE).exists():
+            was_ours = self.started
+            if self._somebody_else_started():  # it lives, and has said where it is once more
+                self.started = was_ours
+                return
+            if self._answered and not self._has_book():
+                from pilotage.app.following import JobGone
 
-            raise JobGone(str(self.state))
+                raise JobGone(str(self.state))
         # A folder that is gone went with a service that was started for nothing, just when it was found.
         if not self.started and self.state.exists() and not self._was_embedded():
             return
@@ -334,6 +358,13 @@ class Session:
         self._failure = None
         self._await_answer(self._begin())
         self._raise_failure()
+
+    def _has_book(self) -> bool:
+        """Whether what the service kept is still where it was."""
+        assert self.state is not None
+        if self._settings().journal.address.kind != "sqlite":
+            return self.state.exists()
+        return (self.state / BOOK).exists()
 
     def _raise_failure(self) -> None:
         """Raise what kept the service from starting, unless it was another command that started one."""

@@ -60,7 +60,7 @@ def signals_raised() -> Iterator[None]:
 
 def carry_out(source: Source, how: HowToRun, *, before_load: Callable[[], None], detach: bool, as_json: bool) -> int:
     """Run a job from its source to its end; the exit code."""
-    from pilotage.app.running import bring
+    from pilotage.app.running import bring_to
     from pilotage.app.session import Session
 
     with signals_raised():
@@ -69,9 +69,9 @@ def carry_out(source: Source, how: HowToRun, *, before_load: Callable[[], None],
             session.join()
             before_load()
             loaded = _loaded(source)
-            with session.server() as server:
-                sent = True
-                brought = bring(source, loaded, server, how)
+            session.server().close()  # from here on it may have been sent
+            sent = True
+            brought = bring_to(session.server, source, loaded, how)
         except (KeyboardInterrupt, Terminated, HungUp):
             session.give_up()
             if sent:

@@ -64,6 +64,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
                 there = address_in(Path(self.origin))
                 if there is None or not there.runs or there.url != self.url:
                     raise ServiceGone("the service of this folder does not run", subject=self.origin)
+                if self.token_file and not Path(self.token_file).exists():
+                    raise ServiceGone("the token of this folder is gone, and is made anew", subject=self.token_file)
             return source()
 
         return token

@@ -113,6 +113,10 @@ class Access:
         self._principals = tuple(principals.items())
         self._tokens = tokens
 
+    def renew(self, principals: Mapping[str, Principal]) -> None:
+        """These are the principals from now on, by the digests of their tokens; those of other kinds stay."""
+        self._principals = tuple(principals.items())
+
     def principal(self, authorization: str | None) -> Principal:
         """Who sends this `Authorization` header; raises `Unauthenticated`."""
         scheme, _, token = (authorization or "").strip().partition(" ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -113,19 +113,25 @@ def refuse_second(folder: Path) -> None:
 
 
 @contextmanager
-def announced(folder: Path, announcement: Announcement) -> Iterator[None]:
-    """Tell clients of the service while the block runs; the file appears whole.
+def announced(folder: Path, announcement: Announcement) -> Iterator[Callable[[], None]]:
+    """Tell clients of the service while the block runs; the file appears whole. What is given writes it once more.
 
     It stays at the end, without its lock: what is logged meanwhile must wait for the address that the service had.
     """
-    file = folder / SERVICE_FILE
-    draft = folder / f".{SERVICE_FILE}-{announcement.pid}"
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
+    locked: list[int] = []
+
+    def write() -> None:
+        draft = folder / f".{SERVICE_FILE}-{announcement.pid}"
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        locked.append(descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(descriptor, msgspec.json.format(msgspec.json.encode(announcement)) + b"\n")
-        draft.replace(file)
+        draft.replace(folder / SERVICE_FILE)
+
+    try:
+        write()
         (folder / ENDED_FILE).unlink(missing_ok=True)
-        yield
+        yield write
     finally:
-        os.close(descriptor)
+        for descriptor in locked:
+            os.close(descriptor)

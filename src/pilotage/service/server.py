@@ -51,18 +51,22 @@ def serve(
     tls: TlsFiles | None = None,
     idle_seconds: float | None = None,
     started: Started | None = None,
+    own_files: Sequence[Path] = (),
+    look_after: Callable[[], None] = lambda: None,
 ) -> int | None:
     """Serve the book until a signal comes, which is returned; whatever was acknowledged by then is durable.
 
     With `make_running` jobs are run, too, and agents are answered; after `idle_seconds` with nothing to run and nobody
     who asks it ends by itself. With `tls` TCP speaks TLS; the socket in the folder stays plain.
 
+    `own_files` are there as long as the state folder is its own; `look_after` puts back what must be in it, time and again.
+
     Raises `JournalBusy` where another service has the folder or the journal, `CannotListen` where the port is taken,
     `ServiceBroken` where it ends by itself because it can do nothing any more.
     """
     with extra("server", purpose="to serve the book over HTTP"):
         from pilotage.service.http.broken import ServiceBroken, broken_by, end_when_broken
-        from pilotage.service.http.displaced import end_when_displaced
+        from pilotage.service.http.displaced import Kept, end_when_displaced
         from pilotage.service.http.listener import Listener, NoSocketsHere, bind, bind_local, url_of
         from pilotage.service.http.services import Services
 
@@ -106,9 +110,10 @@ def serve(
         )
 
         def announce() -> None:
-            stack.enter_context(announced(state_folder, announcement))
+            again = stack.enter_context(announced(state_folder, announcement))
             dismiss = services.running.dismiss if services.running is not None else log.info
-            stack.callback(end_when_displaced(state_folder / SERVICE_FILE, dismiss=dismiss))
+            kept = Kept(files=own_files, announce=again, look_after=look_after)
+            stack.callback(end_when_displaced(state_folder / SERVICE_FILE, dismiss=dismiss, kept=kept))
             # Soon, and not now: those who waited for this moment are answered first.
             settling = threading.Timer(SETTLE_SECONDS, settle_down)
             settling.daemon = True
