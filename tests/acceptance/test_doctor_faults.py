@@ -46,7 +46,7 @@ def test_a_healthy_folder_is_well(place: Place) -> None:
 def test_a_disk_without_space_is_named(place: Place) -> None:
     mounts_of(place).small(place.state, "1m")
     told = found(place, "state folder: space")
-    assert (told["verdict"], "no space left" in told["message"]) == ("bad", True)
+    assert (told["verdict"], "are free, and a job needs 64 MiB or more" in told["message"]) == ("bad", True)
     (place.seen(place.state) / "ballast").write_bytes(bytes(1 << 20))
     told = found(place, "state folder")
     assert (told["verdict"], "no space left on device" in told["message"]) == ("bad", True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,6 +14,7 @@ import pytest
 from pilotage.service.announcement import find_service
 from tests.real_runs import Place, place_in, processes_with, wait_until
 
+STAMPED = re.compile(r"20[0-9-]{8}T[0-9:.]{12}Z (INFO|WARNING) pilotage[a-z_.]*: ")
 DOCUMENT = """\
 pilotage: 1
 job: waits
@@ -60,7 +62,10 @@ def test_a_removed_announcement_and_a_removed_token_come_back_and_the_run_goes_o
     (place.state / "token").unlink()
     wait_until((place.state / "token").exists, "the token")
     assert (place.state / "token").read_text() != token  # who removes it wants another
+    os.kill(before.pid, signal.SIGHUP)  # no service ends by it
+    wait_until(lambda: "SIGHUP" in place.log(), "word of the hang-up")
     assert "RUNNING" in place.run("status").stdout
     (place.folder / "go").touch()
     assert "DONE" in place.ended(process).stdout
     assert "was removed, and is written again" in place.log()
+    assert all(STAMPED.match(line) for line in place.log().splitlines())

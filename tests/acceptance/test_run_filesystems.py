@@ -98,6 +98,12 @@ def test_a_full_disk_under_the_book_is_waited_for(tmp_path: Path, mounts: Mounts
         gate.wait()
         wait_until((results / "out-1.txt").exists, "the first output")
         ballast = fill(mounts.seen(tmp_path / "state"))
+        assert process.stderr is not None
+        full = f"the disk of {tmp_path / 'state'} is full"
+        assert any(full in line for line in process.stderr)  # it says so, though nothing has failed yet
+        assert f"trouble: {full}" in place.run("status").stdout
+        assert full in place.told("status")["progress"]["trouble"]
+        assert "is not well: the disk of the service is full" in place.run("doctor", code=1).stdout
         gate.open()
         wait_until(lambda: "the book cannot be written" in place.log(), "a warning")
         assert len(list(results.glob("out-*"))) == 1  # what is not in the book has not happened
@@ -106,6 +112,21 @@ def test_a_full_disk_under_the_book_is_waited_for(tmp_path: Path, mounts: Mounts
         assert len(list(results.glob("out-*"))) == 4
         place.close()
         assert "sound" in place.run("book", "check").stdout
+
+
+def test_a_service_that_cannot_start_for_want_of_room_says_so_and_the_run_may_be_tried_again(
+    tmp_path: Path, mounts: Mounts
+) -> None:
+    with place_in(tmp_path, mounts=mounts) as place:
+        mounts.small(tmp_path / ".pilotage", "2m")
+        ballast = fill(mounts.seen(tmp_path / ".pilotage"))
+        place.document("pilotage: 1\njob: j\nstages:\n  - run: touch a\n    outputs: [a]\n")
+        refused = place.run("run", code=3)
+        assert f"the disk of {tmp_path / '.pilotage'} is full" in refused.stderr
+        assert "make room" in refused.stderr
+        ballast.unlink()
+        mounts.small(tmp_path / ".pilotage", "32m")
+        place.run("run")
 
 
 def test_a_full_disk_under_the_index_holds_the_job_and_a_release_goes_on(tmp_path: Path, mounts: Mounts) -> None:

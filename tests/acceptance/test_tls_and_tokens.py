@@ -84,6 +84,7 @@ def test_an_agent_elsewhere_brings_results_over_tls_and_no_token_is_seen_anywher
     with own_mounts() as mounts, place_in(home, environment={"PILOTAGE_ENGINE_INTERVAL_SECONDS": "1"}) as place:
         place.run("tls", "init", "--host", "far.example")
         place.run("serve", "--background", "--port", "0", "--slots", "1")
+        assert "answers at https://" in place.run("doctor").stdout
         given = tokens_of(place.state, Settings()).for_pilot("local", seconds=LIFE_SECONDS)
         (site / "token").touch(0o600)
         (site / "token").write_text(given)

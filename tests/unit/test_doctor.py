@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
 import socket
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -67,8 +69,13 @@ def test_a_state_folder_that_is_not_there_yet_is_looked_for_above(tmp_path: Path
     [
         ({"python": (3, 9)}, "python", "bad", "Python 3.9 is too old"),
         ({"sqlite": "3.22.0"}, "sqlite", "bad", "SQLite 3.22.0 is too old"),
-        ({"statvfs": room(f_bavail=100)}, "state folder: space", "bad", "no space left: 400 KiB are free"),
-        ({"statvfs": room(f_favail=3)}, "state folder: space", "bad", "3 files more"),
+        (
+            {"statvfs": room(f_bavail=100)},
+            "state folder: space",
+            "bad",
+            "only 400 KiB are free, and a job needs 64 MiB or more",
+        ),
+        ({"statvfs": room(f_favail=3)}, "state folder: space", "bad", "only 3 more files can be made here"),
         ({"statvfs": room(f_bavail=50_000)}, "state folder: space", "warn", "little space"),
         ({"statvfs": room(f_flag=os.ST_NOEXEC)}, "state folder: programs", "bad", "noexec"),
         ({"now": lambda: 0.0}, "state folder: clock", "bad", "ahead of this computer"),
@@ -177,6 +184,28 @@ def test_a_service_that_answers_on_both_sides_is_well(state: Path, served: Annou
     found = findings(state)
     assert [found[hop].verdict for hop in ("service", "socket", "agents")] == ["ok", "ok", "ok"]
     assert "port" not in found
+
+
+@pytest.mark.parametrize("name, hop", [("book.sqlite", "book"), ("work.sqlite", "earlier work")])
+def test_a_damaged_book_is_told(state: Path, name: str, hop: str) -> None:
+    state.mkdir(exist_ok=True)
+    with contextlib.closing(sqlite3.connect(state / name)) as made:
+        made.executescript("CREATE TABLE t (a); CREATE TABLE u (a);")
+    assert findings(state)[hop].verdict == "ok"
+    with (state / name).open("r+b") as file:
+        file.seek(4096)
+        file.write(b"x" * 4096)
+    found = findings(state)[hop]
+    assert (found.verdict, "is damaged" in found.message) == ("bad", True)
+
+
+def test_a_service_that_is_not_well_says_why(
+    state: Path, served: Announcement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pilotage.service.http.services.Services.is_full", lambda _: True)
+    found = findings(state)
+    assert (found["service"].verdict, found["socket"].verdict) == ("bad", "ok")
+    assert "is not well: the disk of the service is full" in found["service"].message
 
 
 def test_a_socket_that_leads_nowhere_is_told(state: Path, served: Announcement) -> None:

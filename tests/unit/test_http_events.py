@@ -9,7 +9,7 @@ import pytest
 from litestar.testing import TestClient
 
 from pilotage.model.configuration import ServiceSettings, Settings
-from pilotage.ports import Journal, JournalFull, JournalUnavailable
+from pilotage.ports import Journal, JournalError, JournalFull, JournalUnavailable
 from pilotage.service.access import READ, WRITE, Principal, local_principal
 from pilotage.service.http.app import Application, make_app
 from pilotage.service.http.services import Services
@@ -215,6 +215,38 @@ def test_a_fault_of_the_service_is_told_without_secrets(
     assert "hunter2" not in answer.text
     assert "Traceback" not in answer.text
     assert ("retry-after" in answer.headers) == (status in (503, 507))
+
+
+@pytest.mark.parametrize(
+    "fault, words",
+    [
+        (JournalFull("hunter2"), "there is no room left"),
+        (JournalUnavailable("hunter2"), "it does not answer"),
+        (JournalError("hunter2"), "the log of the service says why"),
+    ],
+)
+def test_health_tells_that_the_book_cannot_be_written_until_it_can(
+    client: Client, services: Services, monkeypatch: pytest.MonkeyPatch, fault: Exception, words: str
+) -> None:
+    def fails(*_: Any) -> Callable[..., Any]:
+        raise fault
+
+    with monkeypatch.context() as broken:
+        broken.setattr(services.writer._keeper, "keep_together", fails)
+        client.post("/v1/events", json={"events": [note(1)]})
+    answer = client.get("/healthz")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_well")
+    assert words in answer.json()["error"]["message"]
+    client.post("/v1/events", json={"events": [note(1)]})
+    assert client.get("/healthz").status_code == 200
+
+
+def test_health_tells_that_the_disk_is_full(
+    client: Client, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "is_full", lambda: True)
+    answer = client.get("/healthz")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (503, "the disk of the service is full")
 
 
 def test_a_service_that_stops_says_so(client: Client, services: Services) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from pilotage.model.configuration import Settings
 from pilotage.model.errors import PilotageError
 from pilotage.model.exit_codes import ExitCode
 from pilotage.service.announcement import Announcement, find_service, left_behind, refuse_second, why_ended
+from pilotage.service.disk import no_room
 
 LOG_FILE = "service.log"
 START_SECONDS = 60.0
@@ -28,7 +31,8 @@ LOOK_SECONDS = 0.02
 START_LOOK_SECONDS = 0.005  # somebody waits for a first package, and not for long
 BROKEN_MAX = 3
 """A service that ended by itself so often is not started once more by the command that has seen it."""
-_TOLD_BYTES_MAX = 4096
+_TOLD_BYTES_MAX = 65_536
+_STAMP = re.compile(r"^[0-9-]+[ T][0-9:.,]+Z? [A-Z]+ [a-z_.]+: ")  # the time, the level and the part of a line of a log
 
 
 class NotStarted(PilotageError):
@@ -37,6 +41,13 @@ class NotStarted(PilotageError):
 
 class KilledAtStart(NotStarted):
     """The service was killed by a signal before it answered: nothing is wrong with it, and it can be started again."""
+
+    exit_code = ExitCode.STOPPED
+    retryable = True
+
+
+class NoRoom(NotStarted):
+    """The service cannot start since nothing can be written where its state is: make room, and try again."""
 
     exit_code = ExitCode.STOPPED
     retryable = True
@@ -78,6 +89,8 @@ class Begun:
         if status < 0 and not told:
             what = f"the service was killed by {_signal_name(-status)} before it answered"
             return KilledAtStart(what, next_step=f"start it again; its log: {self._log}")
+        if not told and (full := no_room(self._folder)):  # so it could not even say so
+            return NoRoom(f"the service did not start: {full}")
         told = told or f"it ended with exit status {status}, and said nothing"
         return NotStarted(f"the service did not start: {told}", next_step=f"its log: {self._log}")
 
@@ -118,6 +131,16 @@ def begin_in_background(settings: Settings, arguments: Sequence[str], *, folder:
     """
     home = folder if folder is not None else Path.cwd()
     folder = state_folder(settings, folder=home)
+    try:
+        return _begin(settings, arguments, home=home, folder=folder)
+    except OSError as fault:
+        if fault.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        told = no_room(next(each for each in (folder, *folder.parents) if each.exists())) or str(fault)
+        raise NoRoom(f"the service did not start: {told}") from fault
+
+
+def _begin(settings: Settings, arguments: Sequence[str], *, home: Path, folder: Path) -> Begun:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     refuse_second(folder)
     log = folder / LOG_FILE
@@ -140,7 +163,8 @@ def begin_in_background(settings: Settings, arguments: Sequence[str], *, folder:
 def _told(log: Path, begin: int) -> str:
     with log.open("rb") as said:
         said.seek(begin)
-        return said.read(_TOLD_BYTES_MAX).decode("utf-8", "replace").strip().removeprefix("error: ")
+        text = said.read(_TOLD_BYTES_MAX).decode("utf-8", "replace").strip()
+    return _STAMP.sub("", text.splitlines()[-1]) if text else ""  # the last that it said is why it ended
 
 
 class Stopped(msgspec.Struct, frozen=True, kw_only=True):

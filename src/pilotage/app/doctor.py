@@ -19,8 +19,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from pilotage.adapters.journals.network_folders import network_kind
+from pilotage.adapters.journals.sqlite_places import BOOK
 from pilotage.adapters.local_token import TokenError, read_token, token_file
 from pilotage.adapters.settings_files import STATE_FOLDER, load_settings, state_folder
+from pilotage.adapters.work_index import FILE as INDEX
 from pilotage.app.book import other_ports, settings_here, state_folders
 from pilotage.app.local_agents import is_held
 from pilotage.app.site_entries import file_here, known_sites
@@ -40,6 +42,9 @@ FREE_FILES_BAD = 1000
 SKEW_SECONDS_WARN = 2.0
 SKEW_SECONDS_BAD = 60.0
 ANSWER_SECONDS = 5.0
+LOOK_SECONDS = 3.0
+"""How long a file of SQLite is looked at."""
+BODY_BYTES_MAX = 65_536
 SOCKET_NAME_BYTES_MAX = 100
 _STDERR_LINES = 3
 
@@ -109,7 +114,7 @@ def diagnose(concerned: Concerned, *, world: World | None = None) -> list[Findin
     findings = [*_programs(world), *_disk(state, world)]
     if folder.absolute() != state.parent:
         findings += _writes("results", folder.absolute(), world)
-    findings += [_token(state), *_sites(settings, folder), *_service(concerned, found)]
+    findings += [_token(state), *_sites(settings, folder), *_book(state), *_service(concerned, found)]
     if found is not None and found.socket:
         findings += [*_socket(found), *_agents(state)]
     return findings
@@ -209,9 +214,14 @@ def _room(hop: str, place: Path, world: World) -> Iterator[Finding]:
     room = world.statvfs(place)
     free = room.f_bavail * room.f_frsize
     told = f"{size_text(free)} are free"
-    if free < FREE_BYTES_BAD or (room.f_files and room.f_favail < FREE_FILES_BAD):
-        what = f"{room.f_favail} files more can be made" if free >= FREE_BYTES_BAD else told
-        message, verdict = f"there is no space left: {what}", "bad"
+    if free < FREE_BYTES_BAD:
+        some = f"only {told}, and a job needs {size_text(FREE_BYTES_BAD)} or more"
+        message, verdict = some if free else "there is no space left", "bad"
+    elif room.f_files and room.f_favail < FREE_FILES_BAD:
+        some = (
+            f"only {room.f_favail} more files can be made here" if room.f_favail else "no more files can be made here"
+        )
+        message, verdict = some, "bad"
     elif free < FREE_BYTES_WARN:
         message, verdict = f"there is little space left: {told}", "warn"
     else:
@@ -264,6 +274,39 @@ def _sites(settings: Settings, folder: Path) -> Iterator[Finding]:
     yield Finding(hop="sites", verdict="ok", message=f"{file}: {names}; each is tried by: pilotage site test NAME")
 
 
+def _book(state: Path) -> Iterator[Finding]:
+    """The book and the index of earlier work, as far as a look of some seconds tells."""
+    for hop, name, cure in (
+        ("book", BOOK, "stop the service, and look with: pilotage book check; then bring back a copy of the book"),
+        ("earlier work", INDEX, "start the service again: it begins another one, and nothing made before is adopted"),
+    ):
+        if not (state / name).is_file():
+            continue
+        try:
+            whole = _is_whole(state / name)
+        except sqlite3.Error as error:
+            yield Finding(hop=hop, verdict="bad", message=f"{state / name} is damaged: {error}", next_step=cure)
+        else:
+            told = "is sound" if whole else "was not looked at whole; that is for: pilotage book check"
+            yield Finding(hop=hop, verdict="ok", message=f"{state / name} {told}")
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether all of a SQLite file was looked at, which takes some seconds at most; raises where it is damaged."""
+    until = time.monotonic() + LOOK_SECONDS
+    with contextlib.closing(sqlite3.connect(file, timeout=ANSWER_SECONDS)) as opened:
+        opened.set_progress_handler(lambda: time.monotonic() > until, 10_000)
+        try:
+            (said,) = opened.execute("PRAGMA quick_check(1)").fetchone()
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise
+            return False  # it took too long, or may not be looked at
+        if said != "ok":
+            raise sqlite3.DatabaseError(said.replace("\n", ": "))
+    return True
+
+
 def _service(concerned: Concerned, found: Announcement | None) -> Iterator[Finding]:
     if found is None:
         yield _port(concerned.settings, may_change=concerned.port_may_change)
@@ -271,11 +314,14 @@ def _service(concerned: Concerned, found: Announcement | None) -> Iterator[Findi
             hop="service", verdict="warn", message="no service runs here", next_step="start it: pilotage serve"
         )
         return
-    parts = urlsplit(found.url)
-    http = HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_SECONDS)
     try:
-        http.request("GET", "/healthz")
-        status = http.getresponse().status
+        http = _connection(found)
+        try:
+            http.request("GET", "/healthz")
+            answer = http.getresponse()
+            status, body = answer.status, answer.read(BODY_BYTES_MAX)
+        finally:
+            http.close()
     except (OSError, HTTPException) as error:
         yield Finding(
             hop="service",
@@ -289,11 +335,38 @@ def _service(concerned: Concerned, found: Announcement | None) -> Iterator[Findi
             hop="service",
             verdict="ok" if well else "bad",
             message=f"process {found.pid} answers at {found.url}"
-            + ("" if well else f", and is not well: HTTP {status}"),
-            next_step="" if well else "its log says why: service.log",
+            + ("" if well else f", and is not well: {_reason(status, body)}"),
+            next_step="" if well else "its log says more: service.log",
         )
-    finally:
-        http.close()
+
+
+def _connection(found: Announcement) -> HTTPConnection:
+    """A connection to a service, in the way that it speaks; raises `OSError` where its certificate is not believed."""
+    parts = urlsplit(found.url)
+    if parts.scheme != "https":
+        return HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_SECONDS)
+    from http.client import HTTPSConnection
+
+    from pilotage.agent.tls import client_context
+
+    context = client_context(found.ca_file)
+    return HTTPSConnection(parts.hostname or "", parts.port, timeout=ANSWER_SECONDS, context=context)
+
+
+class _Fault(msgspec.Struct, frozen=True):
+    message: str = ""
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    error: _Fault = _Fault()
+
+
+def _reason(status: int, body: bytes) -> str:
+    """What a service says is wrong with it."""
+    with contextlib.suppress(msgspec.DecodeError):
+        if said := msgspec.json.decode(body, type=_Answer).error.message:
+            return said
+    return f"HTTP {status}"
 
 
 def _port(settings: Settings, *, may_change: bool) -> Finding:
@@ -353,7 +426,7 @@ def _speak(path: Path) -> None:
             line.settimeout(ANSWER_SECONDS)
             line.connect(f"/proc/self/fd/{folder}/{path.name}")
             line.sendall(b"GET /healthz HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")
-            if not line.recv(64).startswith(b"HTTP/1.1 200"):
+            if not line.recv(64).startswith(b"HTTP/1.1 "):  # whether it is well is another question
                 raise ValueError("the answer is not that of a service")
     finally:
         os.close(folder)

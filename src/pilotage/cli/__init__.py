@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
-from pilotage.cli.program import main
+import sys
+
+try:
+    from pilotage.cli.program import main
+except KeyboardInterrupt:  # Ctrl-C before anything could begin: no more is to be said of it than later
+    sys.stderr.write("interrupted\n")
+    sys.exit(130)
 
 __all__ = ["main"]

@@ -112,10 +112,17 @@ class Shown(Protocol):
 
 
 class Silent:
-    """Shows nothing, for programs that want one object at the end."""
+    """Shows nothing but what keeps a job from moving, for programs that want one object at the end."""
+
+    def __init__(self) -> None:
+        """Begin with nothing said."""
+        self._said = ""
 
     def show(self, progress: Progress, *, now: float) -> None:
-        """Nothing."""
+        """Say what is wrong, once."""
+        if progress.trouble and progress.trouble != self._said:
+            say_to_reader(f"{progress.job}: {one_line(progress.trouble)}")
+        self._said = progress.trouble
 
     def close(self) -> None:
         """Nothing."""
@@ -152,6 +159,7 @@ class Lines:
         self._failures = _Failures()
         self._said_at: float | None = None
         self._said = ""
+        self._trouble = ""
 
     def show(self, progress: Progress, *, now: float) -> None:
         """Say what is new, if it is time."""
@@ -160,11 +168,12 @@ class Lines:
             say_to_reader(headline(progress.job, group))
         if self._said_at is None:
             self._said_at = now  # the first line comes when there is something to tell
-        elif now - self._said_at >= LINE_SECONDS:
+        elif now - self._said_at >= LINE_SECONDS or (progress.trouble and progress.trouble != self._trouble):
             line = counts_line(progress, self._meter)
             if line != self._said:
                 say_to_reader(f"{progress.job}: {line}")
             self._said_at, self._said = now, line
+        self._trouble = progress.trouble
 
     def close(self) -> None:
         """Nothing is left to do."""

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from pilotage.model.configuration import Settings
 
 
+log = logging.getLogger(__name__)
+
+
 @click.command()
 @click.option("--book-only", is_flag=True, help="Keep and answer from the book, and run nothing.")
 @click.option(
@@ -83,21 +86,31 @@ def serve(
         only = ["--book-only"] if book_only else []
         _tell(settings, start_in_background(settings, [*only, *options]))
         return ExitCode.COMPLETE
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    from pilotage.cli.service_log import begin_log, logged, outlive_terminal
 
+    outlive_terminal()
+    to_file = begin_log(settings.service.log_level)
     others = book.other_ports(settings, folder=Path.cwd(), flags=flags)
 
     def started(announcement: Announcement) -> None:
-        _tell(settings, announcement)
+        if to_file:
+            log.info("serving %s at %s", settings.journal.address, announcement.url)
+        else:
+            _tell(settings, announcement)
 
-    if book_only:
-        ended_by = book.serve_book(settings, started=started, other_ports=others)
-    else:
-        import_numpy_quickly()
-        from pilotage.app.serving import serve_jobs
+    def run() -> int:
+        if book_only:
+            ended_by = book.serve_book(settings, started=started, other_ports=others)
+        else:
+            import_numpy_quickly()
+            from pilotage.app.serving import serve_jobs
 
-        ended_by = serve_jobs(settings, started=started, slots=slots, idle_seconds=idle_seconds, other_ports=others)
-    return ExitCode.INTERRUPTED if ended_by == signal.SIGINT else ExitCode.COMPLETE
+            ended_by = serve_jobs(settings, started=started, slots=slots, idle_seconds=idle_seconds, other_ports=others)
+        if to_file:
+            log.info("the service has ended%s", f" by {signal.Signals(ended_by).name}" if ended_by else "")
+        return ExitCode.INTERRUPTED if ended_by == signal.SIGINT else ExitCode.COMPLETE
+
+    return logged(run) if to_file else run()
 
 
 def _tell(settings: Settings, announcement: Announcement) -> None:

@@ -53,6 +53,9 @@ class JournalSettings(Section, frozen=True, kw_only=True):
         return [("url", without_password(self.url))]
 
 
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
 class ServiceSettings(Section, frozen=True, kw_only=True):
     """The HTTP side: where it listens, and how much it takes at once."""
 
@@ -71,6 +74,10 @@ class ServiceSettings(Section, frozen=True, kw_only=True):
     token_days: Annotated[
         Days, _doc("How long a token of a site's agents lasts; it is renewed while they speak, in its last third.")
     ] = 7.0
+    log_level: Annotated[
+        LogLevel,
+        _doc("What its log tells, at least: `debug`, `info`, `warning` or `error`; `info` has recovery and purges."),
+    ] = "info"
     tls_certificate: Annotated[
         str, _doc("The certificate that it shows over TCP, with its chain; none: that of `pilotage tls init`, if any.")
     ] = ""

@@ -88,6 +88,7 @@ def serve(
             within=within,
             notifications=notifications,
             make_running=make_running,
+            state_folder=state_folder.absolute(),
         )
         # Agents of this computer come in by a file of the state folder: nobody else can reach that.
         local = state_folder / SOCKET_FILE

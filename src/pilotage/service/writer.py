@@ -16,7 +16,7 @@ import msgspec
 
 from pilotage.book.join import Receipt
 from pilotage.model.errors import PilotageError
-from pilotage.ports import JournalError, JournalFull, JournalLost
+from pilotage.ports import JournalError, JournalFull, JournalLost, JournalUnavailable
 from pilotage.service.keeper import Batch, Keeper, OwnRefused
 
 log = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ class Writer:
         self._stopped = False
         self.broken = ""
         """Why nothing may be written any more: the book is another's by now, or refused what we decided. Empty while all is well."""
+        self.trouble = ""  # why the last write failed, in words; empty where it did not
 
     def start(self) -> None:
         """Begin to write."""
@@ -128,6 +129,7 @@ class Writer:
         try:
             receipts = self._keeper.keep_together([request.batch for request in group])
         except JournalError as fault:
+            self.trouble = f"the book cannot be written: {_words(fault)}"
             if len(group) > 1 and not isinstance(fault, JournalFull):
                 # It may be about one job of one batch: the others must not wait for that.
                 for request in group:
@@ -146,6 +148,7 @@ class Writer:
             for request in group:
                 self._write([request])
         else:
+            self.trouble = ""
             self._tell(group)
             for request, receipt in zip(group, receipts, strict=True):
                 request.answer.set_result(receipt)
@@ -158,6 +161,15 @@ class Writer:
         except Exception:
             # What was committed stands and is acknowledged; whoever is not told now asks again later.
             log.exception("nobody was told of %d batches", len(group))
+
+
+def _words(fault: JournalError) -> str:
+    """Why a write failed, in words that anybody may hear: the log has the others."""
+    if isinstance(fault, JournalFull):
+        return "there is no room left"
+    if isinstance(fault, JournalUnavailable):
+        return "it does not answer"
+    return "it cannot be used as it is, and the log of the service says why"
 
 
 def _jobs(group: Sequence[_Request]) -> Iterator[str]:

@@ -54,6 +54,12 @@ class ClockDoubted(PilotageError):
         self.time = time
 
 
+class NotWell(PilotageError):
+    """The service lives, and something keeps it from its work: the message says what, and what to do."""
+
+    retryable = True
+
+
 class BadParameter(PilotageError):
     """A parameter that is not known here; nothing is ignored in silence."""
 
@@ -118,6 +124,7 @@ STATUSES: Mapping[type[Exception], _Status] = {
     BookOnly: _Status(409, "book_only"),
     Superseded: _Status(409, "superseded"),
     NotRunning: _Status(503, "stopping"),
+    NotWell: _Status(503, "not_well"),
     DocumentError: _Status(422, "bad_document"),
     NotOurs: _Status(409, "not_ours"),
     StoreError: _Status(409, "store"),

@@ -83,9 +83,11 @@ async def how_far(services: Services, principal: Principal, job: str) -> Progres
         failures = (_unpublished_group(progress, fault, next_step=cure), *failures)
         if over or stuck:  # it is held for this, and not over before its files have their names
             stuck, next_step = fault.what, cure
-    trouble = stands.trouble
-    if stands.troubled_site and not over:
-        trouble += await _words_of(services, running, stands.troubled_site)
+    trouble = "" if over else await services.do(_no_room, services, principal, job)
+    if not trouble:
+        trouble = stands.trouble
+        if stands.troubled_site and not over:
+            trouble += await _words_of(services, running, stands.troubled_site)
     return msgspec.structs.replace(
         _with_running(progress, stands.running),
         failures=failures[:CARDS_MAX],
@@ -96,6 +98,12 @@ async def how_far(services: Services, principal: Principal, job: str) -> Progres
         next_step=next_step,
         trouble="" if over else trouble,
     )
+
+
+def _no_room(services: Services, principal: Principal, job: str) -> str:
+    """What keeps the book, or the results of a job, from being written."""
+    assert services.running is not None
+    return services.trouble(services.running.folder_of(services.reading.job(principal, job)) or "")
 
 
 def _at_rest(services: Services, principal: Principal, progress: Progress) -> Progress:

@@ -6,12 +6,14 @@ import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pilotage.book.codec import Codec, Limits
 from pilotage.model.configuration import Settings
 from pilotage.ports import Clock, Journal
 from pilotage.service.access import Access
+from pilotage.service.disk import no_room
 from pilotage.service.housekeeping import Housekeeping
 from pilotage.service.http.following import Bell
 from pilotage.service.http.pace import Pace
@@ -54,10 +56,12 @@ class Services:
         within: Sequence[Afterwards] = (),
         notifications: Notifications | None = None,
         make_running: MakeRunning | None = None,
+        state_folder: Path | None = None,
     ) -> None:
         """Put the parts together; nothing runs before `start`.
 
-        Without notifications nobody can subscribe, and without `make_running` nothing is run: it is a book alone.
+        Without notifications nobody can subscribe, and without `make_running` nothing is run: it is a book alone. The
+        disk of the state folder must have room.
         """
         limits = Limits(event_bytes_max=settings.service.event_bytes_max, tag_bytes_max=settings.service.tag_bytes_max)
         self.journal = journal
@@ -90,7 +94,17 @@ class Services:
         if make_running is not None:
             self.running = make_running(journal, writer=self.writer, codec=self.codec, clock=clock)
         self.wording = Wording(journal, self._laid_out)
+        self._state_folder = state_folder
         self._readers = ThreadPoolExecutor(max_workers=READERS, thread_name_prefix="reader")
+
+    def is_full(self) -> bool:
+        """Whether the disk of the state folder is full."""
+        return self._state_folder is not None and bool(no_room(self._state_folder))
+
+    def trouble(self, *folders: str) -> str:
+        """What keeps anything from being written, the book or into folders; empty where nothing does."""
+        places = [*([str(self._state_folder)] if self._state_folder is not None else []), *folders]
+        return next((told for each in places if each and (told := no_room(each))), "") or self.writer.trouble
 
     def _laid_out(self, job: str) -> Expansion | None:
         """The layout of a job that is being run here."""

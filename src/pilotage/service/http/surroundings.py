@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pilotage.model.version import VERSION
 from pilotage.ports import JournalUnavailable
 from pilotage.service.access import READ
+from pilotage.service.http.errors import NotWell
 from pilotage.service.http.parameters import AfterName, Limit
 from pilotage.service.http.routes import Ask, Book, get, in_query
 from pilotage.service.http.viewing import node_view, pilot_view
@@ -85,13 +86,17 @@ async def nodes(request: Ask, services: Book, after: AfterName = "", limit: Limi
     faults=(503,),
 )
 async def health(services: Book) -> HealthView:
-    """200 while events are taken, questions answered and jobs run; needs no token."""
+    """200 while events are taken, questions answered and jobs run; needs no token. Else 503, with the reason."""
     if not services.writer.alive:
         raise WriterStopped("the service does not write")
     if services.running is not None and not services.running.jobs.alive:
         raise NotRunning("the service runs nothing any more", next_step="its log says why; start it anew")
     if why := services.journal.trouble:
         raise JournalUnavailable(why)
+    if services.is_full():
+        raise NotWell("the disk of the service is full", next_step="make room there, and it goes on by itself")
+    if services.writer.trouble:
+        raise NotWell(services.writer.trouble)
     await services.ask(services.journal.position)
     return HealthView(status="ok", version=VERSION)
 

@@ -108,11 +108,11 @@ class Aftermath:
             if state is not None and _is_over(state):
                 self._let_go(job)
 
-    def mend(self, engine: Engine, job: str) -> None:
-        """Finish what a service that died had begun with the files of a job."""
+    def mend(self, engine: Engine, job: str) -> int:
+        """Finish what a service that died had begun with the files of a job; how many packages got their files by it."""
         at_work = self._jobs.get(job)
         if at_work is None:
-            return
+            return 0
         state = engine.jobs[job]
         granted = []
         for package, attempt in self._store.staged(at_work.folder, job):
@@ -125,6 +125,7 @@ class Aftermath:
         self._grant(engine, granted)
         if _is_over(state):
             self._let_go(job)
+        return len(granted)
 
     def _grant(self, engine: Engine, granted: Sequence[AttemptRef], *, known: Collection[AttemptRef] = ()) -> None:
         """Remember what was made, then give it its name."""

@@ -332,7 +332,9 @@ class Driver:
                     return
                 if fault is not None:
                     raise fault
-                self._complaint = ""
+                if self._complaint:
+                    log.info("the book can be written again")
+                    self._complaint = ""
                 core.written(stepped.receipt.result().position)
             self._ahead.popleft()
             self._let_out(stepped)

@@ -343,8 +343,13 @@ class Runner:
         )
         self._core = core
         self._claims.watch(core.engine)
-        for job in core.engine.jobs:
-            self._aftermath.mend(core.engine, job)
+        mended = sum([self._aftermath.mend(core.engine, job) for job in core.engine.jobs])
+        if core.engine.jobs:
+            unfinished = len(unfinished_jobs(core.engine))
+            told = (
+                "goes on from its book: %d jobs, %d of them not over; %d packages got their files now that were granted"
+            )
+            log.info(told, len(core.engine.jobs), unfinished, mended)
         return core
 
     def heard(self, pilot: str) -> StreamRow | None:
