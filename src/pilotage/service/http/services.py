@@ -104,7 +104,8 @@ class Services:
     def trouble(self, *folders: str) -> str:
         """What keeps anything from being written, the book or into folders; empty where nothing does."""
         places = [*([str(self._state_folder)] if self._state_folder is not None else []), *folders]
-        return next((told for each in places if each and (told := no_room(each))), "") or self.writer.trouble
+        full = next((told for each in places if each and (told := no_room(each))), "")
+        return full or self.journal.trouble or self.writer.trouble
 
     def _laid_out(self, job: str) -> Expansion | None:
         """The layout of a job that is being run here."""
