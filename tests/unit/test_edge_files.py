@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import cast
 
+import pytest
+
 from pilotage.language import Expansion, MemoryFolder, load
+from pilotage.language.drawing.dot import dot_lines
+from pilotage.language.drawing.graph_json import json_pieces
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.edge_files import FilesOnEdges
 from pilotage.language.expansion.late_edges import edges_across, inputs_from, packages_before, packages_behind
@@ -125,3 +131,39 @@ def test_edges_stand_for_late_stages() -> None:
 
 def test_a_job_without_late_stages_needs_no_such_edges() -> None:
     assert edges_across(expanded("stages:\n  - run: a\n")) == []
+
+
+def _one_maker_of(count: int, *, made: str, taken: str) -> Expansion:
+    outputs = "".join(f"      - '{made.format(i)}'\n" for i in range(count))
+    return expanded(
+        f"stages:\n  - run: make\n    outputs:\n{outputs}"
+        f"  - each: {{i: 0..{count - 1}}}\n    run: use\n    inputs: ['{taken}']\n"
+    )
+
+
+def _calls(work: Callable[[], object]) -> int:
+    """How many functions a piece of work calls: unlike its time, the same on every machine."""
+    counted = Counter[str]()
+    sys.setprofile(lambda _frame, event, _argument: counted.update([event]))
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return counted["call"] + counted["c_call"]
+
+
+@pytest.mark.parametrize("draw", [json_pieces, dot_lines])
+@pytest.mark.parametrize(
+    "made, taken, labels",
+    [
+        ("o-{}.dat", "o-{i}.dat", "o-17.dat"),
+        ("o-{}.dat", "o-{i}.*", "o-17.dat"),
+        ("o-{}-*.dat", "o-{i}-*", "o-17-*.dat"),
+    ],
+)
+def test_drawing_what_one_package_gives_to_many_costs_in_proportion(
+    draw: Callable[[Expansion], Iterable[str]], made: str, taken: str, labels: str
+) -> None:
+    few, many = (_one_maker_of(count, made=made, taken=taken) for count in (20, 200))
+    assert sum(labels in line for piece in draw(many) for line in piece.split("\n")) == 1
+    assert _calls(lambda: list(draw(many))) <= 12 * _calls(lambda: list(draw(few)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from pilotage.language.drawing.palette import colour_of_activities
 from pilotage.language.expansion.edge_files import FilesOnEdges
@@ -32,16 +33,18 @@ def dot_lines(expansion: Expansion) -> Iterator[str]:
             continue
         layout = expansion.layouts[stage]
         for package in range(layout.first, layout.first + layout.count):
-            block = expansion.block(package)
-            label = quoted(block.package_name(block.position(package)))
+            block, position = expansion.locate(package)
+            label = quoted(block.package_name(position))
             colour = colours[block.activity]
             yield f'    {quoted(expansion.path(package))} [label={label}, fillcolor="{colour.fill}", color="{colour.line}"];\n'
         yield "  }\n"
     files = FilesOnEdges(expansion)
+    called = lru_cache(maxsize=1024)(lambda package: quoted(expansion.path(package)))  # of makers with many consumers
     for consumer in range(expansion.count):
-        target = quoted(expansion.path(consumer))
-        for maker in expansion.graph.predecessors(consumer).tolist():
-            yield f"  {quoted(expansion.path(maker))} -> {target}{_label(files.between(maker, consumer))};\n"
+        makers = expansion.graph.predecessors(consumer).tolist()
+        target = quoted(expansion.path(consumer)) if makers else ""
+        for maker in makers:
+            yield f"  {called(maker)} -> {target}{_label(files.between(maker, consumer))};\n"
     for late in expansion.late:
         yield from _late_edges(expansion, late)
     yield "}\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 import msgspec
 
@@ -31,11 +32,11 @@ def json_pieces(expansion: Expansion) -> Iterator[str]:
 
 def _packages(expansion: Expansion) -> Iterator[dict[str, object]]:
     for package in range(expansion.count):
-        block = expansion.block(package)
+        block, position = expansion.locate(package)
         place = block.layout.id(package)
         yield {
             "id": place.path(expansion.definition.job),
-            "name": block.package_name(block.position(package)),
+            "name": block.package_name(position),
             "activity": block.activity,
             "stage": place.stage,
             "line": place.line,
@@ -44,10 +45,12 @@ def _packages(expansion: Expansion) -> Iterator[dict[str, object]]:
 
 def _edges(expansion: Expansion) -> Iterator[dict[str, object]]:
     files = FilesOnEdges(expansion)
+    path = lru_cache(maxsize=1024)(expansion.path)  # of makers: many have more than one consumer
     for consumer in range(expansion.count):
-        target = expansion.path(consumer)
-        for maker in expansion.graph.predecessors(consumer).tolist():
-            yield {"from": expansion.path(maker), "to": target, "files": files.between(maker, consumer)}
+        makers = expansion.graph.predecessors(consumer).tolist()
+        target = expansion.path(consumer) if makers else ""
+        for maker in makers:
+            yield {"from": path(maker), "to": target, "files": files.between(maker, consumer)}
 
 
 def _late(expansion: Expansion) -> Iterator[dict[str, object]]:
