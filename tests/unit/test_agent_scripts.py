@@ -24,9 +24,19 @@ def test_scripts_run_in_the_documents_folder_around_the_package(place: Place) ->
     outcome = place.shell(
         "pwd", pre=_script("pwd; echo from pre > made"), post=_script("cat made; echo $PILOTAGE_EXIT_STATUS")
     )
-    first, own, *rest = log_of(outcome).splitlines()
-    assert first == str(place.folder) != own
-    assert rest == ["from pre", "0"]
+    assert log_of(outcome, "pre-stdout") == f"{place.folder}\n" != log_of(outcome)
+    assert log_of(outcome, "post-stdout") == "from pre\n0\n"
+
+
+def test_what_scripts_write_is_no_output_of_the_application(place: Place) -> None:
+    said = {"pre": _script("echo pre; echo early >&2"), "post": _script("echo post; echo late >&2")}
+    outcome = place.shell("echo own; echo bad >&2", **said)
+    assert {log["stream"]: log["head"] for log in outcome.logs} == {
+        "pre-stdout": "pre\n", "pre-stderr": "early\n", "stdout": "own\n", "stderr": "bad\n",
+        "post-stdout": "post\n", "post-stderr": "late\n",
+    }  # fmt: skip
+    assert [log["stream"] for log in place.shell("echo own").logs] == ["stdout"]
+    assert not [each.name for each in place.root.rglob("*post-std*")]
 
 
 def test_a_pre_script_that_fails_fails_the_package_before_it_runs(place: Place) -> None:
@@ -57,7 +67,7 @@ def test_a_post_script_is_told_how_the_package_ended_where_it_asks_with_a_word(
     place: Place, ends: str, told: str
 ) -> None:
     argv = ["/bin/echo", "$RETURN", "$RETRY", "x$RETURN"]
-    assert log_of(place.shell(ends, post={"argv": argv})) == f"{told} 0 x$RETURN\n"
+    assert log_of(place.shell(ends, post={"argv": argv}), "post-stdout") == f"{told} 0 x$RETURN\n"
 
 
 def test_a_script_that_does_not_exist_is_told_as_the_script(place: Place) -> None:

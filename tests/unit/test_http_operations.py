@@ -250,9 +250,25 @@ def test_the_output_object_of_a_package_is_that_of_gasw(desk: Desk) -> None:
     assert [each["name"] for each in told["outputs"]] == ["out/a.dat"]
     assert told["standard_output"] == {"url": "/v1/jobs/j/packages/1.1.1/logs/2/stdout", "size_bytes": 3}
     assert told["standard_error"] is None
+    assert (told["application_output"], told["application_error"]) == (told["standard_output"], None)
     failed = desk.get("/v1/jobs/j/packages/1.2.1/outputs")[1]
     assert (failed["exit_code"], failed["signal"], failed["outputs"]) == ("EXECUTION_FAILED", 9, [])
     assert (told["measured"], failed["measured"]) == ({}, {"peak_memory_bytes": 2**31})
+
+
+def test_the_standard_output_has_that_of_the_scripts_and_the_application_has_its_own(desk: Desk) -> None:
+    a_bad_day(desk)
+    ref = AttemptRef("j", "1.1.1", 2)
+    texts = {"pre-stdout": "before\n", "stdout": "own\n", "post-stdout": "after\n", "post-stderr": "oh\n"}
+    desk.jobs.kept.kept = [LogText(ref=ref, stream=stream, head=text) for stream, text in texts.items()]
+    told = desk.get("/v1/jobs/j/packages/1.1.1/outputs")[1]
+    logs = "/v1/jobs/j/packages/1.1.1/logs/2"
+    assert told["standard_output"] == {"url": f"{logs}/standard-stdout", "size_bytes": 17}
+    assert told["application_output"] == {"url": f"{logs}/stdout", "size_bytes": 4}
+    assert desk.get(told["standard_output"]["url"]) == (200, "before\nown\nafter\n")
+    assert desk.get(told["application_output"]["url"]) == (200, "own\n")
+    assert told["standard_error"] == {"url": f"{logs}/standard-stderr", "size_bytes": 3}
+    assert (desk.get(told["standard_error"]["url"]), told["application_error"]) == ((200, "oh\n"), None)
 
 
 def test_what_an_attempt_measured_is_told_with_it_with_its_output_and_on_its_card(desk: Desk) -> None:

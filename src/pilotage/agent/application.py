@@ -67,9 +67,10 @@ class Application:
         scratch: str,
         token: SlotToken,
         logs: Sequence[LogFile],
+        script_logs: Mapping[str, Sequence[LogFile]] | None = None,
         scans: LogScans | None,
     ) -> None:
-        """Take the attempt and what its slot has."""
+        """Take the attempt and what its slot has; `script_logs` are for its scripts, by `pre` and `post`."""
         self._workplace = workplace
         self._assignment = assignment
         self._work = work
@@ -78,7 +79,8 @@ class Application:
         self._environments = environments
         self._scratch = scratch
         self._token = token
-        self._logs = logs
+        self._logs = self._last_logs = logs
+        self._script_logs = script_logs or {}
         self._scans = scans
         self._demand: Mapping[str, Any] = assignment.get("demand") or {}
         self._ours = own_entries(assignment, work, scratch=scratch, spools=workplace.spools)
@@ -89,6 +91,7 @@ class Application:
 
     def run(self, inputs: Sequence[str]) -> Failure | None:
         """Run the binaries in order up to the first that fails; what failed, also by what the logs say."""
+        self._last_logs = self._logs
         self._watch.application_began(limits_of(self._demand, self._work, self._scratch))
         try:
             failure = self._run_all(inputs)
@@ -108,7 +111,7 @@ class Application:
 
     def run_pre(self) -> bool:
         """Run the script before the package; whether the package is to be run at all. Raises `Failure`."""
-        ended = self._run_script(self._work["pre"], "its pre script", [], {})
+        ended = self._run_script("pre", [], {})
         if ended.exit_status is not None and ended.exit_status == self._work.get("pre_skip_exit_code"):
             return False
         failure = self.failure_of(ended, "its pre script")
@@ -125,7 +128,7 @@ class Application:
             status = failure.exit_status if failure.exit_status is not None else -(failure.signal_number or 1)
         reason = failure.reason if failure is not None else ""
         extra = [b"PILOTAGE_EXIT_STATUS=%d" % status, os.fsencode(f"PILOTAGE_REASON={reason}")]
-        ended = self._run_script(self._work["post"], "its post script", extra, {"$RETURN": str(status)})
+        ended = self._run_script("post", extra, {"$RETURN": str(status)})
         return self.failure_of(ended, "its post script")
 
     def forget_kept(self) -> None:
@@ -140,7 +143,7 @@ class Application:
                 text = _end_of(os.path.join(self._scratch, self._stderr_file), characters_max)
                 if text:
                     return text
-            return last_lines_of(self._logs, characters_max)
+            return last_lines_of(self._last_logs, characters_max)
         return ""
 
     def _run_all(self, inputs: Sequence[str]) -> Failure | None:
@@ -293,14 +296,18 @@ class Application:
             raise diagnosis.from_system(error, doing=f"making {name!r} for what it writes") from error
         return opened[-1]
 
-    def _run_script(self, script: Mapping[str, Any], what: str, extra: list[bytes], words: Mapping[str, str]) -> Ended:
-        """Run a script in the document's folder, again and again while it asks for that; `words` stand for others."""
-        folder = self._work["folder"]
+    def _run_script(self, which: str, extra: list[bytes], words: Mapping[str, str]) -> Ended:
+        """Run a script in the document's folder, again and again while it asks for that; `words` stand for others.
+
+        What it writes is no output of the application, and has logs of its own.
+        """
+        folder, script, what = self._work["folder"], self._work[which], f"its {which} script"
         if not self._workplace.sight.shows(self._work):
             raise Failure("platform-failure", f"{what} runs in {folder}, which is not to be seen here")
         self._stderr_file = ""
         environment = self._environments.make(self._ours + extra, {}, threads=0)
-        files = Files(self._workplace.null(), self._logs[0].descriptor, self._logs[1].descriptor)
+        self._last_logs = logs = self._script_logs[which]
+        files = Files(self._workplace.null(), logs[0].descriptor, logs[1].descriptor)
         words = {"$RETRY": str(self._assignment["ref"]["attempt"] - 1), **words}
         argv = [*script["argv"][:1], *(words.get(word, word) for word in script["argv"][1:])]
         while True:

@@ -87,6 +87,7 @@ class AttemptRunner:
         self._turn = Turn(workplace.turns)
         self._commands = Commands(self._watch, workplace.remains, self._turn)
         self._logs: list[LogFile] = []
+        self._script_logs: dict[str, list[LogFile]] = {}  # of the scripts of one attempt, where it has any
         self._files = Files(-1, -1, -1)  # for a command that writes these logs
         self._generation = 0
 
@@ -110,7 +111,7 @@ class AttemptRunner:
         self._workplace.left_events.attempt_began(assignment["ref"], token)
         try:
             payload = self._carry_out(assignment, work, phases, fetch, token)
-            logs = [text for log in self._logs if (text := log.text(final=True)) is not None]
+            logs = [text for log in self._all_logs() if (text := log.text(final=True)) is not None]
             if payload["exit_code"] != "SUCCESS":
                 # Whoever decides what follows reads of its time in the event, and so that it is over.
                 phases.enter("cleaning")
@@ -119,6 +120,8 @@ class AttemptRunner:
         finally:
             left = self._clear()
             watch.attempt_ended()
+            if self._script_logs:
+                self._close_script_logs()
             self._workplace.left_events.attempt_ended(assignment["ref"], token)
         times = phases.ended()
         if payload["exit_code"] != "SUCCESS":
@@ -141,7 +144,7 @@ class AttemptRunner:
         if not self._watch.is_busy:
             return []
         with contextlib.suppress(OSError):
-            return [text for text in (log.text(final=False) for log in self._logs) if text is not None]
+            return [text for text in (log.text(final=False) for log in self._all_logs()) if text is not None]
         return []
 
     def rest(self) -> None:
@@ -209,6 +212,12 @@ class AttemptRunner:
             for log in self._logs:
                 scan = scans.of_stream(log.stream) if scans is not None else None
                 log.begin(on_dropped=scan.feed if scan is not None else None)
+            if work.get("pre") or work.get("post"):
+                base = f"{self._workplace.scratch}/slot-{self._slot_number}.{self._generation}"
+                for which in ("pre", "post"):
+                    names = [f"{which}-{stream}" for stream in ("stdout", "stderr")]
+                    self._script_logs[which] = [LogFile(f"{base}.{name}", name) for name in names]
+                self._watch.writes(self._all_logs())
         except OSError as error:
             raise diagnosis.from_system(error, doing="making the package's folder") from error
         return scans
@@ -226,6 +235,7 @@ class AttemptRunner:
             scratch=self._scratch.path,
             token=self._token,
             logs=self._logs,
+            script_logs=self._script_logs,
             scans=scans,
         )
 
@@ -368,6 +378,17 @@ class AttemptRunner:
         left = self._workplace.undeclared.look(ref, work, payload.get("manifest"), self._scratch.removed)
         if left and not payload.get("exit_message"):
             payload.update(undeclared.told(left))
+
+    def _all_logs(self) -> list[LogFile]:
+        if not self._script_logs:
+            return self._logs
+        return [*self._logs, *(log for logs in self._script_logs.values() for log in logs)]
+
+    def _close_script_logs(self) -> None:
+        for logs in self._script_logs.values():
+            for log in logs:
+                log.close()
+        self._script_logs = {}
 
     def _close_logs(self) -> None:
         for log in self._logs:

@@ -145,10 +145,10 @@ class LogFile:
 
 
 def last_lines_of(logs: Sequence[LogFile], characters_max: int) -> str:
-    """The end of what was written to stderr, or to stdout where nothing was written there."""
+    """The end of what was written to stderr, or to stdout where nothing was written there; of a script, to its own."""
     with contextlib.suppress(OSError):
         for stream in ("stderr", "stdout"):
-            text = next((log.last_lines(characters_max) for log in logs if log.stream == stream), "")
+            text = next((log.last_lines(characters_max) for log in logs if log.stream.endswith(stream)), "")
             if text:
                 return text
     return ""

@@ -86,6 +86,11 @@ class Watch:
             self.peak_bytes = 0
             self.is_busy = True
 
+    def writes(self, logs: Sequence[LogFile]) -> None:
+        """The attempt writes these logs, which are more than it began with."""
+        with self._lock:
+            self._logs = logs
+
     def application_began(self, limits: Limits) -> None:
         """Its commands come now: they share these limits."""
         now = time.monotonic()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pilotage.client.jobs import Log
 
 LOOK_SECONDS = 0.5
-STREAMS = ("stdout", "stderr")
+STREAMS = ("pre-stdout", "pre-stderr", "stdout", "stderr", "post-stdout", "post-stderr")
 
 
 @click.command()

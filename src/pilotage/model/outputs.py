@@ -30,8 +30,9 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class PackageOutput(msgspec.Struct, frozen=True, kw_only=True):
     """GASW's output object: what became of a package, and where everything is that it wrote.
 
-    The standard output and error are those of the attempt that counts: the granted one, or else the last. The
-    application's own are the same, unless the document gives its programs files of their own: those are among `outputs`.
+    All are those of the attempt that counts: the granted one, or else the last. The standard output and error are of
+    everything that was run for it, the scripts around the package among them; the application's are of its binaries alone.
+    Where the document gives these files of their own, they are among `outputs`.
     """
 
     id: str  # JOB/1.2.1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -22,9 +23,16 @@ from pilotage.service.http.views import View
 from pilotage.service.reading import package_place
 
 AttemptPath = Annotated[str, in_path("The number of the attempt.")]
-StreamPath = Annotated[str, in_path("`stdout` or `stderr`.")]
+StreamPath = Annotated[
+    str,
+    in_path(
+        "`stdout` or `stderr` of its binaries, `pre-…` or `post-…` of a script around them, `standard-…` of all together."
+    ),
+]
 OfAttempt = Annotated[int | None, in_query("Only of this attempt.", name="attempt", ge=1)]
 STREAMS = ("stdout", "stderr")
+STANDARD = {f"standard-{stream}": (f"pre-{stream}", stream, f"post-{stream}") for stream in STREAMS}
+"""What was written by everything that was run for an attempt, in its order: the scripts and the application."""
 
 
 class LogView(View, frozen=True, kw_only=True):
@@ -105,9 +113,12 @@ async def one_log(
 
     def answer() -> str:
         _, place, _ = _found(services, request, job, package)
-        for each in running.jobs.index.logs(job, place.dotted):
-            if (str(each.ref.attempt), each.stream) == (attempt, stream):
-                return text_of(each)
+        kept = {
+            each.stream: each for each in running.jobs.index.logs(job, place.dotted) if str(each.ref.attempt) == attempt
+        }
+        found = [text_of(kept[each]) for each in STANDARD.get(stream, (stream,)) if each in kept]
+        if found:
+            return "".join(found)
         raise UnknownContent(
             "there is no such log", subject=f"{job}/{place.dotted} attempt {attempt[:16]} {stream[:16]}"
         )
@@ -150,6 +161,7 @@ def _output(
     base = f"/v1/jobs/{job.job}/packages/{place.dotted}/logs/{number}"
     kept = {each.stream: each for each in running.jobs.index.logs(job.job, place.dotted) if each.ref.attempt == number}
     places = {name: _log_place(f"{base}/{name}", kept.get(name)) for name in STREAMS}
+    places |= {name: _together(base, name, kept) for name in STANDARD}
     return PackageOutput(
         id=f"{job.job}/{place.dotted}",
         path=place.path(job.name),
@@ -159,13 +171,28 @@ def _output(
         exit_message=last.exit_message,
         exit_status=last.exit_status,
         signal=last.signal,
-        standard_output=places["stdout"],
-        standard_error=places["stderr"],
+        standard_output=places["standard-stdout"],
+        standard_error=places["standard-stderr"],
         application_output=places["stdout"],
         application_error=places["stderr"],
         folder=running.folder_of(job) or "",
         outputs=_manifest(services, job, place, last) if last.granted_at is not None else (),
         measured=msgspec.convert(last, Measured, from_attributes=True),
+    )
+
+
+def _together(base: str, name: str, kept: Mapping[str, LogText]) -> LogPlace | None:
+    """Where several logs are read as one; where only the application wrote, that is its log."""
+    there = [each for each in STANDARD[name] if each in kept]
+    if len(there) == 1 and there[0] in STREAMS:
+        name = there[0]
+    places = [place for each in there if (place := _log_place("", kept[each])) is not None]
+    if not places:
+        return None
+    return LogPlace(
+        url=f"{base}/{name}",
+        size_bytes=sum(each.size_bytes for each in places),
+        dropped_bytes=sum(each.dropped_bytes for each in places),
     )
 
 
