@@ -116,6 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS, help="runs of each cell (default %(default)s)")
     parser.add_argument("--write", action="store_true", help="put the tables and the drawing into the docs")
     asked = parser.parse_args(arguments)
+    if asked.seeds < 1:
+        parser.error("--seeds: at least 1")
     every = list(cells())
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         found = dict(zip(every, pool.map(summary_in, every, [asked.seeds] * len(every)), strict=True))

@@ -24,19 +24,23 @@ _MINUS = "\N{MINUS SIGN}"
 
 
 class Beside:
-    """A policy beside the first one, in hundredths of the first one's mean."""
+    """A policy beside the first one, in hundredths of the first one's mean; of one run there is no confidence interval."""
 
     def __init__(self, difference: Difference, first: Summary) -> None:
         """Take how the two differ."""
-        mean = first.makespan.mean_seconds
-        known = (difference.mean_seconds, difference.low_seconds, difference.high_seconds)
+        mean, longer = first.makespan.mean_seconds, difference.mean_seconds
         assert mean is not None
-        assert all(each is not None for each in known)
-        self.mean, self.low, self.high = (100.0 * (each or 0.0) / mean for each in known)
+        assert longer is not None
+        low, high = difference.low_seconds, difference.high_seconds
+        self.is_sure = low is not None and high is not None
+        ends = (longer if low is None else low, longer if high is None else high)
+        self.mean, self.low, self.high = (100.0 * each / mean for each in (longer, *ends))
         self.clear = difference.is_clear
 
     def __str__(self) -> str:
-        text = f"{_signed(self.mean)} % ({_signed(self.low)} to {_signed(self.high)})"
+        text = f"{_signed(self.mean)} %"
+        if self.is_sure:
+            text += f" ({_signed(self.low)} to {_signed(self.high)})"
         return f"**{text}**" if self.clear else text
 
 
@@ -76,10 +80,11 @@ def _makespans(found: Found, job: str, mode: str, first: str, others: list[str])
         base = found[world, job, mode, first]
         span = base.makespan
         assert span.mean_seconds is not None
-        assert span.mean_high_seconds is not None
-        half = (span.mean_high_seconds - span.mean_seconds) / 60
+        within = ""
+        if span.mean_high_seconds is not None:
+            within = f" ± {(span.mean_high_seconds - span.mean_seconds) / 60:.1f}"
         beside = (str(Beside(difference_of(base, found[world, job, mode, each]), base)) for each in others)
-        yield f"| {world} | {span.mean_seconds / 60:.1f} ± {half:.1f} min | {' | '.join(beside)} |"
+        yield f"| {world} | {span.mean_seconds / 60:.1f}{within} min | {' | '.join(beside)} |"
 
 
 def _wastes(found: Found, policies: list[str]) -> Iterator[str]:

@@ -130,6 +130,13 @@ def test_an_end_has_one_reason_and_one_code(
     assert place.scratch_is_empty()
 
 
+def test_an_exit_code_that_its_description_names_is_told_by_that_name(place: Place) -> None:
+    means = {"error_codes": {"3": "the subject is not there"}}
+    message = place.shell("exit 3", binary=means).payload["exit_message"]
+    assert message == "'/bin/sh' ended with exit code 3: the subject is not there"
+    assert place.shell("exit 4", binary=means).payload["exit_message"] == "'/bin/sh' ended with exit code 4"
+
+
 def test_a_message_is_a_line_and_the_last_lines_of_stderr(place: Place) -> None:
     payload = place.shell("seq 1 5000 >&2; exit 2").payload
     first, *rest = payload["exit_message"].splitlines()

@@ -207,7 +207,7 @@ _UNUSUAL_WORK = {
     "adopted", "container", "failure_patterns", "kept", "message", "post", "pre", "pre_skip_exit_code", "refused",
     "stalled_after_seconds", "startup", "watched",
 }  # fmt: skip
-_UNUSUAL_BINARY = {"name", "stdin", "stdout", "stderr"}
+_UNUSUAL_BINARY = {"error_codes", "name", "stdin", "stdout", "stderr"}
 
 
 @pytest.mark.parametrize(

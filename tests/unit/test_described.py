@@ -140,6 +140,18 @@ def test_what_an_image_says_in_vain_is_told() -> None:
     assert "'--gpus all'" in tool(container_image=options).unsaid({"image": "a"})[0]
 
 
+def test_an_entrypoint_that_is_not_started_is_told_and_the_command_line_runs_alone() -> None:
+    image = {"type": "docker", "image": "b", "entrypoint": True}
+    (told,) = tool(container_image=image).unsaid({"image": "a"})
+    assert told == "container-image: the entrypoint of the image is not started; all that runs is the command line"
+    assert tool(container_image={**image, "entrypoint": False}).unsaid({"image": "a"}) == []
+
+
+def test_an_exit_code_means_what_the_descriptor_says_first() -> None:
+    codes = [{"code": 3, "description": "no  such\nsubject"}, {"code": 3, "description": "other"}]
+    assert tool(error_codes=codes).error_codes == {"3": "no such subject"}
+
+
 def test_suggested_resources_are_in_our_units_and_an_estimate_is_no_limit() -> None:
     found = tool(suggested_resources={"cpu-cores": 4, "ram": 1.5, "disk-space": 2, "nodes": 2, "walltime-estimate": 60})
     assert found.resources == Resources(cores=4, memory_bytes=1_500_000_000, nodes=2, scratch_bytes=2_000_000_000)

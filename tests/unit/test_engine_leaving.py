@@ -297,17 +297,17 @@ def test_names_that_nobody_has_do_not_fill_the_memory(monkeypatch: pytest.Monkey
 
 def test_the_sites_for_what_nobody_asks_for_any_more_are_forgotten() -> None:
     with Small(site(cores=2), site("b")) as small:
-        pools = small.engine.selection.sites.pools
+        pools = small.engine.selection.sites._pools
         for job in ("a", "b", "c"):
             small.submit(bag(1, kind(locators=("file:///other/*" if job == "c" else "file:///same/*",))), job=job)
         pilot = small.pilot()
         while pilot.held:
             pilot.succeed(*pilot.packages)
-        assert len(pools()) == 2
+        assert len(pools) == 2
         small.ask(Clear(job="a"))
-        assert len(pools()) == 2  # another job asks for the same
+        assert len(pools) == 2  # another job asks for the same
         small.ask(Clear(job="b"))
-        [left] = pools()
+        [left] = pools.values()
         assert left.asked.locators == ("file:///other/*",)
         assert small.engine.jobs["c"].template_classes[0][0].pool is left  # type: ignore[union-attr]
         small.submit(bag(1, kind(locators=("file:///same/*",))), job="d")
@@ -316,6 +316,6 @@ def test_the_sites_for_what_nobody_asks_for_any_more_are_forgotten() -> None:
         assert small.standing("1.1.1", job="d") == "done"
         small.ask(Clear(job="c"))
         small.ask(Clear(job="d"))
-        assert pools() == []
+        assert not pools
         small.effects.clear()
         pilot.unread.clear()

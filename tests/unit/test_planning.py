@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from pilotage.language import Expansion, MemoryFolder, Report, grow, load, plan_again, plan_of
+from pilotage.language import Expansion, MemoryFolder, RecordedLists, Report, expand, grow, load, plan_of
 from pilotage.model.effects import ExpandStage
 from pilotage.model.operations import Accepted, Drop, Refused, Restore
 from pilotage.model.plan import JobPlan
@@ -55,9 +55,9 @@ def walked() -> list[Expansion]:
 def kept(expansion: Expansion) -> JobPlan:
     """The plan from what is kept of a job, which is text."""
     resolved = msgspec.json.decode(msgspec.json.encode(expansion.resolved), type=type(expansion.resolved))
-    found = plan_again(expansion.definition, resolved, Report("pilotage.yaml"))
+    found = expand(expansion.definition, RecordedLists(resolved), Report("pilotage.yaml"))
     assert found is not None
-    return found
+    return plan_of(found)
 
 
 def told(plan: JobPlan) -> list[object]:

@@ -339,3 +339,20 @@ def test_a_package_may_say_that_its_scratch_is_kept_when_it_fails(each: str) -> 
     )
     assert work_of(expanded(text.replace("SAID", "true")), 0).keep_failed
     assert not work_of(expanded(text.replace("SAID", "false")), 0).keep_failed
+
+
+def test_the_meaning_of_exit_codes_comes_with_described_software() -> None:
+    text = """pilotage: 1
+job: j
+software:
+  - id: blur
+    boutiques:
+      {name: blur, tool-version: "1", description: d, schema-version: "0.5", command-line: "blur [IN]",
+       inputs: [{id: in, name: i, type: String, value-key: "[IN]"}],
+       error-codes: [{code: 3, description: the subject is not there}]}
+stages:
+  - packages:
+      - binaries: [{software: blur, parameters: {in: a}}]
+"""
+    (binary,) = work_of(expanded(text), 0).binaries
+    assert binary.error_codes == {"3": "the subject is not there"}

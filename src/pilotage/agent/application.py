@@ -235,7 +235,12 @@ class Application:
             failed = engine_failure(argv[0], container["image"], exit_status=status, last_lines=said)
             if failed is not None:
                 return failed
-        return self.failure_of(ended, what, argv=binary["argv"], in_container=bool(container))
+        failure = self.failure_of(ended, what, argv=binary["argv"], in_container=bool(container))
+        if failure is not None and failure.reason == "application-error":
+            meaning = (binary.get("error_codes") or {}).get(str(failure.exit_status))
+            if meaning:
+                failure.message += f": {meaning}"
+        return failure
 
     def _contain(
         self, container: Mapping[str, Any], argv: Sequence[str], environment: list[bytes], asked: Mapping[str, str]

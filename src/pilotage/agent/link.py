@@ -79,11 +79,6 @@ def announced(file: str) -> Announced:
         return Announced()
 
 
-def announced_address(file: str) -> str:
-    """The address that a service told in its announcement; empty where there is none to be read."""
-    return announced(file).url
-
-
 def read_token(file: str) -> str:
     """The token in a file, or nothing: then the service says what it thinks of that."""
     try:

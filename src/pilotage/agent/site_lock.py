@@ -36,12 +36,6 @@ def _boot() -> str:
         return ""
 
 
-def who_holds(folder: Path) -> dict[str, Any] | None:
-    """Who holds the lock of a folder and lives, as far as can be told; None where nobody does."""
-    held = _read(folder / LOCK_FILE)
-    return None if held is None or _is_dead(folder, held) else held
-
-
 class FolderLock:
     """The lock of a folder, from `take` to `release`."""
 

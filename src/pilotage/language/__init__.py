@@ -13,7 +13,7 @@ from pilotage.language.expansion.packages import ConcreteBinary, ConcretePackage
 from pilotage.language.folder import DiskFolder, EarlierJobs, Folder, MemoryFolder
 from pilotage.language.load import FORMATS, Format, Loaded, LoadedJob, detect_format, load
 from pilotage.language.losses import Loss
-from pilotage.language.planning import plan_again, plan_of, shapes_of
+from pilotage.language.planning import plan_of, shapes_of
 from pilotage.language.reading.document import Document, read_definition, read_document, write_document
 from pilotage.language.text.tree import Report
 from pilotage.model.document_names import DOCUMENT_NAMES
@@ -44,7 +44,6 @@ __all__ = [
     "expand",
     "grow",
     "load",
-    "plan_again",
     "plan_of",
     "read_definition",
     "read_document",

@@ -9,28 +9,14 @@ from itertools import takewhile
 import numpy as np
 
 from pilotage.language.expansion.blocks import Block
-from pilotage.language.expansion.expand import expand
 from pilotage.language.expansion.expansion import Expansion, LateStage
-from pilotage.language.expansion.lists import RecordedLists
 from pilotage.language.expansion.software import setting_levels, ways_of
 from pilotage.language.text.quantities import parse_bytes, parse_seconds
-from pilotage.language.text.tree import Report
 from pilotage.model.definition import Definition, Package, Retry
 from pilotage.model.demand import Demand
 from pilotage.model.payloads import StageShape, TemplateShape
 from pilotage.model.plan import JobPlan, LatePlan, Template
-from pilotage.model.resolved import ResolvedLists
 from pilotage.model.starts import Start
-
-
-def plan_again(definition: Definition, resolved: ResolvedLists, report: Report) -> JobPlan | None:
-    """The plan of a job from what was kept of it, with every late stage that was laid out; None after noting every fault.
-
-    Whoever starts an engine needs nothing else: the recorded lists say which stages have grown, over what, and in which
-    order, so the plan is the one that the engine before had.
-    """
-    expansion = expand(definition, RecordedLists(resolved), report)
-    return plan_of(expansion) if expansion is not None else None
 
 
 def plan_of(expansion: Expansion) -> JobPlan:

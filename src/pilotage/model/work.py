@@ -47,6 +47,7 @@ class WorkBinary(Wire, frozen=True, kw_only=True):
     stdout: str = ""  # a file of the package; empty: the log
     stderr: str = ""
     outputs: tuple[WorkOutput, ...] = ()
+    error_codes: dict[str, str] = {}  # what its description says that exit codes mean, by the code
 
 
 class WorkPattern(Wire, frozen=True, kw_only=True):

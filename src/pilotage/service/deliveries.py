@@ -160,13 +160,6 @@ class Deliveries:
             self._woken = True
             self._change.notify_all()
 
-    def run_due(self) -> int:
-        """Do everything that is due now, once, here; how many errands that were."""
-        due, _ = self._due()
-        for errand in due:
-            self._do(errand)
-        return len(due)
-
     def next_at(self) -> float | None:
         """When the next errand is due that is not under way."""
         _, later = self._due()

@@ -69,7 +69,6 @@ class Attribute(msgspec.Struct, frozen=True, kw_only=True):
     description: str
 
 
-_JOBS = (Target.JOBS,)
 _PACKAGES = (Target.PACKAGES,)
 _EVENTS = (Target.EVENTS,)
 _STATEFUL = (Target.JOBS, Target.PACKAGES)

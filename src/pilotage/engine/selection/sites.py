@@ -213,10 +213,6 @@ class Sites:
     def _count_pools(self) -> None:
         self._sole = next(iter(self._pools.values())) if len(self._pools) == 1 else None
 
-    def pools(self) -> list[Pool]:
-        """The sites for everything that was asked, up to date."""
-        return [self.pool(asked, shape) for shape, asked in list(self._pools)]
-
     def _leave_queue(self, place: Place) -> None:
         if place.sleep is not None:
             self.asleep.remove(place.index, place.sleep.order)

@@ -125,7 +125,6 @@ class _Assembler:
             return
         node = DagNode(
             name=scope.prefix + name,
-            local_name=name,
             kind=command.kind,
             command=command,
             directory=located(scope.directory, command.directory),

@@ -31,7 +31,6 @@ class DagNode(msgspec.Struct, kw_only=True):
     """A node under its full name. It is filled while the commands are gone through, and only read afterwards."""
 
     name: str
-    local_name: str
     kind: NodeKind
     command: NodeCommand
     directory: str

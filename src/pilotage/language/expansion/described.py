@@ -44,6 +44,8 @@ from pilotage.model.definition import (
 from pilotage.model.errors import DocumentError
 
 GIGABYTE = 10**9
+ERROR_CODE_CHARACTERS_MAX = 300
+"""Of what a descriptor says of an exit code: it is a line of a message."""
 _KEPT_MAX = 64
 _ELSEWHERE = re.compile(r"/|~|[A-Za-z][A-Za-z0-9+.-]*:/")  # not in the job's tree: an absolute path, a URL
 _INDEX = re.compile(r"[A-Za-z0-9]+://")
@@ -116,6 +118,14 @@ class Described:
         )
 
     @property
+    def error_codes(self) -> dict[str, str]:
+        """What exit codes of the tool mean, by the code; of one that is told twice, what was said first, as bosh has it."""
+        found: dict[str, str] = {}
+        for each in self.descriptor.error_codes:
+            found.setdefault(str(each.code), " ".join(each.description.split())[:ERROR_CODE_CHARACTERS_MAX])
+        return found
+
+    @property
     def run_time_seconds(self) -> float | None:
         """The estimated time of one run, for `Binary.run_time_seconds`."""
         return self.descriptor.suggested_resources.walltime_seconds
@@ -147,6 +157,10 @@ class Described:
         if image is not None:
             if image.type == "rootfs":
                 found.append("container-image: a root file system is no image that an engine runs")
+            if image.entrypoint:
+                found.append(
+                    "container-image: the entrypoint of the image is not started; all that runs is the command line"
+                )
             if image.container_opts:
                 found.append(f"container-image: the options {' '.join(image.container_opts)!r} are not passed on")
             if image.working_directory:

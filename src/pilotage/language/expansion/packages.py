@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -79,6 +79,7 @@ class ConcreteBinary(msgspec.Struct, frozen=True, kw_only=True):
     stdout: str
     stderr: str
     environment: Environment
+    error_codes: Mapping[str, str] = {}  # what its description says that exit codes mean
 
 
 class ConcretePackage(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,10 +223,13 @@ def _write_binary(
         way = _chosen(binary, block.package, definition, choose)
         software = way.release
     environment = environment_levels(definition, block.package, binary, values, way)
+    error_codes: Mapping[str, str] = {}
     if software is not None and software.boutiques is not None:
         from pilotage.language.expansion.described import described_by
 
-        outer = described_by(software.boutiques).environment(filled_parameters(binary.parameters, values))
+        described = described_by(software.boutiques)
+        error_codes = described.error_codes
+        outer = described.environment(filled_parameters(binary.parameters, values))
         environment = msgspec.structs.replace(environment, exported={**outer, **environment.exported})
     return ConcreteBinary(
         declared=binary,
@@ -237,6 +241,7 @@ def _write_binary(
         stdout=_name(binary.stdout, values),
         stderr=_name(binary.stderr, values),
         environment=environment,
+        error_codes=error_codes,
     )
 
 

@@ -354,6 +354,7 @@ def _binary(binary: ConcreteBinary, block: Block, values: Values, *, name: str) 
             else WorkOutput(name=o.name, pattern=block.makes_pattern(o.declared))
             for o in binary.outputs
         ),
+        error_codes=dict(binary.error_codes),
     )
 
 

@@ -1,0 +1,34 @@
+"""The tables and the drawing of `bench.selection`, also of a single run, of which nobody can say how sure it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.selection_report import drawing, tables
+from pilotage.simulator.forecasting import Summary, makespan_of
+
+
+def summary(policy: str, *makespans: float) -> Summary:
+    return Summary(
+        variant=policy, runs=len(makespans), finished=len(makespans), unfinished=0, held=0, makespan=makespan_of(makespans),
+        mean_method="", attempts=3.0, packages_done=2.0, packages_failed=0.0, wasted_share=0.1, failures={}, phases={},
+        sites={}, makespans=makespans,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "makespans, row",
+    [
+        ([(600.0,), (660.0,)], "| equal | 10.0 min | +10.0 % |"),
+        ([(600.0, 600.0), (660.0, 660.0)], "| equal | 10.0 ± 0.0 min | **+10.0 % (+10.0 to +10.0)** |"),
+    ],
+)
+def test_a_policy_stands_beside_the_first_with_as_much_certainty_as_there_is(
+    makespans: list[tuple[float, ...]], row: str
+) -> None:
+    found = {
+        ("equal", "bag", "pilots", policy): summary(policy, *each)
+        for policy, each in zip(("first", "best"), makespans, strict=True)
+    }
+    assert row in tables(found).splitlines()
+    assert drawing(found).startswith("<svg ")
