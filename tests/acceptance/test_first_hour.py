@@ -46,3 +46,42 @@ def test_a_late_script_a_folder_of_outputs_and_what_was_left_behind(folder: Path
     told = run(folder, "run").stdout
     assert "left behind" not in told
     assert (folder / "points/part-1.json").read_text() == "1\n1\n1\n"
+
+
+BUG = """\
+pilotage: 1
+job: bug
+stages:
+  - name: fit
+    each: {temp: [0.8, 1.2], field: [8, 16]}
+    run: sh fit.sh {temp} {field} points-{temp}-{field}.json
+    outputs: ["points-{temp}-{field}.json"]
+"""
+FIT = """\
+test "$2" = 8 || { echo "no field $2" >&2; exit 3; }
+echo "$1 $2" > "$3"
+"""
+
+
+def test_a_failure_is_told_by_name_parameters_and_command_and_packages_are_named_so(folder: Path) -> None:
+    (folder / "pilotage.yaml").write_text(BUG)
+    (folder / "fit.sh").write_text(FIT)
+    told = run(folder, "run", code=1).stdout
+    assert "(fit-0_1 temp=0.8 field=16), attempt 3 at local" in told
+    assert "    $ sh fit.sh 0.8 16 points-0.8-16.json\n" in told
+    job = told.partition(":")[0]
+    shown = run(folder, "status", "bug/fit-0_1").stdout
+    assert shown.startswith(f"{job}/1.2.1: ABORTED\n")
+    assert "given     temp=0.8 field=16\n" in shown
+    explained = run(folder, "explain", "fit-1_1").stdout  # of the last job
+    assert explained.startswith(f"{job}/1.4.1 (fit-1_1 temp=1.2 field=16): aborted\n  $ sh fit.sh 1.2 16 ")
+    listed = run(folder, "query", f"job={job} and state=ABORTED").stdout
+    assert "fit-0_1  temp=0.8 field=16  ABORTED" in listed
+    logs = run(folder, "logs", "bug/fit-0_1")
+    assert "no field 16" in logs.stdout
+    assert "attempt 3 failed (application-error): 'sh' ended with exit code 3" in logs.stderr
+    assert run(folder, "retry", "bug/fit-0_1").stdout == f"restarted {job}/1.2.1\n"
+    assert f"{job} has no package called 'fit-9'" in run(folder, "retry", "bug/fit-9", code=2).stderr
+    # Where no service runs, the book answers by the same names.
+    run(folder, "serve", "--stop")
+    assert run(folder, "status", "bug/fit-0_0").stdout.startswith(f"{job}/1.1.1: DONE\n  name      fit-0_0\n")

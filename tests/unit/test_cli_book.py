@@ -182,7 +182,7 @@ def test_packages_are_found_by_a_query(canned: CannedServer) -> None:
         "j/1.2.1           RUNNING         lyon  1                 2023-11-14 22:13:20Z",
         "long-name/1.10.1  ABORTED (held)                  quota",
     ]
-    assert canned.asked[0].parameters == {"query": "site=lyon", "limit": "100"}
+    assert canned.asked[0].parameters == {"query": "site=lyon", "limit": "100", "words": "1"}
 
 
 def test_a_limit_is_kept_and_the_rest_is_behind_a_cursor(canned: CannedServer) -> None:

@@ -32,7 +32,7 @@ def headline(job: str, group: FailureGroup) -> str:
     said = first_line(card.exit_message)
     told = f": {said}" if said else ""
     again = "; tried again" if card.again else ""
-    return one_line(f"{job}/{card.package}{others} failed ({why(card)}){told}{again}")
+    return one_line(f"{called(job, card.package, card.words)}{others} failed ({why(card)}){told}{again}")
 
 
 def why(card: FailureCard) -> str:
@@ -50,12 +50,16 @@ def card_lines(job: str, card: FailureCard, *, count: int = 1, indent: str = "  
     """The lines of a card, each with its end."""
     inner = f"{indent}  "
     yield f"{indent}{plural(count, 'package')}: {one_line(why(card))}\n"
-    place = f"{job}/{card.package}" + (f" ({card.path})" if card.path else "")
+    place = called(job, card.package, card.words)
+    if card.words is None and card.path:
+        place += f" ({card.path})"
     tried = f", attempt {card.attempt}" if card.attempt else ""
     where = " at ".join(part for part in ("", card.site) if part or card.site)
     host = f" on {card.node}" if card.node else ""
     such = "such as " if count > 1 else ""
     yield f"{inner}{such}{one_line(place + tried + where + host)}\n"
+    if card.words is not None and card.words.command:
+        yield f"{inner}$ {one_line(card.words.command)}\n"
     if ended := ", ".join(_endings(card)):
         yield f"{inner}{one_line(ended)}\n"
     yield from _message(card.exit_message, inner)

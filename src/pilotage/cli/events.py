@@ -47,7 +47,7 @@ def events(
 ) -> int:
     """Show what happened to a job or a package, in the order of the book.
 
-    A package is written JOB/1.2.1 or JOB/001/002/001. JOB is an id, or a name: then the newest job of that name is
+    A package is written JOB/1.2.1, JOB/001/002/001 or JOB/NAME. JOB is an id, or a name: then the newest job of that name is
     meant. Without one it is the last job that is not over, or the last of all. --follow goes on where it was when the server comes back.
     """
     with look(server, token_file) as connection:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilotage.cli.cards import called
 from pilotage.cli.naming import looked_at_package
 from pilotage.cli.output import emit
 from pilotage.cli.remote import Place, json_option, look, server_option
@@ -27,7 +28,7 @@ _ABLE = ("site-unknown", "site-hibernated", "site-avoided", "site-closed", "site
 def explain(package: str | None, server: str | None, token_file: str | None, *, as_json: bool) -> None:
     """Say why a package is where it is: why it does not run, above all.
 
-    It is written JOB/1.2.1 or JOB/001/002/001, with the id of its job or its name, which means the newest job of that
+    It is written JOB/1.2.1, JOB/001/002/001 or JOB/NAME, with the id of its job or its name, which means the newest job of that
     name; 1.2.1 alone is one of the last job. Of a job with a single package, the job is enough. The reason that matters
     most stands first.
     """
@@ -64,7 +65,9 @@ def without_service(told: Explanation, job: str, *, ended: str) -> Explanation:
 def explanation_lines(where: Place, told: Explanation) -> Iterator[str]:
     """An explanation in words, the first reason first."""
     epoch = f", epoch {told.epoch}" if told.epoch > 1 else ""
-    yield f"{one_line(where)}: {one_line(told.standing)}{epoch}\n"
+    yield f"{one_line(called(where.job, told.package, told.words))}: {one_line(told.standing)}{epoch}\n"
+    if told.words is not None and told.words.command:
+        yield f"  $ {one_line(told.words.command)}\n"
     for why in _in_order(told.reasons):
         yield f"  {one_line(_reason(why))}\n"
         if why.next_step:

@@ -46,7 +46,7 @@ def logs(
 ) -> int:
     """Show what the programs of a package wrote.
 
-    It is written JOB/1.2.1 or JOB/001/002/001, with the id of its job or its name, which means the newest job of that
+    It is written JOB/1.2.1, JOB/001/002/001 or JOB/NAME, with the id of its job or its name, which means the newest job of that
     name; 1.2.1 alone is one of the last job. Of a job with a single package, the job is enough. Of what is very long, the beginning and the end are kept.
     """
     from pilotage.client.jobs import Jobs
@@ -60,7 +60,9 @@ def logs(
         if follow:
             return _follow(connection, where.job, dotted, streams, attempt)
         found = Jobs(connection).logs(where.job, dotted, attempt=attempt)
-        detail = connection.get(path_of("jobs", where.job, "packages", dotted))
+        detail: dict[str, Any] = {}
+        if not as_json or (attempt is not None and not found):
+            detail = connection.get(path_of("jobs", where.job, "packages", dotted))
         if attempt is not None and not found:
             _refuse_unknown(detail, attempt)
     if as_json:

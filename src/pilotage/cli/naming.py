@@ -28,6 +28,7 @@ _NAMED_JOB = re.compile(r"""\bjob\s*=\s*["']?([\w.-]+)""")
 
 def looked_at(connection: Server, word: str | None) -> Place:
     """The job or package that a word means to somebody who looks; of no job that is named, the last one."""
+    from pilotage.client import ServerRefused
     from pilotage.model.events import parse_dotted
 
     if word is None:
@@ -35,7 +36,48 @@ def looked_at(connection: Server, word: str | None) -> Place:
     place = place_of(word)
     if place.package is None and parse_dotted(word) is not None:
         return Place(last_job(connection), word)
-    return Place(looked_at_job(connection, place.job), place.package)
+    try:
+        job = looked_at_job(connection, place.job)
+    except ServerRefused as unknown:
+        last = None if place.package is not None else _in_last_job(connection, word)
+        if last is None:
+            raise unknown from None
+        return last
+    return Place(job, None if place.package is None else package_named(connection, job, place.package))
+
+
+def package_named(connection: Server, job: str, word: str) -> str:
+    """The dotted place of a package that is named by it, or by its name in its job; raises where there is none of the name."""
+    from pilotage.client import ServerRefused
+    from pilotage.model.events import parse_dotted
+
+    if parse_dotted(word) is not None:
+        return word
+    found = _with_name(connection, job, word)
+    if found is None:
+        step = f"see what there is: pilotage query job={job}"
+        told = f"{job} has no package called {word!r}"
+        raise ServerRefused(told, subject="", status=404, code="unknown_package", next_step=step)
+    return found
+
+
+def _with_name(connection: Server, job: str, name: str) -> str | None:
+    from pilotage.client.server import path_of
+
+    found = connection.get(path_of("jobs", job, "packages"), {"name": name, "limit": 1})["packages"]
+    return str(found[0]["id"]) if found else None
+
+
+def _in_last_job(connection: Server, word: str) -> Place | None:
+    """The package of the last job that has a name, where it has one."""
+    from pilotage.model.errors import PilotageError
+
+    try:
+        job = last_job(connection)
+    except PilotageError:
+        return None
+    found = _with_name(connection, job, word)
+    return Place(job, found) if found is not None else None
 
 
 def looked_at_package(connection: Server, word: str | None) -> tuple[Place, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from pilotage.cli.naming import hint_at_ids, is_known, steered_job, steered_place
+from pilotage.cli.naming import hint_at_ids, is_known, package_named, steered_job, steered_place
 from pilotage.cli.operating_options import ASKED_ABOVE, message_option, places_argument, where_options
 from pilotage.cli.output import emit, say_to_reader
 from pilotage.cli.remote import Place, connect, connect_to_go_on, json_option, look, place_of, server_option
@@ -35,7 +35,8 @@ class Wanted(NamedTuple):
     """The id or the name of a job, and what is asked for it: what that is about, and the operation."""
 
     job: str
-    make: Callable[[str], tuple[str, AnyOperation]]
+    about: str  # as it was written
+    make: Callable[[Server, str], tuple[str, AnyOperation]]  # of the server and the id of the job
     before: Before | None = None
 
 
@@ -235,14 +236,18 @@ def _operate(
         place = steered_place(word)
         if place.package is None and kind in ("reschedule", "replicate"):
             raise click.UsageError(f"{word!r} is a job: which package of it? Write {word}/1.2.1.")
-        about = {"package": place.package} if place.package else {}
-        make = partial(_on_place, place.package, partial(made, **about, **fields))
-        wanted.append(Wanted(place.job, make, before))
+        make = partial(_on_place, place.package, partial(made, **fields))
+        wanted.append(Wanted(place.job, str(place), make, before))
     return _on_each(kind, wanted, side)
 
 
-def _on_place(package: str | None, made: Callable[..., AnyOperation], job: str) -> tuple[str, AnyOperation]:
-    return str(Place(job, package)), made(job=job)
+def _on_place(
+    package: str | None, made: Callable[..., AnyOperation], connection: Server, job: str
+) -> tuple[str, AnyOperation]:
+    if package is None:
+        return job, made(job=job)
+    dotted = package_named(connection, job, package)
+    return str(Place(job, dotted)), made(job=job, package=dotted)
 
 
 def _on_lines(kind: str, job: str | None, lines: Sequence[str], where: Where, side: Side) -> int:
@@ -255,10 +260,13 @@ def _on_lines(kind: str, job: str | None, lines: Sequence[str], where: Where, si
     if job is None or not lines:
         raise click.UsageError(f"Which line? Write: pilotage {kind} JOB STAGE.LINE")
     made = getattr(operations, kind.capitalize())
-    return _on_each(kind, [Wanted(job, partial(_on_line, *_line_of(line), made)) for line in lines], side)
+    places = [(line, _line_of(line)) for line in lines]
+    return _on_each(kind, [Wanted(job, f"{job}/{line}", partial(_on_line, *at, made)) for line, at in places], side)
 
 
-def _on_line(stage: int, line: int, made: Callable[..., AnyOperation], job: str) -> tuple[str, AnyOperation]:
+def _on_line(
+    stage: int, line: int, made: Callable[..., AnyOperation], _connection: Server, job: str
+) -> tuple[str, AnyOperation]:
     return f"{job}/{stage}.{line}", made(job=job, stage=stage, line=line)
 
 
@@ -292,7 +300,7 @@ def _operated(connection: Server, wanted: Wanted) -> tuple[str, Accepted]:
 
     jobs, job = Jobs(connection), wanted.job
     try:
-        subject, operation = wanted.make(job)
+        subject, operation = wanted.make(connection, job)
         if wanted.before is not None:
             wanted.before(connection, operation)
         return subject, jobs.operate(operation)
@@ -323,7 +331,7 @@ def _on_each(kind: str, wanted: Sequence[Wanted], side: Side) -> int:
     refused: list[dict[str, str]] = []
     with _connected(kind, side, [each.job for each in wanted]) as connection:
         for each in wanted:
-            subject, _ = each.make(each.job)
+            subject = each.about
             try:
                 subject, accepted = _operated(connection, each)
             except ServerRefused as error:

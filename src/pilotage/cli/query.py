@@ -13,6 +13,7 @@ from pilotage.cli.output import emit, say_to_reader
 from pilotage.cli.remote import addresses_of, json_option, looking_at, servers_option
 from pilotage.cli.words import fields_of, plural, table
 from pilotage.model.exit_codes import ExitCode
+from pilotage.model.package_words import parameters_text
 from pilotage.model.texts import moment
 
 if TYPE_CHECKING:
@@ -143,7 +144,20 @@ def _told(failures: list[Failure]) -> list[dict[str, str]]:
 
 HEADERS: dict[Target, tuple[str, ...]] = {
     "jobs": ("JOB", "STATE", "NAME", "OWNER", "PACKAGES", "FAILED", "SUBMITTED", "SERVER"),
-    "packages": ("PACKAGE", "STATE", "ACTIVITY", "SITE", "NODE", "ATTEMPTS", "EXIT", "REASON", "UPDATED", "SERVER"),
+    "packages": (
+        "PACKAGE",
+        "NAME",
+        "PARAMETERS",
+        "STATE",
+        "ACTIVITY",
+        "SITE",
+        "NODE",
+        "ATTEMPTS",
+        "EXIT",
+        "REASON",
+        "UPDATED",
+        "SERVER",
+    ),
     "events": ("POSITION", "TIME", "EVENT", "ABOUT", "DATA", "SERVER"),
 }
 
@@ -158,7 +172,7 @@ def _rows(target: Target, items: list[dict[str, Any]]) -> Iterator[tuple[object,
             )  # fmt: skip
         elif target == "packages":
             yield (
-                f"{item['job']}/{item['id']}", f"{item['state']}{' (held)' if item['held'] else ''}", item["activity"],
+                f"{item['job']}/{item['id']}", *_words(item), f"{item['state']}{' (held)' if item['held'] else ''}", item["activity"],
                 item["site"], item["node"], item["attempts"] or None, item["exit_code"],
                 item["reason"] or item["cause"], moment(item["updated_at"]), server,
             )  # fmt: skip
@@ -166,6 +180,12 @@ def _rows(target: Target, items: list[dict[str, Any]]) -> Iterator[tuple[object,
             yield (
                 item["position"], moment(item["time"]), item["type"], subject_of(item), fields_of(item["data"]), server
             )  # fmt: skip
+
+
+def _words(package: dict[str, Any]) -> tuple[str, str]:
+    """The name and the parameters of a package, where its server tells of them."""
+    words = package.get("words") or {}
+    return words.get("name", ""), parameters_text(words.get("parameters", {}))
 
 
 def _beside(job: dict[str, Any]) -> str:

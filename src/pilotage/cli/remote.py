@@ -132,7 +132,7 @@ def connect_to_go_on(server: str | None, token_file: str | None) -> Server:
 
 
 class Place(NamedTuple):
-    """A job, or a package of it as `stage.line.n`."""
+    """A job, or a package of it as `stage.line.n`, or by its name where nobody looked it up yet."""
 
     job: str
     package: str | None = None
@@ -151,11 +151,11 @@ def place_of(text: str) -> Place:
         return Place(os.environ["PILOTAGE_JOB"], text)
     if not slash:
         return Place(job)
+    if not job or not rest:
+        raise click.UsageError(f"{text!r} is no package: write JOB/1.2.1, JOB/001/002/001 or JOB/NAME.")
     numbers = rest.replace("/", ".").split(".")
     dotted = ".".join(number.lstrip("0") for number in numbers)
-    if not job or parse_dotted(dotted) is None:
-        raise click.UsageError(f"{text!r} is no package: write JOB/1.2.1 or JOB/001/002/001.")
-    return Place(job, dotted)
+    return Place(job, dotted if parse_dotted(dotted) is not None else rest)
 
 
 def package_of(text: str | None, *, job: str | None) -> tuple[str | None, str | None]:

@@ -11,6 +11,7 @@ from pilotage.cli.naming import looked_at
 from pilotage.cli.output import emit
 from pilotage.cli.remote import Place, json_option, look, server_option
 from pilotage.cli.words import duration, no_service, one_line, plural, table
+from pilotage.model.package_words import parameters_text
 from pilotage.model.states import FINAL_NAMES
 from pilotage.model.texts import moment, size_text
 
@@ -31,8 +32,8 @@ def status(place: str | None, server: str | None, token_file: str | None, *, as_
 
     Of a job, what failed is grouped by its cause, and where nothing can move it is said why. Of a package, every
     attempt is shown, and of one that failed how, where, its last words, and whether it is tried again. It is written
-    JOB/1.2.1 or JOB/001/002/001. JOB is an id, or a name: then the newest job of that name is meant. Without one it is
-    the last job that is not over, or the last of all.
+    JOB/1.2.1, JOB/001/002/001 or JOB/NAME. JOB is an id, or a name: then the newest job of that name is meant.
+    Without one it is the last job that is not over, or the last of all.
     """
     from pilotage.client.server import path_of
 
@@ -162,8 +163,12 @@ def _moving_lines(told: Any) -> Iterator[str]:
 def _package_lines(
     where: Place, package: dict[str, Any], attempts: list[dict[str, Any]], explanation: Any
 ) -> Iterator[str]:
+    words = package.get("words") or {}
     yield f"{one_line(where)}: {_state(package)}\n"
     facts = [
+        ("name", words.get("name")),
+        ("given", parameters_text(words.get("parameters", {}))),
+        ("command", words.get("command")),
         ("path", package["path"]),
         ("activity", package["activity"]),
         ("site", package["site"]),
@@ -202,7 +207,10 @@ def _card_lines(
     failed = last.get("exit_code") not in (None, "SUCCESS") or last.get("lost_at") is not None
     if package["state"] in ("DONE", "CLEARED", "CANCELLED") or not (failed or package["state"] == "ABORTED"):
         return
+    import msgspec
+
     from pilotage.cli.cards import card_lines
+    from pilotage.model.package_words import PackageWords
     from pilotage.model.progress import FailureCard
 
     again = package["state"] not in FINAL_NAMES
@@ -211,6 +219,7 @@ def _card_lines(
     card = FailureCard(
         package=package["id"],
         path=package["path"],
+        words=msgspec.convert(package.get("words"), PackageWords | None),
         attempt=last.get("attempt"),
         cause=package["cause"] or "",
         reason=last.get("reason") or last.get("lost_reason") or "",

@@ -22,9 +22,10 @@ _ASKED_SECONDS = 2.0  # in which a server says which job has a name
 def tag(words: tuple[str, ...], **options: Any) -> int:
     """Give a job or a package names with values, before, during or after its run.
 
-    A package is written JOB/1.2.1 or JOB/001/002/001. Without one, in a running package, it is that package.
+    A package is written JOB/1.2.1, JOB/001/002/001 or JOB/NAME. Without one, in a running package, it is that package.
     """
     from pilotage.client.composing import Subject, check_tag, compose, read_environment, split_fields
+    from pilotage.model.events import parse_dotted
 
     targets = [word for word in words if "=" not in word]
     tags = split_fields(word for word in words if "=" in word)
@@ -35,6 +36,10 @@ def tag(words: tuple[str, ...], **options: Any) -> int:
     surroundings = read_environment(dict(os.environ))
     if targets:
         place = _registered(place_of(targets[0]), options)
+        if place.package is not None and parse_dotted(place.package) is None:
+            raise click.UsageError(
+                f"{targets[0]!r} is no package: write JOB/1.2.1. No server is there that could look a name up."
+            )
         subject, source = Subject(place.job, place.package), "client"
     else:
         subject, source = surroundings.subject._replace(attempt=None), "application"
@@ -62,7 +67,7 @@ def _registered(place: Place, options: dict[str, Any]) -> Place:
 
     Whether a server elsewhere answers does not matter to an event that is kept: it is asked for a moment only.
     """
-    from pilotage.cli.naming import steered_job
+    from pilotage.cli.naming import package_named, steered_job
     from pilotage.client import ServerError
     from pilotage.client.errors import ServerUnreachable
 
@@ -71,7 +76,8 @@ def _registered(place: Place, options: dict[str, Any]) -> Place:
         return place
     try:
         with looking_at(address, answer_seconds=_ASKED_SECONDS) as connection:
-            return Place(steered_job(connection, place.job), place.package)
+            job = steered_job(connection, place.job)
+            return Place(job, None if place.package is None else package_named(connection, job, place.package))
     except ServerUnreachable as error:
         if not address.origin:
             say_to_reader(f"warning: {place.job} is taken for the id of a job, and not for a name: {error.what}")

@@ -98,7 +98,9 @@ def _find_at_one(server: Server, question: Question, cursor: str | None) -> Foun
 
 
 def _page(server: Server, question: Question, cursor: str | None, *, limit: int) -> Any:
-    asked = {"query": question.query, "cursor": cursor, "limit": min(limit, 1000)}
+    asked: dict[str, str | int | None] = {"query": question.query, "cursor": cursor, "limit": min(limit, 1000)}
+    if question.target == "packages":
+        asked["words"] = 1
     return server.get(path_of(question.target), asked)
 
 

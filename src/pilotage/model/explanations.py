@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from pilotage.model.package_words import PackageWords
+
 WhyCode = Literal[
     "not-accepted",
     "job-held",
@@ -68,3 +70,4 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     standing: str
     reasons: tuple[Why, ...]
+    words: PackageWords | None = None  # its name, parameters and command

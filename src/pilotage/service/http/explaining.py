@@ -57,9 +57,15 @@ async def explain(request: Ask, services: Book, job: JobPath, package: PackagePa
         if told is not None:
             if fault is not None and fault.package == place.dotted:
                 why = Why(code="job-held", message=fault.what, subject=job, next_step=cure_of(fault, job))
-                return msgspec.structs.replace(told, reasons=(why, *told.reasons))
-            return told
-    return await services.ask(_by_the_book, services, found, place)
+                told = msgspec.structs.replace(told, reasons=(why, *told.reasons))
+            return await services.ask(_in_words, services, found, told)
+    told = await services.ask(_by_the_book, services, found, place)
+    return await services.ask(_in_words, services, found, told)
+
+
+def _in_words(services: Services, found: ShownPackage, told: Explanation) -> Explanation:
+    """The same with what the package is called."""
+    return msgspec.structs.replace(told, words=services.wording.of(found.job, found.place))
 
 
 def _by_the_book(services: Services, found: ShownPackage, place: PackageId) -> Explanation:

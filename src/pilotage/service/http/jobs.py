@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pilotage.book.rows import JobRow
@@ -26,11 +27,19 @@ from pilotage.service.http.views import (
     PackageCount,
     PackageDetail,
     PackagesPage,
+    PackageView,
     StagesPage,
 )
+from pilotage.service.packages import ShownPackage
 from pilotage.service.reading import package_place
 
 IfNoneMatch = Annotated[str | None, in_header("If-None-Match", "The ETag of an answer that the client still has.")]
+Named = Annotated[str | None, in_query("Only the package of this name.", name="name", max_length=4096)]
+WithWords = Annotated[
+    int, in_query("1 to have the name, the parameters and the command of each package told.", name="words", ge=0, le=1)
+]
+JOBS_IN_WORDS_MAX = 20
+"""Of so many jobs on one page packages are told in words: each may have to be laid out for it."""
 OfJob = Annotated[str | None, in_query("Only packages of this job.", name="job")]
 
 
@@ -126,21 +135,26 @@ async def one_line(request: Ask, services: Book, job: JobPath, line: LinePath) -
     faults=(400, 401, 403, 404, 410, 422, 503),
 )
 async def packages_of_job(
-    request: Ask, services: Book, job: JobPath, text: QueryText = "", cursor: CursorText = None, limit: Limit = 0
+    request: Ask,
+    services: Book,
+    job: JobPath,
+    text: QueryText = "",
+    cursor: CursorText = None,
+    limit: Limit = 0,
+    name: Named = None,
+    words: WithWords = 0,
 ) -> PackagesPage:
     """Packages in the order of their places, with those of which nothing was heard yet."""
     base_url = request.base_url()
 
     def answer() -> PackagesPage:
         row = services.reading.job(request.user, job)
-        found = services.reading.packages_of(row, text, cursor=cursor, limit=limit)
-        return PackagesPage(
-            packages=[
-                package_view(each.facts, row, each.place, activity=each.activity, base_url=base_url)
-                for each in found.items
-            ],
-            next=found.next,
-        )
+        if name is not None:
+            place = services.wording.find(row, name)
+            found = [services.reading.package(row, place)] if place is not None else []
+            return PackagesPage(packages=_views(services, found, words=words, base_url=base_url), next=None)
+        page = services.reading.packages_of(row, text, cursor=cursor, limit=limit)
+        return PackagesPage(packages=_views(services, page.items, words=words, base_url=base_url), next=page.next)
 
     return await services.ask(answer)
 
@@ -164,11 +178,28 @@ async def one_package(request: Ask, services: Book, job: JobPath, package: Packa
     return await services.ask(answer)
 
 
+def _views(services: Services, found: Sequence[ShownPackage], *, words: int, base_url: str) -> list[PackageView]:
+    """Packages as they are answered; in words where these are asked for."""
+    jobs = dict.fromkeys(each.job.job for each in found) if words else {}
+    spoken = set(list(jobs)[:JOBS_IN_WORDS_MAX])
+    return [
+        package_view(
+            each.facts,
+            each.job,
+            each.place,
+            activity=each.activity,
+            base_url=base_url,
+            words=services.wording.of(each.job, each.place) if each.job.job in spoken else None,
+        )
+        for each in found
+    ]
+
+
 def _detail(services: Services, job: JobRow, place: PackageId, *, base_url: str) -> PackageDetail:
     found = services.reading.package(job, place)
     events = services.reading.outcome_events(job, place, outcome_positions(found.facts)) if found.facts else ()
     return PackageDetail(
-        package=package_view(found.facts, job, place, activity=found.activity, base_url=base_url),
+        package=_views(services, [found], words=1, base_url=base_url)[0],
         attempts=attempt_views(found.facts, events),
     )
 
@@ -182,7 +213,12 @@ def _detail(services: Services, job: JobRow, place: PackageId, *, base_url: str)
     faults=(400, 401, 403, 422, 503),
 )
 async def find_packages(
-    request: Ask, services: Book, text: QueryText = "", cursor: CursorText = None, limit: Limit = 0
+    request: Ask,
+    services: Book,
+    text: QueryText = "",
+    cursor: CursorText = None,
+    limit: Limit = 0,
+    words: WithWords = 0,
 ) -> PackagesPage:
     """Packages that a query asks for, which must be narrow enough.
 
@@ -194,10 +230,7 @@ async def find_packages(
     def answer() -> PackagesPage:
         found = services.reading.packages(request.user, text, cursor=cursor, limit=limit)
         return PackagesPage(
-            packages=[
-                package_view(each.facts, each.job, each.place, activity=each.activity, base_url=base_url)
-                for each in found.items
-            ],
+            packages=_views(services, found.items, words=words, base_url=base_url),
             next=found.next,
             sealed_jobs=services.reading.unsearched_jobs(text),
         )

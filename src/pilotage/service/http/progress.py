@@ -312,7 +312,10 @@ def _failures(services: Services, row: JobRow) -> tuple[FailureGroup, ...]:
         if ordered and row.aborted > looked:
             kind, (count, first) = ordered[0]
             ordered[0] = (kind, (count + row.aborted - looked, first))
-        return tuple(FailureGroup(count=count, card=card_of(row, first)) for _, (count, first) in ordered[:CARDS_MAX])
+        return tuple(
+            FailureGroup(count=count, card=_with_words(services, row, first))
+            for _, (count, first) in ordered[:CARDS_MAX]
+        )
 
     mark = (row.epoch, row.aborted, row.state)
     return services.pace.paced(f"failures {row.job}", mark, group, phase=_end(row))
@@ -344,6 +347,10 @@ def _kind(facts: PackageFacts) -> tuple[object, ...]:
     # What was stopped from outside ends as it can: at once, or only when it is killed. The cause is the same.
     ended = (last.exit_status, last.signal) if reason not in _STOPPED else ()
     return (facts.cause, reason, last.exit_code, *ended)
+
+
+def _with_words(services: Services, row: JobRow, package: ShownPackage) -> FailureCard:
+    return msgspec.structs.replace(card_of(row, package), words=services.wording.of(row, package.place))
 
 
 def card_of(job: JobRow, package: ShownPackage) -> FailureCard:

@@ -11,6 +11,7 @@ from pilotage.book.facts import read_tags, tags_of
 from pilotage.book.rows import AttemptFacts, Counted, JobRow, NodeRow, PackageFacts, PilotRow, StageRow
 from pilotage.book.settle import compound_state, settle
 from pilotage.model.layout import PackageId
+from pilotage.model.package_words import PackageWords
 from pilotage.model.payloads import AccessRule
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import FoundEvent
@@ -103,7 +104,13 @@ def line_view(counts: Counted, job: JobRow, *, stage: int, line: int) -> LineVie
 
 
 def package_view(
-    facts: PackageFacts | None, job: JobRow, place: PackageId, *, activity: str, base_url: str
+    facts: PackageFacts | None,
+    job: JobRow,
+    place: PackageId,
+    *,
+    activity: str,
+    base_url: str,
+    words: PackageWords | None = None,
 ) -> PackageView:
     """A package as it is answered; without facts nothing was heard of it, and it stands where its job puts it."""
     heard = facts is not None
@@ -139,6 +146,7 @@ def package_view(
         entered_at=row.entered_at,
         updated_at=row.updated_at if heard else None,
         tags=tags_of(row.tags),
+        words=words,
         url=f"{base_url}v1/jobs/{job.job}/packages/{place.dotted}",
     )
 

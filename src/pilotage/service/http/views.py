@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from pilotage.book.statistics import Flow
+from pilotage.model.package_words import PackageWords
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,6 +222,7 @@ class PackageView(View, frozen=True, kw_only=True):
     entered_at: float | None
     updated_at: float | None
     tags: dict[str, str]
+    words: PackageWords | None  # its name, parameters and command; in lists where they are asked for
     url: str
 
 
