@@ -42,6 +42,8 @@ SHARED_VARIABLES = (
 """What clusters call the folders that all nodes share; those first from which nothing is deleted after some time."""
 OWN_DISKS = frozenset({"btrfs", "ext2/ext3", "f2fs", "jfs", "overlayfs", "ramfs", "reiserfs", "tmpfs", "xfs", "zfs"})
 """File systems of one computer. A login node may still hand its own to the nodes, which cannot be seen there."""
+WORDS_MAX = 300
+_NOT_FOUND = 127
 _MARK = "pilotage-found:"
 
 # Each line tells one thing; what a login shell prints besides is passed over.
@@ -351,8 +353,10 @@ def _scheduler(run: Callable[[Call], Answer], kind: str) -> tuple[Dialect, str, 
             silent = silent or bool(version)
             said.append(f"{dialect.name} {version}: {error}" if version else f"{dialect.name}: {error}")
         else:
-            if kind:  # of the others nobody expects that they are there
-                said.append(answer.stderr.strip() or answer.stdout.strip())
+            # Of others nobody expects that they are there; a command that is, and fails, may lack its environment.
+            is_there = not dialect.experimental and answer.exit_status not in (None, 0, _NOT_FOUND)
+            if kind or is_there:
+                said.append(f"{dialect.name}: {' '.join((answer.stderr or answer.stdout).split())[-WORDS_MAX:]}")
     if silent:
         raise CannotLook(
             "no batch system answers there",
@@ -362,7 +366,7 @@ def _scheduler(run: Callable[[Call], Answer], kind: str) -> tuple[Dialect, str, 
     raise CannotLook(
         "no batch system was found there",
         expected=", ".join(each.name for each in tried),
-        got="; ".join(each for each in said if each) if kind else "",
+        got="; ".join(said),
         next_step="look which commands a login shell has there; name what they need with --setup 'module load …'",
     )
 

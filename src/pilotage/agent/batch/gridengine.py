@@ -145,7 +145,8 @@ class GridEngine(Dialect):
                 continue
             reason, status = _end(told)
             native_id = native_id if element < 0 else f"{native_id}.{element}"
-            seen = Seen(native_id, "ended", reason, told.get("hostname", ""), status, told["failed"])
+            said = told["failed"] if number(told["failed"]) else f"exit status {told.get('exit_status', 'unknown')}"
+            seen = Seen(native_id, "ended", reason, told.get("hostname", ""), status, said)
             keep(found, self.key(told.get("jobname", ""), None if element < 0 else element), seen)
         return found
 
