@@ -318,6 +318,24 @@ def test_a_pilot_that_is_gone_and_silent_is_lost_after_one_lease(*, speaks: bool
         two.unread.clear()
 
 
+@pytest.mark.parametrize("known, reason", [("wall-time", "wall-time"), ("", "pilot-killed")])
+def test_what_a_batch_system_says_of_an_end_counts_for_more_than_that_somebody_found_it_dead(
+    known: str, reason: str
+) -> None:
+    with Small(site(mode="bound")) as small:
+        small.submit(bag(1))
+        [effect] = small.take(SubmitAttempt)
+        agent = small.bound(effect)
+        if known:
+            small.step(Gone(site="a", key=effect.key, reason=known))
+        agent.say(payloads.PilotEnded(reason="killed"))  # as the next agent on its node tells for it
+        agent.exchange()
+        [lost] = [one.data for one in small.book if isinstance(one.data, payloads.AttemptLost)]
+        assert lost.reason == reason
+        small.effects.clear()
+        agent.unread.clear()
+
+
 def test_a_request_that_never_spoke_leaves_its_site_alone_for_a_while_longer_each_time() -> None:
     with Small(site(), dead_start_seconds=60.0) as small:
         small.submit(bag(1))

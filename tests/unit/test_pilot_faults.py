@@ -11,12 +11,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from pilotage.agent import pilot_spool
+from pilotage.agent import pilot_spool, supervisor
 from pilotage.agent.bequest import Bequest, deliver, find_dead, let_go, own_credentials, settle
 from pilotage.agent.link import Address, Link, connect
+from pilotage.agent.pilot import PilotSettings
 from pilotage.agent.pilot_spool import TOKEN_SUFFIX, Owner, PilotSpool, claim
 from tests.agent_service import AgentService, agent_service
 from tests.pilots import flying, wait_until
@@ -235,6 +237,44 @@ def test_what_a_dead_pilot_left_is_told_with_its_end_and_then_removed(service: A
     assert service.types("dead.1") == ["PilotStarted", "PilotEnded"]
     assert service.said[0].exchange.leaving == "gone"
     assert list(spool.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "in_batch_job, left, waits",
+    [(True, ("PilotStarted",), True), (True, ("PilotStarted", "AttemptFinished"), False), (False, ("PilotStarted",), False)],
+)  # fmt: skip
+def test_of_the_end_of_a_batch_job_its_batch_system_has_the_first_word_but_results_are_told_at_once(
+    service: AgentService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    left: tuple[str, ...],
+    *,
+    in_batch_job: bool,
+    waits: bool,
+) -> None:
+    os.close(_dead_pilot(tmp_path / "spool", kinds=left))
+    paused, go_on = list[tuple[float, list[str]]](), threading.Event()
+
+    def pause(seconds: float) -> None:
+        paused.append((seconds, service.types("dead.1")))
+        go_on.wait(60.0)
+
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(sleep=pause))
+    settings = PilotSettings(
+        pilot="next.1",
+        request="next",
+        site="here",
+        state=str(tmp_path),
+        server=service.address,
+        in_batch_job=in_batch_job,
+    )
+    supervisor._settle_dead(settings)
+    if waits:
+        wait_until(lambda: paused)
+        assert paused == [(supervisor.BATCH_SYSTEM_SECONDS, [])]
+        go_on.set()
+    wait_until(lambda: service.types("dead.1")[-1:] == ["PilotEnded"])
+    assert bool(paused) == waits
 
 
 def test_what_cannot_be_told_stays_for_the_next(service: AgentService, tmp_path: Path) -> None:

@@ -133,6 +133,7 @@ def _settings(chosen: argparse.Namespace) -> PilotSettings:
         ca_file=chosen.ca_file,
         node=node,
         scratch_folder=scratch_folder,
+        in_batch_job=chosen.shared_state,
         serves={"job": job, "package": package, "attempt": int(attempt)} if chosen.serves else None,
         capacity=capacity,
         backlog=0 if chosen.serves else chosen.backlog,

@@ -121,6 +121,11 @@ def deliver(
     return True
 
 
+def has_results(bequest: Bequest, *, spool: Path) -> bool:
+    """Whether a dead pilot left the end of an attempt, which may not have been told."""
+    return any(b'"type":"AttemptFinished"' in text for text in _events(spool / f"{bequest.pilot}{EVENTS_SUFFIX}"))
+
+
 def settle(
     state: Path, *, token_file: str, connect: Callable[[Credentials], Link], patience_seconds: float = SETTLE_SECONDS
 ) -> bool:

@@ -42,6 +42,7 @@ class PilotSettings(NamedTuple):
     ca_file: str = ""
     scratch_folder: str = ""  # none: in the state folder
     node: str = ""
+    in_batch_job: bool = False  # whose batch system knows how it ended
     serves: dict[str, Any] | None = None  # the one attempt that it was started for
     capacity: Room = Room()
     backlog: int = 64  # attempts that may wait here at most; the longer they take, the fewer

@@ -14,10 +14,11 @@ import os
 import resource
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pilotage.agent.bequest import Bequest, clean_up, deliver, find_dead, let_go, own_credentials
+from pilotage.agent.bequest import Bequest, clean_up, deliver, find_dead, has_results, let_go, own_credentials
 from pilotage.agent.credentials import Credentials
 from pilotage.agent.exchanging import Exchanger
 from pilotage.agent.fetching import ServerFetch
@@ -45,6 +46,8 @@ FAILED = 1
 UNDELIVERED = 3  # it ended by itself, and the service does not know everything
 SLOT_FILES = 8  # that a slot has open at most: its folder, its logs, a token, and what leads to its command
 OWN_FILES = 64
+BATCH_SYSTEM_SECONDS = 45.0
+"""So long it may take until it is known from its batch system how a batch job ended: it is looked at now and then."""
 
 
 class Record:
@@ -224,6 +227,9 @@ def _settle_dead(settings: PilotSettings) -> None:
         clean_up(each, scratch=settings.scratch.parent)
 
     def tell() -> None:
+        # How a batch job ended its batch system knows, and here nobody does: it has the first word.
+        if settings.in_batch_job and not any(has_results(each, spool=settings.spool) for each in dead):
+            time.sleep(BATCH_SYSTEM_SECONDS)
         for each in dead:
             shown = own_credentials(each, spool=settings.spool, token_file=settings.token_file)
             if not deliver(each, spool=settings.spool, credentials=shown, connect=_reaching(settings)):

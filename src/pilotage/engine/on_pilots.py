@@ -102,7 +102,9 @@ def on_pilot_ended(engine: Engine, event: Event, data: payloads.PilotEnded) -> N
     engine.openings.backlog_changed(site, -pilot.backlog)
     if site.reserved:
         engine.timers.at(engine.now + engine.settings.unfit_seconds, Due.UNFIT, site.name)
-    engine.bereft[name] = (data.reason, list(pilot.assigned.values()), pilot.count_running())
+    # Who only found it dead does not know why; its batch system may have said that it was its wall time.
+    reason = pilot.gone if event.source == "agent" and data.reason == "killed" and pilot.gone else data.reason
+    engine.bereft[name] = (reason, list(pilot.assigned.values()), pilot.count_running())
 
 
 def bury(engine: Engine) -> None:
