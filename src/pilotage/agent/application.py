@@ -129,7 +129,10 @@ class Application:
         reason = failure.reason if failure is not None else ""
         extra = [b"PILOTAGE_EXIT_STATUS=%d" % status, os.fsencode(f"PILOTAGE_REASON={reason}")]
         ended = self._run_script("post", extra, {"$RETURN": str(status)})
-        return self.failure_of(ended, "its post script")
+        told = self.failure_of(ended, "its post script")
+        if told is None:
+            self._last_logs = self._logs  # whatever fails now, it was not the script
+        return told
 
     def forget_kept(self) -> None:
         """What finished binaries made is not needed any more."""

@@ -61,6 +61,8 @@ class JobAtWork:
         self._placed: dict[AttemptRef, dict[str, StoredFile]] = {}  # their inputs whose checksums are not known
         self._store = store
         self._mark: Mark | None = None  # made for the first attempt
+        self._looked_at: JobPlan | None = None  # as it was when `_by_site` was found out
+        self._by_site = False
 
     def number(self, package: str) -> int | None:
         """The number of the package at a dotted place."""
@@ -111,7 +113,7 @@ class JobAtWork:
             site=site,
         )
         asked = [work]
-        if ways_count(self.expansion, number) > 1:
+        if self._is_started_by_site() and ways_count(self.expansion, number) > 1:
             asked = compose_every_way(
                 self.expansion, number, assignment, self.origin, granted=producers, manifest_of=manifest_of
             )
@@ -124,6 +126,13 @@ class JobAtWork:
             unknown = [name for name, sha256 in fields.inputs.items() if not sha256]
             self._placed[assignment.ref] = self._store.look_up(self.folder, unknown)
         return work
+
+    def _is_started_by_site(self) -> bool:
+        """Whether it depends on the site how any of its packages is started; nearly always it does not."""
+        plan = self.plan
+        if self._looked_at is not plan:
+            self._looked_at, self._by_site = plan, any(each.starts for each in plan.templates)
+        return self._by_site
 
     def _with_scripts_of_now(self, work: Work) -> Work:
         """The same with the scripts beside it as they are: they run in the folder, and not as they were captured."""
