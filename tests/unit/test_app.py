@@ -13,7 +13,7 @@ import pilotage
 from pilotage import app
 from pilotage.model.errors import DocumentError
 
-DOCUMENT = "pilotage: 1\njob: small\nrun: ./a\noutputs: [a.dat]\nrun_time: 90s\n"
+DOCUMENT = "pilotage: 1\njob: small\nrun: a\noutputs: [a.dat]\nrun_time: 90s\n"
 
 
 @pytest.fixture

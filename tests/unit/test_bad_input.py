@@ -65,6 +65,7 @@ def test_a_dozen_faults_of_every_kind_are_told_at_once_with_their_places() -> No
         ("unknown-placeholder", 13, 14),
         ("outside-tree", 17, 15),
         ("wrong-type", 18, 13),
+        ("two-makers", 24, 15),
         ("unknown-choice", 25, 11),
         ("bad-template", 27, 16),
         ("two-commands", 30, 12),
@@ -224,3 +225,46 @@ def test_a_cycle_is_told_beside_other_faults_and_every_cycle_is() -> None:
         text += f"  - {{run: {first}, inputs: [{second}], outputs: [{first}]}}\n"
         text += f"  - {{run: {second}, inputs: [{first}], outputs: [{second}]}}\n"
     assert sorted(fault.code for fault in refused(text)) == ["cycle", "cycle", "outside-tree"]
+
+
+ONE_ROUND = """pilotage: 1
+job: j
+stages:
+  - each: {i: 1..3}
+    run: one {i}
+    outputs: [same.dat]
+    memory: lots
+  - run: two
+    inputs: [nothing-*.txt]
+    outputs: [two.dat]
+    retry: {rules: [{reason: oom, action: more-memory}]}
+  - run: three
+    inputs: [absent.txt]
+    outputs: [two.dat]
+    timeout: often
+"""
+
+
+def test_types_reasons_patterns_and_two_makers_are_told_in_one_round() -> None:
+    found = {(fault.code, fault.line) for fault in refused("", head=ONE_ROUND)}
+    assert found == {
+        ("two-makers", 6),
+        ("wrong-type", 7),
+        ("no-match", 9),
+        ("unknown-choice", 11),
+        ("missing-input", 13),
+        ("two-makers", 14),
+        ("unknown-field", 15),
+    }
+
+
+def test_what_follows_from_an_unreadable_field_is_not_told() -> None:
+    text = "stages:\n  - run: a\n    outptus: [made.txt]\n  - run: b\n    inputs: [made.txt]\n"
+    assert [fault.code for fault in refused(text)] == ["unknown-field"]
+    text = "stages:\n  - run: a\n    outputs: [[made.txt]]\n  - run: b\n    inputs: [made.txt]\n"
+    assert [fault.code for fault in refused(text)] == ["wrong-type"]
+    text = (
+        "stages:\n  - run: a\n    failure_patterns: [{pattern: '(', reason: flaky}]\n"
+        "    retry: {rules: [{reason: flaky, action: more-memory}]}\n"
+    )
+    assert [fault.code for fault in refused(text)] == ["bad-expression"]

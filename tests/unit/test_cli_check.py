@@ -11,7 +11,7 @@ from pilotage.cli import main
 from pilotage.cli.problems import SHOWN_MAX, problem_lines, source_window
 from pilotage.model.errors import Problem
 
-VALID = "pilotage: 1\njob: small\nrun: ./a\noutputs: [a.dat]\n"
+VALID = "pilotage: 1\njob: small\nrun: a\noutputs: [a.dat]\n"
 
 
 def run(*arguments: str, stdin: str | bytes = "") -> Result:
@@ -264,3 +264,18 @@ def test_a_message_cannot_steer_the_terminal() -> None:
     assert "\x1b[2J" not in text
     assert "\r" not in text
     assert "\x07" not in text
+
+
+def test_a_program_that_is_not_there_is_told_of() -> None:
+    head = "pilotage: 1\njob: x\nstages:\n"
+    stages = (
+        "  - {run: ./there, outputs: [a]}\n  - {run: ./nope 1, outputs: [b]}\n  - {run: make, outputs: [bin/made]}\n"
+        "  - {run: bin/made, inputs: [bin/made], outputs: [c]}\n  - {run: echo, outputs: [d]}\n"
+    )
+    Path("there").write_text("")
+    Path("pilotage.yaml").write_text(head + stages)
+    told = json.loads(run("check", "--json").stdout)
+    assert [(each["code"], each["line"], each["column"]) for each in told["warnings"]] == [("missing-program", 5, 11)]
+    assert "'./nope'" in told["warnings"][0]["message"]
+    Path("pilotage.yaml").write_text(head + stages + "  - {run: e, memory: lots}\n")
+    assert "missing-program" in run("check").stderr  # beside other faults, too

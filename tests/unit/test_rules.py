@@ -22,7 +22,7 @@ def test_a_good_name_of_a_job_is_fine(name: str) -> None:
         ("{lines: []}", "no-lines"),
         ("{lines: [{packages: []}]}", "no-packages"),
         ("{packages: [{name: p}]}", "no-command"),
-        ("{binaries: [{inputs: [a]}]}", "no-command"),
+        ("{binaries: [{outputs: [a]}]}", "no-command"),
         ("{run: x, shell: y}", "two-commands"),
         ("{run: x, invoking_script: y}", "two-commands"),
         ("{packages: [{subjob: a.dag, run: x}]}", "two-commands"),

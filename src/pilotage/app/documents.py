@@ -77,8 +77,7 @@ def examine(source: str | None, *, source_format: Format | None = None) -> Loade
         report = Report(refusal.problems[0].file)
         report.errors.extend(refusal.problems)
         return Loaded(source_format or "yaml", None, None, report)
-    beside = source != STANDARD_INPUT and not source.startswith(_OPEN_ALREADY)
-    place = Path(source).parent if beside else Path()
+    place = _folder_of(source)
     executors: Collection[str] = EXECUTORS
     if b"executor" in data:
         from pilotage.app.site_entries import executors_for
@@ -191,6 +190,13 @@ def _near_files(source: str) -> str:
     return hint if hint.startswith("did you") else ""
 
 
+def _folder_of(source: str | None) -> Path:
+    """The folder that the names of a document are relative to."""
+    if source is None or source == STANDARD_INPUT or source.startswith(_OPEN_ALREADY):
+        return Path()
+    return Path(source).parent
+
+
 def shown_name(name: str) -> str:
     """A file's name as text that can be printed, whatever its bytes."""
     if name in ("", STANDARD_INPUT):
@@ -227,9 +233,13 @@ _NOT_IN_JSON = ("file", "late", "losses")
 
 def check(source: str | None, *, source_format: Format | None = None) -> Verdict:
     """Read, check and expand a document, the current folder's for None, and count what came of it."""
+    from pilotage.language import DiskFolder
     from pilotage.language.drawing.file_count import count_files
+    from pilotage.language.expansion.programs import warn_of_missing_programs
 
     loaded = examine(source, source_format=source_format)
+    if loaded.read is not None and loaded.format == "yaml":
+        warn_of_missing_programs(loaded.read, DiskFolder(_folder_of(source)))
     errors = DocumentError(loaded.report.errors).problems
     warnings = DocumentError(loaded.report.warnings).problems
     definition = loaded.document.definition if loaded.document else None

@@ -34,6 +34,7 @@ class Loaded(msgspec.Struct, frozen=True):
     expansion: Expansion | None  # None where there is an error
     report: Report
     losses: tuple[Loss, ...] = ()
+    read: Document | None = None  # what of a document of our own could be read, also where there is an error
 
     def job(self) -> LoadedJob:
         """The job, if there is no fault; raises `DocumentError` with every one otherwise."""
@@ -88,14 +89,14 @@ def load(
     chosen = source_format or detect_format(data, file=file)
     document, report, losses = _READERS[chosen](data, file, folder)
     if document is None or report.errors:
-        return Loaded(chosen, None, None, report, losses)
+        return Loaded(chosen, None, None, report, losses, document)
     advise(document.definition, report, document.mark, executors=executors)
     if chosen == "yaml":  # other formats have their own ways with files
         advise_on_outputs(document.definition, report, document.mark)
     expansion = expand(document.definition, RecordingLists(folder, jobs), report, mark=document.mark)
     if expansion is not None:
         check_parameters(expansion, report, document.mark)
-    return Loaded(chosen, document, None if report.errors else expansion, report, losses)
+    return Loaded(chosen, document, None if report.errors else expansion, report, losses, document)
 
 
 Read = tuple[Document | None, Report, tuple[Loss, ...]]
@@ -108,7 +109,7 @@ def _read_yaml(data: bytes, file: str, folder: Folder) -> Read:
     document, reading = read_what_can_be(tree, report, folder=folder)
     if document is not None and report.errors:
         look_further(document, reading)
-    return (None if report.errors else document), report, ()
+    return document, report, ()
 
 
 def _read_dagman(data: bytes, file: str, folder: Folder) -> Read:

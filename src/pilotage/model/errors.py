@@ -71,11 +71,11 @@ class DocumentError(PilotageError):
         return "\n".join(lines)
 
 
-def near_name(name: str, known: Iterable[str]) -> str:
-    """The known name that was most likely meant, or an empty string."""
+def near_name(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """The known name that was most likely meant, or an empty string; `cutoff` is how alike they must be, from 0 to 1."""
     import difflib  # only a mistake needs it
 
-    found = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)
+    found = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=cutoff)
     return found[0] if found else ""
 
 

@@ -59,7 +59,14 @@ def read_what_can_be(tree: Node, report: Report, *, folder: Folder) -> tuple[Doc
     added = tuple(software for software in shared if (software.id, software.version) not in known)
     definition = msgspec.structs.replace(found, software=found.software + added)
     document = Document(definition, reading.marks, report)
-    check_rules(definition, report, document.mark, is_faulty=reading.is_faulty, own_software=len(found.software))
+    check_rules(
+        definition,
+        report,
+        document.mark,
+        is_faulty=reading.is_faulty,
+        is_lost=lambda place: any(lost[: len(place)] == place for lost in reading.lost),
+        own_software=len(found.software),
+    )
     return document, reading
 
 

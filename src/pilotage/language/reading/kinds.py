@@ -48,6 +48,8 @@ class Reading:
         self.folder = folder
         self.marks: dict[Place, Mark] = {}
         self.faulty: set[Place] = set()  # the records that could not be read whole, and all around them
+        self.lost: set[Place] = set()  # the fields that were not read, or not whole
+        self.unknown: set[Place] = set()  # and those that nobody knows
         self.with_unknown_fields: set[Place] = set()
         self.moved: set[Place] = set()  # the elements of lists that stand elsewhere now, with all they hold
 

@@ -99,7 +99,9 @@ class Record(msgspec.Struct, frozen=True):
         if self.struct is d.Environment and not set(table.keys()) & {"exported", "setting"}:
             table = Table(((Scalar("exported", plain=False, mark=table.mark), table),), table.mark)
         faults = len(reading.report.errors)
-        table = self._settle(table, reading)
+        unknown: list[str] = []
+        table = self._settle(table, reading, unknown)
+        reading.unknown.update((*place, name) for name in unknown)
         values: dict[str, object] = {}
         written: dict[str, str] = {}  # field → the key that came first
         faulty = len(reading.report.errors) > faults
@@ -110,19 +112,25 @@ class Record(msgspec.Struct, frozen=True):
             field = fields[key.text]
             if field.name in values:
                 faulty = True
+                reading.lost.add((*place, field.name))
                 reading.fault("duplicate-key", key, f"{key.text!r} says again what {written[field.name]!r} says")
                 continue
             written[field.name] = key.text
             reading.marks[(*place, field.name)] = item.mark
+            before = len(reading.report.errors), len(reading.lost)
             values[field.name] = field.kind.read(item, (*place, field.name), reading)
             if values[field.name] is MISSING:
                 faulty = True
+                reading.lost.add((*place, field.name))
+            elif len(reading.report.errors) > before[0] and len(reading.lost) == before[1]:
+                reading.lost.add((*place, field.name))
         unread = False
         for field in fields_of(self.struct):
             if field.required and values.get(field.name) is MISSING:
                 unread = True
             elif field.required and field.name not in values:
                 faulty = unread = True
+                reading.lost.add((*place, field.name))
                 reading.fault("missing-field", node, f"{_article(self.struct)} needs the field {field.short_name!r}")
         reading.marks[place] = node.mark
         if faulty:
@@ -142,7 +150,7 @@ class Record(msgspec.Struct, frozen=True):
             return Table(((Scalar(alone, plain=False, mark=node.mark), node),), node.mark)
         return None
 
-    def _settle(self, table: Table, reading: Reading) -> Table:
+    def _settle(self, table: Table, reading: Reading, unknown: list[str]) -> Table:
         """Put every entry where it belongs: here, in the inline record, or in the implied child; refuse the unknown."""
         own = {name for field in fields_of(self.struct) for name in (field.name, field.short_name)}
         inline = INLINE.get(self.struct)
@@ -159,6 +167,7 @@ class Record(msgspec.Struct, frozen=True):
             elif key.text in below:
                 moved.append((key, item))
             else:
+                unknown.append(key.text)
                 hint = _hint(key, item, own | inline_names | below)
                 reading.fault("unknown-field", key, f"{_article(self.struct)} has no field {key.text!r}", hint=hint)
         if inlined and inline:
@@ -167,6 +176,7 @@ class Record(msgspec.Struct, frozen=True):
             child = CHILDREN[self.struct][0]
             written = any(key.text == child for key, _ in here)
             if moved and written:
+                unknown.extend(key.text for key, _ in moved)
                 for key, _ in moved:
                     message = f"{key.text!r} belongs to a deeper level, and {child!r} is written out here"
                     reading.fault("misplaced-field", key, message, hint=f"move it below {child!r}")

@@ -39,6 +39,10 @@ _JOB_NAME_FORM = "letters, digits, '.', '_', '+' and '-', starting with a letter
 
 # These can follow from another fault: what a name stands for was perhaps described, and not readable.
 _CONSEQUENCES = frozenset({"unknown-software", "unknown-software-version"})
+# These are true of what was read, whatever was not.
+_STANDS_BY_ITSELF = frozenset(
+    {"bad-name", "bad-stream", "contradicting-dispositions", "reserved-name", "unknown-choice"}
+)
 _NAME_CHARACTERS_MAX = 4096  # no file system takes a longer path
 
 
@@ -48,6 +52,7 @@ def check_rules(
     mark: MarkOf,
     *,
     is_faulty: Callable[[Place], bool] = lambda _: False,
+    is_lost: Callable[[Place], bool] = lambda _: False,
     own_software: int | None = None,
 ) -> None:
     """Note every broken rule, but none of records that are faulty already: what they lack may be what was unreadable.
@@ -65,12 +70,15 @@ def check_rules(
         _check_limits(definition, report, mark)
     _check_variables(definition, report, mark)
     for place, value in values_in(definition):
-        if place and (is_faulty(place) or _stands_elsewhere(place, own_software)):
+        if place and _stands_elsewhere(place, own_software):
             continue
+        spoilt = bool(place) and is_faulty(place)
         for code, message, hint, inner in _faults(value, definition):
+            if spoilt and (code not in _STANDS_BY_ITSELF or is_lost((*place, "failure_patterns"))):
+                continue
             if code not in _CONSEQUENCES or not faulty:
                 report.error(code, message, mark((*place, *inner)), hint=hint)
-        for code, message, inner in _template_faults(value):
+        for code, message, inner in _template_faults(value) if not spoilt else ():
             report.error(code, message, mark((*place, *inner)))
 
 
