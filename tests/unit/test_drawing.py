@@ -357,3 +357,33 @@ def test_a_clipped_text_fits(text: str, room: int) -> None:
 
 def test_a_shortened_name_keeps_both_ends() -> None:
     assert shortened("fertilizer_increase_ID0000063.dat", 16) == "fertiliz…063.dat"
+
+
+def test_no_arrow_of_a_diamond_is_drawn_backward() -> None:
+    boxes = tuple(
+        Box(label=name, stage=1, stage_name="s", activity="s", count=1, paths=(name,)) for name in ("a", "b", "c", "d")
+    )
+    arrows = tuple(
+        Arrow(source=source, target=target, edges=1, files=()) for source, target in ((0, 1), (0, 2), (1, 3), (2, 3))
+    )
+    picture = Picture(job="j", boxes=boxes, arrows=arrows, packages=4, edges=4, stages=1, summarised=False)
+    laid = lay_out(picture, [1.0] * 4, gap=1.0, bend_height=0.5)
+    assert laid.backward == frozenset()
+    assert laid.layers == (0, 1, 1, 2)
+
+
+def test_a_stage_that_has_a_name_is_drawn_under_it_and_not_under_its_interpreter() -> None:
+    text = (
+        "pilotage: 1\njob: j\nstages:\n  - {name: simulate, each: {i: 1..3000}, run: 'python3 s.py {i}', outputs: ['s-{i}']}\n"
+        "  - {name: merge, run: python3 m.py, inputs: ['s-*'], outputs: [m]}\n"
+        "  - name: both\n    lines: [{run: python3 a.py, inputs: [m]}, {run: cat m, inputs: [m]}]\n"
+    )
+    expansion = load(text.encode(), file="pilotage.yaml", folder=MemoryFolder()).expansion
+    assert expansion is not None
+    drawn = "".join(draw(expansion, "text"))
+    assert "  simulate  \u00d7 3,000" in drawn
+    assert "← simulate (3,000 edges: s-{i})" in drawn
+    labels = [box.label for box in picture_of(expansion, packages_max=10, edges_max=10).boxes]
+    assert labels == ["simulate", "merge", "python3", "cat"]
+    small = picture_of(expansion, packages_max=10_000, edges_max=10_000)
+    assert {box.activity for box in small.boxes} == {"simulate", "merge", "both"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
@@ -115,12 +116,19 @@ def _packages(expansion: Expansion) -> tuple[list[Box], Indices]:
             label=block.package_name(block.position(package)),
             stage=block.stage + 1,
             stage_name=expansion.stage_names[block.stage],
-            activity=block.activity,
+            activity=_called(block, expansion),
             count=1,
             paths=(expansion.path(package),),
         )
         boxes.append(box)
     return boxes, np.arange(expansion.count, dtype=np.int32)
+
+
+def _called(block: Block, expansion: Expansion) -> str:
+    """What packages are shown to do: a stage that has a name is called by it, not by an interpreter."""
+    package, stage = block.declared, expansion.definition.stages[block.stage]
+    described = package.activity or any(binary.software for binary in package.binaries)
+    return stage.name if stage.name and not described else block.activity
 
 
 def _groups(expansion: Expansion) -> tuple[list[Box], Indices]:
@@ -134,6 +142,7 @@ def _groups(expansion: Expansion) -> tuple[list[Box], Indices]:
     if len(members) > ACTIVITIES_MAX:
         members = _largest(members)
     groups = np.zeros(expansion.count, np.int32)
+    alone = Counter(stage for stage, _ in members)
     boxes = []
     for position, ((stage, activity), blocks) in enumerate(members.items()):
         first, last = expansion.count, 0
@@ -142,11 +151,12 @@ def _groups(expansion: Expansion) -> tuple[list[Box], Indices]:
             groups[packages] = position
             first, last = min(first, int(packages[0])), max(last, int(packages[-1]))
         count = sum(block.count for block in blocks)
+        called = _called(blocks[0], expansion) if stage and alone[stage] == 1 else activity
         box = Box(
-            label=activity,
+            label=called,
             stage=stage,
             stage_name=expansion.stage_names[stage - 1] if stage else "",
-            activity=activity,
+            activity=called,
             count=count,
             paths=(expansion.path(first), expansion.path(last)) if count > 1 else (expansion.path(first),),
         )
