@@ -19,7 +19,7 @@ from pilotage.adapters.journals.dump import load_lines
 from pilotage.adapters.journals.network_folders import MOUNTS, network_kind
 from pilotage.adapters.journals.queries import DEFAULT_INDEXED, check_indexable
 from pilotage.adapters.journals.recent import Recent
-from pilotage.adapters.journals.sqlite_connections import connect_writer, told
+from pilotage.adapters.journals.sqlite_connections import LogCutter, connect_writer, told
 from pilotage.adapters.journals.sqlite_ledger import SqliteLedger
 from pilotage.adapters.journals.sqlite_places import BOOK
 from pilotage.adapters.journals.sqlite_reader import SCANNED_MAX, SqliteReader
@@ -54,6 +54,7 @@ class SqliteJournal(SqliteReader):
         self._recent = Recent()
         try:
             self._writer = self._open(network=network_kind(folder, mounts=mounts), durable=durable)
+            self._log_cutter = LogCutter(self._writer, folder / BOOK)
             try:
                 self._prepare(indexed)
                 # Not before: an index over a large book is made on disk. Later a statement keeps some pages, in case it
@@ -129,6 +130,7 @@ class SqliteJournal(SqliteReader):
             except BaseException:
                 self._undo()
                 raise
+            self._log_cutter.look()
 
     def _undo(self) -> None:
         self._recent.clear()

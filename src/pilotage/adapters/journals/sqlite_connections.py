@@ -11,6 +11,16 @@ from pathlib import Path
 
 from pilotage.ports import JournalError, JournalFull, JournalUnavailable
 
+CHECKPOINT_PAGES = 512
+"""So many pages of 8 KiB wait beside the book before they are moved into it: with the largest commit they stay below 8 MB."""
+LOG_BYTES_MAX = 5 * 2**20
+"""A log that is longer was kept from beginning anew by who reads: it is cut off as soon as nobody does."""
+CUT_MILLISECONDS = 100
+"""How long readers are waited for: most of what they ask is answered in less, or in slices."""
+WAIT_BYTES = 6 * 2**20
+WAIT_MILLISECONDS = 1000
+"""How long they are waited for from that length of the log on: what is counted in a large job takes longer."""
+_GROWTH_BYTES = 2**19
 IDLE_MAX = 8
 """Readers beyond this are closed when they are done, not kept."""
 
@@ -34,8 +44,40 @@ def connect_writer(path: Path, *, rollback_journal: bool = False, durable: bool 
     # KiB: room for what some thousand packages in flight come back to. With more, pages that nobody comes back to take
     # memory, and with it the processor's caches; what falls out is still in those of the system.
     connection.execute("PRAGMA cache_size = -24576")
-    connection.execute("PRAGMA wal_autocheckpoint = 4000")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+    connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES_MAX}")  # a long log that begins anew is cut off
     return connection
+
+
+class LogCutter:
+    """Keeps the log beside a book (its WAL) short: the writer asks it after each commit."""
+
+    def __init__(self, writer: sqlite3.Connection, book: Path) -> None:
+        """Take the connection of the writer, and the file that the log is beside."""
+        self._writer = writer
+        self._log = f"{book}-wal"
+        self._next_bytes = LOG_BYTES_MAX
+
+    def look(self) -> None:
+        """Cut the log off where it has grown too long; while somebody reads, only again when it has grown further."""
+        try:
+            size_bytes = os.stat(self._log).st_size  # noqa: PTH116 # after each commit: no Path is made for it
+        except OSError:
+            return  # there is none, where the book has a rollback journal
+        if size_bytes < self._next_bytes:
+            if size_bytes < LOG_BYTES_MAX:
+                self._next_bytes = LOG_BYTES_MAX
+            return
+        before = self._writer.execute("PRAGMA busy_timeout").fetchone()[0]
+        patience = CUT_MILLISECONDS if size_bytes < WAIT_BYTES else WAIT_MILLISECONDS
+        self._writer.execute(f"PRAGMA busy_timeout = {patience}")
+        try:
+            (busy, *_) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error:  # no room, most often: what is written next says so
+            busy = 1
+        finally:
+            self._writer.execute(f"PRAGMA busy_timeout = {before}")
+        self._next_bytes = size_bytes + _GROWTH_BYTES if busy else LOG_BYTES_MAX
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:

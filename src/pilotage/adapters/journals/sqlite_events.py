@@ -7,10 +7,13 @@ events; those of a job are found through its rows where they are few, and by rea
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from pilotage.adapters.journals.queries import SQLITE, Compiler, bounds
+from pilotage.adapters.journals.sqlite_schema import PACKAGE_PLACES
 from pilotage.book.query import Query, Target
 from pilotage.book.rows import EventRow, read_facts
 from pilotage.book.tables import TABLE_BY_ROW
@@ -25,12 +28,14 @@ _COLUMNS = TABLE_BY_ROW[EventRow].columns
 _WANTED = ", ".join(f"e.{column}" for column in _COLUMNS)
 _JOINED = "LEFT JOIN jobs AS j ON j.job_id = e.job_id LEFT JOIN streams AS s ON s.stream_id = e.stream_id"
 
+_OWN_POSITIONS = (
+    "SELECT e.position FROM events AS e WHERE e.stage = 0 AND e.job_id IS NOT NULL AND e.job_id = ? AND e.position > ?"
+)
 _POSITIONS = (
     "SELECT x.value AS position FROM package_facts AS p, json_each(p.facts, '$.positions') AS x"
-    " WHERE p.job_id = ? AND x.value > ?"
-    " UNION ALL SELECT e.position FROM events AS e"
-    " WHERE e.stage = 0 AND e.job_id IS NOT NULL AND e.job_id = ? AND e.position > ?"
+    f" WHERE p.job_id = ? AND x.value > ? UNION ALL {_OWN_POSITIONS}"
 )
+_numbers = msgspec.json.Decoder(list[int]).decode
 
 
 class EventReader:
@@ -115,16 +120,37 @@ class EventReader:
         return FoundEvent(job=job, source=source, stream=stream, row=row)
 
 
-def events_of_job(book: sqlite3.Connection, job_id: int) -> Iterator[FoundEvent]:
-    """All events of a job, in the order of their positions, as far as its rows and its own index know them."""
+Place = tuple[int, int, int]
+"""Stage, line and number of a package."""
+
+
+def own_positions(book: sqlite3.Connection, job_id: int) -> list[int]:
+    """Where the events about a job itself are."""
+    return [position for (position,) in book.execute(_OWN_POSITIONS, (job_id, 0))]
+
+
+def package_positions(
+    book: sqlite3.Connection, job_id: int, *, after: Place, limit: int
+) -> tuple[list[int], Place | None]:
+    """Where the events of some packages of a job are, in the order of place after one; and the last of them, if any."""
     found = book.execute(
-        f"SELECT {_WANTED}, j.job, s.source, s.stream FROM ({_POSITIONS}) AS w"
-        f" CROSS JOIN events AS e ON e.position = w.position {_JOINED} ORDER BY w.position",
-        (job_id, 0, job_id, 0),
-    )
-    for *columns, job, source, stream in found:
-        row = EventRow(**dict(zip(_COLUMNS, columns, strict=True)))
-        yield FoundEvent(job=job, source=source, stream=stream, row=row)
+        f"SELECT stage, line, number, facts -> '$.positions' FROM package_facts INDEXED BY {PACKAGE_PLACES}"
+        " WHERE job_id = ? AND (stage, line, number) > (?, ?, ?) ORDER BY stage, line, number LIMIT ?",
+        (job_id, *after, limit),
+    ).fetchall()
+    positions = [each for *_, text in found for each in (_numbers(text) if text else ())]
+    return positions, found[-1][:3] if found else None
+
+
+def events_at(book: sqlite3.Connection, positions: Sequence[int]) -> list[FoundEvent]:
+    """The events at some positions, in the order of these."""
+    statement = f"SELECT {_WANTED}, j.job, s.source, s.stream FROM events AS e {_JOINED} WHERE e.position = ?"
+    events = []
+    for position in positions:
+        for *columns, job, source, stream in book.execute(statement, (position,)):
+            row = EventRow(**dict(zip(_COLUMNS, columns, strict=True)))
+            events.append(FoundEvent(job=job, source=source, stream=stream, row=row))
+    return events
 
 
 def merged_pages(pages: Sequence[Page[FoundEvent]], *, limit: int) -> Page[FoundEvent]:

@@ -6,14 +6,22 @@ A job that was sealed is read from its own file; whoever asks need not know.
 from __future__ import annotations
 
 import sqlite3
+from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pilotage.adapters.journals import sealed_copy
 from pilotage.adapters.journals.dump import dump_lines
 from pilotage.adapters.journals.queries import named_jobs, serving_clause
-from pilotage.adapters.journals.sqlite_events import EventReader, events_of_job, merged_pages
+from pilotage.adapters.journals.sqlite_events import (
+    EventReader,
+    Place,
+    events_at,
+    merged_pages,
+    own_positions,
+    package_positions,
+)
 from pilotage.adapters.journals.sqlite_packages import (
     PackageKey,
     Shelf,
@@ -50,6 +58,7 @@ SCANNED_MAX = 20_000
 """Rows that are read for one page; where too few of them fit, the page is short and the next one goes on from there."""
 
 _JOBS_AT_ONCE = 500
+_EVENTS_AT_ONCE = _PACKAGES_AT_ONCE = 500  # of a dump
 _FINAL = f"state IN ({', '.join(repr(state) for state in FINAL_ORDER)})"
 _MAY_GO_ON = f"state NOT IN ({', '.join(repr(state) for state in SURELY_OVER)})"
 
@@ -105,17 +114,46 @@ class SqliteReader(SqlitePlaces):
 
     def dump(self, job: str) -> Iterator[bytes]:
         """Everything known of a job at one moment, as lines of JSON; whoever writes the book goes on."""
-        row = self.job(job)
+        last, row = self.position(), self.job(job)
         if row is None:
             raise JournalError("no such job is known here", subject=f"job {job}")
         with self.book_of(row.job_id) as book:
             if book is None:
                 raise JournalError("the job was purged: nothing of it is left to dump", subject=f"job {job}")
             hashes = sealed_copy.used_contents(book, row.job_id)
-            found = ((sha256, self.content(sha256)) for sha256 in hashes)
-            contents = ((sha256, content) for sha256, content in found if content is not None)
-            events = events_of_job(book, row.job_id)
-            yield from dump_lines(job, schema=SCHEMA_VERSION, contents=contents, events=events)
+            positions = array("q", own_positions(book, row.job_id))
+        positions = self._with_packages(row, positions, last=last)
+        found = ((sha256, self.content(sha256)) for sha256 in hashes)
+        contents = ((sha256, content) for sha256, content in found if content is not None)
+        events = self._in_slices(row, positions)
+        yield from dump_lines(job, schema=SCHEMA_VERSION, contents=contents, events=events)
+
+    def _with_packages(self, row: JobRow, positions: array[int], *, last: int) -> array[int]:
+        """Where all events of a job were by a position, in their order: what comes while its packages are read is left out."""
+        after: Place | None = (0, 0, 0)
+        while after is not None:
+            with self._there(row) as book:
+                some, after = package_positions(book, row.job_id, after=after, limit=_PACKAGES_AT_ONCE)
+            positions.extend(some)
+        return array("q", sorted(each for each in positions if each <= last))
+
+    @contextmanager
+    def _there(self, row: JobRow) -> Iterator[sqlite3.Connection]:
+        """The book that has a job now: it may be sealed or brought back while it is read in slices."""
+        with self.book_of(row.job_id) as book:
+            if book is None:
+                raise JournalError("the job was purged while it was dumped", subject=f"job {row.job}")
+            yield book
+
+    def _in_slices(self, row: JobRow, positions: Sequence[int]) -> Iterator[FoundEvent]:
+        """Events of a job, some at once: whoever takes them may be slow, and nobody who reads may hold up the writer's log.
+
+        An event never changes; its job may be sealed or brought back meanwhile, and is looked for each time.
+        """
+        for start in range(0, len(positions), _EVENTS_AT_ONCE):
+            with self._there(row) as book:
+                events = events_at(book, positions[start : start + _EVENTS_AT_ONCE])
+            yield from events
 
     # --- pages ---
 
