@@ -133,7 +133,7 @@ $(VENV)/bin/python:
 $(RUNTIME): pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing pilotage into $(VENV)"
 	@$(PIP_INSTALL) hatchling editables
-	@$(PIP_INSTALL) --no-build-isolation --editable '.[server]'
+	@$(PIP_INSTALL) --no-build-isolation --editable .
 	@touch $@
 
 # Every version is pinned, so nothing is resolved at first; what nobody imports, most of it, is never compiled.

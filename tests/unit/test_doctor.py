@@ -51,6 +51,13 @@ def room(**more: int) -> Any:
     return lambda _: SimpleNamespace(**{**plain, **more})
 
 
+def test_what_an_installation_lacks_is_named(state: Path) -> None:
+    assert "installation" not in findings(state)
+    finding = findings(state, missing_parts=lambda: ["httptools", "uvicorn"])["installation"]
+    assert (finding.verdict, finding.message.endswith("httptools, uvicorn")) == ("bad", True)
+    assert finding.next_step == "install them: pip install httptools uvicorn"
+
+
 def test_a_healthy_folder_has_nothing_bad(state: Path) -> None:
     ensure_token(state)
     found = findings(state, network=lambda _: "", statvfs=room())

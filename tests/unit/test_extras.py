@@ -10,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.model.extras import EXTRAS, MissingExtra, extra
-
-MODULES = {"PyJWT": "jwt"}
-"""What distributions are called that have another name than their module."""
+from pilotage.model.extras import (
+    EXTRAS,
+    PARTS,
+    MissingExtra,
+    MissingPart,
+    extra,
+    missing_parts,
+    part,
+    refuse_missing_parts,
+)
 
 
 @pytest.mark.parametrize("name", sorted(EXTRAS))
@@ -30,13 +36,33 @@ def test_a_library_that_wraps_nothing_is_missing_too() -> None:
         raise ImportError("no pq wrapper available")
 
 
-def test_a_fault_of_our_own_is_not_taken_for_a_missing_extra() -> None:
-    with pytest.raises(ModuleNotFoundError, match=r"pilotage\.nowhere"), extra("server", purpose="to try"):
-        importlib.import_module("pilotage.nowhere")
+def test_a_fault_of_our_own_is_not_taken_for_something_missing() -> None:
+    for guarded in (extra("postgres", purpose="to try"), part(purpose="to try")):
+        with pytest.raises(ModuleNotFoundError, match=r"pilotage\.nowhere"), guarded:
+            importlib.import_module("pilotage.nowhere")
+
+
+@pytest.mark.parametrize("module", sorted(PARTS))
+def test_a_part_that_is_gone_is_named_before_a_service_is_started_and_where_it_is_used(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert missing_parts() == []
+    monkeypatch.setitem(sys.modules, module, None)
+    assert missing_parts() == [PARTS[module]]
+    with pytest.raises(MissingPart, match=f"a service needs {PARTS[module]}") as missing:
+        refuse_missing_parts()
+    assert missing.value.next_step == f"install it: pip install {PARTS[module]}"
+    with pytest.raises(MissingPart, match="is needed to try"), part(purpose="to try"):
+        importlib.import_module(module)
+
+
+def test_a_plain_installation_has_every_part(root: Path) -> None:
+    needed = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert {re.split(r"[\[><=]", requirement)[0] for requirement in needed} >= set(PARTS.values())
 
 
 def test_every_extra_is_one_of_the_distribution(root: Path) -> None:
     offered = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for name, modules in EXTRAS.items():
         distributions = {re.split(r"[\[><=]", requirement)[0] for requirement in offered[name]}
-        assert {MODULES.get(each, each) for each in distributions} == modules
+        assert distributions == modules

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pilotage.model.errors import PilotageError
-from pilotage.model.extras import extra
+from pilotage.model.extras import part
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -52,7 +52,7 @@ def make_certificates(
 
     Everything appears whole; a service that runs takes the new certificate by itself. Raises `TlsError`.
     """
-    with extra("server", purpose="to make certificates"):
+    with part(purpose="to make certificates"):
         import cryptography  # noqa: F401 # whether it is there at all
     names = tuple(dict.fromkeys([*map(_checked, hosts), *LOOPBACK]))
     moment = dt.datetime.fromtimestamp(now(), dt.UTC)

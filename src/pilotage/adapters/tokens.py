@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pilotage.model.errors import PilotageError
-from pilotage.model.extras import extra
+from pilotage.model.extras import part
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -41,7 +41,7 @@ class StoredKeys:
 
     def sign(self, claims: Mapping[str, Any]) -> str:
         """A JWT with these claims, signed with Ed25519."""
-        with extra("server", purpose="to sign tokens"):
+        with part(purpose="to sign tokens"):
             import jwt
         return jwt.encode(dict(claims), self._key(), algorithm="EdDSA")
 
@@ -49,7 +49,7 @@ class StoredKeys:
         """The claims of a JWT that this signed, whenever it ends; raises `ValueError` for any other."""
         if not (self._folder / TOKEN_KEY_FILE).exists():
             raise ValueError("nothing was signed here")
-        with extra("server", purpose="to read tokens"):
+        with part(purpose="to read tokens"):
             import jwt
         wanted = ["exp", "iat", "sub", "iss", "aud"]
         try:

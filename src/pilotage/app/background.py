@@ -21,6 +21,7 @@ from pilotage.client.finding import address_in
 from pilotage.model.configuration import Settings
 from pilotage.model.errors import PilotageError
 from pilotage.model.exit_codes import ExitCode
+from pilotage.model.extras import refuse_missing_parts
 from pilotage.service.announcement import Announcement, find_service, left_behind, refuse_second, why_ended
 from pilotage.service.disk import no_room
 
@@ -141,6 +142,7 @@ def begin_in_background(settings: Settings, arguments: Sequence[str], *, folder:
 
 
 def _begin(settings: Settings, arguments: Sequence[str], *, home: Path, folder: Path) -> Begun:
+    refuse_missing_parts()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     refuse_second(folder)
     log = folder / LOG_FILE

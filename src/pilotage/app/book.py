@@ -161,7 +161,7 @@ def serve_settings(
     from pilotage.adapters.local_token import ensure_token, token_file
     from pilotage.app.tls import tls_files
     from pilotage.app.tokens import tokens_of
-    from pilotage.model.extras import extra
+    from pilotage.model.extras import part
     from pilotage.service.access import Access, digest_of, local_principal
     from pilotage.service.announcement import last_port
     from pilotage.service.server import serve
@@ -201,7 +201,7 @@ def serve_settings(
         # Any free one will do, so the one that it had: what was logged meanwhile waits for that address.
         ports.insert(ports.index(0), port)
     if len(ports) > 1:
-        with extra("server", purpose="to serve the book over HTTP"):
+        with part(purpose="to serve the book over HTTP"):
             from pilotage.service.http.listener import CannotListen
 
         for port in ports[:-1]:

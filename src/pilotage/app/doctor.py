@@ -29,6 +29,7 @@ from pilotage.app.site_entries import file_here, known_sites
 from pilotage.client.finding import address_in
 from pilotage.model.configuration import Settings
 from pilotage.model.errors import PilotageError
+from pilotage.model.extras import install_again, missing_extra, missing_parts
 from pilotage.model.texts import size_text
 from pilotage.service.announcement import Announcement, find_service
 
@@ -47,6 +48,7 @@ LOOK_SECONDS = 3.0
 BODY_BYTES_MAX = 65_536
 SOCKET_NAME_BYTES_MAX = 100
 _STDERR_LINES = 3
+_POSTGRESQL = ("postgresql:", "postgres:")
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +69,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     statvfs: Callable[[Path], os.statvfs_result] = os.statvfs
     link: Callable[[Path, Path], None] = os.link
     network: Callable[[Path], str] = network_kind
+    missing_parts: Callable[[], list[str]] = missing_parts
 
 
 class Concerned(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +114,7 @@ def diagnose(concerned: Concerned, *, world: World | None = None) -> list[Findin
     world = world or World()
     settings, folder, state = concerned.settings, concerned.folder, concerned.state
     found = find_service(state)
-    findings = [*_programs(world), *_disk(state, world)]
+    findings = [*_programs(world), *_installed(settings, world), *_disk(state, world)]
     if folder.absolute() != state.parent:
         findings += _writes("results", folder.absolute(), world)
     findings += [_token(state), *_sites(settings, folder), *_book(state), *_service(concerned, found)]
@@ -143,6 +146,16 @@ def _programs(world: World) -> Iterator[Finding]:
         )
     else:
         yield Finding(hop="sqlite", verdict="ok", message=f"SQLite {world.sqlite}")
+
+
+def _installed(settings: Settings, world: World) -> Iterator[Finding]:
+    """What is missing of the installation; nothing where all is there."""
+    if missing := world.missing_parts():
+        told = f"not installed, and no job can be run without: {', '.join(missing)}"
+        yield Finding(hop="installation", verdict="bad", message=told, next_step=install_again(missing))
+    if settings.journal.url.startswith(_POSTGRESQL) and missing_extra("postgres"):
+        told, step = "the book is in PostgreSQL, and psycopg is not installed", "pip install 'pilotage[postgres]'"
+        yield Finding(hop="installation", verdict="bad", message=told, next_step=f"install it: {step}")
 
 
 def _disk(state: Path, world: World) -> Iterator[Finding]:

@@ -110,10 +110,10 @@ class _Open:
 
     def __init__(self, folder: Path, settings: Settings, authorization: str) -> None:
         from pilotage.adapters.journals.sqlite_reader import SqliteReader
-        from pilotage.model.extras import extra
+        from pilotage.model.extras import part
         from pilotage.service.access import Access, digest_of, local_principal
 
-        with extra("server", purpose="to read the book"):
+        with part(purpose="to read the book"):
             from pilotage.service.http.late import late_app
             from pilotage.service.http.services import Services
         self._resting = Resting(folder, settings)
@@ -125,7 +125,7 @@ class _Open:
             clock=SystemClock(),
             make_running=self._running,
         )
-        with extra("server", purpose="to read the book"):
+        with part(purpose="to read the book"):
             self._app: Any = late_app(services)
         self._runner = asyncio.Runner()
 

@@ -23,6 +23,7 @@ from pilotage.client import Server, ServerRefused
 from pilotage.client.jobs import Jobs
 from pilotage.client.server import Parameters, path_of
 from pilotage.model.errors import PilotageError
+from pilotage.model.extras import install_again, missing_parts
 from pilotage.model.operations import Kill
 from pilotage.model.states import FINAL_NAMES
 
@@ -99,6 +100,8 @@ class SiteTest:
     def run(self) -> bool:
         """Go through all hops, or as far as they are passed; whether all were."""
         try:
+            if missing := missing_parts():
+                raise HopFailed("service", f"not installed: {', '.join(missing)}", hint=install_again(missing))
             self._by_looking()
             with self._served() as server:
                 self._through(server)

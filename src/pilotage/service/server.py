@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pilotage.book.statistics import prepare
 from pilotage.model.configuration import Settings
-from pilotage.model.extras import extra
+from pilotage.model.extras import part
 from pilotage.model.version import VERSION
 from pilotage.ports import Clock, Journal
 from pilotage.service.access import Access
@@ -64,7 +64,7 @@ def serve(
     Raises `JournalBusy` where another service has the folder or the journal, `CannotListen` where the port is taken,
     `ServiceBroken` where it ends by itself because it can do nothing any more.
     """
-    with extra("server", purpose="to serve the book over HTTP"):
+    with part(purpose="to serve the book over HTTP"):
         from pilotage.service.http.broken import ServiceBroken, broken_by, end_when_broken
         from pilotage.service.http.displaced import Kept, end_when_displaced
         from pilotage.service.http.listener import Listener, NoSocketsHere, bind, bind_local, url_of
