@@ -322,8 +322,9 @@ def test_a_decision_that_the_book_refuses_ends_the_engine_and_is_never_answered(
         taken = Event(source="service", stream=ENGINE_STREAM, n=n, type="Noted", time=1.0, data=NOTE)
         assert not Keeper(parts.journal, clock=WallClock()).take([taken]).refused
         asked = parts.driver.operate(Hold(job="j"))
-        with pytest.raises(NotRunning):
+        with pytest.raises(NotRunning, match="the service has stopped: the book refuses 1 of 1 events") as told_why:
             asked.result(PATIENCE_SECONDS)
+        assert "start this one again" in told_why.value.next_step
         assert not parts.driver.alive
         for told in (parts.driver.broken, parts.writer.broken):
             assert "the book refuses 1 of 1 events of this service itself: service engine" in told

@@ -20,6 +20,7 @@ from pilotage.book.join import Receipt
 from pilotage.book.rows import StreamRow
 from pilotage.engine.engine import Engine
 from pilotage.model.effects import Effect
+from pilotage.model.errors import PilotageError
 from pilotage.model.exchange import AttemptRef, Exchange, ExchangeReply
 from pilotage.model.operations import Accepted, AnyOperation, Refused
 from pilotage.model.work import AgentSays, LogText
@@ -126,6 +127,8 @@ class Driver:
     @property
     def broken(self) -> str:
         """What it died of; empty while it lives, and where it was stopped."""
+        if isinstance(self.fault, PilotageError):
+            return str(self.fault)
         return "" if self.fault is None else f"{type(self.fault).__name__}: {self.fault}"
 
     def stop(self) -> None:
@@ -201,9 +204,16 @@ class Driver:
 
     def _refuses(self, future: Future[Any]) -> bool:
         if self._stopping or self._over:
-            future.set_exception(NotRunning("the service is stopping", next_step="ask again when it is back"))
+            future.set_exception(self._not_running())
             return True
         return False
+
+    def _not_running(self) -> NotRunning:
+        """Why nothing is done any more, for whoever asked: the reason and the cure, where there are some."""
+        if isinstance(self.fault, PilotageError):
+            step = self.fault.next_step or "its log says more; start it again"
+            return NotRunning(f"the service has stopped: {self.fault.what}", next_step=step)
+        return NotRunning("the service is stopping", next_step="ask again when it is back")
 
     @property
     def leaving(self) -> Future[None] | None:
@@ -383,7 +393,7 @@ class Driver:
             self._questions.clear()
         self._has_left()
         for future in waiting:
-            fail(future, NotRunning("the service is stopping", next_step="ask again when it is back"))
+            fail(future, self._not_running())
         self._outside.end()
 
 
