@@ -24,6 +24,13 @@ stages:
     run: sh -c 'sleep {seconds}; echo {{n}} > {name}-{{n}}.txt'
     outputs: ["{name}-{{n}}.txt"]
 """
+# Whoever goes on from the book waits for agents of the one before for some leases: short ones.
+SETTINGS = """[journal]
+url = "{url}"
+[engine]
+interval_seconds = 1.0
+lease_intervals = 2
+"""
 
 
 @pytest.fixture
@@ -33,7 +40,7 @@ def places(tmp_path: Path, postgres_url: str) -> Iterator[list[Place]]:
         made = []
         for name in ("one", "other"):
             (tmp_path / name).mkdir()
-            (tmp_path / name / "pilotage.toml").write_text(f'[journal]\nurl = "{postgres_url}"\n')
+            (tmp_path / name / "pilotage.toml").write_text(SETTINGS.format(url=postgres_url))
             made.append(stack.enter_context(place_in(tmp_path / name)))
         yield made
 

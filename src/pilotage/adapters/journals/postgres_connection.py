@@ -142,7 +142,7 @@ class Writer:
         self._name = f"pilotage writer {secrets.token_hex(8)}"
         self._connection: Connection | None = None
         self._generation: int | None = None  # once it is the writer of a book, and not only of a database
-        self.lost = ""
+        self._lost: JournalLost | None = None
         self.trouble = ""
         self.on_change: Callable[[], None] = lambda: None
         self.connection()
@@ -150,8 +150,8 @@ class Writer:
     def connection(self) -> Connection:
         """The writer's connection; a lost one is made anew, and the lock taken again. Raises `JournalLost` where another has it."""
         if self._connection is None or self._connection.closed:
-            if self.lost:
-                raise self._is_lost(self.lost)
+            if self._lost is not None:
+                raise self._lost
             again = self._connection is not None
             try:
                 self._connection = self._connect(again=again)
@@ -159,7 +159,7 @@ class Writer:
                 self.trouble = str(fault)
                 raise
             except JournalBusy as fault:
-                if again and not self.lost:
+                if again and self._lost is None:
                     raise self._is_lost("another process writes this book by now") from fault
                 raise
             self.trouble = ""
@@ -218,13 +218,18 @@ class Writer:
             raise self._is_lost("another process has written this book meanwhile")
 
     def _is_lost(self, why: str) -> JournalLost:
-        self.lost = why
-        return JournalLost(
+        self._lost = JournalLost(
             why,
             subject=self._server.where,
             next_step="leave the book to one service: stop the other one, then start this one again; it goes on from what the book"
             " says",
         )
+        return self._lost
+
+    @property
+    def lost(self) -> str:
+        """Why this process may write no more, and what to do; empty while it may."""
+        return "" if self._lost is None else str(self._lost)
 
     def commit(self, connection: Connection) -> None:
         """Make a transaction durable. PostgreSQL answers the COMMIT of one that has failed, or is over, without a fault."""
