@@ -74,8 +74,9 @@ class Mounts:
         if inside.is_dir() and inside.stat().st_dev != inside.parent.stat().st_dev:
             self.mount("-o", f"remount,size={size}", str(folder))
             return
-        inside.mkdir(parents=True, exist_ok=True)
-        self.mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder))
+        for missing in [each for each in (*reversed(inside.parents), inside) if not each.is_dir()]:
+            missing.mkdir(mode=0o700)  # it may be a state folder, or within one
+        self.mount("-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", str(folder))
 
     def seen(self, path: Path) -> Path:
         """A path of there, as it is reached from here."""

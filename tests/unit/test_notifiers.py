@@ -13,7 +13,7 @@ import pytest
 from pilotage.adapters.notifiers import networks
 from pilotage.adapters.notifiers.mail_address import is_address
 from pilotage.adapters.notifiers.making import make_transports, owner_addresses
-from pilotage.adapters.notifiers.networks import EVERYTHING, LOOPBACK, default_networks, read_networks
+from pilotage.adapters.notifiers.networks import EVERYTHING, LOOPBACK, read_networks
 from pilotage.adapters.notifiers.smtp import SmtpNotifier, SmtpServer
 from pilotage.adapters.notifiers.webhook import CONTENT_TYPE, SIGNATURE_HEADER, WebhookNotifier, signature, verify
 from pilotage.book.notices import Notice, plain, time_text
@@ -146,7 +146,10 @@ def test_a_private_address_is_reached_only_where_its_network_was_allowed(receive
     "address",
     [
         "127.0.0.1", "10.1.2.3", "192.168.0.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "224.0.0.1", "::1", "fe80::1",
-        "fc00::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::", "ff02::1", "255.255.255.255",
+        "fc00::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::", "ff02::1", "255.255.255.255", "fd12:3456::1", "fec0::1",
+        "64:ff9b::10.0.0.1", "64:ff9b::7f00:1", "64:ff9b:1::808:808", "2002:a00:1::1", "2002:7f00:1::", "2002:808:808::1",
+        "::10.0.0.1", "::127.0.0.1", "2001:0:a00:1::1", "2606:4700::5efe:10.0.0.1", "2606:4700::200:5efe:192.168.0.1",
+        "fe80::1%eth0", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe",
     ],
 )  # fmt: skip
 def test_what_is_not_public_is_not_reached_by_itself(address: str) -> None:
@@ -154,7 +157,9 @@ def test_what_is_not_public_is_not_reached_by_itself(address: str) -> None:
     assert networks._allowed(address, read_networks(EVERYTHING))
 
 
-@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8"])
+@pytest.mark.parametrize(
+    "address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8", "2606:4700::5efe:8.8.8.8"]
+)
 def test_what_is_public_is_reached(address: str) -> None:
     assert networks._allowed(address, ())
 
@@ -181,9 +186,17 @@ def test_the_address_that_was_judged_is_the_one_that_is_used(
     assert asked == ["trick.example"]
 
 
-def test_only_a_service_of_this_machine_reaches_this_machine_unless_told() -> None:
-    assert default_networks("127.0.0.1") == default_networks("::1") == default_networks("localhost") == LOOPBACK
-    assert default_networks("0.0.0.0") == default_networks("book.example") == ()
+def test_this_machine_is_reached_where_a_setting_says_so(receiver: WebhookReceiver) -> None:
+    webhook = make_transports(NotificationSettings(), clock=StandingClock()).notifiers["webhook"]
+    for address in (receiver.url, "http://[::1]:1/", "http://localhost:1/"):
+        with pytest.raises(NotDelivered, match="may not reach"):
+            webhook.tell(address, [notice()], secret=SECRET)
+    told = NotificationSettings(webhook_networks=("127.0.0.0/8",))
+    make_transports(told, clock=StandingClock()).notifiers["webhook"].tell(receiver.url, [notice()], secret=SECRET)
+    assert len(receiver.posts) == 1
+
+
+def test_a_network_that_is_none_is_named() -> None:
     with pytest.raises(BadAddress, match="10\\.0\\.0\\.0/33"):
         read_networks(["10.0.0.0/33"])
 
@@ -305,10 +318,10 @@ def test_times_are_written_as_rfc_3339_has_them() -> None:
 
 def test_the_settings_say_which_transports_there_are() -> None:
     clock = StandingClock()
-    bare = make_transports(NotificationSettings(), clock=clock, listen_host="127.0.0.1")
+    bare = make_transports(NotificationSettings(), clock=clock)
     assert (set(bare.notifiers), bare.mailer) == ({"webhook"}, None)
     mailing = NotificationSettings(smtp_host="mail", smtp_from="p@example.org", grid_control=("g@example.org",))
-    made = make_transports(mailing, clock=clock, listen_host="0.0.0.0")
+    made = make_transports(mailing, clock=clock)
     assert set(made.notifiers) == {"webhook", "mail"}
     assert made.notifiers["mail"] is made.mailer
     for wrong, named in (
@@ -317,7 +330,7 @@ def test_the_settings_say_which_transports_there_are() -> None:
         (NotificationSettings(webhook_networks=("10.0.0.0/99",)), "10.0.0.0/99"),
     ):
         with pytest.raises(BadAddress, match=named):
-            make_transports(wrong, clock=clock, listen_host="127.0.0.1")
+            make_transports(wrong, clock=clock)
 
 
 def test_owners_have_the_address_that_was_said_or_their_own_name_if_it_is_one() -> None:

@@ -17,7 +17,7 @@ from pilotage.ports import Journal
 from pilotage.service import server
 from pilotage.service.announcement import left_behind
 from pilotage.service.http import broken, idling
-from pilotage.service.http.listener import Listener
+from pilotage.service.http.listener import Listener, PlainHttp
 from pilotage.service.http.running import Running
 from tests.running_jobs import FakeJobs
 from tests.served_book import WallClock, access_of
@@ -25,14 +25,16 @@ from tests.served_book import WallClock, access_of
 LEFT = "site lyon: 2 batch jobs are not withdrawn"
 
 
-def serve(folder: Path, jobs: FakeJobs, journal: Callable[[Path], Journal] = SqliteJournal) -> int | None:
+def serve(
+    folder: Path, jobs: FakeJobs, journal: Callable[[Path], Journal] = SqliteJournal, **service: Any
+) -> int | None:
     """Serve until the listener ends, with a stand-in for what runs jobs."""
 
     def make(journal: Journal, **_: Any) -> Running:
         return Running(jobs, journal=journal, plan=lambda _: RunPlan(job="p", packages=1, would_run=1, there=0))
 
     return server.serve(
-        settings=Settings(service=ServiceSettings(port=0)),
+        settings=Settings(service=ServiceSettings(port=0, **service)),
         state_folder=folder,
         open_journal=lambda: journal(folder),
         access=access_of(),
@@ -83,3 +85,27 @@ def test_who_watches_for_a_service_that_hangs_stays_until_all_else_is_closed(
     monkeypatch.setattr(idling, "end_when_idle", lambda *_, **__: lambda: ended.append("idling"))
     serve(tmp_path, FakeJobs(), Book)
     assert ended == ["idling", "book", "watch"]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_plain_http_is_not_spoken_where_other_computers_hear_it(tmp_path: Path, host: str) -> None:
+    with pytest.raises(PlainHttp, match=r"plain HTTP[\s\S]*pilotage tls init[\s\S]*service\.plain_http"):
+        serve(tmp_path, FakeJobs(), host=host)
+    serve(tmp_path, FakeJobs(), host=host, plain_http="anywhere")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_on_the_loopback_it_is(tmp_path: Path, host: str) -> None:
+    serve(tmp_path, FakeJobs(), host=host)
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o711, 0o702, 0o740])
+def test_a_state_folder_that_others_reach_into_is_refused_with_its_cure(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "my state"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(server.OpenToOthers, match=rf"mode 700, got {mode:o}\n.*chmod 700 '.*/my state'"):
+        serve(folder, FakeJobs())
+    assert list(folder.iterdir()) == []
+    folder.chmod(0o700)
+    serve(folder, FakeJobs())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import time
@@ -13,7 +14,7 @@ import pytest
 
 from pilotage.adapters.sites.callers import Here
 from pilotage.adapters.sites.identity import site_prefix
-from pilotage.adapters.sites.installing import OLD_DAYS, Installation, home_relative, put
+from pilotage.adapters.sites.installing import CHECKED_SECONDS, OLD_DAYS, Installation, home_relative, put
 from pilotage.agent.batch import Answer, Call, Unknown
 from pilotage.agent.site_place import KEEP_SECONDS, SitePlace
 
@@ -91,6 +92,26 @@ def test_everything_is_put_there_once_and_nobody_else_can_read_it(scene: Scene) 
     assert len(scene.caller.calls) == calls
     scene.another().ensure()
     assert scene.puts[3:] == ["token", "ca.pem"]
+
+
+def test_an_agent_that_is_not_what_was_put_there_is_replaced_before_it_is_used(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.installation.ensure()
+    agent = Path(scene.installation.agent)
+    whole = agent.read_bytes()
+    assert agent.stem.endswith(hashlib.sha256(whole).hexdigest()[:12])
+    for changed in (whole[:-1], whole + b"x", b"#!/bin/sh\necho mine\n"):
+        agent.write_bytes(changed)
+        scene.another().ensure()
+        assert agent.read_bytes() == whole
+        assert "is not what was put there" in caplog.text
+        caplog.clear()
+    agent.write_bytes(b"evil")
+    scene.installation.ensure()  # it was looked at a moment ago
+    scene.now += CHECKED_SECONDS
+    scene.installation.ensure()
+    assert agent.read_bytes() == whole
 
 
 def test_a_token_is_replaced_when_half_of_its_life_is_over_and_no_secret_is_in_a_command(scene: Scene) -> None:

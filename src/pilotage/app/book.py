@@ -164,9 +164,11 @@ def serve_settings(
     from pilotage.model.extras import part
     from pilotage.service.access import Access, digest_of, local_principal
     from pilotage.service.announcement import last_port
-    from pilotage.service.server import serve
+    from pilotage.service.server import refuse_open_folder, serve
 
     folder = state_folder(settings, folder=Path.cwd())
+    if folder.exists():
+        refuse_open_folder(folder)  # before a token is put there
 
     def known() -> dict[str, Principal]:
         return {digest_of(ensure_token(folder)): local_principal(local_user())}
@@ -216,7 +218,7 @@ def _notifications_for(settings: Settings) -> MakeNotifications:
     from pilotage.service.notifications import Notifications
 
     clock = SystemClock()
-    transports = make_transports(settings.notifications, clock=clock, listen_host=settings.service.host)
+    transports = make_transports(settings.notifications, clock=clock)
     addresses = owner_addresses(settings.notifications.owner_addresses)
 
     def make(journal: Journal, *, base_url: str) -> Notifications:

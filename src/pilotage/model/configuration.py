@@ -61,6 +61,10 @@ class ServiceSettings(Section, frozen=True, kw_only=True):
 
     host: Annotated[str, _doc("The address it listens on.")] = "127.0.0.1"
     port: Annotated[Port, _doc("The port it listens on; 0 takes any free one.")] = 8642
+    plain_http: Annotated[
+        Literal["loopback", "anywhere"],
+        _doc("Where it may be listened without TLS; `anywhere` is for who terminates TLS before it."),
+    ] = "loopback"
     address: Annotated[
         str, _doc("The URL by which agents at other sites reach it; none: the one that it says when it starts.")
     ] = ""
@@ -172,7 +176,7 @@ class NotificationSettings(Section, frozen=True, kw_only=True):
     ] = ()
     webhook_networks: Annotated[
         tuple[str, ...],
-        _doc("Networks beside the public ones that webhooks may reach; this machine, where only it is listened to."),
+        _doc("Networks beside the public ones that webhooks may reach, such as `127.0.0.0/8` for this machine."),
     ] = ()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import shlex
+import stat
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pilotage.book.statistics import prepare
 from pilotage.model.configuration import Settings
+from pilotage.model.errors import PilotageError
 from pilotage.model.extras import part
 from pilotage.model.version import VERSION
 from pilotage.ports import Clock, Journal
@@ -67,15 +70,18 @@ def serve(
     with part(purpose="to serve the book over HTTP"):
         from pilotage.service.http.broken import ServiceBroken, broken_by, end_when_broken
         from pilotage.service.http.displaced import Kept, end_when_displaced
-        from pilotage.service.http.listener import Listener, NoSocketsHere, bind, bind_local, url_of
+        from pilotage.service.http.listener import Listener, NoSocketsHere, bind, bind_local, refuse_plain, url_of
         from pilotage.service.http.services import Services
 
     state_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    refuse_open_folder(state_folder)
     refuse_second(state_folder)
     with ExitStack() as outermost, ExitStack() as stack:
         certificate = _certificate(tls)
         scheme = "https" if certificate is not None else "http"
         bound = stack.enter_context(bind(settings.service.host, settings.service.port))
+        if certificate is None and settings.service.plain_http == "loopback":
+            refuse_plain(bound)
         url = (tls.url if tls is not None else "") or url_of(bound, scheme=scheme)
         journal = open_journal()
         stack.callback(journal.close)
@@ -156,6 +162,32 @@ def serve(
             except OSError as fault:  # a full disk; it ends in good order all the same
                 log.warning("this cannot be noted (%s): %s", fault, "; ".join(running.jobs.left_behind))
         return listener.ended_by
+
+
+class OpenToOthers(PilotageError):
+    """Others could read the state of a service, its token and its book, or change them: close the folder to them."""
+
+
+def refuse_open_folder(folder: Path) -> None:
+    """Refuse a state folder that is not its user's alone; raises `OpenToOthers`."""
+    found = folder.stat()
+    if found.st_uid != os.geteuid():
+        raise OpenToOthers(
+            "the state folder belongs to another user",
+            subject=str(folder),
+            expected=f"user id {os.geteuid()}",
+            got=str(found.st_uid),
+            next_step="choose another folder: --journal sqlite:DIR",
+        )
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o077:
+        raise OpenToOthers(
+            "others can reach into the state folder",
+            subject=str(folder),
+            expected="mode 700",
+            got=f"{mode:o}",
+            next_step=f"chmod 700 {shlex.quote(str(folder))}; or choose another folder: --journal sqlite:DIR",
+        )
 
 
 def _certificate(tls: TlsFiles | None) -> Certificate | None:

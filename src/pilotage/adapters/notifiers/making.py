@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pilotage.adapters.notifiers.mail_address import is_address
-from pilotage.adapters.notifiers.networks import default_networks
 from pilotage.adapters.notifiers.webhook import WebhookNotifier
 from pilotage.model.configuration import NotificationSettings
 from pilotage.model.errors import PilotageError
@@ -25,10 +24,9 @@ class Transports(msgspec.Struct, frozen=True, kw_only=True):
     mailer: SmtpNotifier | None
 
 
-def make_transports(settings: NotificationSettings, *, clock: Clock, listen_host: str) -> Transports:
-    """The transports of a service that listens on a host; mail only where a mail server is set."""
-    networks = settings.webhook_networks or default_networks(listen_host)
-    notifiers: dict[str, Notifier] = {"webhook": WebhookNotifier(clock=clock, networks=networks)}
+def make_transports(settings: NotificationSettings, *, clock: Clock) -> Transports:
+    """The transports of a service; mail only where a mail server is set."""
+    notifiers: dict[str, Notifier] = {"webhook": WebhookNotifier(clock=clock, networks=settings.webhook_networks)}
     mailer: SmtpNotifier | None = None
     if settings.smtp_host:
         from pilotage.adapters.notifiers.smtp import SmtpNotifier, SmtpServer

@@ -13,21 +13,24 @@ from collections.abc import Iterable
 from pilotage.ports import BadAddress, NotDelivered
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 EVERYTHING = ("0.0.0.0/0", "::/0")
 
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: what a NAT64 makes of IPv4 addresses
+_ISATAP = 0x0000_5EFE  # RFC 5214: the third quarter of an address, but for a bit
+_TUNNELS = tuple(
+    ipaddress.IPv6Network(text)
+    for text in (
+        "::/96",  # IPv4-compatible, RFC 4291
+        "64:ff9b:1::/48",  # a NAT64 of somebody's own, RFC 8215
+        "2001::/32",  # Teredo, RFC 4380
+        "2002::/16",  # 6to4, RFC 3056
+    )
+)
 _UNREACHABLE = "this host is in a network that webhooks may not reach"
 _HOW_TO_REACH = "use a public address, or ask who runs the service to add its network to notifications.webhook_networks"
-
-
-def default_networks(listen_host: str) -> tuple[str, ...]:
-    """The networks beside the public ones where no setting names any: a service of this machine only may reach it."""
-    try:
-        local = listen_host == "localhost" or ipaddress.ip_address(listen_host).is_loopback
-    except ValueError:
-        local = False
-    return LOOPBACK if local else ()
 
 
 def read_networks(texts: Iterable[str]) -> tuple[Network, ...]:
@@ -86,9 +89,26 @@ def reason(fault: BaseException | None) -> str:
 
 
 def _allowed(text: str, networks: tuple[Network, ...]) -> bool:
-    address = ipaddress.ip_address(text.partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
+    address = _meant(ipaddress.ip_address(text.partition("%")[0]))
     if any(address.version == network.version and address in network for network in networks):
         return True
+    if isinstance(address, ipaddress.IPv6Address) and (address.is_site_local or _is_tunnel(address)):
+        return False
     return address.is_global and not address.is_multicast
+
+
+def _meant(address: Address) -> Address:
+    """The IPv4 address that stands in an IPv6 one, where whoever sends to this reaches that."""
+    if not isinstance(address, ipaddress.IPv6Address):
+        return address
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    number = int(address)
+    if address in _TRANSLATED or (number >> 32) & 0xFDFF_FFFF == _ISATAP:
+        return ipaddress.IPv4Address(number & 0xFFFF_FFFF)
+    return address
+
+
+def _is_tunnel(address: ipaddress.IPv6Address) -> bool:
+    """Whether a tunnel or a translation stands behind an address, whose other end may be anywhere."""
+    return any(address in network for network in _TUNNELS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import posixpath
 import shlex
 import threading
@@ -19,12 +20,16 @@ from pilotage.agent.batch.berth import OUTPUT_FOLDER, STATE_FOLDER
 from pilotage.agent.credentials import ends_at
 from pilotage.model.version import VERSION
 
+log = logging.getLogger(__name__)
+
 HOME_FOLDER = ".pilotage-site"
 OLD_DAYS = 30
 """What nobody fetched, and agents of earlier versions, are removed after so long."""
 RENEW_LEFT = 0.5
 """A token is replaced when so much of its life is left: what reads it may wait in a queue for days."""
-_HERE = "here:"
+CHECKED_SECONDS = 600.0
+"""So long the agent is believed to be what was put there; then its digest is looked at again before it is used."""
+_HERE, _AGENT = "here:", "agent:"
 _PACKING = threading.Lock()
 
 _PREPARE = """\
@@ -35,7 +40,9 @@ cd {folder} && chmod 700 . && mkdir -p {output} {state} || exit
 find . -maxdepth 2 \\( -name 'agent-*.pyz' -o -name '*.out' -o -name '.*.new' \\) -type f -mtime +{days} ! -name {agent} \
 -exec rm -f {{}} + 2>/dev/null
 echo "{here}$(pwd)"
-if [ -s {agent} ]; then echo agent; fi
+if [ -s {agent} ]; then
+  {{ sha256sum < {agent} || shasum -a 256 < {agent} || openssl dgst -sha256 -r < {agent}; }} 2>/dev/null | sed 's/^/agent:/'
+fi
 """
 # A connection that breaks looks like the end of the file: only what is whole gets its name.
 _PUT = """\
@@ -72,6 +79,7 @@ class Installation:
         self._renew_at = 0.0
         self._ca_digest = b""
         self._agent = ""  # its name, once it is installed
+        self._checked_at = 0.0
 
     @property
     def agent(self) -> str:
@@ -90,7 +98,7 @@ class Installation:
 
     def ensure(self) -> str:
         """See that all is there; the folder. Raises `Unknown` where that cannot be."""
-        if not self._folder:
+        if not self._folder or not 0.0 <= self._clock() - self._checked_at < CHECKED_SECONDS:
             self._prepare()
         self.refresh()
         return self._folder
@@ -120,8 +128,9 @@ class Installation:
         self._folder, self._renew_at, self._ca_digest = "", 0.0, b""
 
     def _prepare(self) -> None:
-        mark = digest()
-        self._agent = f"agent-{VERSION}-{mark[:12]}.pyz"
+        # It is known by its digest, and called by it: an agent that runs reads from its file, which must stay what it was.
+        content, known = _packed(digest())
+        self._agent = f"agent-{VERSION}-{known[:12]}.pyz"
         script = _PREPARE.format(
             folder=shlex.quote(self._named),
             output=OUTPUT_FOLDER,
@@ -135,20 +144,24 @@ class Installation:
         folder = next((line[len(_HERE) :] for line in lines if line.startswith(_HERE)), "")
         if answer.exit_status != 0 or not folder:
             raise Unknown(f"cannot use the folder {self._named}: {' '.join(answer.stderr.split()) or 'not a word'}")
-        if "agent" not in lines:
-            put(self._caller, f"{folder}/{self._agent}", _packed(mark), mode=0o700)
-        self._folder = folder
+        found = next((line[len(_AGENT) :][: len(known)] for line in lines if line.startswith(_AGENT)), "")
+        if found != known:
+            if found:
+                log.warning("%s/%s is not what was put there, and is put there again", folder, self._agent)
+            put(self._caller, f"{folder}/{self._agent}", content, mode=0o700)
+        self._folder, self._checked_at = folder, self._clock()
 
 
-def _packed(mark: str) -> bytes:
-    """The agent as it goes a long way; packed once, however many sites ask for it at a time."""
+def _packed(mark: str) -> tuple[bytes, str]:
+    """The agent as it goes a long way, and its digest; packed once, however many sites ask for it at a time."""
     with _PACKING:
         return _pack(mark)
 
 
 @lru_cache(maxsize=1)
-def _pack(_mark: str) -> bytes:
-    return archive(compression=ZIP_DEFLATED)
+def _pack(_mark: str) -> tuple[bytes, str]:
+    content = archive(compression=ZIP_DEFLATED)
+    return content, hashlib.sha256(content).hexdigest()
 
 
 def put(caller: Caller, path: str, content: bytes, *, mode: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import os
 import resource
 import signal
@@ -191,6 +192,23 @@ def bind(host: str, port: int) -> socket.socket:
             got=fault.strerror or str(fault),
             next_step=_way_out(fault),
         ) from fault
+
+
+class PlainHttp(PilotageError):
+    """Tokens would go over the network for everybody to read: let the service speak TLS, or say that something before it does."""
+
+
+def refuse_plain(bound: socket.socket) -> None:
+    """Refuse an address that other computers reach, for a service that does not speak TLS; raises `PlainHttp`."""
+    host = str(bound.getsockname()[0])
+    if not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        raise PlainHttp(
+            "plain HTTP is not spoken on an address that other computers reach",
+            subject=url_of(bound),
+            expected="TLS, or an address of the loopback such as 127.0.0.1",
+            next_step="make a certificate: pilotage tls init; or set service.plain_http to `anywhere` where"
+            " something before it terminates TLS",
+        )
 
 
 def bind_local(file: Path) -> socket.socket:
