@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from pilotage.adapters.journals.sqlite import SqliteJournal
+from pilotage.adapters.local_token import ensure_token
+from pilotage.adapters.sites.identity import site_prefix
+from pilotage.adapters.tokens import StoredKeys
 from pilotage.model.configuration import ServiceSettings, Settings
 from pilotage.model.submission import RunPlan
 from pilotage.ports import Journal
@@ -109,3 +112,13 @@ def test_a_state_folder_that_others_reach_into_is_refused_with_its_cure(tmp_path
     assert list(folder.iterdir()) == []
     folder.chmod(0o700)
     serve(folder, FakeJobs())
+
+
+def test_whatever_is_made_first_in_a_state_folder_leaves_it_closed(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("keys", "token", "book", "prefix")]
+    StoredKeys(folders[0]).package_key()
+    ensure_token(folders[1])
+    SqliteJournal(folders[2]).close()
+    site_prefix(folders[3])
+    for folder in folders:
+        serve(folder, FakeJobs())

@@ -9,6 +9,7 @@ import secrets
 import stat
 from pathlib import Path
 
+from pilotage.adapters.closed_folders import make_closed
 from pilotage.model.errors import PilotageError
 
 TOKEN_FILE = "token"
@@ -33,7 +34,7 @@ def ensure_token(folder: Path) -> str:
     file = token_file(folder)
     try:
         if not file.exists():
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_closed(folder)
             _make(file)
     except OSError as error:
         raise TokenError(

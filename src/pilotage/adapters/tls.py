@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pilotage.adapters.closed_folders import make_closed
 from pilotage.model.errors import PilotageError
 from pilotage.model.extras import part
 
@@ -57,7 +58,7 @@ def make_certificates(
     names = tuple(dict.fromkeys([*map(_checked, hosts), *LOOPBACK]))
     moment = dt.datetime.fromtimestamp(now(), dt.UTC)
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_closed(folder)
         folder.chmod(0o700)
         made_ca = new_ca or not (folder / CA_FILE).exists()
         if made_ca:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pilotage.adapters.closed_folders import make_closed
 from pilotage.model.errors import PilotageError
 from pilotage.model.extras import part
 
@@ -106,7 +107,7 @@ class StoredKeys:
         file = self._folder / name
         try:
             if not file.exists():
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_closed(self._folder)
                 _make(file, make())
             descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:

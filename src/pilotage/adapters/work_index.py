@@ -17,6 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
+from pilotage.adapters.closed_folders import make_closed
 from pilotage.adapters.journals.network_folders import MOUNTS, network_kind
 from pilotage.adapters.journals.sqlite_connections import make_private
 from pilotage.adapters.kept_files import KeptFiles
@@ -120,7 +121,7 @@ class SqliteWorkIndex:
     def _open(self) -> sqlite3.Connection:
         folder = self.path.parent
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_closed(folder)
             make_private(self.path)
             book = self._book = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as fault:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from pilotage.adapters.closed_folders import make_closed
 from pilotage.model.errors import PilotageError
 
 DIALECTS_FOLDER = "dialects"
@@ -78,7 +79,7 @@ def pack(files: Sequence[Path], *, state: Path, archive: Path | None = None) -> 
         for file, names in named.items():
             for name in names:
                 _check(draft, name, file)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_closed(folder)
         for each in drafts.glob("*.py"):
             _put(folder / each.name, each.read_bytes(), mode=0o600)
         if archive is not None:

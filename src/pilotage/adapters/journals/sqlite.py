@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from pilotage.adapters.closed_folders import make_closed
 from pilotage.adapters.journals import sqlite_schema
 from pilotage.adapters.journals.dump import load_lines
 from pilotage.adapters.journals.network_folders import MOUNTS, network_kind
@@ -47,7 +48,7 @@ class SqliteJournal(SqliteReader):
     ) -> None:
         """Open the book of a folder for writing; it is made where there is none. A scratch book need not be durable."""
         check_indexable(indexed)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_closed(folder)
         super().__init__(folder, indexed=indexed, scanned_max=scanned_max)
         self._lock_file = only_writer(folder)
         self._writing = threading.RLock()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from pilotage.adapters.closed_folders import make_closed
 from pilotage.adapters.sites.callers import Caller
 from pilotage.adapters.sites.installing import Installation
 from pilotage.agent.batch import Answer, Busy, Call, Dialect, Refused, Unknown
@@ -177,6 +178,6 @@ def _noted(file: Path | None) -> list[str]:
 
 def _note(file: Path, keys: Collection[str]) -> None:
     draft = file.with_name(f".{file.name}.draft")
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_closed(file.parent)
     draft.write_bytes(msgspec.json.encode([*keys]))
     draft.replace(file)

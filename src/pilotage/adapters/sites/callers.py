@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Protocol
 from urllib.parse import urlsplit
 
+from pilotage.adapters.closed_folders import make_closed
 from pilotage.agent.batch import Answer, Call, Unknown
 from pilotage.model.errors import PilotageError
 
@@ -154,7 +155,7 @@ class Ssh:
 
     def run(self, call: Call) -> Answer:
         """Run a command to its end; what ssh itself says is raised as `Unknown`."""
-        Path(self._folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_closed(Path(self._folder))
         told = [f"{name}={value}" for name, value in self._environment.items()]
         command = shlex.join(["env", *told, *call.argv])
         # A broken connection is noticed by ssh itself; ours is the last word.
@@ -168,7 +169,7 @@ class Ssh:
 
     def held(self, command: str) -> list[str]:
         """The words of an ssh that holds the connection for all others as long as its command runs; one of before is closed."""
-        Path(self._folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_closed(Path(self._folder))
         run_words([*self.words, "-O", "exit", "--", self.host], "", seconds_max=CONNECT_SECONDS)
         first = ("-o", "ControlMaster=yes", "-o", "ControlPersist=no")  # what is said first holds
         return [self.words[0], *first, *self.words[1:], "--", self.host, command]

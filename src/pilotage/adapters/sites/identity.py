@@ -8,6 +8,8 @@ import os
 import secrets
 from pathlib import Path
 
+from pilotage.adapters.closed_folders import make_closed
+
 IDENTITY_FILE = "identity"
 
 
@@ -24,7 +26,7 @@ def _identity(state: Path) -> str:
     """A number of the state folder's own, made once; a folder that is made anew has another."""
     file = state / IDENTITY_FILE
     if not file.exists():
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_closed(state)
         draft = state / f".{IDENTITY_FILE}-{secrets.token_hex(8)}"
         draft.write_text(secrets.token_hex(16), "ascii")
         try:

@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from pilotage.adapters.closed_folders import make_closed
 from pilotage.agent.pilot_spool import DRAFT_SUFFIX, LOCK_SUFFIX
 from pilotage.agent.silence import Silence
 from pilotage.agent.sweeping import end_descendants, started_at, sweep
@@ -120,7 +121,7 @@ class LocalSite:
         with self._guard:
             record = self._record(key)
             try:
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_closed(self._folder)
                 known = _read(record)
                 if known is not None:
                     return str(known.get("pid", ""))
