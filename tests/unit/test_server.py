@@ -119,6 +119,6 @@ def test_whatever_is_made_first_in_a_state_folder_leaves_it_closed(tmp_path: Pat
     StoredKeys(folders[0]).package_key()
     ensure_token(folders[1])
     SqliteJournal(folders[2]).close()
-    site_prefix(folders[3])
+    site_prefix(folders[3], "lyon")
     for folder in folders:
         serve(folder, FakeJobs())
