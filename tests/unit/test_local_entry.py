@@ -42,6 +42,16 @@ def test_all_that_is_written_of_it_reaches_the_engine_and_what_is_not_is_measure
     assert placed.entry == ENTRY
 
 
+def test_its_platform_is_its_own_unless_another_is_written(tmp_path: Path) -> None:
+    about = os.uname()
+    own = f"{about.machine}-{about.sysname.lower()}"
+    bare = msgspec.structs.replace(ENTRY, platform="")
+    for entry, platform in ((None, own), (bare, own), (msgspec.structs.replace(ENTRY, platform="mips"), "mips")):
+        placed = this_computer(entry, folder=tmp_path, slots=1, idle_seconds=300.0)
+        assert placed is not None
+        assert placed.site.platform == platform
+
+
 def test_what_is_written_of_its_capacity_holds_before_what_is_measured(tmp_path: Path) -> None:
     entry = msgspec.structs.replace(ENTRY, memory_bytes=2**30, scratch_bytes=2**20, gpus=2)
     placed = this_computer(entry, folder=tmp_path, slots=1, idle_seconds=300.0)

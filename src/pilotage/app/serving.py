@@ -225,16 +225,9 @@ def local_site(slots: int, folder: Path) -> Site:
         kind="local",
         capacity=Capacity(cores_hundredths=100 * slots, memory_bytes=memory_here(), scratch_bytes=scratch),
         pilots_max=1,
-        platform=platform_here(),
         data_handling=LOCAL_DATA_HANDLING,
         scratch_bytes=scratch,
     )
-
-
-def platform_here() -> str:
-    """What the computer that we are on is, in the words that `site add` finds for others: `x86_64-linux`."""
-    about = os.uname()
-    return f"{about.machine}-{about.sysname.lower()}"
 
 
 def cores_here() -> int:

@@ -112,8 +112,16 @@ def _site(entry: SiteEntry, known: Mapping[str, type[Dialect]]) -> Site:
 
 
 def with_own_name(site: Site) -> Site:
-    """A site that is this computer: its one node is called as it calls itself, unless it is said otherwise."""
-    return site if site.node_names else msgspec.structs.replace(site, node_names=(os.uname().nodename,))
+    """A site that is this computer: its one node is called as it calls itself, and its platform is its own.
+
+    Unless it is said otherwise; a platform is told in the words that `site add` finds for others: `x86_64-linux`.
+    """
+    about = os.uname()
+    return msgspec.structs.replace(
+        site,
+        node_names=site.node_names or (about.nodename,),
+        platform=site.platform or f"{about.machine}-{about.sysname.lower()}",
+    )
 
 
 def _way(entry: SiteEntry, *, state: Path, settings: Settings, tokens: Tokens) -> Way:
