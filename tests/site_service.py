@@ -78,6 +78,10 @@ class SiteService:
             self.stop(kill=True)
             raise AssertionError(self.log())
 
+    def rewrite(self, *entries: SiteEntry) -> None:
+        """Have other sites written down, for when it starts again."""
+        self._entries = entries
+
     def stop(self, *, kill: bool = False) -> None:
         """End it in good order, or at once."""
         if self._process is not None:

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pilotage.agent.site_lock import LOCK_FILE
@@ -405,6 +406,14 @@ def test_a_service_that_is_reached_only_over_its_own_ssh_starts_the_agent_and_se
             (log,) = folder.glob("*/site-agent.log")
             assert log.read_text().count("works") == 1, log.read_text()
             assert "pilots ask spool:" in log.read_text()
+            service.stop()
+            service.rewrite(msgspec.structs.replace(entry, setup=(*entry.setup, "export SETUP=second")))
+            service.start()  # an agent that was started as the entry said before is started anew
+            wait_until(lambda: log.read_text().count("works") == 2, SECONDS_MAX)
+            assert "it is started anew, as the entry of its site says now" in log.read_text()
+            (lock,) = folder.glob(f"*/{LOCK_FILE}")
+            environment = Path(f"/proc/{json.loads(lock.read_bytes())['pid']}/environ").read_bytes()
+            assert b"SETUP=second" in environment.split(b"\0")
         finally:
             for lock in folder.glob(f"*/{LOCK_FILE}"):
                 os.kill(json.loads(lock.read_bytes())["pid"], signal.SIGKILL)
