@@ -289,6 +289,7 @@ def test_lines_of_setup_come_before_all_that_is_looked_at_there_and_are_written(
     (folder / "python3").chmod(0o755)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_CONF", "/no/such/file")  # where Slurm is installed, it does not answer
     assert "no batch system was found there" in refused("site", "add", "lyon", "--kind", "slurm")
     told = json.loads(run("site", "add", "lyon", "--setup", f"PATH={folder}:$PATH", "--setup", "true", "--json").stdout)
     assert (told["found"]["kind"], told["entry"]["setup"]) == ("slurm", [f"PATH={folder}:$PATH", "true"])
