@@ -134,7 +134,9 @@ def test_what_is_added_and_removed_in_any_order_is_what_is_there(
 def test_sites_and_their_kinds_are_executors_that_documents_may_name(tmp_path: Path) -> None:
     (tmp_path / "sites.yaml").write_text(COMMENTED)
     document = tmp_path / "pilotage.yaml"
-    document.write_text("pilotage: 1\njob: a\nstages:\n  - {run: [echo], executor: NAME}\n".replace("NAME", "lyon"))
+    document.write_text(
+        "pilotage: 1\njob: a\nstages:\n  - {run: [echo], executor: NAME, outputs: [x]}\n".replace("NAME", "lyon")
+    )
     assert examine(str(document)).report.warnings == []
     document.write_text(document.read_text().replace("lyon", "oslo"))
     assert [each.code for each in examine(str(document)).report.warnings] == ["unknown-executor"]
