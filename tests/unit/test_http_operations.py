@@ -45,6 +45,20 @@ def test_a_job_is_submitted_for_who_asks(desk: Desk) -> None:
     assert len(desk.jobs.submitted) == 1
 
 
+def test_a_document_names_the_owner_where_the_token_may_act_for_others(desk: Desk) -> None:
+    named = SUBMISSION | {"definition": {"job": "x", "owner": "carla"}}
+    assert desk.post("/v1/jobs", named)[0] == 201
+    assert desk.post("/v1/jobs", named | {"owner": "dora"})[0] == 201
+    assert [each.owner for each in desk.jobs.submitted] == ["carla", "dora"]
+    for path in ("/v1/jobs", "/v1/plan"):
+        status, told = desk.post(path, named, token="of-bob")
+        assert (status, told["error"]["code"]) == (403, "forbidden")
+        assert "book.any_owner" in told["error"]["hint"]
+    own = SUBMISSION | {"definition": {"job": "x", "owner": "bob"}}
+    assert desk.post("/v1/jobs", own, token="of-bob")[0] == 201
+    assert [each.owner for each in desk.jobs.submitted] == ["carla", "dora", "bob"]
+
+
 def test_what_is_sent_twice_under_one_key_is_done_once(desk: Desk) -> None:
     first = desk.post("/v1/jobs", SUBMISSION, key="k")
     assert desk.post("/v1/jobs", SUBMISSION, key="k") == first

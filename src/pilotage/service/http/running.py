@@ -285,7 +285,8 @@ async def read_submission(services: Services, principal: Principal, body: bytes)
             raise Malformed(f"the body is no submission: {fault}") from None
 
     submission = await services.do(read)
-    owner = submission.owner or principal.user
+    # What the document says counts, unless somebody said otherwise when submitting it.
+    owner = submission.owner or str(submission.definition.get("owner") or "") or principal.user
     if owner != principal.user and ANY_OWNER not in principal.scopes:
         raise Forbidden(
             "jobs are submitted for oneself",
