@@ -378,6 +378,16 @@ def test_an_unchanged_job_is_not_sent_again(client: Client) -> None:
     assert client.get("/v1/jobs/j", headers={"If-None-Match": tag}).json()["state"] == "WAITING"
 
 
+def test_statistics_name_no_activities_of_jobs_that_one_may_not_read(client: Client) -> None:
+    a_day_of_work(client)
+    assert {flow["activity"] for flow in get(client, "/v1/statistics?window=1d")["flows"]} >= {"reco"}
+    assert get(client, "/v1/statistics?window=1d", headers=BOB)["flows"] == []
+    assert get(client, "/v1/statistics?window=1d&activity=reco", headers=BOB)["flows"] == []
+    rules = [{"principal": "bob", "rights": ["read"]}]
+    log(client, event(900, "AccessSet", {"rules": rules}, job="j"))
+    assert get(client, "/v1/statistics?window=1d", headers=BOB) == get(client, "/v1/statistics?window=1d")
+
+
 def test_sites_pilots_nodes_and_statistics_are_there(client: Client) -> None:
     a_day_of_work(client)
     log(

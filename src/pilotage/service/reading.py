@@ -44,6 +44,16 @@ from pilotage.service.packages import (
 )
 from pilotage.service.unknown import JobPurged, UnknownJob, UnknownPackage
 
+
+class _Template(msgspec.Struct, frozen=True):
+    activities: tuple[str, ...] = ()
+
+
+class _Shape(msgspec.Struct, frozen=True):
+    templates: tuple[_Template, ...] = ()
+
+
+_shape = msgspec.json.Decoder(_Shape)
 Item = TypeVar("Item")
 Key = TypeVar("Key")
 
@@ -245,7 +255,7 @@ class Reading:
     def flows(
         self, principal: Principal, *, window: str, site: str | None, activity: str | None
     ) -> list[statistics.Flow]:
-        """How work flows at each site in each activity, or at one and in one."""
+        """How work flows at each site in each activity, or at one and in one; activities of others' jobs are left out."""
         require_scope(principal, READ)
         width, slices = statistics.slices_of(window, now=self._clock.now())
         rows = [
@@ -253,7 +263,24 @@ class Reading:
             for row in self._journal.statistics(width_seconds=width, slices=slices)
             if site in (None, row.site) and activity in (None, row.activity)
         ]
+        if ANY_OWNER not in principal.scopes and any(row.activity for row in rows):
+            known = self._activities(principal)
+            rows = [row for row in rows if not row.activity or row.activity in known]
         return statistics.flows(rows, window=window)
+
+    def _activities(self, principal: Principal) -> set[str]:
+        """The names of activities in the jobs that a principal may read, as far as those are looked through."""
+        found: set[str] = set()
+        cursor: str | None = None
+        for _ in range(LOOKS_MAX):
+            page = self.jobs(principal, "", cursor=cursor, limit=self._settings.page_rows_max)
+            for job in page.items:
+                for stage in self._journal.stages(job):
+                    found.update(name for each in _shape.decode(stage.shape).templates for name in each.activities)
+            cursor = page.next
+            if cursor is None:
+                break
+        return found
 
     def pilots(self, principal: Principal, *, after: str, limit: int) -> Found[PilotRow]:
         """Pilots behind one, by name; the next page is behind the last name of this one."""
