@@ -135,6 +135,22 @@ def test_a_pilot_with_nothing_to_do_or_to_tell_waits_less_long_for_its_service(t
     assert "deserted" in (tmp_path / "spool" / "here-1.a.events").read_text()
 
 
+def test_a_pilot_whose_work_is_over_does_not_wait_for_hours_for_somebody_to_tell(tmp_path: Path) -> None:
+    service = AgentService(interval_seconds=0.1)
+    service.listen(tmp_path / "agent.sock")
+    service.give(1, ("wait",), folder=tmp_path)
+    with flying(service, tmp_path, untold_seconds=0.3) as flight:
+        flight.stage.wait_for(lambda: flight.stage.running)
+        service.stop()
+        wait_until(lambda: time.monotonic() > flight.exchanger.heard_at + 1.0)
+        assert flight.stage.running  # as long as it has work it goes on
+        flight.stage.release("1.1.1")
+        flight.land()
+        assert flight.told is False
+    left = (tmp_path / "spool" / "here-1.a.events").read_text()
+    assert ("AttemptFinished" in left, "deserted" in left) == (True, True)
+
+
 def test_a_pilot_that_was_never_answered_has_nothing_that_anybody_waits_for_and_leaves(tmp_path: Path) -> None:
     service = AgentService(interval_seconds=0.1)
     service.address = f"unix:{tmp_path / 'agent.sock'}"  # nobody listens there

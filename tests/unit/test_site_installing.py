@@ -16,7 +16,9 @@ from pilotage.adapters.sites.callers import Here
 from pilotage.adapters.sites.identity import site_prefix
 from pilotage.adapters.sites.installing import CHECKED_SECONDS, OLD_DAYS, Installation, home_relative, put
 from pilotage.agent.batch import Answer, Call, Unknown
+from pilotage.agent.link import announced
 from pilotage.agent.site_place import KEEP_SECONDS, SitePlace
+from pilotage.ports import SiteUnreachable
 
 
 class Counting(Here):
@@ -39,6 +41,7 @@ class Scene:
         self.home.mkdir()
         self.caller = Counting(self.home)
         self.token = "one"
+        self.server = "http://here:1"
         self.now = 1000.0
         self.ca = folder / "ca.pem"
         self.ca.write_text("believe me")
@@ -52,6 +55,7 @@ class Scene:
             prefix="pilotage-x",
             ca_file=lambda: self.ca,
             token=lambda: self.token,
+            server=lambda: self.server,
             clock=lambda: self.now,
         )
 
@@ -79,7 +83,7 @@ def test_everything_is_put_there_once_and_nobody_else_can_read_it(scene: Scene) 
     folder = Path(scene.installation.ensure())
     assert folder == scene.home / ".pilotage-site" / "pilotage-x"
     agent = Path(scene.installation.agent)
-    assert sorted(scene.puts) == sorted([agent.name, "token", "ca.pem"])
+    assert sorted(scene.puts) == sorted([agent.name, "token", "ca.pem", "service.json"])
     assert [mode(file) for file in (folder, agent, folder / "token", folder / "ca.pem")] == [0o700, 0o700, 0o600, 0o600]
     assert (Path(scene.installation.token_file).read_text(), Path(scene.installation.ca_file).read_text()) == (
         "one\n",
@@ -91,7 +95,7 @@ def test_everything_is_put_there_once_and_nobody_else_can_read_it(scene: Scene) 
     scene.installation.ensure()
     assert len(scene.caller.calls) == calls
     scene.another().ensure()
-    assert scene.puts[3:] == ["token", "ca.pem"]
+    assert scene.puts[4:] == ["token", "ca.pem", "service.json"]
 
 
 def test_an_agent_that_is_not_what_was_put_there_is_replaced_before_it_is_used(
@@ -219,3 +223,27 @@ def test_two_services_and_two_sites_of_one_service_have_names_of_their_own(tmp_p
     first = site_prefix(tmp_path / "a", "lyon")
     assert first == site_prefix(tmp_path / "a", "lyon")
     assert len({first, site_prefix(tmp_path / "a", "paris"), site_prefix(tmp_path / "b", "lyon")}) == 3
+
+
+def test_where_the_service_is_now_is_said_beside_its_agents(scene: Scene) -> None:
+    folder = Path(scene.installation.ensure())
+    assert scene.installation.announcement == f"{folder}/service.json"
+    told = announced(scene.installation.announcement)
+    assert (told.url, told.ca_file) == ("http://here:1", f"{folder}/ca.pem")
+    scene.installation.refresh()
+    scene.server = "http://here:2"
+    scene.installation.refresh()
+    assert announced(scene.installation.announcement).url == "http://here:2"
+    assert scene.puts.count("service.json") == 2
+    assert mode(folder / "service.json") == 0o600
+
+
+def test_an_address_that_is_not_known_yet_is_not_said(scene: Scene) -> None:
+    def unknown() -> str:
+        raise SiteUnreachable("the service has not said yet where it answers")
+
+    scene.installation = Installation(
+        scene.caller, folder="", prefix="pilotage-y", ca_file=lambda: None, token=lambda: "", server=unknown
+    )
+    scene.installation.ensure()
+    assert scene.installation.announcement == ""

@@ -97,6 +97,9 @@ def _parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     pilot.add_argument(
         "--deserted", type=float, default=21_600.0, metavar="SECONDS", help="the same, with nothing left to do"
     )
+    pilot.add_argument(
+        "--untold", type=float, default=1800.0, metavar="SECONDS", help="the same, with something left to tell"
+    )
     pilot.add_argument("--grace", type=float, default=10.0, metavar="SECONDS", help="to end in, when told to")
     pilot.add_argument("--record", type=int, default=-1, metavar="DESCRIPTOR", help="an open file to note its fate in")
     return parser
@@ -141,6 +144,7 @@ def _settings(chosen: argparse.Namespace) -> PilotSettings:
         idle_seconds=chosen.idle,
         outlive_seconds=chosen.outlive,
         deserted_seconds=chosen.deserted,
+        untold_seconds=chosen.untold,
         grace_seconds=chosen.grace,
     )
 

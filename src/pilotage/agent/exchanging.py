@@ -174,6 +174,9 @@ class Exchanger:
             self._depart(WALL_TIME, WALL_TIME, settings.farewell_seconds)
         elif not self._leaving and now >= self._heard_at + settings.deserted_seconds and self._has_nothing():
             self._depart("deserted", CANCELLED, DESERTED_FAREWELL_SECONDS)
+        elif not self._leaving and self._is_forsaken(now):
+            say("leaving what it could not tell in its spool, for who comes after it")
+            self._depart("deserted", CANCELLED, DESERTED_FAREWELL_SECONDS)
         else:
             if 0.0 <= self._opened_at <= now - self._patience_seconds:
                 longer_seconds = self._patience_seconds * settings.patience_growth
@@ -184,6 +187,13 @@ class Exchanger:
         pilot = self._pilot
         with pilot.guard:  # of one that never had work nobody misses what it would tell: that it is there
             return not pilot.bench.held and not (pilot.given and pilot.spool.pending)
+
+    def _is_forsaken(self, now: float) -> bool:
+        """Whether its work is over, and nobody was there to be told of it for long enough."""
+        pilot = self._pilot
+        with pilot.guard:
+            over_at = math.inf if pilot.bench.held else max(self._heard_at, pilot.idle_since)
+        return now >= over_at + self._settings.untold_seconds
 
     def _wake_at(self, at: float) -> None:
         self._due_at = min(at, self._limit_at)

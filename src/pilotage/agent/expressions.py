@@ -9,9 +9,11 @@ automaton can do, backreferences and looking around together with unlimited repe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 try:  # Python 3.11 on
     from re import _compiler as _sre_compile  # type: ignore[attr-defined]
@@ -41,8 +43,9 @@ _EMPTY_IS_NO_BOUNDARY = re.search(r"\B", "") is not None
 _ALPHABETS = int(re.ASCII | re.LOCALE | re.UNICODE)
 
 Flags = int
-Tests = Callable[[str], Any]
-Answers = Callable[[str], object]  # true or false of a text
+if TYPE_CHECKING:  # Python 3.8 cannot say it
+    Tests = Callable[[str], Any]
+    Answers = Callable[[str], object]  # true or false of a text
 
 
 class UnboundedExpression(ValueError):

@@ -55,6 +55,9 @@ class PilotSettings(NamedTuple):
     idle_seconds: float = 300.0  # a pilot that holds nothing for so long ends
     outlive_seconds: float = 21_600.0  # without any reply for so long, it ends too
     deserted_seconds: float = 21_600.0  # the same where it holds nothing, and has nothing to tell
+    untold_seconds: float = (
+        1800.0  # the same where its work is over, and something of it is not told: that stays in its spool
+    )
     farewell_seconds: float = 300.0  # how long it tries to tell its last events
     grace_seconds: float = 10.0  # the same when it was told to end from outside
     wall_margin_seconds: float = 30.0  # so long before its wall time is over it stops everything

@@ -67,6 +67,7 @@ class BatchSite:
             prefix=settings.prefix,
             ca_file=settings.ca_file,
             token=settings.token,
+            server=settings.server,
         )
         self._desk = Desk(
             dialect,
@@ -104,7 +105,10 @@ class BatchSite:
         """Everything that is there, and what ended since the last listing, by key."""
         with self._told():
             listed = self._desk.listing(expected)
-            self._installation.refresh()  # what waits in the queue reads the token when it starts
+            if listed:  # what waits in the queue reads the token when it starts, and all hear where we are now
+                self._installation.ensure()
+            else:
+                self._installation.refresh()
         if any(each.reason in ("failed", "platform-failure") for each in listed.values()):
             self._installation.doubt()
         return {
@@ -134,6 +138,7 @@ class BatchSite:
             server=self._settings.server(),
             token_file=installation.token_file,
             ca_file=installation.ca_file,
+            announcement=installation.announcement,
             python=entry.python,
             setup=entry.setup,
             slots=entry.slots,

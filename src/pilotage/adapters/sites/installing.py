@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import posixpath
 import shlex
@@ -18,11 +19,13 @@ from pilotage.adapters.sites.zipapp import archive, digest
 from pilotage.agent.batch import Call, Unknown
 from pilotage.agent.batch.berth import OUTPUT_FOLDER, STATE_FOLDER
 from pilotage.agent.credentials import ends_at
+from pilotage.model.errors import PilotageError
 from pilotage.model.version import VERSION
 
 log = logging.getLogger(__name__)
 
 HOME_FOLDER = ".pilotage-site"
+ANNOUNCEMENT = "service.json"
 OLD_DAYS = 30
 """What nobody fetched, and agents of earlier versions, are removed after so long."""
 RENEW_LEFT = 0.5
@@ -66,14 +69,17 @@ class Installation:
         prefix: str,
         ca_file: Callable[[], Path | None],
         token: Callable[[], str],
+        server: Callable[[], str] = str,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Take the way there, the folder that its user named, and where the rest comes from."""
+        """Take the way there, the folder that its user named, and where the rest comes from; `server` is our own address."""
         self._caller = caller
         self._named = posixpath.join(home_relative(folder), prefix)
         self._ca_file = ca_file
         self._make_token = token
+        self._server = server
         self._clock = clock
+        self._announced = b""  # where we are, as it was last written there
         self._folder = ""
         self._token = ""
         self._renew_at = 0.0
@@ -96,6 +102,11 @@ class Installation:
         """The path of the authority that is believed, or nothing where there is none."""
         return f"{self._folder}/ca.pem" if self._ca_digest else ""
 
+    @property
+    def announcement(self) -> str:
+        """The path of what says where we are now, or nothing where that is not said."""
+        return f"{self._folder}/{ANNOUNCEMENT}" if self._announced else ""
+
     def ensure(self) -> str:
         """See that all is there; the folder. Raises `Unknown` where that cannot be."""
         if not self._folder or not 0.0 <= self._clock() - self._checked_at < CHECKED_SECONDS:
@@ -104,7 +115,7 @@ class Installation:
         return self._folder
 
     def refresh(self) -> None:
-        """Put a newer token or authority where the old ones are, once something is installed."""
+        """Put a newer token, authority or address where the old ones are, once something is installed."""
         if not self._folder:
             return
         now = self._clock()
@@ -122,10 +133,22 @@ class Installation:
             if content:
                 put(self._caller, f"{self._folder}/ca.pem", content, mode=0o600)
             self._ca_digest = known
+        self._announce()
+
+    def _announce(self) -> None:
+        """Say where we are, for pilots that were started when we were elsewhere."""
+        try:
+            url = self._server()
+        except PilotageError:  # nobody knows it yet, or its nodes cannot reach it, which is said where one is submitted
+            return
+        said = json.dumps({"url": url, "ca_file": self.ca_file}).encode() if url else b""
+        if said and said != self._announced:
+            put(self._caller, f"{self._folder}/{ANNOUNCEMENT}", said + b"\n", mode=0o600)
+            self._announced = said
 
     def doubt(self) -> None:
         """Look again at the next need whether all is there: something may have removed it."""
-        self._folder, self._renew_at, self._ca_digest = "", 0.0, b""
+        self._folder, self._renew_at, self._ca_digest, self._announced = "", 0.0, b"", b""
 
     def _prepare(self) -> None:
         # It is known by its digest, and called by it: an agent that runs reads from its file, which must stay what it was.

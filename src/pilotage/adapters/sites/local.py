@@ -51,8 +51,8 @@ class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
     capacity: Capacity = Capacity()
     backlog: int = 256
     idle_seconds: float = 300.0
-    outlive_seconds: float = 21_600.0  # how long a pilot waits for a service that is gone, with something to tell it
-    deserted_seconds: float = 10.0  # the same with nothing: another is started here in no time
+    outlive_seconds: float = 21_600.0  # how long a pilot works without a service that is gone
+    deserted_seconds: float = 10.0  # how long it waits when its work is over: another is started here in no time
     grace_seconds: float = GRACE_SECONDS
     wall_seconds: float = 0.0
     look_seconds: float = 0.5  # it costs next to nothing
@@ -176,6 +176,7 @@ class LocalSite:
         if settings.wall_seconds:
             words.append(f"--wall={settings.wall_seconds}")
         words += [f"--outlive={settings.outlive_seconds}", f"--deserted={settings.deserted_seconds}"]
+        words += [f"--untold={settings.deserted_seconds}"]  # the next service reads it in the spool, which lies here
         words.append(f"--grace={settings.grace_seconds}")
         return [*words, f"--record={_RECORD_DESCRIPTOR}", *options]
 

@@ -30,6 +30,7 @@ class Berth:
     server: str
     token_file: str = ""
     ca_file: str = ""
+    announcement: str = ""  # a file that says where the service is now
     python: str = "python3"
     setup: Sequence[str] = ()  # lines of shell before it starts
     slots: int = 1
@@ -113,6 +114,7 @@ class Berth:
             f"--server={self.server}", f"--state={self.folder}/{STATE_FOLDER}", "--shared-state", f"--site={self.site}",
             *([f"--token-file={self.token_file}"] if self.token_file else []),
             *([f"--ca-file={self.ca_file}"] if self.ca_file else []),
+            *([f"--announcement={self.announcement}"] if self.announcement else []),
             *([f"--scratch-folder={scratch_folder}"] if scratch_folder else []),
             *([f"--wall={wall_seconds:g}"] if wall_seconds else []),
             f"--grace={self.grace_seconds:g}",
