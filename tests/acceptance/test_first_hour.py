@@ -85,3 +85,10 @@ def test_a_failure_is_told_by_name_parameters_and_command_and_packages_are_named
     # Where no service runs, the book answers by the same names.
     run(folder, "serve", "--stop")
     assert run(folder, "status", "bug/fit-0_0").stdout.startswith(f"{job}/1.1.1: DONE\n  name      fit-0_0\n")
+
+
+def test_map_prints_what_its_commands_write_in_the_order_of_the_items(folder: Path) -> None:
+    done = run(folder, "map", "--print", "--shell", "--job", "echo", "echo out {}; echo err {} >&2", "a", "b", "c")
+    assert done.stdout.startswith("out a\nout b\nout c\necho-")
+    assert [line for line in done.stderr.splitlines() if line.startswith("err")] == ["err a", "err b", "err c"]
+    assert "--print goes with neither" in run(folder, "map", "--print", "--json", "echo", "a", code=2).stderr

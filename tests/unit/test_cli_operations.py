@@ -221,6 +221,40 @@ def test_the_logs_say_how_an_attempt_failed_whatever_its_programs_wrote(canned: 
     assert run("logs", "j/1.1.1", "--stderr").stderr == ""
 
 
+def test_of_a_job_the_logs_of_what_failed_are_shown_those_alike_together(canned: CannedServer) -> None:
+    failed = [package_view(id=f"1.{number}.1", job="j", state="ABORTED") for number in (2, 3, 4)]
+    canned.answer("/v1/jobs/j", job_view(id="j"))
+    canned.responders["/v1/jobs/j/packages"] = lambda asked: Answer(
+        {"packages": failed if asked.parameters.get("query") == "state=ABORTED" else [], "next": None}
+    )
+    for number, text in ((2, "no field"), (3, "no field"), (4, "no ink")):
+        canned.answer(f"/v1/jobs/j/packages/1.{number}.1/logs", {"logs": [log(1, "stderr", f"{text}\n")]})
+    assert run("logs", "j").stdout == (
+        "=== j/1.2.1 and 1 other that wrote the same: ABORTED ===\n--- stderr ---\nno field\n"
+        "=== j/1.4.1: ABORTED ===\n--- stderr ---\nno ink\n"
+    )
+    told = json.loads(run("logs", "j", "--json").stdout)
+    assert [group["packages"] for group in told["groups"]] == [["1.2.1", "1.3.1"], ["1.4.1"]]
+    assert told["more"] is False
+
+
+def test_a_job_is_headed_by_the_same_counts_for_people_and_for_programs(canned: CannedServer) -> None:
+    counts = {"aborted": 1, "cancelled": 10}
+    canned.answer("/v1/jobs/j", job_view(id="j", state="CANCELLED", counts=counts, failed=1))
+    canned.answer("/v1/jobs/j/stages", {"stages": [], "more": False})
+    canned.answer("/v1/jobs/j/progress", {"job": "j", "state": "CANCELLED", "failed": 1, "cancelled": 10})
+    assert run("status", "j").stdout.startswith("j: CANCELLED (1 failed)\n")
+    told = json.loads(run("status", "j", "--json").stdout)
+    assert (told["job"]["failed"], told["progress"]["failed"]) == (1, 1)
+
+
+def test_a_job_that_was_stopped_is_not_said_to_run(canned: CannedServer) -> None:
+    canned.answer("/v1/jobs/j", job_view(id="j", state="RUNNING", held=True, counts={"done": 2, "ready": 3}))
+    canned.answer("/v1/jobs/j/stages", {"stages": [], "more": False})
+    canned.answer("/v1/jobs/j/progress", {"job": "j", "state": "RUNNING", "held": True})
+    assert run("status", "j").stdout.startswith("j: held, and nothing of it runs\n")
+
+
 def test_a_log_is_followed_until_the_package_is_over(canned: CannedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilotage.cli.logs.LOOK_SECONDS", 0.0)
     texts = iter(["a", "a", "ab\n", "ab\nc\n"])

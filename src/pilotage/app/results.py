@@ -62,6 +62,43 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in _GOOD
 
 
+class Outputs:
+    """What came of the packages of a job: each is asked for when it is its turn, every time anew."""
+
+    def __init__(self, following: Following, *, packages: int) -> None:
+        """Take a job and how many packages it has."""
+        self._following = following
+        self._packages = packages
+
+    def __iter__(self) -> Iterator[Output]:
+        """One after the other, in the order of the document."""
+        cursor: str | None = None
+        try:
+            while True:
+                page = self._page(cursor)
+                for package in page["packages"]:
+                    yield output_of(self._following, package["id"])
+                cursor = page["next"]
+                if cursor is None:
+                    return
+        finally:
+            self._following.close()
+
+    def _page(self, cursor: str | None) -> Any:
+        asked = {"cursor": cursor, "limit": 1000}
+        job = self._following.job
+        return self._following.ask(lambda server: server.get(path_of("jobs", job, "packages"), asked))
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return self._packages
+
+    def __repr__(self) -> str:
+        """How many there are, and how to have them."""
+        what = "1 package" if self._packages == 1 else f"{self._packages:,} packages"
+        return f"<Outputs of {self._following.job}: {what}; iterate over them, or ask for one with output('1.2.1')>"
+
+
 class Result:
     """A job and what came of it so far; `refresh` and `wait` look again."""
 
@@ -108,23 +145,9 @@ class Result:
         return self.progress.failures
 
     @property
-    def outputs(self) -> Iterator[Output]:
+    def outputs(self) -> Outputs:
         """What came of each package, one after the other."""
-        cursor: str | None = None
-        try:
-            while True:
-                page = self._packages(cursor)
-                for package in page["packages"]:
-                    yield output_of(self._following, package["id"])
-                cursor = page["next"]
-                if cursor is None:
-                    return
-        finally:
-            self._following.close()
-
-    def _packages(self, cursor: str | None) -> Any:
-        asked = {"cursor": cursor, "limit": 1000}
-        return self._following.ask(lambda server: server.get(path_of("jobs", self.job, "packages"), asked))
+        return Outputs(self._following, packages=self.progress.packages)
 
     def output(self, package: str) -> Output:
         """What came of one package, named `1.2.1`."""
@@ -233,4 +256,4 @@ def nothing_to_do(name: str, *, packages: int) -> Progress:
     return Progress(job="", name=name, state="DONE", packages=packages, done=packages, adopted=packages)
 
 
-__all__ = ["Output", "PackagesFailed", "Result", "nothing_to_do", "output_of"]
+__all__ = ["Output", "Outputs", "PackagesFailed", "Result", "nothing_to_do", "output_of"]

@@ -58,7 +58,19 @@ def signals_raised() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def carry_out(source: Source, how: HowToRun, *, before_load: Callable[[], None], detach: bool, as_json: bool) -> int:
+AtEnd = Callable[["Following"], None]
+"""What is done for a job that is over, before its summary is told."""
+
+
+def carry_out(
+    source: Source,
+    how: HowToRun,
+    *,
+    before_load: Callable[[], None],
+    detach: bool,
+    as_json: bool,
+    at_end: AtEnd | None = None,
+) -> int:
     """Run a job from its source to its end; the exit code."""
     from pilotage.app.running import bring_to
     from pilotage.app.session import Session
@@ -93,6 +105,7 @@ def carry_out(source: Source, how: HowToRun, *, before_load: Callable[[], None],
             detach=detach,
             as_json=as_json,
             again=WITHOUT_FRESH if how.fresh else AGAIN,
+            at_end=at_end,
         )
 
 
@@ -162,6 +175,7 @@ def follow_job(
     begin: Callable[[], None] | None = None,
     detach: bool = False,
     again: str = AGAIN,
+    at_end: AtEnd | None = None,
 ) -> int:
     """Show a job until it is over, or a signal comes, and do what that means; the exit code. `again` is what goes on."""
     from pilotage.app.following import Following
@@ -174,7 +188,7 @@ def follow_job(
             begin()
         if detach:
             return _detached(job, as_json=as_json)
-        return watch_to_end(following, as_json=as_json)
+        return watch_to_end(following, as_json=as_json, at_end=at_end)
     except (KeyboardInterrupt, Terminated):
         return _interrupted(job, session, following, again=again, as_json=as_json)
     except HungUp:
@@ -250,7 +264,7 @@ def _stopped(job: str, session: Session, following: Following, *, again: str) ->
     return ExitCode.STOPPED
 
 
-def watch_to_end(following: Following, *, as_json: bool) -> int:
+def watch_to_end(following: Following, *, as_json: bool, at_end: AtEnd | None = None) -> int:
     """Show a job until it is over, then say what came of it; the exit code."""
     from pilotage.app.following import exit_code_of
     from pilotage.cli.progress import Silent, shown_here
@@ -264,6 +278,8 @@ def watch_to_end(following: Following, *, as_json: bool) -> int:
         shown.close()
     assert progress is not None
     code = exit_code_of(progress)
+    if at_end is not None:
+        at_end(following)
     if as_json:
         emit([_json(summary_object(progress, code))])
     else:
@@ -295,7 +311,8 @@ def summary_lines(progress: Progress, *, killed_for: str = "") -> Iterator[str]:
         if begun is not None and ended is not None and ended >= begun
         else ""
     )
-    yield f"{one_line(progress.job)}: {progress.state}{took}: {counts_line(progress)}\n"
+    state = "DONE with failures" if progress.state == "DONE" and progress.failed else progress.state
+    yield f"{one_line(progress.job)}: {state}{took}: {counts_line(progress)}\n"
     if killed_for:
         yield f"killed: {one_line(killed_for)}\n"
     yield from failure_lines(progress)

@@ -10,19 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilotage.cli.naming import looked_at_package
+from pilotage.cli.naming import looked_at, looked_at_package
 from pilotage.cli.output import emit, say_to_reader
 from pilotage.cli.remote import json_option, look, server_option
 from pilotage.cli.streams import failure_of
-from pilotage.cli.words import one_line
+from pilotage.cli.words import one_line, plural
 from pilotage.model.exit_codes import ExitCode
 from pilotage.model.states import FINAL_NAMES
 
 if TYPE_CHECKING:
+    from pilotage.app.following import Following
     from pilotage.client import Server
     from pilotage.client.jobs import Log
 
 LOOK_SECONDS = 0.5
+PACKAGES_READ_MAX = 100
+GROUPS_SHOWN_MAX = 10
+"""Of a job, the logs of so many packages are read, and so many different ones shown."""
+_FAILED = "state=ABORTED"
 STREAMS = ("pre-stdout", "pre-stderr", "stdout", "stderr", "post-stdout", "post-stderr")
 
 
@@ -47,7 +52,8 @@ def logs(
     """Show what the programs of a package wrote.
 
     It is written JOB/1.2.1, JOB/001/002/001 or JOB/NAME, with the id of its job or its name, which means the newest job of that
-    name; 1.2.1 alone is one of the last job. Of a job with a single package, the job is enough. Of what is very long, the beginning and the end are kept.
+    name; 1.2.1 alone is one of the last job. Of a job the packages that failed are shown, or all where none did: those
+    that wrote the same together, and the first ones where there are many. Of what is very long, the beginning and the end are kept.
     """
     from pilotage.client.jobs import Jobs
     from pilotage.client.server import path_of
@@ -56,7 +62,10 @@ def logs(
         raise click.UsageError("--follow and --json exclude each other.")
     streams = (only,) if only is not None else STREAMS
     with look(server, token_file) as connection:
-        where, dotted = looked_at_package(connection, package)
+        where = looked_at(connection, package)
+        if where.package is None and not follow and attempt is None:
+            return _of_job(connection, where.job, streams, only=only, as_json=as_json)
+        where, dotted = looked_at_package(connection, str(where))
         if follow:
             return _follow(connection, where.job, dotted, streams, attempt)
         found = Jobs(connection).logs(where.job, dotted, attempt=attempt)
@@ -85,6 +94,76 @@ def logs(
     if told and only is None:
         say_to_reader(told[1])
     return ExitCode.COMPLETE
+
+
+def print_logs(following: Following) -> None:
+    """Print what every package of a job wrote, in their order: standard output there, standard error beside it."""
+    from pilotage.client.jobs import Jobs
+    from pilotage.client.server import path_of
+
+    job, cursor = following.job, None
+    while True:
+        asked = {"cursor": cursor, "limit": 1000}
+        page = following.ask(lambda server, asked=asked: server.get(path_of("jobs", job, "packages"), asked))  # type: ignore[misc]
+        for each in page["packages"]:
+            found = following.ask(lambda server, name=each["id"]: Jobs(server).logs(job, name))  # type: ignore[misc]
+            for log in _of_one_attempt(found, STREAMS, None):
+                if log.stream == "stdout":
+                    emit([log.text])
+                elif log.text:
+                    say_to_reader(log.text.rstrip("\n"))
+        cursor = page["next"]
+        if cursor is None:
+            return
+
+
+def _of_job(connection: Server, job: str, streams: Sequence[str], *, only: str | None, as_json: bool) -> int:
+    """What packages of a job wrote: of those that failed, or of all where none did; those that wrote the same are one group."""
+    from pilotage.client.jobs import Jobs
+    from pilotage.client.server import path_of
+
+    asked: dict[str, str | int | None] = {"query": _FAILED, "limit": PACKAGES_READ_MAX, "words": 1}
+    page = connection.get(path_of("jobs", job, "packages"), asked)
+    if not page["packages"]:
+        page = connection.get(path_of("jobs", job, "packages"), asked | {"query": ""})
+    groups: dict[tuple[tuple[str, str], ...], list[dict[str, Any]]] = {}
+    for each in page["packages"]:
+        found = _of_one_attempt(Jobs(connection).logs(job, each["id"]), streams, None)
+        groups.setdefault(tuple((log.stream, log.text) for log in found), []).append(each)
+    if as_json:
+        from pilotage import app
+
+        told = [
+            {"packages": [each["id"] for each in alike], "logs": [{"stream": s, "text": t} for s, t in texts]}
+            for texts, alike in groups.items()
+        ]
+        emit([app.json_text({"job": job, "groups": told, "more": page["next"] is not None})])
+        return ExitCode.COMPLETE
+    written = {texts: alike for texts, alike in groups.items() if texts}
+    for texts, alike in list(written.items())[:GROUPS_SHOWN_MAX]:
+        if only is None or len(written) > 1:
+            emit([f"=== {_called(job, alike)} ===\n"])
+        for stream, text in texts:
+            head = f"--- {stream} ---\n" if only is None else ""
+            emit([head, text if text.endswith("\n") or not text else f"{text}\n"])
+    shown = sum(map(len, list(written.values())[:GROUPS_SHOWN_MAX]))
+    if not written:
+        say_to_reader(f"nothing was written yet, or it was not kept; see: pilotage status {job}")
+    elif page["next"] is not None or shown < sum(map(len, written.values())):
+        say_to_reader(f"there are more; name a package: pilotage logs {job}/1.2.1; see: pilotage query job={job}")
+    return ExitCode.COMPLETE
+
+
+def _called(job: str, alike: Sequence[dict[str, Any]]) -> str:
+    import msgspec
+
+    from pilotage.cli.cards import called
+    from pilotage.model.package_words import PackageWords
+
+    first = alike[0]
+    words = msgspec.convert(first.get("words"), PackageWords | None)
+    others = f" and {plural(len(alike) - 1, 'other')} that wrote the same" if len(alike) > 1 else ""
+    return one_line(f"{called(job, first['id'], words)}{others}: {first['state']}")
 
 
 def _how_it_failed(detail: dict[str, Any], attempt: int | None) -> tuple[int, str] | None:

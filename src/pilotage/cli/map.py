@@ -22,6 +22,7 @@ from pilotage.cli.run import chosen_how, how_options
     "--output", "outputs", multiple=True, metavar="NAME", help="A file that each makes, such as {/.}.png; none: all."
 )
 @click.option("--shell", is_flag=True, help="Give each command to /bin/sh, for pipes and redirection.")
+@click.option("--print", "prints", is_flag=True, help="Print what each command wrote, in the order of the items.")
 @click.option("--job", metavar="NAME", help="What to call the job, instead of what the command is called.")
 @how_options
 def map_command(
@@ -33,6 +34,7 @@ def map_command(
     sites: str | None,
     *,
     shell: bool,
+    prints: bool,
     fresh: bool,
     replace: bool,
     keep_failed: bool,
@@ -48,6 +50,8 @@ def map_command(
     are files lie in the folder of their package; files that appear there are put beside the items afterwards. Of
     --each-line, lines without anything in them are no items. The rest is as for `pilotage run`.
     """
+    if prints and (as_json or detach):
+        raise click.UsageError("--print goes with neither --json nor --detach.")
     items = words[1:] if each_line is None else (*words[1:], *_lines(each_line))
     if not words:  # what a shell would do with such a line is nothing
         items = tuple(line for line in items if not line.lstrip().startswith("#"))
@@ -57,13 +61,15 @@ def map_command(
     from pilotage.app.mapping import Asked, mapped
     from pilotage.app.running import Source
     from pilotage.cli.carrying import carry_out
+    from pilotage.cli.logs import print_logs
 
     command = words[0] if words else None
     asked = Asked(command=command, items=items, job=job or "", outputs=outputs, shell=shell)
     folder = Path.cwd()
     source = Source(folder=folder, document="", load=lambda: mapped(asked, folder=folder))
     how = chosen_how(slots=slots, sites=sites, fresh=fresh, replace=replace, keep_failed=keep_failed)
-    return carry_out(source, how, before_load=lambda: None, detach=detach, as_json=as_json)
+    at_end = print_logs if prints else None
+    return carry_out(source, how, before_load=lambda: None, detach=detach, as_json=as_json, at_end=at_end)
 
 
 def _lines(name: str) -> tuple[str, ...]:

@@ -318,8 +318,9 @@ def _operated(connection: Server, wanted: Wanted) -> tuple[str, Accepted]:
         told += ", its results were taken over" if state == "CLEARED" else ""
         step = ""
         if state in FINAL_NAMES:
-            again = f"retry --failed {job}" if found["failed"] else f"restart {job}/1.2.1"
-            step = f"begin {'what failed' if found['failed'] else 'a package'} of it anew with: pilotage {again}"
+            bad = found["failed"] or found["counts"]["cancelled"]
+            again = f"retry --failed {job}" if bad else f"restart {job}/1.2.1"
+            step = f"begin {'what failed' if bad else 'a package'} of it anew with: pilotage {again}"
         raise ServerRefused(told, subject="", status=409, code="job_over", next_step=step) from error
 
 

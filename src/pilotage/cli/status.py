@@ -82,7 +82,7 @@ def _asked(connection: Server, about: dict[str, Any], *path: str) -> Any:
     from pilotage.client import ServerRefused
     from pilotage.client.server import path_of
 
-    if about["state"] in ("DONE", "CLEARED") and not about.get("failed") and not about.get("held"):
+    if about["state"] in ("DONE", "CLEARED") and not _not_well(about) and not about.get("held"):
         return None
     try:
         return connection.get(path_of("jobs", *path))
@@ -132,9 +132,9 @@ def _job_lines(job: dict[str, Any], stages: list[dict[str, Any]], progress: Any)
         if job["stages"] > len(stages):
             yield f"    … and {job['stages'] - len(stages):,} more\n"
     yield from _moving_lines(progress)
-    if job["failed"]:
+    if bad := _not_well(job):
         words = f"job={job['id']} and state in (ABORTED, CANCELLED)"
-        see = "see it" if job["failed"] == 1 else "see them"
+        see = "see it" if bad == 1 else "see them"
         failed, cancelled = job["counts"]["aborted"], job["counts"]["cancelled"]
         what = f"{plural(failed or cancelled, 'package')} {'failed' if failed else 'cancelled'}"
         what += f", {cancelled:,} cancelled" if failed and cancelled else ""
@@ -290,12 +290,20 @@ def _attempt(attempt: dict[str, Any]) -> tuple[object, ...]:
 
 def _state(told: dict[str, Any]) -> str:
     flags = [word for word in ("held", "dropped") if told.get(word)]
+    if told.get("held") and told["state"] == "RUNNING" and not told.get("counts", {"running": 1})["running"]:
+        return "held, and nothing of it runs"  # it had begun, which is all that RUNNING says of a job
     # A job is over, and DONE, also where packages of it failed.
-    if told.get("failed") and told["state"] in FINAL_NAMES:
+    if _not_well(told) and told["state"] in FINAL_NAMES:
         failed, cancelled = told["counts"]["aborted"], told["counts"]["cancelled"]
         flags += [f"{failed:,} failed"] if failed else []
         flags += [f"{cancelled:,} cancelled"] if cancelled and told["state"] != "CANCELLED" else []
     return f"{told['state']} ({', '.join(flags)})" if flags else str(told["state"])
+
+
+def _not_well(told: dict[str, Any]) -> int:
+    """How many packages of a job failed or were cancelled; none of what is no job."""
+    counts: dict[str, int] = told.get("counts") or {}
+    return (told.get("failed") or 0) + counts.get("cancelled", 0)
 
 
 def _histogram(told: dict[str, Any]) -> str:

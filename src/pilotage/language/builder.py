@@ -27,6 +27,11 @@ class Job:
         self._software: list[object] = list(self._head.pop("software", ()))
         self._stages: list[object] = []
 
+    def __repr__(self) -> str:
+        """Its name, and how many stages it has so far."""
+        count = len(self._stages)
+        return f"<Job {self._head['job']}: {count} stage{'' if count == 1 else 's'}>"
+
     def software(self, **fields: Unpack[SpokenSoftware]) -> Job:
         """Describe a software; gives the job back."""
         self._software.append(fields)

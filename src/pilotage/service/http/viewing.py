@@ -51,7 +51,7 @@ def job_view(row: JobRow, *, base_url: str) -> JobView:
         owner=row.owner,
         state=row.state,
         held=bool(row.held),
-        failed=row.failed,
+        failed=row.aborted,
         packages=_total(row),
         counts=_counts(row),
         epoch=row.epoch,
