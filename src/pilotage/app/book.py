@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from pilotage.adapters.journals.sqlite_places import BOOK
 from pilotage.adapters.settings_files import SETTINGS_FILE, STATE_FOLDER, is_said, load_settings, state_folder
 from pilotage.client.finding import StateFolder
 from pilotage.model.configuration import Settings
@@ -158,6 +157,7 @@ def serve_settings(
 
     Where the port of the settings is taken, the `other_ports` are tried, one after the other; 0 is any free one.
     """
+    from pilotage.adapters.journals.sqlite_places import BOOK
     from pilotage.adapters.local_token import ensure_token, token_file
     from pilotage.app.tls import tls_files
     from pilotage.app.tokens import tokens_of

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pilotage.adapters.journals.network_folders import network_kind
-from pilotage.adapters.journals.sqlite_places import BOOK
 from pilotage.adapters.settings_files import STATE_FOLDER, load_settings, state_folder
 from pilotage.app.background import (
     START_SECONDS,
@@ -361,6 +360,8 @@ class Session:
 
     def _has_book(self) -> bool:
         """Whether what the service kept is still where it was."""
+        from pilotage.adapters.journals.sqlite_places import BOOK
+
         assert self.state is not None
         if self._settings().journal.address.kind != "sqlite":
             return self.state.exists()
