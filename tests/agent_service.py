@@ -42,6 +42,7 @@ class AgentService:
         self.assigned: dict[str, dict[AttemptRef, tuple[Assignment, Work]]] = {}
         self.leave = ""
         self.renewal = ""  # a token that comes with every answer
+        self.token_ended = False  # whatever is fetched or brought is refused for it
         self.contents: dict[str, bytes] = {}
         self.staged: dict[str, bytearray] = {}
         self.change = threading.Condition()
@@ -126,6 +127,8 @@ class AgentService:
     def _answer(self, method: str, target: str, fields: dict[str, str], body: bytes) -> tuple[int, bytes] | None:
         if target == "/agent/exchange":
             return self._exchange(_says.decode(body))
+        if self.token_ended:
+            return 401, b'{"error":{"code":"unauthenticated","message":"this token has expired"}}'
         if method == "PUT":
             path, _, offset = target.partition("?offset=")
             staged = self.staged.setdefault(path.removeprefix("/agent/staged/"), bytearray())

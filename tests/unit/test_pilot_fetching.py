@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -9,6 +9,7 @@ from threading import Event
 import pytest
 
 from pilotage.agent import fetching
+from pilotage.agent.diagnosis import TokenEnded, from_system
 from pilotage.agent.fetching import ServerFetch
 from pilotage.agent.link import connect
 from tests.agent_service import AgentService, agent_service
@@ -65,6 +66,23 @@ def test_an_output_is_staged_in_pieces(size: int, service: AgentService, fetch: 
     (tmp_path / "made").write_bytes(CONTENT[:size])
     fetch.stage({"job": "job", "package": "1.1.1", "attempt": 2}, 3, str(tmp_path / "made"))
     assert service.staged == {"job/1.1.1/2/3": bytearray(CONTENT[:size])}
+
+
+def test_who_shows_a_token_that_has_ended_is_told_so_at_once(
+    service: AgentService, fetch: ServerFetch, tmp_path: Path
+) -> None:
+    service.token_ended = True
+    ref = {"job": "job", "package": "1.1.1", "attempt": 2}
+    (tmp_path / "made").touch()
+    asks: tuple[Callable[[], object], ...] = (
+        lambda: fetch.content(DIGEST),
+        lambda: fetch.file("job", "a"),
+        lambda: fetch.stage(ref, 3, str(tmp_path / "made")),
+    )
+    for ask in asks:
+        with pytest.raises(TokenEnded, match="expired") as told:
+            ask()
+        assert from_system(told.value, doing="staging").reason == "credential-expired"
 
 
 def test_a_service_that_was_away_in_between_is_asked_again_until_it_is_back(

@@ -63,7 +63,7 @@ def test_a_package_that_says_how_often_is_tried_so_often() -> None:
     assert judge(*failures[:3]).action == "give-up"
 
 
-@pytest.mark.parametrize("reason", ["platform-failure", "disk-full"])
+@pytest.mark.parametrize("reason", ["platform-failure", "disk-full", "credential-expired"])
 def test_a_failure_of_the_platform_goes_elsewhere_outside_the_cap(reason: str) -> None:
     found = judge(*(fail(number, reason, f"s{number}") for number in range(1, 8)))
     assert (found.action, found.rule, found.counted) == ("restart", reason, 0)
@@ -77,6 +77,13 @@ def test_failures_of_the_platform_are_bounded_and_a_full_disk_is_one_of_them() -
     assert judge(*failures[:19]).action == "restart"
     last = judge(*failures)
     assert (last.action, last.cause, last.rule) == ("give-up", "retries-exhausted", "disk-full")
+
+
+def test_what_comes_to_nothing_because_tokens_end_is_given_up_for_that_cause() -> None:
+    failures = [fail(number, "credential-expired", f"s{number}") for number in range(1, 21)]
+    assert judge(*failures[:19]).action == "restart"
+    last = judge(*failures)
+    assert (last.action, last.cause, last.rule) == ("give-up", "credential-expired", "credential-expired")
 
 
 def test_coming_back_to_an_avoided_site_begins_a_new_round_after_a_growing_pause() -> None:

@@ -76,12 +76,18 @@ class Failure(Exception):
         self.binary: int | None = None  # of several, the one whose output is missing, from 0
 
 
+class TokenEnded(OSError):
+    """The service takes the token of this agent no longer, and gives it no other."""
+
+
 def from_system(error: OSError, *, doing: str) -> Failure:
     """The failure to tell when the system did not do what the agent asked of it."""
     why = error.strerror or type(error).__name__
     where = f" ({error.filename})" if error.filename else ""
     if error.errno in FULL:
         return Failure("disk-full", f"the disk is full: {doing}{where}")
+    if isinstance(error, TokenEnded):
+        return Failure("credential-expired", f"{doing} failed: {error}")
     return Failure("platform-failure", f"{doing} failed: {why}{where}")
 
 

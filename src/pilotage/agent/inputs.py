@@ -13,7 +13,7 @@ import stat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.copying import copy, link_or_copy, move
-from pilotage.agent.diagnosis import FULL, Failure, from_system
+from pilotage.agent.diagnosis import FULL, Failure, TokenEnded, from_system
 from pilotage.agent.names import check_name, make_parents
 
 if TYPE_CHECKING:
@@ -86,9 +86,7 @@ class Inputs:
         except OSError as error:
             if error.errno in FULL:
                 raise
-            raise Failure(
-                "platform-failure", f"the captured file {each['name']!r} could not be had: {error}"
-            ) from error
+            raise Failure(_reason(error), f"the captured file {each['name']!r} could not be had: {error}") from error
         status = os.stat(source)
         if each.get("executable") and not status.st_mode & stat.S_IXUSR:
             return _copied(source, target, each)
@@ -150,7 +148,7 @@ class Inputs:
         except OSError as error:
             if error.errno in FULL:
                 raise
-            raise Failure("platform-failure", f"the input {name!r} could not be fetched: {error}") from error
+            raise Failure(_reason(error), f"the input {name!r} could not be fetched: {error}") from error
         if fetched is None:
             raise Failure("missing-input", f"the input {name!r} is not there: the server has none of this name")
         return fetched
@@ -203,3 +201,7 @@ def _not_brought(name: str, error: OSError) -> Failure:
     if isinstance(error, FileNotFoundError):
         return Failure("missing-input", f"the input {name!r} is not there: {error}")
     return Failure("missing-input", f"the input {name!r} cannot be read: {error}")
+
+
+def _reason(error: OSError) -> str:
+    return "credential-expired" if isinstance(error, TokenEnded) else "platform-failure"

@@ -30,6 +30,7 @@ _CRASH = (Audience.RESEARCHER, Audience.CLUSTER_MANAGEMENT, Audience.GRID_CONTRO
 
 ROUTES: Mapping[Reason, tuple[Audience, ...]] = {
     "platform-failure": _PLATFORM,
+    "credential-expired": _PLATFORM,
     "disk-full": _PLATFORM,  # the node's own disk: its user cannot mend it
     "segmentation-fault": _CRASH,
     "signal": _CRASH,

@@ -75,6 +75,14 @@ _APPLICATION = Row(
 RULES: Mapping[Reason, Row] = {
     "platform-failure": _PLATFORM,
     "disk-full": _PLATFORM,  # the node's own disk
+    "credential-expired": Row(
+        answer="elsewhere",
+        counted=False,
+        budget="platform_failures_max",
+        cause="credential-expired",
+        changes="sites where it happened are avoided",
+        why="the agent's token has ended, and nothing can be fetched or brought with it: one at another place has its own",
+    ),
     "preempted": Row(
         answer="again",
         counted=False,

@@ -7,6 +7,7 @@ from typing import Literal
 Reason = Literal[
     "application-error",
     "command-not-found",
+    "credential-expired",
     "disk-full",
     "failure-pattern",
     "input-checksum",

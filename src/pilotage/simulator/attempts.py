@@ -37,6 +37,7 @@ ENDINGS: dict[str, Ending] = {
     CANCELLED: Ending(signal=15, message="cancelled"),
     "application-error": Ending(exit_status=1, message="the application failed"),
     "command-not-found": Ending(exit_status=127, message="command not found"),
+    "credential-expired": Ending(message="the token has expired"),
     "disk-full": Ending(message="no space left on device"),
     "failure-pattern": Ending(exit_status=0, message="the log says that it failed"),
     "input-checksum": Ending(message="an input is not what it should be"),

@@ -42,7 +42,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     attempts_max: int = 5  # counted failures of an epoch, unless a template says otherwise
     uncounted: tuple[str, ...] = (
-        "disk-full", "dropped", "input-checksum", "missing-input", "pilot-killed", "platform-failure", "preempted",
+        "credential-expired", "disk-full", "dropped", "input-checksum", "missing-input", "pilot-killed", "platform-failure", "preempted",
         "outrun", "rescheduled", "unheard",
     )  # fmt: skip
     # Fewer failures than this, of one reason alone, exhaust nothing.

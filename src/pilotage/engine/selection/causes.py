@@ -12,6 +12,7 @@ Cause = Literal["success", "platform", "application", "nobody"]
 
 CAUSES: Mapping[Reason | LossReason, Cause] = {
     "platform-failure": "platform",
+    "credential-expired": "platform",
     "disk-full": "platform",
     "unheard": "platform",
     "pilot-killed": "platform",
