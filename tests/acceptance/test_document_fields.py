@@ -8,6 +8,7 @@ import select
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,12 +26,23 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         end_all(file.parent)
 
 
-def run(folder: Path, *arguments: str, code: int = 0) -> str:
-    done = subprocess.run(
+def asked(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [str(PROGRAM), *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=SECONDS_MAX
     )
+
+
+def run(folder: Path, *arguments: str, code: int = 0) -> str:
+    done = asked(folder, *arguments)
     assert done.returncode == code, (done.stdout, done.stderr)
     return done.stdout + done.stderr
+
+
+def told(folder: Path, *arguments: str) -> dict[str, Any]:
+    done = asked(folder, *arguments, "--json")
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 BY_SITE = """\
@@ -59,7 +71,7 @@ def test_software_is_started_as_the_site_has_it_and_an_unknown_executor_is_the_d
     (folder / "sites.yaml").write_text(SITES)
     for name in ("on-slurm", "in-annex", "here"):
         (folder / f"{name}.sh").write_text(f"echo {name} $PILOTAGE_SITE\n")
-    plan = json.loads(run(folder, "plan", "--json"))
+    plan = told(folder, "plan")
     assert plan["notes"] == [
         "no site, nor kind of sites, is called 'grid': what asks for it may run anywhere",
         "local is passed over for far: far is described for annex, and local is of the kind local on "
@@ -104,14 +116,14 @@ def test_packages_that_use_a_tenth_of_a_core_share_one(folder: Path) -> None:
             seen += os.read(started, 100)
         go = os.open(folder / "go", os.O_RDWR)
         os.write(go, b"on\n" * 8)
-        told, _ = process.communicate(timeout=SECONDS_MAX)
+        shown, _ = process.communicate(timeout=SECONDS_MAX)
         os.close(go)
     finally:
         os.close(started)
         process.kill()
         process.wait()
-    assert process.returncode == 0, told
-    assert "8 of 8 packages done" in told
+    assert process.returncode == 0, shown
+    assert "8 of 8 packages done" in shown
 
 
 def test_a_stage_iterates_over_what_an_earlier_job_in_the_book_made(folder: Path) -> None:
@@ -129,12 +141,12 @@ def test_a_stage_iterates_over_what_an_earlier_job_in_the_book_made(folder: Path
     assert sorted(path.name for path in folder.glob("copy-*")) == ["copy-part-1", "copy-part-2"]
     run(folder, "serve", "--stop")
     # Without a service the book is read; below another folder, the files keep their place.
-    (first,) = [each["id"] for each in json.loads(run(folder, "query", "name=first", "--jobs", "--json"))["jobs"]]
+    (first,) = [each["id"] for each in told(folder, "query", "name=first", "--jobs")["jobs"]]
     deeper = folder / "deeper"
     deeper.mkdir()
     text = (folder / "second.yaml").read_text()
     (folder / "by-id.yaml").write_text(text.replace("job: first", f"job: {first}"))
     assert "2 packages" in run(folder, "check", "by-id.yaml")
     (deeper / "elsewhere.yaml").write_text(text)
-    told = run(deeper, "check", "elsewhere.yaml", code=2)
-    assert f"the outputs of the job {first} are in {folder}, and not below the folder of this document" in told
+    shown = run(deeper, "check", "elsewhere.yaml", code=2)
+    assert f"the outputs of the job {first} are in {folder}, and not below the folder of this document" in shown
