@@ -11,7 +11,7 @@ from pilotage.service.announcement import find_service
 from tests.real_runs import Place, place_in
 
 SMALL = "pilotage: 1\njob: small\nstages:\n  - run: 'true'\n"
-IMPOSSIBLE = "pilotage: 1\njob: large\nstages:\n  - run: 'true'\n    memory: 900 TiB\n"
+IMPOSSIBLE = "pilotage: 1\njob: large\nstages:\n  - run: 'true'\n    memory: 900 TiB\n    stdout: o.txt\n"
 FAULTY = "pilotage: 1\njbo: small\n"
 
 
