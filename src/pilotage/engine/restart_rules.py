@@ -75,14 +75,6 @@ _APPLICATION = Row(
 RULES: Mapping[Reason, Row] = {
     "platform-failure": _PLATFORM,
     "disk-full": _PLATFORM,  # the node's own disk
-    "credential-expired": Row(
-        answer="elsewhere",
-        counted=False,
-        budget="platform_failures_max",
-        cause="credential-expired",
-        changes="sites where it happened are avoided",
-        why="the agent's token has ended, and nothing can be fetched or brought with it: one at another place has its own",
-    ),
     "preempted": Row(
         answer="again",
         counted=False,
@@ -129,6 +121,14 @@ RULES: Mapping[Reason, Row] = {
         cause="retries-exhausted",
         changes="twice the time limit it had; without a limit it is given up",
         why="never twice at one limit: it would loop until the same moment",
+    ),
+    "credential-expired": Row(
+        answer="elsewhere",
+        counted=False,
+        budget="platform_failures_max",
+        cause="credential-expired",
+        changes="sites where it happened are avoided",
+        why="the agent's token has ended, and nothing can be fetched or brought with it: one at another place has its own",
     ),
 }
 """The default row of each reason."""
