@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,13 +13,15 @@ from pathlib import Path
 import pytest
 
 from pilotage.adapters.sites.batch import LOOK_SECONDS
-from pilotage.adapters.sites.callers import CALL_SECONDS_MAX, BadAddress, Caller, Here, Ssh, parse_address
+from pilotage.adapters.sites.callers import CALL_SECONDS_MAX, BadAddress, Caller, Here, Ssh, command_line, parse_address
 from pilotage.agent.batch import Answer, Call, Unknown
+from pilotage.agent.batch.login import in_login_shell
 from pilotage.agent.site_calls import CALL_SECONDS
 from pilotage.app.site_looks import Looks, NotSeen
 from pilotage.model.configuration import Settings
 from pilotage.model.site_entry import SiteEntry
 from pilotage.service.running.agent_site import INTERVAL_SECONDS
+from tests.engines.debian import ensure_programs
 from tests.engines.postgres import free_port
 from tests.engines.sshd import SshServer
 from tests.pilots import lives, wait_until
@@ -42,6 +45,22 @@ def test_words_and_input_reach_a_command_as_they_are_and_its_answer_comes_back(c
     answer = caller.run(Call((sys.executable, "-c", TELL, *WORDS), "first\nlast é\udcff"))
     caller.close()
     assert answer == (7, f"{WORDS!r}first\nlast é\udcff", "odd")
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "tcsh"])
+def test_the_login_shell_of_an_account_may_be_any(shell: str) -> None:
+    ensure_programs([shell], packages=[shell] if shell == "tcsh" else ["bash"])
+    words = [sys.executable, "-c", TELL, *WORDS, "\\n", "100 %", "two\n\nlines\n"]
+    done = subprocess.run([shell, "-c", command_line(words)], input="in", capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (7, f"{words[3:]!r}in", "odd")
+    begun = in_login_shell(lambda call: _told(subprocess.run(
+        [shell, "-c", command_line(call.argv)], input=call.stdin, capture_output=True, text=True, check=False
+    )))  # fmt: skip
+    assert begun(Call(("sh", "-c", "cat; exit 3"), "in")) == Answer(3, "in", "")
+
+
+def _told(done: subprocess.CompletedProcess[str]) -> Answer:
+    return Answer(done.returncode, done.stdout, done.stderr)
 
 
 def test_a_command_that_is_not_there_has_an_answer(caller: Caller) -> None:

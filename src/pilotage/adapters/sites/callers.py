@@ -28,6 +28,7 @@ ALIVE_SECONDS, ALIVE_COUNT = 15, 3
 PERSIST_SECONDS = 120  # how long a connection waits for the next command
 ANSWER_BYTES_MAX = 64 << 20
 MAY_WAIT = "what a shell there reads when it starts, such as ~/.bashrc, may wait for something"
+_NOT_QUOTED = "\n!'\\"  # what not every shell leaves alone in single quotes
 _SSH_FAILED = 255  # its own exit status, and not that of the command
 _NOT_FOUND, _NOT_RUN = 127, 126
 _SOCKET_PATH_MAX = 107
@@ -157,7 +158,7 @@ class Ssh:
         """Run a command to its end; what ssh itself says is raised as `Unknown`."""
         make_closed(Path(self._folder))
         told = [f"{name}={value}" for name, value in self._environment.items()]
-        command = shlex.join(["env", *told, *call.argv])
+        command = command_line(["env", *told, *call.argv])
         # A broken connection is noticed by ssh itself; ours is the last word.
         words = [*self.words, "--", self.host, command]
         answer = run_words(words, call.stdin, seconds_max=self._seconds_max, under_way=self._under_way)
@@ -189,6 +190,15 @@ class Ssh:
             run_words([*self.words, "-O", "exit", "--", self.host], "", seconds_max=CONNECT_SECONDS)
         if self._own is not None:
             shutil.rmtree(self._own, ignore_errors=True)
+
+
+def command_line(words: Sequence[str]) -> str:
+    """Some words as a command that the login shell of any account reads: to csh a line ends a quote, and ! is history."""
+    plain = shlex.join(words)
+    if not any(char in plain for char in "\n!"):
+        return plain
+    told = "".join(f"\\0{ord(char):03o}" if char in _NOT_QUOTED else char for char in f"exec {plain}")
+    return f"sh -c 'eval \"$(printf %b \"$0\")\"' '{told}'"
 
 
 def parse_address(address: str) -> tuple[str, str, int]:
