@@ -19,7 +19,7 @@ import pytest
 from tests.served_book import event, registered
 
 ANSWER_SECONDS = 60
-MOUNTED = 'mount -t tmpfs -o size=3m tmpfs "$1" && exec "$2" serve --book-only --journal "sqlite:$1" --port 0'
+MOUNTED = 'mount -t tmpfs -o size=3m,mode=700 tmpfs "$1" && exec "$2" serve --book-only --journal "sqlite:$1" --port 0'
 AS_ROOT_THERE = [] if os.geteuid() == 0 else ["--map-root-user"]
 INTO = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
 
