@@ -194,6 +194,23 @@ stages:
     assert [(stage.packages, stage.late) for stage in planned(here, text).stages] == [(1, False), (0, True)]
 
 
+def test_the_size_of_a_late_stage_is_known_when_its_makers_are_done(here: Place) -> None:
+    text = """
+pilotage: 1
+job: late
+stages:
+  - {run: split, outputs: ["part-*"]}
+  - {each: {part: "part-*"}, run: "work {part}", inputs: ["{part}"], outputs: ["done-{part}", "more-{part}-*"]}
+  - {each: {more: "more-*"}, run: "end {more}", inputs: ["{more}"], outputs: ["end-{more}"]}
+"""
+    here.run(text)
+    found = planned(here, text)
+    told = [(stage.packages, stage.there, stage.would_run, stage.late) for stage in found.stages]
+    assert told == [(1, 1, 0, False), (2, 0, 2, False), (0, 0, 0, True)]
+    assert (found.packages, found.would_run) == (3, 2)
+    assert [each.package for each in found.listed] == ["2.1.1", "2.2.1"]
+
+
 def test_nothing_is_kept_and_faults_are_told_as_at_submission(here: Place) -> None:
     position = here.journal.position()
     planned(here, CHAIN)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pilotage.language import Expansion
+from pilotage.language import Expansion, Report, plan_of
+from pilotage.language import grow as grow_expansion
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.software import find_software
 from pilotage.model.definition import Definition
@@ -43,19 +45,25 @@ def plan(
     can refuse that.
     """
     laid_out = lay_out(submission, store=store, executors=executors)
-    expansion = laid_out.expansion
-    would_run, listed, reasons = _examine(expansion, laid_out.origin, store=store, index=index, fresh=submission.fresh)
+    expansion, job = laid_out.expansion, laid_out.plan
+    while True:
+        found = _examine(expansion, laid_out.origin, store=store, index=index, fresh=submission.fresh)
+        grown = _grown(expansion, found)
+        if grown is None:
+            break
+        expansion, job = grown, plan_of(grown)
+    would_run, listed, reasons = found.would_run, found.listed, found.reasons
     notes = [
         f"no site, nor kind of sites, is called {each!r}: what asks for it may run anywhere"
         for each in laid_out.origin.unknown_executors
     ]
     if would_run.any() or expansion.late:
-        notes += _admitted(admission(laid_out.plan))
+        notes += _admitted(admission(job))
     means = index.mean_seconds(submission.folder, expansion.definition.job)
-    seconds, unknown = _seconds(expansion, laid_out.plan, means)
+    seconds, unknown = _seconds(expansion, job, means)
     seconds = np.where(would_run, seconds, 0.0)
     unknown &= would_run
-    cores = _cores(expansion, laid_out.plan)
+    cores = _cores(expansion, job)
     known = bool((would_run & ~unknown).any())
     core_hours = seconds * cores / 3600
     path = expansion.graph.critical_path_seconds(seconds) if known else 0.0
@@ -92,11 +100,28 @@ def _admitted(said: Refused | tuple[str, ...]) -> tuple[str, ...]:
     return said
 
 
-def _examine(
-    expansion: Expansion, origin: Origin, *, store: FileStore, index: WorkIndex, fresh: bool
-) -> tuple[NDArray[np.bool_], list[PlannedPackage], Counter[str]]:
-    """Which packages would run, the first of them with what changed, and how many for which kind of change."""
+class _Examined(NamedTuple):
+    """Which packages would run, the first of them with what changed, how many for which kind of change, and what is there."""
+
+    would_run: NDArray[np.bool_]
+    listed: list[PlannedPackage]
+    reasons: Counter[str]
+    made: dict[int, list[str]]  # by package, the names of its files
+
+
+def _grown(expansion: Expansion, found: _Examined) -> Expansion | None:
+    """The expansion with one more late stage laid out: the first whose makers are all done. None: there is none."""
+    for late in expansion.late:
+        if late.stages or any(package not in found.made for package in late.packages):
+            continue
+        produced = {package: found.made[package] for package in late.packages}
+        return grow_expansion(expansion, late.stage, produced, Report(expansion.definition.job))
+    return None
+
+
+def _examine(expansion: Expansion, origin: Origin, *, store: FileStore, index: WorkIndex, fresh: bool) -> _Examined:
     would_run = np.ones(expansion.count, np.bool_)
+    made: dict[int, list[str]] = {}
     found: dict[int, str] = {}
     reasons: Counter[str] = Counter()
     if fresh or not index.knows(origin.folder):
@@ -106,11 +131,13 @@ def _examine(
         why = FRESH if fresh else NEVER
         reasons[why] = int(would_run.sum())
         numbers = np.flatnonzero(would_run)[:PLANNED_MAX].tolist()
-        return would_run, [_planned(expansion, number, why) for number in numbers], +reasons
+        return _Examined(would_run, [_planned(expansion, number, why) for number in numbers], +reasons, made)
     earlier = Earlier(expansion, origin, store=store, index=index, explain=True)
     for verdict in earlier.verdicts():
         if verdict.adopted is not None:
             would_run[verdict.number] = False
+            if expansion.late:
+                made[verdict.number] = [file.name for file in verdict.adopted.manifest]
             continue
         reasons[_kind(verdict.changed)] += 1
         if len(found) < PLANNED_MAX:
@@ -118,9 +145,11 @@ def _examine(
     for number in sorted(run_again_last(expansion, set(np.flatnonzero(~would_run).tolist()))):
         if not would_run[number]:
             would_run[number] = True
+            made.pop(number, None)
             reasons[LAST] += 1
             found[number] = LAST
-    return would_run, [_planned(expansion, number, why) for number, why in sorted(found.items())], reasons
+    listed = [_planned(expansion, number, why) for number, why in sorted(found.items())]
+    return _Examined(would_run, listed, reasons, made)
 
 
 def _planned(expansion: Expansion, number: int, why: str) -> PlannedPackage:
