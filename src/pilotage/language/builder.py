@@ -60,13 +60,20 @@ class Job:
             raise DocumentError(report.errors)
         return document.definition
 
-    def load(self, folder: Folder | str = ".", *, jobs: EarlierJobs | None = None) -> LoadedJob:
+    def load(
+        self,
+        folder: Folder | str = ".",
+        *,
+        jobs: EarlierJobs | None = None,
+        parameters: Mapping[str, str] | None = None,
+    ) -> LoadedJob:
         """The job read, checked and expanded in a folder; raises `DocumentError` with every fault.
 
-        `jobs` are those that ran before, for stages that iterate over their outputs.
+        `jobs` are those that ran before, for stages that iterate over their outputs; `parameters` are values for those
+        that it declares.
         """
-        text = self.text.encode()
-        return load(text, file=self._file, folder=_folder(folder), source_format="yaml", jobs=jobs).job()
+        text, place = self.text.encode(), _folder(folder)
+        return load(text, file=self._file, folder=place, source_format="yaml", jobs=jobs, parameters=parameters).job()
 
     @property
     def _file(self) -> str:

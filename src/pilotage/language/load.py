@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Literal, get_args
 
 import msgspec
@@ -84,10 +84,19 @@ def load(
     source_format: Format | None = None,
     jobs: EarlierJobs | None = None,
     executors: Collection[str] = EXECUTORS,
+    parameters: Mapping[str, str] | None = None,
 ) -> Loaded:
-    """Read, check and expand a document; without `source_format` it is detected. Nothing is raised: the report has every fault."""
+    """Read, check and expand a document; without `source_format` it is detected. Nothing is raised: the report has every fault.
+
+    `parameters` are values for the parameters that it declares.
+    """
     chosen = source_format or detect_format(data, file=file)
-    document, report, losses = _READERS[chosen](data, file, folder)
+    if chosen == "yaml":
+        document, report, losses = _read_yaml(data, file, folder, parameters)
+    else:
+        document, report, losses = _READERS[chosen](data, file, folder)
+        for name in parameters or ():
+            report.error("unknown-parameter", f"there is no parameter {name!r}: a {chosen} document declares none")
     if document is None or report.errors:
         return Loaded(chosen, None, None, report, losses, document)
     advise(document.definition, report, document.mark, executors=executors)
@@ -102,11 +111,11 @@ def load(
 Read = tuple[Document | None, Report, tuple[Loss, ...]]
 
 
-def _read_yaml(data: bytes, file: str, folder: Folder) -> Read:
+def _read_yaml(data: bytes, file: str, folder: Folder, given: Mapping[str, str] | None) -> Read:
     tree, report = read_tree(data, file=file)
     if tree is None:
         return None, report, ()
-    document, reading = read_what_can_be(tree, report, folder=folder)
+    document, reading = read_what_can_be(tree, report, folder=folder, given=given)
     if document is not None and report.errors:
         look_further(document, reading)
     return document, report, ()
@@ -129,8 +138,7 @@ def _imported(definition: Definition | None, report: Report, losses: Losses) -> 
     return (None if definition is None else Document(definition, {}, report)), report, tuple(losses)
 
 
-_READERS: dict[Format, Callable[[bytes, str, Folder], Read]] = {
-    "yaml": _read_yaml,
+_READERS: dict[str, Callable[[bytes, str, Folder], Read]] = {
     "dagman": _read_dagman,
     "wfformat": _read_wfformat,
 }

@@ -34,6 +34,7 @@ Retention = Literal["", "retain-indefinitely", "retain-temporarily", "deletable"
 Disposition = Literal["forward", "store", "retain-indefinitely", "retain-temporarily", "deletable"]
 Operator = Literal["dot", "cross", "flat-cross", "match"]
 ContainerEngine = Literal["any", "apptainer", "podman", "docker"]
+ParameterType = Literal["text", "integer", "number", "yes-no"]
 Role = Literal["work", "final", "provisioner", "service"]
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
@@ -308,6 +309,20 @@ class Software(Value, frozen=True, kw_only=True):
     boutiques: Annotated[dict[str, Any] | None, _doc("A Boutiques descriptor, or the file that holds it.")] = None
 
 
+class Parameter(Value, frozen=True, kw_only=True):
+    """A value that is chosen for each run, by `--set NAME=VALUE` or `--parameters FILE`. It may be written as its `default` alone."""
+
+    type: Annotated[ParameterType, _doc("What it may be.")] = "text"
+    default: Annotated[str | None, _doc("What it is where nothing is chosen; none: something must be.")] = None
+    description: Annotated[str, _doc("What it is for.")] = ""
+    value: Annotated[str | None, _doc("What was chosen; it is kept with the job.")] = None
+
+    @property
+    def chosen(self) -> str | None:
+        """What it is: what was chosen, else its default; None where there is neither."""
+        return self.default if self.value is None else self.value
+
+
 class Definition(Value, frozen=True, kw_only=True):
     """A whole job."""
 
@@ -319,11 +334,18 @@ class Definition(Value, frozen=True, kw_only=True):
     description: Annotated[str, _doc("What it is for.")] = ""
     priority: Annotated[int, _doc("Higher goes first.")] = 0
     hold: Annotated[bool, _doc("Defined, and not to be started yet.")] = False
+    parameters: Annotated[dict[str, Parameter], _doc("Values that are chosen for each run, used as placeholders.")] = {}
     variables: Annotated[dict[str, str], _doc("Constants, used as placeholders everywhere.")] = {}
     limits: Annotated[dict[str, Positive], _doc("Category → how many of its packages may run at once.")] = {}
     environment: Annotated[Environment, _doc("Variables of every package.")] = Environment()
     software: Annotated[tuple[Software, ...], _doc("Descriptions of software.")] = ()
     stages: Annotated[tuple[Stage, ...], _doc("What is to be done.")] = ()
+
+    @property
+    def constants(self) -> dict[str, str]:
+        """What every package knows by name: variables, parameters, and the name of the job."""
+        chosen = {name: each.chosen for name, each in self.parameters.items()}
+        return {**self.variables, **{name: text for name, text in chosen.items() if text is not None}, "job": self.job}
 
 
 @cache

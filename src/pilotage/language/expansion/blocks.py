@@ -75,7 +75,7 @@ class Block:
         self.activity = activity_of(self.package) or stage_name
         # A variable that is iterated over goes before a constant of the same name, in every text alike.
         iterated = {*stage_items.columns, *line_items.columns}
-        constants = {**definition.variables, "job": definition.job}
+        constants = definition.constants
         self.constants: Constants = {name: text for name, text in constants.items() if name not in iterated}
         self.name = name
         if any(_by_boutiques(definition, binary) for binary in self.package.binaries):

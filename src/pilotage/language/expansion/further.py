@@ -113,7 +113,7 @@ def look_further(document: Document, reading: Reading) -> None:
     expand(document.definition, RecordingLists(reading.folder), further, mark=mark)
     known = {Mark(problem.line, problem.column) for problem in report.errors}
     # A field that nobody knows may have been meant for `variables`, and variables may be what could not be read.
-    unsure = ("variables",) in reading.faulty or () in reading.with_unknown_fields
+    unsure = bool({("variables",), ("parameters",)} & reading.faulty) or () in reading.with_unknown_fields
     for problem in further.errors:
         place = Mark(problem.line, problem.column)
         if losses and (problem.code not in _SURE or (unsure and problem.code == "unknown-placeholder")):

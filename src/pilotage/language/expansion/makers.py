@@ -266,7 +266,7 @@ def general_pattern(template: Template) -> str:
 
 def late_outputs(definition: Definition, stage: int) -> list[str]:
     """Patterns of what a stage, counted from 0, will make once it is laid out."""
-    constants = {**definition.variables, "job": definition.job}
+    constants = definition.constants
     for source in (s for each in _iterations(definition, stage) for s in sources(each)):
         constants.pop(source.variable, None)
     texts: list[str] = []

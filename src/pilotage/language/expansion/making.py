@@ -57,7 +57,7 @@ class Making:
             lists=lists,
             index=self.index,
             stage_names=self.names,
-            variables={**definition.variables, "job": definition.job},
+            variables=definition.constants,
         )
 
     def error(self, code: str, message: str, place: Place, hint: str = "", *, at: str = "") -> None:

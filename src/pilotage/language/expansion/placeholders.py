@@ -170,9 +170,10 @@ def unused_variables(definition: Definition) -> Iterator[tuple[Place, str]]:
         for p in parse_template(text).placeholders
     }
     in_software = {p.name for sw in definition.software for _, v in values_in(sw) for p in _own(v)}
-    for name in definition.variables:
-        if name not in everywhere | in_sources | in_software:
-            yield ("variables", name), name
+    for field, names in (("variables", definition.variables), ("parameters", definition.parameters)):
+        for name in names:
+            if name not in everywhere | in_sources | in_software:
+                yield (field, name), name
     for number, stage in enumerate(definition.stages):
         used = {p.name for p in _used(stage)} | in_software
         if "tag" in used or "package" in used:

@@ -10,6 +10,7 @@ import msgspec
 from pilotage.language.folder import Folder
 from pilotage.language.reading.catalogue import read_file
 from pilotage.language.reading.kinds import MISSING, ListOf, Place, Reading, describe
+from pilotage.language.reading.parameters import choose_parameters
 from pilotage.language.reading.records import Record
 from pilotage.language.reading.rules import check_rules, check_software
 from pilotage.language.text.tree import Listing, Mark, Node, Report, Scalar, Table
@@ -41,8 +42,13 @@ def read_definition(tree: Node, report: Report, *, folder: Folder) -> tuple[Docu
     return (None if report.errors else document), report
 
 
-def read_what_can_be(tree: Node, report: Report, *, folder: Folder) -> tuple[Document | None, Reading]:
-    """Read the tree of a document as far as it can be understood, whatever the faults; the reading knows where they are."""
+def read_what_can_be(
+    tree: Node, report: Report, *, folder: Folder, given: Mapping[str, str] | None = None
+) -> tuple[Document | None, Reading]:
+    """Read the tree of a document as far as it can be understood, whatever the faults; the reading knows where they are.
+
+    `given` are values for its parameters.
+    """
     reading = Reading(report, folder)
     if not isinstance(tree, Table):
         reading.fault("wrong-type", tree, f"expected a document with the fields of a job, got {describe(tree)}")
@@ -58,6 +64,8 @@ def read_what_can_be(tree: Node, report: Report, *, folder: Folder) -> tuple[Doc
     known = {(software.id, software.version) for software in found.software}
     added = tuple(software for software in shared if (software.id, software.version) not in known)
     definition = msgspec.structs.replace(found, software=found.software + added)
+    if definition.parameters or given:
+        definition = choose_parameters(definition, given or {}, reading, partial(nearest_mark, reading.marks))
     document = Document(definition, reading.marks, report)
     check_rules(
         definition,

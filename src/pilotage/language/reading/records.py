@@ -56,6 +56,7 @@ ALONE: dict[type, str] = {
     d.OutputFile: "name",
     d.Container: "image",
     d.FailurePattern: "pattern",
+    d.Parameter: "default",
     d.Progress: "stalled_after_seconds",
     d.Script: "run",
     d.AbortOn: "exit_code",

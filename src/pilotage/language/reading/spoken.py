@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from pilotage.model import definition as d
-from pilotage.model.definition import Acquisition, ContainerEngine, Disposition, Retention, Role
+from pilotage.model.definition import Acquisition, ContainerEngine, Disposition, ParameterType, Retention, Role
 from pilotage.model.reasons import Action, Reason
 
 Size = int | str  # bytes, or a text with a unit
@@ -245,6 +245,15 @@ class SpokenSoftware(SpokenInfrastructure, total=False):
     boutiques: str | Mapping[str, Any]
 
 
+class SpokenParameter(TypedDict, total=False):
+    """A value that is chosen for each run."""
+
+    type: ParameterType
+    default: Text
+    description: str
+    value: Text
+
+
 class SpokenJob(TypedDict, total=False):
     """The head of a document."""
 
@@ -254,6 +263,7 @@ class SpokenJob(TypedDict, total=False):
     description: str
     priority: int
     hold: bool
+    parameters: Mapping[str, SpokenParameter | d.Parameter | Text]
     variables: Mapping[str, Text]
     limits: Mapping[str, int]
     environment: SpokenEnvironment | d.Environment | Mapping[str, Text]
