@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +32,7 @@ def submit(
     job: Job | LoadedJob | str | os.PathLike[str],
     *,
     folder: str | Path | None = None,
+    parameters: Mapping[str, Any] | None = None,
     slots: int | None = None,
     fresh: bool = False,
     keep_failed: bool = False,
@@ -39,7 +40,7 @@ def submit(
 ) -> Result:
     """Have a job run in the background, and do not wait for it: `Result.wait` does."""
     how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, replace=replace)
-    result, following = _submitted(source_of(job, folder=folder), how, stop=None)
+    result, following = _submitted(source_of(job, folder=folder, parameters=parameters), how, stop=None)
     following.close()
     return result
 
@@ -48,6 +49,7 @@ def run(
     job: Job | LoadedJob | str | os.PathLike[str],
     *,
     folder: str | Path | None = None,
+    parameters: Mapping[str, Any] | None = None,
     slots: int | None = None,
     fresh: bool = False,
     keep_failed: bool = False,
@@ -63,13 +65,19 @@ def run(
     `DocumentError` for faults of the document; packages that fail raise nothing: see `Result.ok`.
     """
     how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, replace=replace)
-    return _run(source_of(job, folder=folder), how, Callbacks(on_finished, on_failed, on_progress), stop=None)
+    return _run(
+        source_of(job, folder=folder, parameters=parameters),
+        how,
+        Callbacks(on_finished, on_failed, on_progress),
+        stop=None,
+    )
 
 
 async def arun(
     job: Job | LoadedJob | str | os.PathLike[str],
     *,
     folder: str | Path | None = None,
+    parameters: Mapping[str, Any] | None = None,
     slots: int | None = None,
     fresh: bool = False,
     keep_failed: bool = False,
@@ -86,7 +94,9 @@ async def arun(
     how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, replace=replace)
     calls = Callbacks(on_finished, on_failed, on_progress)
     try:
-        return await asyncio.to_thread(lambda: _run(source_of(job, folder=folder), how, calls, stop=stop))
+        return await asyncio.to_thread(
+            lambda: _run(source_of(job, folder=folder, parameters=parameters), how, calls, stop=stop)
+        )
     except asyncio.CancelledError:
         stop.set()
         raise
@@ -96,6 +106,7 @@ def stream(
     job: Job | LoadedJob | str | os.PathLike[str],
     *,
     folder: str | Path | None = None,
+    parameters: Mapping[str, Any] | None = None,
     slots: int | None = None,
     fresh: bool = False,
     keep_failed: bool = False,
@@ -103,7 +114,7 @@ def stream(
 ) -> Iterator[Output]:
     """Run a job, and give the `Output` of each package as it finishes, well or not; those of earlier runs come first."""
     how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, replace=replace)
-    _, following = _submitted(source_of(job, folder=folder), how, stop=None)
+    _, following = _submitted(source_of(job, folder=folder, parameters=parameters), how, stop=None)
     try:
         for package in following.packages():
             yield output_of(following, package)
@@ -137,12 +148,13 @@ class Client:
         job: Job | LoadedJob | str | os.PathLike[str],
         *,
         folder: str | Path | None = None,
+        parameters: Mapping[str, Any] | None = None,
         fresh: bool = False,
         keep_failed: bool = False,
         replace: bool = False,
     ) -> Result:
         """Have a job run there, and do not wait for it: `Result.wait` does."""
-        source = source_of(job, folder=folder)
+        source = source_of(job, folder=folder, parameters=parameters)
         loaded = source.load()
         with self._address.server() as server:
             brought = bring(source, loaded, server, HowToRun(fresh=fresh, keep_failed=keep_failed, replace=replace))

@@ -54,12 +54,19 @@ def find_document(folder: str = ".") -> str:
     raise _unreadable(str(Path(folder, DOCUMENT_NAMES[0])), "no-document", message, hint)
 
 
-def load(path: str | os.PathLike[str], *, source_format: Format | None = None) -> LoadedJob:
-    """Read, check and expand a document of any known format; raises `DocumentError` with every fault it has."""
-    return examine(os.fspath(path), source_format=source_format).job()
+def load(
+    path: str | os.PathLike[str], *, source_format: Format | None = None, parameters: Mapping[str, Any] | None = None
+) -> LoadedJob:
+    """Read, check and expand a document of any known format; raises `DocumentError` with every fault it has.
+
+    `parameters` are values for the parameters that it declares.
+    """
+    return examine(os.fspath(path), source_format=source_format, parameters=parameters).job()
 
 
-def examine(source: str | None, *, source_format: Format | None = None) -> Loaded:
+def examine(
+    source: str | None, *, source_format: Format | None = None, parameters: Mapping[str, Any] | None = None
+) -> Loaded:
     """The same without raising for what is wrong with the document: its report has every fault.
 
     None is the document of the current folder.
@@ -77,6 +84,8 @@ def examine(source: str | None, *, source_format: Format | None = None) -> Loade
         report = Report(refusal.problems[0].file)
         report.errors.extend(refusal.problems)
         return Loaded(source_format or "yaml", None, None, report)
+    from pilotage.app.parameters import parameters_of
+
     place = _folder_of(source)
     executors: Collection[str] = EXECUTORS
     if b"executor" in data:
@@ -90,6 +99,7 @@ def examine(source: str | None, *, source_format: Format | None = None) -> Loade
         source_format=source_format,
         jobs=EarlierJobs(place),
         executors=executors,
+        parameters=parameters_of(parameters or {}),
     )
 
 
@@ -231,13 +241,15 @@ _LATER_CONTROLS = re.compile("[\x7f-\x9f]")  # JSON itself escapes only the earl
 _NOT_IN_JSON = ("file", "late", "losses")
 
 
-def check(source: str | None, *, source_format: Format | None = None) -> Verdict:
+def check(
+    source: str | None, *, source_format: Format | None = None, parameters: Mapping[str, Any] | None = None
+) -> Verdict:
     """Read, check and expand a document, the current folder's for None, and count what came of it."""
     from pilotage.language import DiskFolder
     from pilotage.language.drawing.file_count import count_files
     from pilotage.language.expansion.programs import warn_of_missing_programs
 
-    loaded = examine(source, source_format=source_format)
+    loaded = examine(source, source_format=source_format, parameters=parameters)
     if loaded.read is not None and loaded.format == "yaml":
         warn_of_missing_programs(loaded.read, DiskFolder(_folder_of(source)))
     errors = DocumentError(loaded.report.errors).problems

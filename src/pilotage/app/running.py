@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from pilotage.app.documents import EarlierJobs, examine, find_document
+from pilotage.model.errors import PilotageError
 
 if TYPE_CHECKING:
     from pilotage.client import Server
@@ -50,10 +51,16 @@ class Submitted(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
 
 
-def source_of(job: Job | LoadedJob | str | os.PathLike[str] | None, *, folder: str | Path | None = None) -> Source:
+def source_of(
+    job: Job | LoadedJob | str | os.PathLike[str] | None,
+    *,
+    folder: str | Path | None = None,
+    parameters: Mapping[str, Any] | None = None,
+) -> Source:
     """What is to be run: a document by its path, the current folder's for None, or a job built in Python.
 
-    The files of a job built in Python lie in `folder`, or the current one. Nothing is read yet.
+    The files of a job built in Python lie in `folder`, or the current one. `parameters` are values for those that it
+    declares; one that was loaded already has them. Nothing is read yet.
     """
     from pilotage.language import LoadedJob as Understood
     from pilotage.language.builder import Job as Built
@@ -61,19 +68,29 @@ def source_of(job: Job | LoadedJob | str | os.PathLike[str] | None, *, folder: s
     if isinstance(job, Built | Understood):
         place = Path(folder or ".").absolute()
         if isinstance(job, Built):
-            built = job
-            return Source(folder=place, document="", load=lambda: built.load(str(place), jobs=EarlierJobs(place)))
+            from pilotage.app.parameters import parameters_of
+
+            built, chosen, jobs = job, parameters_of(parameters or {}), EarlierJobs(place)
+            return Source(folder=place, document="", load=lambda: built.load(str(place), jobs=jobs, parameters=chosen))
+        if parameters:
+            raise PilotageError(
+                "the job is loaded, and its parameters are chosen", next_step="give them to load, as parameters={…}"
+            )
         known = job
         return Source(folder=place, document="", load=lambda: known)
-    return document_source(job)
+    return document_source(job, parameters=parameters)
 
 
-def document_source(path: str | os.PathLike[str] | None, *, source_format: Any = None) -> Source:
+def document_source(
+    path: str | os.PathLike[str] | None, *, source_format: Any = None, parameters: Mapping[str, Any] | None = None
+) -> Source:
     """The document at a path, or of the current folder; raises `DocumentError` where there is none."""
     name = find_document() if path is None else os.fspath(path)
     whole = Path(name).absolute()
     return Source(
-        folder=whole.parent, document=whole.name, load=lambda: examine(name, source_format=source_format).job()
+        folder=whole.parent,
+        document=whole.name,
+        load=lambda: examine(name, source_format=source_format, parameters=parameters).job(),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pilotage.cli.numbers import import_numpy_quickly
-from pilotage.cli.options import chosen_format, command_with, document_argument, format_option
+from pilotage.cli.options import chosen_format, command_with, document_argument, format_option, parameter_options
 from pilotage.cli.output import emit, shown
 from pilotage.cli.words import duration, plural
 from pilotage.model.exit_codes import ExitCode
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 @click.command()
 @document_argument
 @format_option
+@parameter_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for other programs.")
-def check(file: str | None, source_format: str, *, as_json: bool) -> int:
+def check(file: str | None, source_format: str, *, parameters: dict[str, str], as_json: bool) -> int:
     """Check a document and count what it comes to.
 
     Every error is shown at once. Exit code 0: valid, also with warnings; 2: it has errors.
@@ -30,7 +31,7 @@ def check(file: str | None, source_format: str, *, as_json: bool) -> int:
     from pilotage import app
     from pilotage.cli.problems import show_problems
 
-    verdict = app.check(file, source_format=chosen_format(source_format))
+    verdict = app.check(file, source_format=chosen_format(source_format), parameters=parameters)
     if as_json:
         emit([app.verdict_json(verdict)])
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilotage.cli.options import document_argument, format_option, load_document, output_option
+from pilotage.cli.options import document_argument, format_option, load_document, output_option, parameter_options
 from pilotage.cli.output import columns, emit
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ DRAWINGS: tuple[Drawing, ...] = ("text", "dot", "json", "svg")
 @click.command()
 @document_argument
 @format_option
+@parameter_options
 @click.option(
     "--format",
     "word",
@@ -26,7 +27,7 @@ DRAWINGS: tuple[Drawing, ...] = ("text", "dot", "json", "svg")
     help="How to draw it; none: what the ending of OUT says, otherwise text.",
 )
 @output_option
-def graph(file: str | None, source_format: str, word: str | None, output: str) -> None:
+def graph(file: str | None, source_format: str, word: str | None, output: str, *, parameters: dict[str, str]) -> None:
     """Draw the graph that a document's files imply.
 
     text and svg show every package of a small job and the activities of a large one; dot and json have every package
@@ -35,7 +36,7 @@ def graph(file: str | None, source_format: str, word: str | None, output: str) -
     from pilotage import app
 
     drawing = _drawing_for(word or PurePath(output).suffix.removeprefix(".").lower())
-    loaded = load_document(file, source_format)
+    loaded = load_document(file, source_format, parameters)
     emit(app.draw(loaded, drawing, columns=columns()), output=output)
 
 

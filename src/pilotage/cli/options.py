@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -53,6 +54,32 @@ def format_option(command: Decorated) -> Decorated:
     )(command)
 
 
+def parameter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--set` and `--parameters`: the command is given what they choose, as `parameters`."""
+
+    @functools.wraps(command)
+    def with_parameters(*words: Any, settings: tuple[str, ...], parameters_file: str | None, **more: Any) -> Any:
+        from pilotage.app.parameters import chosen_parameters
+
+        return command(*words, parameters=chosen_parameters(settings, parameters_file), **more)
+
+    by_file = click.option(
+        "--parameters",
+        "parameters_file",
+        type=click.Path(),
+        metavar="FILE",
+        help="Choose parameters of the document by a file: YAML, JSON or TOML, names with values.",
+    )
+    one = click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Choose a parameter of the document; may be said several times, and goes before --parameters.",
+    )
+    return one(by_file(with_parameters))
+
+
 def output_option(command: Decorated) -> Decorated:
     """`-o`: where the output goes."""
     return click.option(
@@ -70,13 +97,13 @@ def chosen_format(word: str) -> Format | None:
     return next((known for known in FORMATS if known == word), None)
 
 
-def load_document(file: str | None, source_format: str) -> LoadedJob:
+def load_document(file: str | None, source_format: str, parameters: Mapping[str, str] | None = None) -> LoadedJob:
     """Load FILE or the document of the current folder; its warnings are counted, `check` shows them."""
     import_numpy_quickly()
     from pilotage import app
 
     source = app.find_document() if file is None else file
-    loaded = app.load(source, source_format=chosen_format(source_format))
+    loaded = app.load(source, source_format=chosen_format(source_format), parameters=parameters)
     say_warnings(loaded, source)
     return loaded
 

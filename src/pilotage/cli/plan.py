@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pilotage.cli.numbers import import_numpy_quickly
-from pilotage.cli.options import chosen_format, document_argument, format_option
+from pilotage.cli.options import chosen_format, document_argument, format_option, parameter_options
 from pilotage.cli.output import emit
 from pilotage.cli.words import duration, one_line, plural, table
 
@@ -23,6 +23,7 @@ SHOWN_MAX = 20
 @click.command()
 @document_argument
 @format_option
+@parameter_options
 @click.option(
     "--slots", type=click.IntRange(1, 100_000), metavar="N", help="Packages at once; none: one for each core."
 )
@@ -30,7 +31,14 @@ SHOWN_MAX = 20
 @click.option("--all", "all_packages", is_flag=True, help=f"Name every package, and not only the first {SHOWN_MAX}.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for other programs.")
 def plan(
-    file: str | None, source_format: str, slots: int | None, *, fresh: bool, all_packages: bool, as_json: bool
+    file: str | None,
+    source_format: str,
+    slots: int | None,
+    *,
+    parameters: dict[str, str],
+    fresh: bool,
+    all_packages: bool,
+    as_json: bool,
 ) -> None:
     """Say what a run would do, why, and what it would cost; nothing is run.
 
@@ -40,7 +48,7 @@ def plan(
     from pilotage.app.planning import plan_run
     from pilotage.app.running import HowToRun, document_source
 
-    source = _telling_warnings(document_source(file, source_format=chosen_format(source_format)))
+    source = _telling_warnings(document_source(file, source_format=chosen_format(source_format), parameters=parameters))
     found = plan_run(source, HowToRun(slots=slots, fresh=fresh))
     if as_json:
         import msgspec
@@ -89,6 +97,9 @@ def _about(found: RunPlan) -> Iterator[str]:
         yield f"  {one_line('; '.join(filter(None, (found.description, made))))}\n"
     for name, description in found.software.items():
         yield f"  {one_line(name)}: {one_line(description)}\n"
+    for each in found.parameters:
+        notes = "; ".join(filter(None, ("" if each.chosen else "default", each.description)))
+        yield f"  {one_line(each.name)} = {one_line(each.value)}{f' ({one_line(notes)})' if notes else ''}\n"
 
 
 def _why(found: RunPlan, *, shown_max: int | None) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pilotage.cli.numbers import import_numpy_quickly
-from pilotage.cli.options import chosen_format, document_argument, format_option
+from pilotage.cli.options import chosen_format, document_argument, format_option, parameter_options
 
 if TYPE_CHECKING:
     from pilotage.app.running import HowToRun
@@ -59,6 +59,7 @@ def chosen_how(*, slots: int | None, sites: str | None, fresh: bool, replace: bo
 @click.command()
 @document_argument
 @format_option
+@parameter_options
 @how_options
 def run(
     file: str | None,
@@ -66,6 +67,7 @@ def run(
     slots: int | None,
     sites: str | None,
     *,
+    parameters: dict[str, str],
     fresh: bool,
     replace: bool,
     keep_failed: bool,
@@ -80,6 +82,6 @@ def run(
     from pilotage.app.running import document_source
     from pilotage.cli.carrying import carry_out
 
-    source = document_source(file, source_format=chosen_format(source_format))
+    source = document_source(file, source_format=chosen_format(source_format), parameters=parameters)
     how = chosen_how(slots=slots, sites=sites, fresh=fresh, replace=replace, keep_failed=keep_failed)
     return carry_out(source, how, before_load=import_numpy_quickly, detach=detach, as_json=as_json)

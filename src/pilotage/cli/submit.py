@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pilotage.cli.numbers import import_numpy_quickly
-from pilotage.cli.options import chosen_format, document_argument, format_option
+from pilotage.cli.options import chosen_format, document_argument, format_option, parameter_options
 from pilotage.cli.output import emit, say_to_reader
 from pilotage.cli.remote import connect, json_option, server_option
 from pilotage.cli.words import one_line, plural
@@ -14,6 +14,7 @@ from pilotage.cli.words import one_line, plural
 @click.command()
 @document_argument
 @format_option
+@parameter_options
 @click.option("--fresh", is_flag=True, help="Run everything, also what an earlier run has made.")
 @click.option(
     "--replace",
@@ -29,6 +30,7 @@ def submit(
     server: str | None,
     token_file: str | None,
     *,
+    parameters: dict[str, str],
     fresh: bool,
     replace: bool,
     keep_failed: bool,
@@ -43,7 +45,7 @@ def submit(
 
     how = HowToRun(fresh=fresh, replace=replace, keep_failed=keep_failed, only_if_needed=True)
     with connect(server, token_file) as connection:
-        source = document_source(file, source_format=chosen_format(source_format))
+        source = document_source(file, source_format=chosen_format(source_format), parameters=parameters)
         answer = bring(source, source.load(), connection, how).answer
     if as_json:
         import msgspec

@@ -98,6 +98,15 @@ class PlannedPackage(Sent, frozen=True, kw_only=True):
     changed: str  # "argv", "input a.dat", "missing output b.dat", "waits for 1.2.1", "never made" …
 
 
+class PlannedParameter(Sent, frozen=True, kw_only=True):
+    """A parameter of the document, and what it would be."""
+
+    name: str
+    value: str
+    chosen: bool = False  # or its default
+    description: str = ""
+
+
 class RunPlan(Sent, frozen=True, kw_only=True):
     """What a run would do; nothing of it is done."""
 
@@ -105,6 +114,7 @@ class RunPlan(Sent, frozen=True, kw_only=True):
     description: str = ""  # as the document has it, and so has when it was made
     created: str = ""
     software: dict[str, str] = {}  # what each software that it uses is, as far as that is described
+    parameters: tuple[PlannedParameter, ...] = ()
     packages: int
     would_run: int
     there: int

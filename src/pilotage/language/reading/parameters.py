@@ -43,6 +43,7 @@ def choose_parameters(definition: Definition, given: Mapping[str, str], reading:
         for text in dict.fromkeys((parameter.default, parameter.value)):
             if text is not None and not fits(parameter.type, text):
                 message = f"the parameter {name!r} is {_FORMS[parameter.type]}, got {text!r}"
+                reading.lost.add(place)
                 report.error("wrong-type", message, mark(place))
     return msgspec.structs.replace(definition, parameters=chosen)
 

@@ -22,6 +22,7 @@ from pilotage.model.site_entry import Location, SiteEntry, SitesFile
 
 SECTIONS: tuple[tuple[type[d.Value], str], ...] = (
     (d.Definition, "The job"),
+    (d.Parameter, "Parameter"),
     (d.Stage, "Stage"),
     (d.Line, "Line"),
     (d.Package, "Package"),

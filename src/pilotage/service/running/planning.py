@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +13,18 @@ from pilotage.language import Expansion, Report, plan_of
 from pilotage.language import grow as grow_expansion
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.software import find_software
-from pilotage.model.definition import Definition
+from pilotage.model.definition import Definition, Parameter
 from pilotage.model.operations import Refused
 from pilotage.model.plan import JobPlan
-from pilotage.model.submission import PLANNED_MAX, Origin, PlannedPackage, RunPlan, StagePlan, Submission
+from pilotage.model.submission import (
+    PLANNED_MAX,
+    Origin,
+    PlannedPackage,
+    PlannedParameter,
+    RunPlan,
+    StagePlan,
+    Submission,
+)
 from pilotage.ports import FileStore, WorkIndex
 from pilotage.service.running.adoption import NEVER, Earlier, run_again_last
 from pilotage.service.running.errors import OperationRefused
@@ -73,6 +81,7 @@ def plan(
         description=expansion.definition.description,
         created=expansion.definition.created,
         software=_described(expansion.definition),
+        parameters=_parameters(expansion.definition.parameters),
         packages=count,
         would_run=running,
         there=count - running,
@@ -92,6 +101,15 @@ def _described(definition: Definition) -> dict[str, str]:
     packages = (package for stage in definition.stages for line in stage.lines for package in line.packages)
     used = [find_software(definition, binary) for package in packages for binary in package.binaries if binary.software]
     return {each.id: each.description for each in used if each is not None and each.description}
+
+
+def _parameters(parameters: Mapping[str, Parameter]) -> tuple[PlannedParameter, ...]:
+    return tuple(
+        PlannedParameter(
+            name=name, value=each.chosen or "", chosen=each.value is not None, description=each.description
+        )
+        for name, each in parameters.items()
+    )
 
 
 def _admitted(said: Refused | tuple[str, ...]) -> tuple[str, ...]:
