@@ -129,8 +129,15 @@ def test_check_and_plan_take_what_is_chosen(tmp_path: Path, monkeypatch: pytest.
     Path("pilotage.yaml").write_text(TEXT)
     shown = CliRunner().invoke(main, ["plan", "--set", "count=7", "--json"]).stdout
     told = {each["name"]: each for each in json.loads(shown)["parameters"]}
-    assert told["count"] == {"name": "count", "value": "7", "chosen": True, "description": "how many"}
-    assert told["word"] == {"name": "word", "value": "hello"}
+    assert told["count"] == {
+        "name": "count",
+        "value": "7",
+        "chosen": True,
+        "type": "integer",
+        "default": "3",
+        "description": "how many",
+    }
+    assert told["word"] == {"name": "word", "value": "hello", "default": "hello"}
     lines = CliRunner().invoke(main, ["plan", "--set", "count=7"]).stdout
     assert "  count = 7 (how many)\n" in lines
     assert "  word = hello (default)\n" in lines

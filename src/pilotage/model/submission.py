@@ -104,6 +104,8 @@ class PlannedParameter(Sent, frozen=True, kw_only=True):
     name: str
     value: str
     chosen: bool = False  # or its default
+    type: str = "text"
+    default: str | None = None
     description: str = ""
 
 

@@ -106,7 +106,12 @@ def _described(definition: Definition) -> dict[str, str]:
 def _parameters(parameters: Mapping[str, Parameter]) -> tuple[PlannedParameter, ...]:
     return tuple(
         PlannedParameter(
-            name=name, value=each.chosen or "", chosen=each.value is not None, description=each.description
+            name=name,
+            value=each.chosen or "",
+            chosen=each.value is not None,
+            type=each.type,
+            default=each.default,
+            description=each.description,
         )
         for name, each in parameters.items()
     )
