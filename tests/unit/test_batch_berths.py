@@ -11,6 +11,7 @@ from pilotage.adapters.sites.batch import BatchSettings, BatchSite
 from pilotage.adapters.sites.callers import Here
 from pilotage.agent.batch import Answer, Call, dialects
 from pilotage.agent.batch.desk import Desk
+from pilotage.agent.link import announced
 from pilotage.agent.site_place import SitePlace
 from pilotage.model.demand import Demand
 from pilotage.model.exchange import AttemptRef
@@ -47,6 +48,12 @@ def test_the_service_asks_for_what_the_entry_says(tmp_path: Path) -> None:
     assert site_of(ENTRY, cell).submit_pilots("lyon-1") == ["7"]
     (words,) = cell.submissions
     assert all(asked in words for asked in SUBMITTED)
+
+
+def test_pilots_are_told_where_to_read_the_address_of_a_service_that_comes_back_elsewhere(tmp_path: Path) -> None:
+    berth = site_of(ENTRY, Cell(tmp_path))._berth()
+    assert f"--announcement={berth.folder}/service.json" in berth.pilots("lyon-1").command
+    assert announced(berth.announcement).url == "http://127.0.0.1:9"
 
 
 def test_the_agent_of_a_site_asks_for_what_the_entry_says(tmp_path: Path) -> None:
