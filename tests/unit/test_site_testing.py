@@ -15,6 +15,7 @@ from pilotage.model.configuration import Settings
 from pilotage.model.site_entry import SiteEntry
 
 CHDIR = "error: can't chdir to /no/such/folder: No such file or directory"
+STUCK = f"the batch system could not start it (Eqw): {CHDIR}"
 
 
 class Begun:
@@ -79,17 +80,17 @@ def test_a_pilot_that_ended_is_told_with_its_reason_and_its_words_at_the_hop_tha
 
 
 @pytest.mark.parametrize(
-    "attempt, hop, message",
+    "words, attempt, hop, message",
     [
-        ({"native_id": "7", "lost_reason": "platform-failure"}, "starts", "platform-failure"),
-        ({"native_id": "7", "lost_reason": "pilot-killed"}, "python", "pilot-killed"),
-        ({"lost_reason": "platform-failure"}, "submit", "platform-failure"),
-        ({"native_id": "7"}, "python", "it is lost"),
+        (STUCK, {"native_id": "7", "lost_reason": "platform-failure"}, "starts", "platform-failure"),
+        (CHDIR, {"native_id": "7", "lost_reason": "platform-failure"}, "python", "platform-failure"),
+        (CHDIR, {"lost_reason": "platform-failure"}, "submit", "platform-failure"),
+        (CHDIR, {"native_id": "7"}, "python", "it is lost"),
     ],
 )
 def test_a_package_whose_batch_job_is_gone_is_told_the_same_way(
-    tested: Begun, attempt: dict[str, Any], hop: HopName, message: str
+    tested: Begun, words: str, attempt: dict[str, Any], hop: HopName, message: str
 ) -> None:
     with pytest.raises(HopFailed) as failed:
-        tested.lose(CHDIR, **attempt)
-    assert (failed.value.hop, str(failed.value), failed.value.stderr) == (hop, message, CHDIR)
+        tested.lose(words, **attempt)
+    assert (failed.value.hop, str(failed.value), failed.value.stderr) == (hop, message, words)

@@ -37,6 +37,7 @@ _DENIED = re.compile(r"HTTP 40[13]|is not taken")
 _ANSWERED = re.compile(r"HTTP [0-9]{3}|its answer cannot be understood|it answers somebody else")
 _UNHEARD = re.compile(r"no answer from the service|did not answer|certificate|refused|unreachable|timed out|resolve")
 _NOT_SHARED = re.compile(r"could not write to")
+_NOT_STARTED = re.compile(r"the batch system could not start it")
 
 
 class Hop(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +53,8 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
 
 def failed_at(stderr: str, *, reason: str = "") -> HopName:
     """The hop at which a pilot ended that never spoke, by what it wrote and how its batch system says that it ended."""
+    if _NOT_STARTED.search(stderr):
+        return "starts"
     if _TOO_OLD.search(stderr):
         return "python"
     if _DENIED.search(stderr) or _ANSWERED.search(stderr):

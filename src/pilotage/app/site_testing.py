@@ -276,10 +276,9 @@ class SiteTest:
         asked: Parameters = {"query": "type=AttemptLost"}
         events = server.get(path_of("jobs", job, "packages", "1.1.1", "events"), asked)["events"]
         words = events[-1]["data"].get("message", "") if events else ""
-        reason = attempt.get("lost_reason") or ""
-        hop = failed_at(words, reason=reason) if attempt.get("native_id") else "submit"
+        hop = failed_at(words) if attempt.get("native_id") else "submit"
         self._pass_before(passed, hop)
-        raise HopFailed(hop, reason or "it is lost", stderr=words)
+        raise HopFailed(hop, attempt.get("lost_reason") or "it is lost", stderr=words)
 
     def _denied(self, passed: set[HopName], key: str, noticed: str) -> None:
         """A pilot that runs and is not heard says why, and goes on trying for long: it is not waited for."""
