@@ -114,3 +114,20 @@ def test_what_an_agent_said_before_it_was_given_an_attempt_does_not_tell_a_later
     one.exchange()  # has stopped it
     assert small.created() == [("1.1.1", 1, "a"), ("1.1.1", 2, "a")]
     small.take(SubmitPilot)
+
+
+def test_what_has_stopped_does_not_act_again_when_another_attempt_is_granted() -> None:
+    small = Small(site(pilots=2))
+    small.submit(bag(1, MAIL))
+    one = small.pilot()
+    small.wait(4 * LEASE)
+    assert one.name not in small.engine.pilots
+    small.step(Gone(site="a", key=one.request, reason="cancelled"))
+    assert small.engine.acting == {}
+    two = small.pilot()
+    two.succeed("1.1.1")
+    assert small.standing("1.1.1") == "done"
+    assert small.engine.acting == {}
+    small.effects.clear()
+    small.wait(3 * small.settings.submit_again_seconds)
+    assert CancelSubmitted(site="a", key=one.request) not in small.effects

@@ -29,6 +29,7 @@ from pilotage.service.running.errors import NotRunning, OperationRefused, Supers
 from pilotage.service.writer import Writer
 from tests.served_book import WallClock
 from tests.small_plans import bag, registered_of, site
+from tests.waiting import wait_until
 
 PATIENCE_SECONDS = 20.0
 NOTE = msgspec.Raw(b'{"text":"by another"}')
@@ -44,13 +45,14 @@ class Outside:
         self.wrote = threading.Event()
         self.acted = threading.Event()
         self.fault: Exception | None = None
+        self.settings = EngineSettings(interval_seconds=60)
         self.gate = threading.Event()  # what follows outside waits for it
         self.gate.set()
 
     def begin(self, driver: Driver) -> Core:
         if self.fault is not None:
             raise self.fault
-        return Core(Engine(sites=[site()], settings=EngineSettings(interval_seconds=60), now=0.0))
+        return Core(Engine(sites=[site()], settings=self.settings, now=0.0))
 
     def heard(self, pilot: str) -> StreamRow | None:
         return self.journal.stream("agent", pilot)
@@ -111,12 +113,23 @@ class Set:
         self.keeper = FullDisk(self.journal)
         self.writer = Writer(self.keeper)
         self.outside = Outside(self.journal)
-        self.driver = Driver(writer=self.writer, clock=WallClock(), outside=self.outside)
+        self.clock = SetClock()
+        self.driver = Driver(writer=self.writer, clock=self.clock, outside=self.outside)
+
+
+class SetClock(WallClock):
+    """A clock that somebody may set."""
+
+    set_by = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.set_by
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Set]:
+def running(folder: Path, **settings: float) -> Iterator[Set]:
     parts = Set(folder)
+    parts.outside.settings = msgspec.structs.replace(parts.outside.settings, **settings)
     parts.writer.start()
     try:
         parts.driver.start()
@@ -264,6 +277,15 @@ def test_what_an_agent_says_again_and_again_while_nothing_can_be_written_waits_o
         answers[-1].result(PATIENCE_SECONDS)
     assert heard == [100]
     assert [each.message for each in caplog.records].count("the book cannot be written: no room") == 1
+
+
+def test_a_clock_that_is_set_back_does_not_let_the_engine_sleep(tmp_path: Path) -> None:
+    with running(tmp_path, submit_again_seconds=0.2) as parts:
+        submit(parts)
+        assert parts.outside.acted.wait(PATIENCE_SECONDS)
+        parts.clock.set_by = -3600.0
+        asked = parts.outside.effects
+        wait_until(lambda: len(asked) > 2, lambda: f"it was asked for {len(asked)} times", seconds=PATIENCE_SECONDS)
 
 
 def test_a_later_exchange_takes_the_place_of_the_one_before(tmp_path: Path) -> None:

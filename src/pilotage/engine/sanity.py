@@ -20,6 +20,8 @@ from pilotage.engine.parts import FINAL, STANDINGS, AttemptState, PackageWork, Q
 from pilotage.engine.places import SiteState
 from pilotage.engine.provisioning import spare
 from pilotage.engine.readiness import is_under_way
+from pilotage.model.demand import slots_for
+from pilotage.model.exchange import AttemptRef
 from pilotage.model.graph import EdgeKind, Graph
 
 if TYPE_CHECKING:
@@ -301,6 +303,7 @@ def _check_pilots(engine: Engine, site: SiteState) -> None:
         raise Insane("a site that is full of pilots", site.name)
     if site.expected != sum([not each.spoke for each in site.requests.values()]):
         raise Insane("pilots expected", site.name)
+    _check_slots(engine, site)
     for pilot in site.pilots.values():
         if engine.pilots.get(pilot.name) is not pilot:
             raise Insane("a pilot of its site", pilot.name)
@@ -321,12 +324,35 @@ def _check_pilots(engine: Engine, site: SiteState) -> None:
             raise Insane("what is left of a pilot", pilot.name, cores, memory, gpus, scratch)
 
 
+def _check_slots(engine: Engine, site: SiteState) -> None:
+    """How many of each shape the pilots of a site hold at once, and what waits with them beyond that."""
+    slots = dict.fromkeys(engine.demands, 0)
+    for pilot in site.pilots.values():
+        for shape, demand in engine.demands.items():
+            if shape not in pilot.barred:
+                slots[shape] += slots_for(demand, pilot.capacity)
+    if not site.removed and site.slots != slots:
+        raise Insane("slots of the pilots of a site", site.name, dict(site.slots), slots)
+    backlog = sum([pilot.backlog for pilot in site.pilots.values()])
+    if site.place.backlog != backlog:
+        raise Insane("what the pilots of a site let wait", site.name, site.place.backlog, backlog)
+
+
+def still_acting(engine: Engine) -> dict[AttemptRef, str]:
+    """What nobody waits for and may still act on the outside, with its pilot: nothing begins beside it.
+
+    That something stopped may be known from an exchange alone. So an engine that starts from the book may know of more of them
+    than the one before it, and of no more than the events tell.
+    """
+    return {ref: pilot for pilot, acting in engine.acting.items() for ref in acting}
+
+
 def durable_state(engine: Engine) -> dict[str, Any]:
     """Everything that follows from events alone, as plain values: two engines that know the same are equal in it."""
     return {
         "next": engine.next_n,
         "jobs": {job.id: _durable_job(job) for job in engine.jobs.values() if not closes(job)},
-        "pilots": sorted((pilot.name, pilot.site.name, pilot.request) for pilot in engine.pilots.values()),
+        "pilots": sorted((each.name, each.site.name, each.request, each.node) for each in engine.pilots.values()),
         "sites": sorted((site.name, site.status) for site in engine.sites.values() if not site.removed),
         "requests": sorted((each.key, each.site.name, each.native_id, each.spoke) for each in engine.requests.values()),
     }

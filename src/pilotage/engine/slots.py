@@ -27,8 +27,9 @@ OWING_MAX = 10_000
 def let_go(engine: Engine, attempt: AttemptState) -> None:
     """Nobody waits for an attempt any more: what it took is free, and a queued one is taken out of its batch system."""
     fault = attempt.lost_reason if attempt.lost else _silence(engine, attempt)
+    given_up = not attempt.counted  # before: what has stopped since does not act again
     vacate(engine, attempt, cause_of(fault) if fault else "nobody")
-    if attempt.pilot:
+    if attempt.pilot and not given_up:
         engine.told[attempt.pilot] = None
         site, why = attempt.site.name, attempt.lost_reason
         start_acting(engine, attempt.ref, attempt.number, pilot=attempt.pilot, site=site, lost_reason=why)

@@ -13,11 +13,12 @@ one of the checks. The promises, by the name that a violation carries:
 | `epochs` | an epoch ends once; epochs and attempt numbers only grow; nothing is cleared before it is over |
 | `rooms` | what runs in a pilot fits, also into its time; it is given what fits and its backlog; sites and categories hold what they may |
 | `nodes` | what names its nodes runs on one of them |
-| `leases` | an attempt is durable and leased before one pilot gets it; no two live attempts of a package unasked; nobody is suspected or given up within a lease |
+| `leases` | an attempt is durable and leased before one pilot gets it; no two live attempts of a package unasked, nor more than may be at once; nobody is suspected or given up within a lease, whatever the clock says; who is silent is given up after its term, neither sooner nor later |
+| `priorities` | of two packages that ask for the same, a pilot is given that of higher priority first |
 | `creations` | no attempt for what has ended, is held, dropped, cleared or not accepted |
 | `finals` | what runs last begins after all the others are over; after a status that ends a job nothing else of it begins |
 | `restores` | nothing is restored after a consumer held a lease without it |
-| `retries` | no attempt after as many counted failures as the cap, nor under the limit that one looped with, nor of what killed two pilots unless it was held |
+| `retries` | no attempt after as many counted failures as the cap, nor under the limit that one looped with, nor of what killed two pilots unless it was held; a package's own rules act in their order |
 | `aborts` | nothing is given up for a cause that its events do not show |
 | `successes` | a success that nobody disputed is granted |
 | `rogues` | what is not an agent's to say is noted, and never believed |
@@ -62,6 +63,7 @@ from pilotage.model.plan import JobPlan
 from pilotage.simulator.checkers_decisions import Decisions
 from pilotage.simulator.checkers_ends import Ends, Explain, States
 from pilotage.simulator.checkers_inputs import Inputs
+from pilotage.simulator.checkers_order import Order
 from pilotage.simulator.checkers_pilots import Pilots
 from pilotage.simulator.checkers_streams import ACKNOWLEDGED, Streams
 from pilotage.simulator.checkers_times import Times
@@ -83,6 +85,7 @@ class Observer:
         inputs = self._inputs = Inputs(self._record)
         self._times = Times(self._record, rules)
         self._decisions = Decisions(self._record, inputs=inputs, times=self._times, rules=rules)
+        self._order = Order(self._record, rules)
         self._pilots = Pilots(self._record, inputs)
         self._ends = Ends(self._record, self._decisions)
 
@@ -103,6 +106,20 @@ class Observer:
             decisions.on_written(checked)
             if checked.event.site is not None:
                 decisions.attempts.sites.on_event(checked.event.site, checked.data)
+            if checked.event.source == "service":
+                record.decided.pop(checked.event.n, None)
+
+    def on_decided(self, events: Sequence[Checked], now: float) -> None:
+        """The service has decided something in one step, which is not durable yet and may be forgotten in a crash."""
+        self._order.on_decided(events)
+        decided = self._record.decided
+        for checked in events:
+            if checked.event.source == "service":
+                decided[checked.event.n] = now
+
+    def on_clock_set(self, *, since: float, due: float, now: float) -> None:
+        """The clock of the service was set between its last step and the one that it takes now; `due`: when it asked for it."""
+        self._times.on_clock_set(since=since, due=due, now=now)
 
     def on_exchange(self, exchange: Exchange, now: float) -> None:
         """An exchange reached the service while it ran."""

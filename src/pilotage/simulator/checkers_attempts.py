@@ -68,6 +68,7 @@ class Attempts:
         self._check_alone(package, attempt, replaces=data.replaces)
         package.attempts[number] = attempt
         package.last_attempt = number
+        package.replicated += data.replica
         self._check_category(package)
         self._check_bound_room(package, attempt)
 

@@ -14,6 +14,7 @@ from pilotage.model.events import Event
 from pilotage.simulator.checkers_attempts import LEASES, Attempts
 from pilotage.simulator.checkers_finals import Finals
 from pilotage.simulator.checkers_inputs import Inputs
+from pilotage.simulator.checkers_restarts import RETRIES
 from pilotage.simulator.checkers_times import Times
 from pilotage.simulator.checkers_traces import (
     ABORTED,
@@ -31,6 +32,7 @@ from pilotage.simulator.checkers_traces import (
 GRANTS = "grants"
 EPOCHS = "epochs"
 ABORTS = "aborts"
+UNHEARD = "unheard"  # why a pilot is over that was silent for its whole term
 SUCCESSES = "successes"
 
 
@@ -161,6 +163,9 @@ class Decisions:
                 raise self._broken(
                     ABORTS, f"given up because of {data.upstream or 'a producer'}, which did not fail", package
                 )
+        elif self._is_premature(package, data):
+            message = f"given up ({data.cause}), and the first of its own rules that applies has it tried again"
+            raise self._broken(RETRIES, message, package)
         elif data.cause == "retries-exhausted" and (package.template is None or not package.template.retry.rules):
             failed = [each.reason for each in package.attempts.values() if each.epoch == package.epoch and each.reason]
             needed = min(
@@ -171,6 +176,10 @@ class Decisions:
                 raise self._broken(
                     ABORTS, f"given up after {len(failed)} failures ({', '.join(failed)}); {needed} exhaust it", package
                 )
+
+    def _is_premature(self, package: PackageTrace, data: payloads.Aborted) -> bool:
+        said = self.attempts.restarts.said_by_rules(package)
+        return data.cause in ("retries-exhausted", "permanent-failure") and said in ("again", "elsewhere")
 
     def _on_cleared(self, checked: Checked) -> None:
         if checked.event.package is None:
@@ -277,7 +286,7 @@ class Decisions:
         package.epoch = epoch
         package.ended = ""
         package.upstream = False
-        package.granted = package.counted = package.success = package.wanted = 0
+        package.granted = package.counted = package.success = package.wanted = package.replicated = 0
         self.successes.pop((package.job.name, package.place), None)
         self._finals.on_opened(package)
 
@@ -305,6 +314,24 @@ class Decisions:
             message = f"{data.replicas} replicas are wanted, and {package.replicas} were asked for"
             raise self._broken(LEASES, message, package)
         package.wanted = data.replicas
+        self._check_replicas(package, queue=data.cause == "queue")
+
+    def _check_replicas(self, package: PackageTrace, *, queue: bool) -> None:
+        """No more attempts of a package are under way or wanted than may be, and no more because others queued."""
+        under_way = [
+            each
+            for each in package.attempts.values()
+            if each.epoch == package.epoch and not (each.finished or each.lost or each.staged)
+        ]
+        count, most = len(under_way) + max(0, package.wanted - package.replicated), self._rules.replicas_max
+        if most and count > most:
+            message = f"{count} attempts are under way or wanted, and at most {most} may be"
+            raise self._broken(LEASES, message, package)
+        if queue and package.wanted > self._rules.queue_replicas_max > 0:
+            message = (
+                f"{package.wanted} replicas are wanted for what queues, of at most {self._rules.queue_replicas_max}"
+            )
+            raise self._broken(LEASES, message, package)
 
     def _on_attempt_created(self, checked: Checked) -> None:
         event, data = checked.event, checked.data
@@ -317,7 +344,7 @@ class Decisions:
         self._finals.on_created(package, number)
         self.attempts.on_created(package, number, data)
         self._times.on_created(
-            package, package.attempts[number], remaining_seconds=data.remaining_seconds, at=event.time
+            package, package.attempts[number], remaining_seconds=data.remaining_seconds, at=self._record.time_of(event)
         )
 
     def _on_attempt_event(self, checked: Checked) -> None:
@@ -329,7 +356,7 @@ class Decisions:
                 EPOCHS, f"{event.type} of epoch {event.epoch}; attempt {attempt.number} is of {attempt.epoch}", package
             )
         if isinstance(checked.data, payloads.AttemptSuspected):
-            self._times.on_suspected(package, attempt, event.time)
+            self._times.on_suspected(package, attempt, self._record.time_of(event))
         elif isinstance(checked.data, payloads.AttemptLost):
             self._times.on_lost(package, attempt, reason=checked.data.reason)
         elif isinstance(checked.data, payloads.AttemptFinished):
@@ -343,11 +370,11 @@ class Decisions:
             self.successes[package.job.name, package.place] = package
 
     def _on_pilot_ended(self, checked: Checked) -> None:
-        event = checked.event
-        if event.pilot is not None:
+        event, data = checked.event, checked.data
+        if event.pilot is not None and isinstance(data, payloads.PilotEnded):
             by_itself = event.source == "agent"
-            at = self._record.now if by_itself else event.time
-            self._times.on_pilot_ended(event.pilot, by_itself=by_itself, at=at)
+            at = self._record.now if by_itself else self._record.time_of(event)
+            self._times.on_pilot_ended(event.pilot, by_itself=by_itself, unheard=data.reason == UNHEARD, at=at)
             self._record.ended_pilots[event.pilot] = None
 
     # --- finding ----------------------------------------------------------------------------------------------------

@@ -32,6 +32,9 @@ class Restarts:
         if not package.attempts:
             return
         self._check_harmless(package, attempt)
+        if self.said_by_rules(package) == "give-up":
+            message = f"attempt {attempt.number} was created after a failure upon which its own rules give up"
+            raise self._record.broken(RETRIES, message, package)
         if package.template is None or package.template.retry.rules:
             return
         cap = self.cap(package)
@@ -41,6 +44,29 @@ class Restarts:
         for earlier in package.attempts.values():
             if earlier.epoch == package.epoch and earlier.finished not in _NO_FAILURES:
                 self._check_limit(package, attempt, earlier)
+
+    def said_by_rules(self, package: PackageTrace) -> str:
+        """What the package's own rules say of its failures so far: the first that is for one and not used up acts.
+
+        Empty where they say nothing, where that is not known for sure, and where a cap may say something else.
+        """
+        rules = package.template.retry.rules if package.template is not None else ()
+        own = [each for each in package.attempts.values() if each.epoch == package.epoch]
+        if not rules or not all(each.reason for each in rules) or any(each.doubted for each in own):
+            return ""
+        acted = [0] * len(rules)
+        said = ""
+        for failed in sorted(own, key=_number):
+            matching = [at for at, rule in enumerate(rules) if failed.failed_for and rule.reason == failed.failed_for]
+            if not matching:
+                said = "" if failed.failed_for else said
+                continue
+            unused = [at for at in matching if (times := rules[at].times) is None or acted[at] < times]
+            if not unused or rules[unused[0]].action == "give-up":
+                return "give-up"
+            acted[unused[0]] += 1
+            said = rules[unused[0]].action if rules[unused[0]].times is not None else ""
+        return said
 
     def _check_limit(self, package: PackageTrace, attempt: AttemptTrace, earlier: AttemptTrace) -> None:
         limit, had = _limit(package, attempt), _limit(package, earlier)

@@ -49,6 +49,21 @@ class Times:
         self._told: dict[str, _Told] = {}
         self._at_site: dict[str, list[_Told]] = {}
         self._began_at = -math.inf
+        # The step before which it was, by how much the engine's time leapt at most, and for how long it stood still.
+        self._clock_set: list[tuple[float, float, float]] = []
+
+    def on_clock_set(self, *, since: float, due: float, now: float) -> None:
+        """The clock was set between two steps: the engine's time leaps beyond the moment that it asked for, or stands still."""
+        leapt = max(due, since) + self._rules.late_seconds - now
+        self._clock_set.append((now, max(0.0, leapt), now - since))
+
+    def _leapt(self, since: float, until: float) -> float:
+        """By how much the engine may believe that more time has passed."""
+        return sum(leapt for time, leapt, _ in self._clock_set if since <= time <= until)
+
+    def _stood_still(self, since: float, until: float) -> float:
+        """By how much the engine may believe that less time has passed."""
+        return sum(still for time, _, still in self._clock_set if since <= time <= until)
 
     def on_service_began(self, now: float) -> None:
         """The service has started: whatever reached the one before it may not have been heard."""
@@ -78,7 +93,7 @@ class Times:
         told = self._told.get(attempt.pilot or "")
         if told is None or package.template is None:
             return
-        left = told.ends_at - at
+        left = told.ends_at - at + self._stood_still(told.began_at, at)
         asked = demand_of(package.template, attempt).wall_seconds
         if left + _ROUNDING_SECONDS < asked:
             message = f"attempt {attempt.number} asks for {asked:.0f} s, and {attempt.pilot} has {left:.0f} s left"
@@ -92,8 +107,8 @@ class Times:
         told = self._told.get(attempt.pilot or "")
         if told is None:
             return
-        silent = at - max(told.heard_before(at), self._began_at)
-        if silent + _ROUNDING_SECONDS < self._rules.lease_seconds:
+        silent = at - (since := max(told.heard_before(at), self._began_at))
+        if silent + self._leapt(since, at) + _ROUNDING_SECONDS < self._rules.lease_seconds:
             lease = self._rules.lease_seconds
             message = f"attempt {attempt.number} was suspected after {silent:.0f} s of a lease of {lease:.0f} s"
             raise self._record.broken(LEASES, message, package)
@@ -108,16 +123,34 @@ class Times:
         message = f"attempt {attempt.number} was lost ({reason}), and its pilot {pilot} has not ended"
         raise self._record.broken(LEASES, message, package)
 
-    def on_pilot_ended(self, pilot: str, *, by_itself: bool, at: float) -> None:
-        """A pilot is over by the book: it said so, or was silent for a lease, whatever its batch system says."""
+    def on_pilot_ended(self, pilot: str, *, by_itself: bool, unheard: bool, at: float) -> None:
+        """A pilot is over by the book: it said so, or was silent for a lease, whatever its batch system says.
+
+        Where nothing is known of it but its silence, that must have lasted for its whole term, and no longer.
+        """
         told = self._told.get(pilot)
         if told is None:
             return
-        silent = at - told.heard_before(at)
-        if not by_itself and told.ended_at == math.inf and silent + _ROUNDING_SECONDS < self._rules.lease_seconds:
-            message = f"it was given up, and was heard {silent:.0f} s before"
-            raise self._record.broken_stream(LEASES, message, pilot)
+        if not by_itself and told.ended_at == math.inf:
+            silent = at - (since := told.heard_before(at))
+            if silent + self._leapt(since, at) + _ROUNDING_SECONDS < self._rules.lease_seconds:
+                message = f"it was given up, and was heard {silent:.0f} s before"
+                raise self._record.broken_stream(LEASES, message, pilot)
+            if unheard:
+                self._check_term(pilot, since=max(since, self._began_at), at=at)
         told.ended_at = min(told.ended_at, at)
+
+    def _check_term(self, pilot: str, *, since: float, at: float) -> None:
+        """A pilot is lost after so many leases, counted from when the service last heard it, or began."""
+        term = self._rules.lease_seconds * self._rules.lost_after_leases
+        if not term or since == -math.inf:
+            return
+        silent = at - since
+        # What it said was heard a moment after it came, and the step in which it was to be given up may have waited for others.
+        late = _ROUNDING_SECONDS + 2 * self._rules.collect_seconds + self._stood_still(since, at)
+        if silent + self._leapt(since, at) + _ROUNDING_SECONDS < term or silent > term + late:
+            message = f"it was given up as lost after {silent:.2f} s of silence, and is to be after {term:.2f} s"
+            raise self._record.broken_stream(LEASES, message, pilot)
 
     def check_reserved(self, package: PackageTrace, *, site: str, since: float, now: float) -> Violation | None:
         """What is wrong with a reservation that stands: it is given back where no pilot could run it for a while."""

@@ -13,7 +13,7 @@ import msgspec
 
 from pilotage.book.codec import Checked
 from pilotage.model.errors import PilotageError
-from pilotage.model.events import parse_dotted
+from pilotage.model.events import Event, parse_dotted
 from pilotage.model.plan import JobPlan, LatePlan, Template
 from pilotage.model.site import Site
 
@@ -50,6 +50,11 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     sites: tuple[Site, ...] = ()
     pilot_kills_max: int = 2
     lease_seconds: float = 0.0  # 0: not known, so nobody is suspected too early
+    lost_after_leases: float = 0.0  # so many of them a pilot is silent before it is given up; 0: not known
+    late_seconds: float = 0.0  # by so much at most the engine's time leaps where its clock was set
+    replicas_max: int = 0  # attempts of a package that are under way or wanted at once; 0: not known
+    queue_replicas_max: int = 0  # of them, so many because others were queued for long; 0: not known
+    owner_running_max: int = 0  # packages of one owner that are reserved or run at once; 0: no quota
     unfit_seconds: float = 0.0  # how long something may be reserved where nothing can run it; 0: likewise
     collect_seconds: float = 0.0  # so long after it arrived, a message is heard at the latest
 
@@ -150,6 +155,7 @@ class PackageTrace:
         "number",
         "place",
         "replicas",
+        "replicated",
         "reschedules",
         "success",
         "template",
@@ -178,6 +184,7 @@ class PackageTrace:
         self.counted = 0
         self.replicas = self.reschedules = 0  # how often somebody asked for one
         self.wanted = 0  # how many attempts may run beside the first in this epoch
+        self.replicated = 0  # how many of them there were
 
     @property
     def state(self) -> str:
@@ -315,11 +322,12 @@ class JobTrace:
 class Record:
     """Everything that is remembered, in one place for all checkers."""
 
-    __slots__ = ("ended_pilots", "jobs", "now", "position", "tape")
+    __slots__ = ("decided", "ended_pilots", "jobs", "now", "position", "tape")
 
     def __init__(self) -> None:
         """Begin with an empty book."""
         self.position = 0
+        self.decided: dict[int, float] = {}  # when each decision was made, by no clock that could be set
         self.now = 0.0  # when the latest events became durable, by no agent's clock
         self.jobs: dict[str, JobTrace] = {}
         self.ended_pilots: dict[str, None] = {}
@@ -331,6 +339,10 @@ class Record:
         if found is None:
             found = self.jobs[name] = JobTrace(name)
         return found
+
+    def time_of(self, event: Event) -> float:
+        """When a decision was made; by its own word where nobody watched."""
+        return self.decided.get(event.n, event.time)
 
     def attempt(self, job: str, place: str, number: int) -> AttemptTrace | None:
         """An attempt that was durably created, or None."""

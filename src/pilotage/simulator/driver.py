@@ -29,6 +29,9 @@ _GROWS_STEPS = 256  # so often it is looked whether the simulation has grown, an
 _IDLE_STEPS_MAX = 200  # steps without any message and without the clock going on: the core would never sleep
 
 
+CLOCK_SET_SECONDS = 7200.0  # at most so far from the time of the world is the clock of the service set
+
+
 class Timing(Sketch, frozen=True, kw_only=True):
     """How long the service takes for what it does."""
 
@@ -64,6 +67,10 @@ class Outside(Protocol):
 
     def stepped(self, core: Core, outbox: Outbox) -> None:
         """A step was taken, and nothing of it has left yet."""
+        ...
+
+    def clock_set(self, *, since: float, due: float) -> None:
+        """The clock of the service was set between its last step and the one that it takes now; `due`: when it asked for it."""
         ...
 
     def start(self, now: float) -> Core:
@@ -141,6 +148,13 @@ class Driver:
         self._expanding: dict[str, list[int]] = {}
         self._revisions: dict[tuple[str, int], int] = {}  # by job and stage, as they were last asked for
         self._idle = (0.0, 0)
+        self._set_by = 0.0  # the clock of the service less the time of the world
+        self._stepped_at = self._wakes_at = 0.0
+
+    @property
+    def clock(self) -> float:
+        """What the clock of the service shows."""
+        return self._schedule.now + self._set_by
 
     def start(self) -> None:
         """Start the process from the book."""
@@ -148,6 +162,7 @@ class Driver:
         self._inbox, self._unreleased, self._expanding = [], [], {}
         self._step_due = self._sync_due = False
         self.growth = durable_growth(self._journal.events())
+        self._stepped_at = self._wakes_at = self._schedule.now
         self.core = self._around.start(self._schedule.now)
         self._tick(self._life)
 
@@ -175,7 +190,12 @@ class Driver:
         inbox, self._inbox = self._inbox, []
         now = self._schedule.now
         self._watch_idleness(inbox, now)
-        outbox = self.core.step(inbox, now)
+        if not self._box.quiet and self._box.strikes("service_clock_set"):
+            self._set_by = self._box.between("service_clock_set", low=-CLOCK_SET_SECONDS, high=CLOCK_SET_SECONDS)
+            self._around.clock_set(since=self._stepped_at, due=self._wakes_at)
+        self._stepped_at = now
+        clock = self.clock
+        outbox = self.core.step(inbox, clock)
         self.steps += 1
         if not self.steps % _GROWS_STEPS:
             PROCESS.ask()
@@ -183,13 +203,13 @@ class Driver:
         if self._dies("before the append"):
             return
         if outbox.events:
-            self._journal.append(outbox.events, now, skewed=outbox.skewed)
+            self._journal.append(outbox.events, clock, skewed=outbox.skewed)
             self._unsynced = True
             if self._dies("after the append"):
                 return
         self._note_growth(inbox, outbox.events)
         self._unreleased.append(outbox)
-        self._sleep_until(outbox.wake_at, now)
+        self._sleep_until(None if outbox.wake_at is None else outbox.wake_at - self._set_by, now)
         if outbox.events or self._sync_due:
             self._sync_soon()
         else:
@@ -206,6 +226,7 @@ class Driver:
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
+        self._wakes_at = now if wake_at is None else wake_at
         if wake_at is not None:
             self._wake = self._schedule.at(max(wake_at, now + 0.001), self._tick, self._life)
 

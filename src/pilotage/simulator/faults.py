@@ -23,6 +23,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     clock_skewed: float = 0.0  # of each agent, for its life
     service_crashed: float = 0.0  # of each point where it can die: around a step, a write, and whatever leaves after it
     tail_torn: float = 0.0  # of each crash that finds something unwritten
+    service_clock_set: float = 0.0  # of each step of the service: its clock was set before, by up to two hours
     batch_unreachable: float = 0.0  # of each listing
     batch_forgets: float = 0.0  # of each submission
     batch_reuses_id: float = 0.0

@@ -309,6 +309,9 @@ class Forecast:
     def crashed(self) -> None:
         """Never."""
 
+    def clock_set(self, *, since: float, due: float) -> None:
+        """Nobody sets the clock of a forecast."""
+
     def stepped(self, core: Core, outbox: Outbox) -> None:
         """See what was decided and heard, and look at the job."""
         if outbox.events:

@@ -11,15 +11,17 @@ import msgspec
 from pilotage.book.codec import Checked, Codec
 from pilotage.book.rows import JobRow
 from pilotage.engine.engine import ENGINE_STREAM, Engine
+from pilotage.engine.exchanges import find_attempt
 from pilotage.engine.holds import holds_in
 from pilotage.engine.restore import JobSnapshot, Snapshot, next_number, surely_gone
+from pilotage.engine.sanity import still_acting
 from pilotage.model import payloads
 from pilotage.model.effects import CancelSubmitted, Effect, SubmitAttempt, SubmitPilot
 from pilotage.model.events import Event
 from pilotage.model.exchange import AttemptRef, Exchange, ExchangeReply
 from pilotage.model.operations import Clear, Drop, Hold, Kill, Release, Restart, Restore
 from pilotage.model.reports import AnyReport
-from pilotage.service.core import Core, start_core
+from pilotage.service.core import LATE_INTERVALS, Core, start_core
 from pilotage.service.messages import Answer, Asked, Outbox, Reload, Submit
 from pilotage.simulator.agents import Agent
 from pilotage.simulator.batch import BatchSystem
@@ -143,6 +145,7 @@ class Scene:
         )
         self._fleet = Fleet(around_agents)
         self._growth: dict[str, Growth] = {}  # by what is durable
+        self._acting: dict[AttemptRef, str] = {}  # by the engine that took the last step
 
     # --- the run -----------------------------------------------------------------------------------------------------
 
@@ -209,7 +212,7 @@ class Scene:
         for job, refused in self.user.refused.items():
             raise Violation("admission", f"was refused: {refused.message}", subject=job)
         self.observer.finished(self.journal.states().packages, self._explainer(core), self._refold)
-        self._compare(self._restored(self.schedule.now).engine, "at the end")
+        self._compare(self._restored(self.driver.clock).engine, "at the end")
         core.engine.sanity_check()
 
     # --- around the service ------------------------------------------------------------------------------------------
@@ -261,12 +264,18 @@ class Scene:
 
     def stepped(self, core: Core, outbox: Outbox) -> None:
         """Look at the whole state of the engine after each step."""
+        self.observer.on_decided(outbox.events, self.schedule.now)
         core.engine.sanity_check()
+        self._acting = still_acting(core.engine)
+
+    def clock_set(self, *, since: float, due: float) -> None:
+        """Whoever watches the time must know."""
+        self.observer.on_clock_set(since=since, due=due, now=self.schedule.now)
 
     def start(self, now: float) -> Core:
         """A core from what the book says, which must be what all events together say."""
         self.journal.take_over()
-        core = self._restored(now)
+        core = self._restored(self.driver.clock)
         self.observer.on_began(now)
         self._compare(core.engine, "after a restart")
         for batch in self._batches.values():
@@ -361,9 +370,22 @@ class Scene:
 
     def _compare(self, restored: Engine, when: str) -> None:
         """An engine that starts from the rows of the book stands where one that has seen every event does."""
-        said, folded = restored.durable_state(), self._folded(restored.now).durable_state()
-        if said != folded:
-            raise Violation("restoring", f"{when}, {_difference(said, folded)}", subject="engine")
+        folded = self._folded(restored.now)
+        mine, theirs = restored.durable_state(), folded.durable_state()
+        if mine != theirs:
+            raise Violation("restoring", f"{when}, {_difference(mine, theirs)}", subject="engine")
+        self._compare_acting(restored, folded, when)
+
+    def _compare_acting(self, restored: Engine, folded: Engine, when: str) -> None:
+        """What may still act for the engine before may so for the one that follows it, and nothing that no event tells of."""
+        acting, told = still_acting(restored), still_acting(folded)
+        for ref, pilot in acting.items():
+            if told.get(ref) != pilot:
+                raise Violation("restoring", f"{when}, {ref} acts with {pilot}, of which no event tells", subject="engine")
+        for ref, pilot in self._acting.items():
+            known = find_attempt(restored, ref)  # that it was given up may have been forgotten in the crash
+            if ref.job in restored.jobs and acting.get(ref) != pilot and (known is None or known.lost):
+                raise Violation("restoring", f"{when}, {ref} may act with {pilot}, and is forgotten", subject="engine")
 
     def _refold(self) -> States:
         order = list(range(len(self.journal.events())))
@@ -389,7 +411,8 @@ class Scene:
                 raise Violation("explaining", "nothing is said of it", subject=f"{job.id}/{package}")
             for why in told.reasons:
                 if why.code == "reserved" and why.since is not None:
-                    self.observer.on_reserved(job.id, package, site=why.subject, since=why.since, now=now)
+                    since = now - (core.engine.stamp - why.since)  # which is said by the clock, and that may be wrong
+                    self.observer.on_reserved(job.id, package, site=why.subject, since=since, now=now)
 
 
 def _rules(world: World) -> Rules:
@@ -400,6 +423,11 @@ def _rules(world: World) -> Rules:
         sites=tuple(sketch.site for sketch in world.sites),
         pilot_kills_max=settings.restart.pilot_kills_max,
         lease_seconds=settings.lease_seconds,
+        lost_after_leases=settings.lost_after_leases,
+        late_seconds=LATE_INTERVALS * settings.interval_seconds,
+        replicas_max=settings.selection.max_replicas,
+        queue_replicas_max=settings.selection.replication_limit,
+        owner_running_max=settings.owner_running_max,
         unfit_seconds=settings.unfit_seconds,
         collect_seconds=world.timing.collect_seconds,
     )

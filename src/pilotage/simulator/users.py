@@ -37,6 +37,8 @@ from pilotage.simulator.randomness import Dice
 
 CLEARED_SECONDS = (0.0, 1800.0)  # how long after the end of a package its job is cleared
 RAMBLE_CHARACTERS = (1_000.0, 60_000.0)
+_IMPATIENT = 0.3  # so often whoever wants one more attempt asks for several
+_REPLICAS_AT_ONCE = 4  # which is more than there may be
 _RAMBLE = "and another thing, 0 € or \u20020 £: "  # of more bytes than characters
 
 _AFTER_LEASE = ("user_kills", "user_holds", "user_drops", "user_reschedules", "user_replicates")
@@ -110,6 +112,7 @@ class User:
         self._schedule = schedule
         self._box = box
         self._random = dice.stream("user")
+        self._impatience = dice.stream("user/impatience")
         self._habits = habits
         self._definitions = definitions
         self._ask = ask
@@ -226,6 +229,9 @@ class User:
             operation = msgspec.structs.replace(operation, message=_RAMBLE * (length // len(_RAMBLE)))
             kinds = (kind, "user_rambles")
         waiting = _Waiting(asked=operation, kinds=kinds)
+        if isinstance(operation, Replicate) and self._impatience.random() < _IMPATIENT:
+            for turn in range(_REPLICAS_AT_ONCE):
+                self._schedule.after(turn * self._impatience.random(), self._send, waiting)
         if isinstance(operation, Clear):
             seconds = self._box.between("user_clears", low=CLEARED_SECONDS[0], high=CLEARED_SECONDS[1])
             self._schedule.after(seconds, self._send, waiting)

@@ -28,6 +28,7 @@ from pilotage.simulator.users import UserHabits
 
 _GIB = 2**30
 _END_PROBABILITY = 0.08  # of a job with something that runs last, and of one that a status ends
+_ALIKE_PROBABILITY = 0.15  # of a world in which many packages ask for the same, and differ in how urgent they are
 _TROUBLES = ("platform-failure", "application-error", "preempted", "signal", "segmentation-fault", "command-not-found")
 
 _HEAT: dict[str, dict[str, float]] = {
@@ -65,6 +66,7 @@ _LATER_HEAT: dict[str, dict[str, float]] = {
     "disks": {"journal_full": 0.02},
     "packages": {"package_loops": 0.1, "package_kills": 0.05},
     "user": {"user_clears": 0.5, "user_revives": 1.0, "user_rambles": 1.0},
+    "clock": {"service_clock_set": 0.005},
 }
 
 _OF_FEW = ("tail_torn", "user_revives")
@@ -114,7 +116,10 @@ def make_world(seed: int, *, packages_min: int = 50, sites_min: int = 3) -> Worl
     wanted = packages_min + dice.randint(0, packages_min)
     while (left := wanted - sum(map(packages_of, jobs))) > 0:
         jobs.append(_job(dice, len(jobs) + 1, sites=sites, packages=left))
-    ending = tuple(_with_end(random.Random(f"end/{seed}/{job.job}"), job) for job in jobs)
+    if (urgent := random.Random(f"urgent/{seed}")).random() < _ALIKE_PROBABILITY:
+        jobs = _alike(urgent, jobs)
+    ruled = (_with_rules(random.Random(f"rules/{seed}/{job.job}"), job) for job in jobs)
+    ending = tuple(_with_end(random.Random(f"end/{seed}/{job.job}"), job) for job in ruled)
     sites, named = with_nodes(random.Random(f"where/{seed}"), sites, ending)
     return World(
         seed=seed,
@@ -271,6 +276,33 @@ def _with_end(dice: random.Random, job: JobSketch) -> JobSketch:
         ending = replace(job.templates[0], abort_on=AbortOn(exit_code=dice.choice(statuses)))
         job = replace(job, templates=(ending, *job.templates[1:]))
     return job
+
+
+def _alike(dice: random.Random, jobs: list[JobSketch]) -> list[JobSketch]:
+    """Most kinds of packages ask for what the first one does: who of them goes first is a matter of priorities alone."""
+    plain = Demand(cores_hundredths=50)
+    found = []
+    for job in jobs:
+        templates = [
+            replace(each, demand=plain, run_seconds=0.0, executor="", category="", priority=dice.choice([0, 3, 7]))
+            if dice.random() < 0.8
+            else each
+            for each in job.templates
+        ]
+        found.append(replace(job, templates=tuple(templates), priority=dice.choice([0, 5, 9]), submit_seconds=0.0))
+    return found
+
+
+def _with_rules(dice: random.Random, job: JobSketch) -> JobSketch:
+    """Some packages with a rule of their own have a second one for the same failure, which acts after the first."""
+    last = RetryRule(reason="application-error", action="give-up")
+    templates = [
+        replace(each, retry=replace(each.retry, rules=(*each.retry.rules, last)))
+        if each.retry.rules and dice.random() < 0.5
+        else each
+        for each in job.templates
+    ]
+    return replace(job, templates=tuple(templates))
 
 
 def _stage(dice: random.Random, number: int, *, templates: int, packages: int) -> StageSketch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -106,6 +107,7 @@ class Driver:
         self._leaving: Future[None] | None = None  # of the one step that the writer has, until it was let out
         self._again_at: float | None = None
         self._wake_at: float | None = 0.0
+        self._wake_by = 0.0  # the same by a clock that nobody sets: set back, the other may be hours away from it
         self._stopping = False
         self._over = False
         self._ready: Future[None] = Future()
@@ -252,7 +254,7 @@ class Driver:
             stopping = self._stopping
             questions, self._questions = self._questions, deque()
             may_step = len(self._ahead) < AHEAD_MAX and not stopping
-            due = self._wake_at is not None and self._clock.now() >= self._wake_at
+            due = self._wake_at is not None and self._sleeps_for() <= 0.0
             inbox: list[Input] = []
             logs: dict[str, AgentSays] = {}
             if may_step and (self._inbox or due):
@@ -281,10 +283,15 @@ class Driver:
 
     def _patience(self) -> float | None:
         """How long nothing needs to be done by itself."""
-        times = [
-            at for at in (self._wake_at if len(self._ahead) < AHEAD_MAX else None, self._again_at) if at is not None
-        ]
-        return max(0.0, min(times) - self._clock.now()) if times else None
+        times = [] if self._again_at is None else [self._again_at - self._clock.now()]
+        if self._wake_at is not None and len(self._ahead) < AHEAD_MAX:
+            times.append(self._sleeps_for())
+        return max(0.0, min(times)) if times else None
+
+    def _sleeps_for(self) -> float:
+        """How many seconds there are until the core wants to be woken."""
+        assert self._wake_at is not None
+        return min(self._wake_at - self._clock.now(), self._wake_by - time.monotonic())
 
     def _step(self, core: Core, inbox: Sequence[Input], logs: Sequence[AgentSays]) -> None:
         for message in inbox:
@@ -294,9 +301,11 @@ class Driver:
                     core.recall(heard)
         kept = [text for says in logs for text in own_logs(core.engine, says, ran=self._outside.ran)]
         self.courtesy.give_way()
-        outbox = core.step(inbox, self._clock.now())
+        now, began = self._clock.now(), time.monotonic()
+        outbox = core.step(inbox, now)
         self.courtesy.give_way()
         self._wake_at = outbox.wake_at
+        self._wake_by = began if outbox.wake_at is None else began + outbox.wake_at - now
         self._ahead.append(_Stepped(outbox=outbox, logs=kept))
         self._release(core)
 

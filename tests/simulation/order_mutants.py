@@ -1,0 +1,149 @@
+"""Planted bugs in who goes first, in how long a silence is, in how many may run at once, and in what is counted of slots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from pilotage.engine import leases, operations, restart, restore, slots
+from pilotage.engine.engine import Engine
+from pilotage.engine.fairness import Fairness
+from pilotage.engine.jobs import JobState
+from pilotage.engine.openings import Openings
+from pilotage.engine.parts import QueueClass
+from pilotage.engine.places import PilotState
+from pilotage.engine.restart import Verdict
+from pilotage.engine.restart_rules import row_of
+from pilotage.engine.steady_time import SteadyTime
+from tests.simulation.mutants import Patch, graft, mutant
+
+
+@mutant(first_seed=19, by="priorities")
+def the_priority_of_jobs_is_upside_down(patch: Patch) -> None:
+    """The job that says it is urgent goes last."""
+    key, keys, made = Fairness.key, Fairness.keys, QueueClass.__init__
+
+    def reversed_key(self: Fairness, job: JobState) -> Any:
+        priority, *rest = key(self, job)
+        return (-priority, *rest)
+
+    def reversed_keys(self: Fairness, jobs: Any, **counted: Any) -> dict[JobState, Any]:
+        return {job: (-priority, *rest) for job, (priority, *rest) in keys(self, jobs, **counted).items()}
+
+    def make(self: QueueClass, *about: Any, **named: Any) -> None:
+        made(self, *about, **named)
+        priority, *rest = self.level
+        self.level = (-priority, *rest)
+
+    patch.setattr(Fairness, "key", reversed_key)
+    patch.setattr(Fairness, "keys", reversed_keys)
+    patch.setattr(QueueClass, "__init__", make)
+
+
+@mutant(first_seed=51, by="priorities")
+def the_priority_of_packages_is_upside_down(patch: Patch) -> None:
+    """Within a job the urgent package goes last."""
+    made = QueueClass.__init__
+
+    def make(self: QueueClass, *about: Any, **named: Any) -> None:
+        made(self, *about, **named)
+        job, package, restarts = self.level
+        self.level = (job, -package, restarts)
+
+    patch.setattr(QueueClass, "__init__", make)
+
+
+@mutant(first_seed=2, by="leases")
+def a_silent_pilot_is_lost_after_two_leases(patch: Patch) -> None:
+    """One lease too early."""
+    checked = leases.check_lease
+
+    def check_lease(engine: Engine, name: str) -> None:
+        settings = engine.settings
+        engine.settings = msgspec.structs.replace(settings, lost_after_leases=settings.lost_after_leases - 1)
+        checked(engine, name)
+        engine.settings = settings
+
+    graft(patch, checked, check_lease)
+
+
+@mutant(first_seed=2, by="leases")
+def a_silent_pilot_is_lost_after_four_leases(patch: Patch) -> None:
+    """One lease too late."""
+    checked = leases.check_lease
+
+    def check_lease(engine: Engine, name: str) -> None:
+        settings = engine.settings
+        engine.settings = msgspec.structs.replace(settings, lost_after_leases=settings.lost_after_leases + 1)
+        checked(engine, name)
+        engine.settings = settings
+
+    graft(patch, checked, check_lease)
+
+
+@mutant(first_seed=3, by="leases")
+def time_jumps_with_the_clock(patch: Patch) -> None:
+    """A clock that is set forward ends every lease."""
+
+    def go_on(self: SteadyTime, clock: float) -> None:
+        self.now = max(self.now, clock)
+        self.clock = self.stamp = clock
+
+    patch.setattr(SteadyTime, "go_on", go_on)
+
+
+@mutant(first_seed=17, by="leases")
+def a_replica_more_than_the_cap(patch: Patch) -> None:
+    """Off by one: as many attempts as may be are under way, and one more is accepted."""
+    counted = operations.live_attempts
+    patch.setattr(operations, "live_attempts", lambda work: counted(work) - 1)
+
+
+@mutant(first_seed=1, by="retries")
+def the_last_of_a_packages_rules_acts_first(patch: Patch) -> None:
+    """The rules that a package has for a failure are gone through from the end."""
+
+    def judged(self: Any, failure: Any) -> Verdict:
+        name, row = row_of(failure.reason)
+        rules = self._retry.rules
+        matching = [at for at, rule in enumerate(rules) if restart._is_for(rule, failure)]
+        for at in reversed(matching):
+            if rules[at].times is None or self._acted[at] < rules[at].times:
+                self._acted[at] += 1
+                return self._by_rule(failure, row, at)
+        if matching:
+            return self._give_up(f"retry.rules[{matching[0]}]", "retries-exhausted", "its rules are used up")
+        return self._by_table(failure, name, row)
+
+    patch.setattr(restart._History, "_judged", judged)
+
+
+@mutant(first_seed=1, by="sanity")
+def the_slots_of_a_pilot_that_ended_are_kept(patch: Patch) -> None:
+    """A site has the slots of pilots that are gone."""
+    changed = Openings.slots_changed
+
+    def slots_changed(self: Openings, site: Any, pilot: PilotState, sign: int) -> None:
+        if sign > 0:
+            changed(self, site, pilot, sign)
+
+    patch.setattr(Openings, "slots_changed", slots_changed)
+
+
+@mutant(first_seed=23, by="restoring")
+def a_restart_forgets_what_may_still_act(patch: Patch) -> None:
+    """After a crash nobody waits for the end of what was given up and has side effects."""
+    patch.setattr(restore, "start_acting", lambda *_, **__: None)
+
+
+@mutant(first_seed=23, by="leases restoring")
+def what_was_given_up_as_silent_acts_no_more(patch: Patch) -> None:
+    """A loss is taken for a stop: another attempt begins beside what may still act."""
+    started = slots.start_acting
+
+    def start_acting(engine: Engine, *about: Any, lost_reason: str, **named: Any) -> None:
+        if lost_reason != "unheard":
+            started(engine, *about, lost_reason=lost_reason, **named)
+
+    graft(patch, started, start_acting)
