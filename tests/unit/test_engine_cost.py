@@ -145,7 +145,7 @@ def test_packages_that_wait_for_more_time_each_do_not_make_every_later_step_dear
     found = []
     for failures in (20, 400):
         sites = site("a", cores=8, wall_seconds=150.0), site("b", mode="bound", job_throttle=0.0)
-        small = Small(*sites, interval_seconds=1e4, submit_again_seconds=1e9)
+        small = Small(*sites, interval_seconds=1e4, submit_again_seconds=1e9, flood_packages=0)
         small.watched = False
         small.submit(bag(1000))
         pilot = small.pilot("a")

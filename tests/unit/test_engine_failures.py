@@ -349,3 +349,91 @@ def test_a_pause_that_has_another_reason_is_not_cut_short_by_a_maker() -> None:
     pilot.exchange()
     pilot.succeed("1.1.1")
     assert small.standing("2.1.1") == "delayed"
+
+
+# --- a bug in one command ---------------------------------------------------------------------------------------------
+
+
+def held_for(small: Small) -> list[str]:
+    """Why the job was held, each time that it was."""
+    return [str(msgspec.json.decode(event.data)["message"]) for event in small.told(payloads.Held)]
+
+
+def given_up(small: Small) -> int:
+    return len(small.standings().get("aborted", ()))
+
+
+def fail_all(small: Small, pilot: Agent, *, messages: int = 1, packages: int) -> None:
+    """Fail whatever a pilot is given, in one or several ways, until so many packages were given up."""
+    while given_up(small) < packages and pilot.held:
+        package = pilot.packages[0]
+        way = int(package.split(".")[1]) % messages
+        pilot.fail(package, "application-error", message=f"line 3: {'abcdefgh'[way]} is missing", after=1.0)
+
+
+def test_equal_failures_of_ten_packages_hold_the_job_also_at_one_site() -> None:
+    small = Small(site())
+    small.submit(bag(25))
+    pilot = small.pilot()
+    fail_all(small, pilot, packages=25)
+    assert given_up(small) == 10
+    [why] = held_for(small)
+    assert why.startswith("10 packages of run failed in the same way (line 3: a is missing); mend it and run the job")
+    assert next(each.message for each in small.explain("1.20.1").reasons) == f"its job is held: {why}"
+    small.restart()
+    assert next(each.message for each in small.explain("1.20.1").reasons) == f"its job is held: {why}"
+    small.ask(Release(job=JOB))
+    assert [each.code for each in small.explain("1.20.1").reasons if each.code == "job-held"] == []
+
+
+def test_after_a_release_the_job_is_held_again_at_twice_as_many() -> None:
+    small = Small(site())
+    small.submit(bag(25))
+    pilot = small.pilot()
+    fail_all(small, pilot, packages=25)
+    small.ask(Release(job=JOB))
+    pilot.exchange()
+    fail_all(small, pilot, packages=25)
+    assert [why.split(" ")[0] for why in held_for(small)] == ["10", "20"]
+
+
+def test_failures_of_many_kinds_hold_nothing() -> None:
+    small = Small(site())
+    small.submit(bag(25))
+    fail_all(small, small.pilot(), messages=5, packages=25)
+    assert given_up(small) == 25
+    assert held_for(small) == []
+
+
+def test_a_job_ends_when_as_many_packages_failed_as_it_allows_for() -> None:
+    small = Small(site(cores=2))
+    small.submit(bag(8, failures_max=2))
+    pilot = small.pilot()
+    fail_all(small, pilot, packages=2)
+    [event] = small.told(payloads.CancelAccepted)
+    assert (
+        msgspec.json.decode(event.data)["message"] == "2 failed, and the job was to end when 2 had (--max-failures 2)"
+    )
+    assert given_up(small) == 2
+    assert "live" not in small.standings()
+
+
+def test_what_failed_because_of_another_counts_for_no_limit_of_failures() -> None:
+    small = Small(site(cores=2))
+    small.submit(chain(lines=3, failures_max=2))
+    fail_all(small, small.pilot(), packages=1)
+    assert small.standing("2.1.1") == "upstream"
+    assert small.told(payloads.CancelAccepted) == []
+
+
+def test_a_package_that_was_restarted_and_fails_again_ends_the_job_again() -> None:
+    small = Small(site(cores=2))
+    small.submit(bag(3, failures_max=1))
+    pilot = small.pilot()
+    fail_all(small, pilot, packages=1)
+    pilot.exchange()
+    small.ask(Restart(job=JOB))
+    pilot.exchange()
+    assert "live" in small.standings()
+    fail_all(small, pilot, packages=1)
+    assert len(small.told(payloads.CancelAccepted)) == 2

@@ -36,10 +36,11 @@ def submit(
     slots: int | None = None,
     fresh: bool = False,
     keep_failed: bool = False,
+    max_failures: int = 0,
     replace: bool = False,
 ) -> Result:
     """Have a job run in the background, and do not wait for it: `Result.wait` does."""
-    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, replace=replace)
+    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, max_failures=max_failures, replace=replace)
     result, following = _submitted(source_of(job, folder=folder, parameters=parameters), how, stop=None)
     following.close()
     return result
@@ -53,6 +54,7 @@ def run(
     slots: int | None = None,
     fresh: bool = False,
     keep_failed: bool = False,
+    max_failures: int = 0,
     replace: bool = False,
     on_finished: Told | None = None,
     on_failed: Told | None = None,
@@ -61,10 +63,11 @@ def run(
     """Run a job here and wait for its end.
 
     `job` is the path of a document, or a job built in Python whose files lie in `folder`. `on_finished` and `on_failed`
-    are called with the `Output` of each package as it ends, `on_progress` with how far the job is. Raises
+    are called with the `Output` of each package as it ends, `on_progress` with how far the job is. When `max_failures`
+    packages have failed for good, the rest is cancelled; 0: never. Raises
     `DocumentError` for faults of the document; packages that fail raise nothing: see `Result.ok`.
     """
-    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, replace=replace)
+    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, max_failures=max_failures, replace=replace)
     return _run(
         source_of(job, folder=folder, parameters=parameters),
         how,
@@ -81,6 +84,7 @@ async def arun(
     slots: int | None = None,
     fresh: bool = False,
     keep_failed: bool = False,
+    max_failures: int = 0,
     replace: bool = False,
     on_finished: Told | None = None,
     on_failed: Told | None = None,
@@ -91,7 +95,7 @@ async def arun(
     The callbacks are called in another thread.
     """
     stop = threading.Event()
-    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, replace=replace)
+    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, max_failures=max_failures, replace=replace)
     calls = Callbacks(on_finished, on_failed, on_progress)
     try:
         return await asyncio.to_thread(
@@ -110,10 +114,11 @@ def stream(
     slots: int | None = None,
     fresh: bool = False,
     keep_failed: bool = False,
+    max_failures: int = 0,
     replace: bool = False,
 ) -> Iterator[Output]:
     """Run a job, and give the `Output` of each package as it finishes, well or not; those of earlier runs come first."""
-    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, replace=replace)
+    how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, max_failures=max_failures, replace=replace)
     _, following = _submitted(source_of(job, folder=folder, parameters=parameters), how, stop=None)
     try:
         for package in following.packages():
@@ -151,13 +156,19 @@ class Client:
         parameters: Mapping[str, Any] | None = None,
         fresh: bool = False,
         keep_failed: bool = False,
+        max_failures: int = 0,
         replace: bool = False,
     ) -> Result:
         """Have a job run there, and do not wait for it: `Result.wait` does."""
         source = source_of(job, folder=folder, parameters=parameters)
         loaded = source.load()
         with self._address.server() as server:
-            brought = bring(source, loaded, server, HowToRun(fresh=fresh, keep_failed=keep_failed, replace=replace))
+            brought = bring(
+                source,
+                loaded,
+                server,
+                HowToRun(fresh=fresh, keep_failed=keep_failed, max_failures=max_failures, replace=replace),
+            )
         return self.result(brought.answer.job, folder=source.folder)
 
     def result(self, job: str, *, folder: str | Path | None = None) -> Result:

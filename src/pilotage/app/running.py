@@ -30,6 +30,7 @@ class HowToRun(msgspec.Struct, frozen=True, kw_only=True):
     sites: str = ""  # the file of sites; none: the usual one
     fresh: bool = False  # adopt nothing of earlier runs
     keep_failed: bool = False  # leave the scratch folders of failed attempts
+    max_failures: int = 0  # so many packages that failed for good end the job; 0: none does
     replace: bool = False  # outputs take the place of files that are not ours, which are kept beside them
     only_if_needed: bool = False  # where everything is there already, no job is made of it
     owner: str = ""
@@ -110,6 +111,7 @@ def submission(source: Source, loaded: LoadedJob, how: HowToRun, *, keep: Callab
         owner=how.owner or loaded.definition.owner,
         fresh=how.fresh,
         keep_failed=how.keep_failed,
+        max_failures=how.max_failures,
         replace=how.replace,
         only_if_needed=how.only_if_needed,
     )

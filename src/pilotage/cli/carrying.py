@@ -135,6 +135,7 @@ def _say_beginning(brought: Submitted, session: Session, how: HowToRun) -> None:
     if answer.resumed:
         told += "; it was begun before, and goes on"
         told += " as it was begun, with or without --keep-failed" if how.keep_failed else ""
+        told += " as it was begun, with or without --max-failures" if how.max_failures else ""
     elif answer.adopted:
         told += f", {answer.adopted:,} of them made by an earlier run"
     if answer.remade:

@@ -38,6 +38,8 @@ def map_command(
     fresh: bool,
     replace: bool,
     keep_failed: bool,
+    fail_fast: bool,
+    max_failures: int | None,
     detach: bool,
     as_json: bool,
 ) -> int:
@@ -67,7 +69,15 @@ def map_command(
     asked = Asked(command=command, items=items, job=job or "", outputs=outputs, shell=shell)
     folder = Path.cwd()
     source = Source(folder=folder, document="", load=lambda: mapped(asked, folder=folder))
-    how = chosen_how(slots=slots, sites=sites, fresh=fresh, replace=replace, keep_failed=keep_failed)
+    how = chosen_how(
+        slots=slots,
+        sites=sites,
+        fresh=fresh,
+        replace=replace,
+        keep_failed=keep_failed,
+        fail_fast=fail_fast,
+        max_failures=max_failures,
+    )
     at_end = print_logs if prints else None
     return carry_out(source, how, before_load=lambda: None, detach=detach, as_json=as_json, at_end=at_end)
 

@@ -13,8 +13,24 @@ if TYPE_CHECKING:
     from pilotage.app.running import HowToRun
 
 
+failure_options = (
+    click.option("--fail-fast", is_flag=True, help="End the job when one package has failed for good."),
+    click.option(
+        "--max-failures",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="End the job when N packages have failed for good: what is not over is cancelled.",
+    ),
+)
+
+
+def failures_allowed(*, fail_fast: bool, max_failures: int | None) -> int:
+    """After how many failed packages a job is to end; 0: never."""
+    return 1 if fail_fast else max_failures or 0
+
+
 def how_options(command: click.decorators.FC) -> click.decorators.FC:
-    """`--slots`, `--sites`, `--fresh`, `--replace`, `--keep-failed`, `--detach` and `--json`, which `run` and `map` share."""
+    """`--slots`, `--sites`, `--fresh`, `--replace`, `--keep-failed`, `--fail-fast`, `--max-failures`, `--detach` and `--json`, which `run` and `map` share."""
     for option in reversed(
         (
             click.option(
@@ -33,6 +49,7 @@ def how_options(command: click.decorators.FC) -> click.decorators.FC:
                 help="Make outputs also where files of others have their names; these are kept, as NAME.~1~.",
             ),
             click.option("--keep-failed", is_flag=True, help="Keep the scratch folders of failed attempts."),
+            *failure_options,
             click.option(
                 "--detach", is_flag=True, help="End when the job has begun; `pilotage attach` comes back to it."
             ),
@@ -45,7 +62,16 @@ def how_options(command: click.decorators.FC) -> click.decorators.FC:
     return command
 
 
-def chosen_how(*, slots: int | None, sites: str | None, fresh: bool, replace: bool, keep_failed: bool) -> HowToRun:
+def chosen_how(
+    *,
+    slots: int | None,
+    sites: str | None,
+    fresh: bool,
+    replace: bool,
+    keep_failed: bool,
+    fail_fast: bool,
+    max_failures: int | None,
+) -> HowToRun:
     """What the options say."""
     from pathlib import Path
 
@@ -53,7 +79,15 @@ def chosen_how(*, slots: int | None, sites: str | None, fresh: bool, replace: bo
 
     # The service runs in the folder of the document, and the word is meant for the current one.
     file = str(Path(sites).expanduser().absolute()) if sites else ""
-    return HowToRun(slots=slots, sites=file, fresh=fresh, replace=replace, keep_failed=keep_failed, only_if_needed=True)
+    return HowToRun(
+        slots=slots,
+        sites=file,
+        fresh=fresh,
+        replace=replace,
+        keep_failed=keep_failed,
+        max_failures=failures_allowed(fail_fast=fail_fast, max_failures=max_failures),
+        only_if_needed=True,
+    )
 
 
 @click.command()
@@ -71,6 +105,8 @@ def run(
     fresh: bool,
     replace: bool,
     keep_failed: bool,
+    fail_fast: bool,
+    max_failures: int | None,
     detach: bool,
     as_json: bool,
 ) -> int:
@@ -83,5 +119,13 @@ def run(
     from pilotage.cli.carrying import carry_out
 
     source = document_source(file, source_format=chosen_format(source_format), parameters=parameters)
-    how = chosen_how(slots=slots, sites=sites, fresh=fresh, replace=replace, keep_failed=keep_failed)
+    how = chosen_how(
+        slots=slots,
+        sites=sites,
+        fresh=fresh,
+        replace=replace,
+        keep_failed=keep_failed,
+        fail_fast=fail_fast,
+        max_failures=max_failures,
+    )
     return carry_out(source, how, before_load=import_numpy_quickly, detach=detach, as_json=as_json)

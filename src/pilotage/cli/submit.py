@@ -8,6 +8,7 @@ from pilotage.cli.numbers import import_numpy_quickly
 from pilotage.cli.options import chosen_format, document_argument, format_option, parameter_options
 from pilotage.cli.output import emit, say_to_reader
 from pilotage.cli.remote import connect, json_option, server_option
+from pilotage.cli.run import failure_options, failures_allowed
 from pilotage.cli.words import one_line, plural
 
 
@@ -22,6 +23,8 @@ from pilotage.cli.words import one_line, plural
     help="Make outputs also where files of others have their names; these are kept, as NAME.~1~.",
 )
 @click.option("--keep-failed", is_flag=True, help="Keep the scratch folders of failed attempts.")
+@failure_options[0]
+@failure_options[1]
 @json_option
 @server_option
 def submit(
@@ -34,6 +37,8 @@ def submit(
     fresh: bool,
     replace: bool,
     keep_failed: bool,
+    fail_fast: bool,
+    max_failures: int | None,
     as_json: bool,
 ) -> None:
     """Have a document run by a service, and do not wait for it.
@@ -43,7 +48,8 @@ def submit(
     import_numpy_quickly()
     from pilotage.app.running import HowToRun, bring, document_source
 
-    how = HowToRun(fresh=fresh, replace=replace, keep_failed=keep_failed, only_if_needed=True)
+    most = failures_allowed(fail_fast=fail_fast, max_failures=max_failures)
+    how = HowToRun(fresh=fresh, replace=replace, keep_failed=keep_failed, max_failures=most, only_if_needed=True)
     with connect(server, token_file) as connection:
         source = document_source(file, source_format=chosen_format(source_format), parameters=parameters)
         answer = bring(source, source.load(), connection, how).answer

@@ -54,6 +54,26 @@ def see_to_ends(engine: Engine) -> None:
             engine.write(payloads.Aborted(cause="abort-on", message=message, upstream=cause), job=job, epoch=job.epoch)
 
 
+def stop_what_fails(engine: Engine) -> None:
+    """Kill a job of which as many packages have failed for good as whoever submitted it allows for."""
+    while engine.failing:
+        job = next(iter(engine.failing))
+        del engine.failing[job]
+        failed, most = job.counts[Standing.ABORTED], job.failures_max
+        if failed >= most and not (job.cancelled or job.aborted) and (job.unfinished or job.late):
+            kill(engine, job, f"{failed} failed, and the job was to end when {most} had (--max-failures {most})")
+
+
+def kill(engine: Engine, job: JobState, message: str) -> None:
+    """Cancel everything of a job that is not over."""
+    cancelled = payloads.CancelAccepted(message=message)
+    engine.write(cancelled, job=job, epoch=job.epoch)
+    # What was tried and is not over is cancelled by itself, so that nothing of it can be granted in a later turn.
+    for number in [number for number, work in job.work.items() if work.attempts or work.candidates]:
+        if not job.is_final(number):
+            engine.write(cancelled, job=job, number=number, epoch=job.epoch_of(number))
+
+
 def _run_again(engine: Engine, job: JobState) -> None:
     """What ran last, or was made by an earlier run, has not seen what is still to come."""
     for number in job.finals:

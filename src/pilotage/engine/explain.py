@@ -54,7 +54,8 @@ def _outer(job: JobState) -> Iterator[Why]:
     if job.aborted:
         yield Why(code="job-aborted", message="its job was given up", subject=job.id, next_step="restart the job")
     if job.held:
-        yield Why(code="job-held", message="its job is held", subject=job.id, next_step="release the job")
+        message = f"its job is held: {job.held_why}" if job.held_why else "its job is held"
+        yield Why(code="job-held", message=message, subject=job.id, next_step=f"release it: pilotage release {job.id}")
 
 
 def _last(job: JobState, number: int) -> Iterator[Why]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pilotage.engine import on_attempts, on_jobs, on_pilots
 from pilotage.engine.behaviour import on_site_described, on_site_stands
 from pilotage.engine.dispatch import bind, pull
-from pilotage.engine.ending import see_to_ends
+from pilotage.engine.ending import see_to_ends, stop_what_fails
 from pilotage.engine.forsaken import end_requests
 from pilotage.engine.growth import grow_jobs
 from pilotage.engine.provisioning import request_pilots
@@ -72,6 +72,7 @@ DECISIONS: tuple[Callable[[Engine], None], ...] = (
     end_requests,
     grant_what_succeeded,
     answer_failures,
+    stop_what_fails,
     see_to_ends,
     give_up_consumers,
     revive_consumers,

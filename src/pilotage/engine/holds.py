@@ -10,11 +10,19 @@ from pilotage.book.registers import Register
 from pilotage.book.rows import EventRow, JobRow, keys_of
 
 
+class _Said(msgspec.Struct, frozen=True):
+    message: str = ""
+
+
+_said = msgspec.json.Decoder(_Said)
+
+
 class Hold(msgspec.Struct, frozen=True):
     """A job was held, or released, at a time of the clock."""
 
     at: float
     held: bool
+    why: str = ""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,19 +31,22 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     released_at: float | None = None
     since: float | None = None
+    why: str = ""  # as it was last said
 
 
 def holds_in(job: JobRow, own_events: Callable[[JobRow], Iterable[EventRow]]) -> tuple[Hold, ...]:
     """When a job was held and released, in order, by the events about itself; of one that never was nothing is read."""
     if Register.HOLD not in keys_of(job):
         return ()
-    return tuple(Hold(row.time, row.type == "Held") for row in own_events(job) if row.type in ("Held", "Released"))
+    rows = [row for row in own_events(job) if row.type in ("Held", "Released")]
+    return tuple(Hold(row.time, row.type == "Held", _said.decode(row.data).message) for row in rows)
 
 
 def held_time(holds: Sequence[Hold], *, after: float) -> Held:
     """How a job was held, as far as it was so after a time."""
-    seconds, released_at, since = 0.0, None, None
+    seconds, released_at, since, why = 0.0, None, None, ""
     for hold in holds:
+        why = hold.why
         if hold.held:
             since = hold.at if since is None else since
         else:
@@ -43,4 +54,4 @@ def held_time(holds: Sequence[Hold], *, after: float) -> Held:
             if since is not None:
                 seconds += max(0.0, hold.at - max(since, after))
             since = None
-    return Held(seconds=seconds, released_at=released_at, since=since)
+    return Held(seconds=seconds, released_at=released_at, since=since, why=why)

@@ -70,14 +70,17 @@ class JobState:
         "epochs",
         "failed_alike",
         "failed_for_good",
+        "failures_max",
         "feeds_late",
         "finals",
         "finals_left",
         "finals_made",
+        "floods",
         "given_up",
         "granted",
         "held",
         "held_since",
+        "held_why",
         "id",
         "kinds",
         "last_attempt",
@@ -110,6 +113,7 @@ class JobState:
         self.accepted = False
         self.held = False
         self.held_since = since
+        self.held_why = ""  # as whoever held it has said
         self.released_at = 0.0  # nobody has waited since before then
         self.ready_since: dict[int, float] = {}  # packages that came back to a queue, where waiting is limited
         self.cancelled = False
@@ -139,6 +143,9 @@ class JobState:
         self.dead_feeders: set[int] = set()  # dead packages that a late stage is made of
         self.running_in: dict[str, int] = {}  # category → packages that are reserved or live
         self.failed_alike: dict[str, int] = {}  # activity → packages given up as permanent failures
+        self.failures_max = plan.failures_max
+        # By activity and signature of the last failure: packages given up since this engine knows the job.
+        self.floods: dict[tuple[str, str], int] = {}
         self.failed_for_good: set[int] = set()  # those packages
         self.special = False  # it has packages that run last, or that may end it
         self.finals: tuple[int, ...] = ()  # packages that run last

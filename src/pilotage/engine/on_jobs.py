@@ -49,6 +49,7 @@ def on_held(engine: Engine, job: JobState | None, event: Event, data: payloads.H
     if job is None:
         return
     held, job.held = job.held, isinstance(data, payloads.Held)
+    job.held_why = data.message if isinstance(data, payloads.Held) else ""
     at = event.time - (engine.stamp - engine.now)
     if job.held:
         if not held:
@@ -123,6 +124,8 @@ def on_package_aborted(engine: Engine, job: JobState, number: int, event: Event,
     standing = Standing.UPSTREAM if data.cause == "upstream" else Standing.ABORTED
     if end_package(engine, job, number, event, standing):
         job.note_cause(number, data.cause)
+        if job.failures_max and standing == Standing.ABORTED:
+            engine.failing[job] = None
 
 
 def on_job_cleared(engine: Engine, job: JobState | None, event: Event, data: payloads.Cleared) -> None:

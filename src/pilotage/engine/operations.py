@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pilotage.engine.classes import template_of
+from pilotage.engine.ending import kill
 from pilotage.engine.growth import lost_stages
 from pilotage.engine.histories import DROPPED, RESCHEDULED
 from pilotage.engine.jobs import JobState
@@ -110,19 +111,15 @@ def _something_left(job: JobState) -> None:
 
 
 def _kill(engine: Engine, job: JobState, operation: Kill) -> None:
-    cancelled = payloads.CancelAccepted(message=clipped(operation.message))
+    message = clipped(operation.message)
     if operation.package:
         number = _package(job, operation.package)
         _unfinished(job, number, operation.package)
-        engine.write(cancelled, job=job, number=number, epoch=job.epoch_of(number))
+        engine.write(payloads.CancelAccepted(message=message), job=job, number=number, epoch=job.epoch_of(number))
         return
     _not_over(job)
     _something_left(job)
-    engine.write(cancelled, job=job, epoch=job.epoch)
-    # What was tried and is not over is cancelled by itself, so that nothing of it can be granted in a later turn.
-    for number in [number for number, work in job.work.items() if work.attempts or work.candidates]:
-        if not job.is_final(number):
-            engine.write(cancelled, job=job, number=number, epoch=job.epoch_of(number))
+    kill(engine, job, message)
 
 
 def _unfinished(job: JobState, number: int, dotted: str) -> None:

@@ -204,6 +204,7 @@ def _restore_job(engine: Engine, snapshot: JobSnapshot, gone: Collection[str]) -
     engine.left.pop(job.id, None)
     job.epoch = row.epoch
     job.held = bool(row.held)
+    job.held_why = held.why if job.held else ""
     job.held_since = min(engine.now, held.since - behind) if held.since is not None else since
     job.released_at = min(engine.now, held.released_at - behind) if held.released_at is not None else 0.0
     job.cancelled = row.cancelled_at is not None

@@ -365,6 +365,7 @@ def _durable_job(job: JobState) -> dict[str, Any]:
         "packages": job.count,
         "late": sorted(job.late),
         "enders": sorted(job.enders),
+        "held_why": job.held_why,
         "over": [(n, s, job.granted[n]) for n, s in enumerate(job.standing) if s >= FINAL],
         "waits": job.waits.tolist() if job.accepted else [],
         "attempts": job.last_attempt.tolist(),

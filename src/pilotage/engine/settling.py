@@ -13,7 +13,7 @@ from pilotage.engine.histories import UNHEARD, failure_of
 from pilotage.engine.jobs import JobState
 from pilotage.engine.parts import FINAL, AttemptState, PackageWork, Standing
 from pilotage.engine.readiness import is_under_way, move, reconsider
-from pilotage.engine.restart import Failure, Verdict, verdict
+from pilotage.engine.restart import Failure, Verdict, signature, verdict
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
 from pilotage.model.exchange import AttemptRef
@@ -22,6 +22,7 @@ from pilotage.model.texts import clipped
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
 
+_SIGNATURES_MAX = 1000  # of a job: of more different failures than that, the latest
 _GRANTED = payloads.CommitGranted()  # it says nothing but that it is so
 
 
@@ -104,10 +105,10 @@ def _carry_out(engine: Engine, job: JobState, work: PackageWork, answer: Verdict
         answer = msgspec.structs.replace(answer, action="give-up", cause="retries-exhausted", message=why)
     match answer.action:
         case "give-up":
+            failed = work.failures[max(work.failures)] if work.failures else None  # which are forgotten when it is over
             aborted = payloads.Aborted(cause=answer.cause or "retries-exhausted", message=answer.message)
             engine.write(aborted, job=job, number=number, epoch=job.epoch_of(number))
-            if answer.cause == "permanent-failure":
-                _stop_flood(engine, job, number)
+            _stop_flood(engine, job, failed, answer, number)
             return
         case "hold-job" if not job.held:
             engine.write(payloads.Held(operation=engine.next_n, message=answer.message), job=job)
@@ -133,14 +134,39 @@ def _impossible(engine: Engine, job: JobState, work: PackageWork) -> str:
     return f"after its failures it needs {asked}, which no site gives"
 
 
-def _stop_flood(engine: Engine, job: JobState, number: int) -> None:
-    """Hold the job when packages of one activity keep failing alike: at the bound, then at twice, four times the bound."""
-    activity = template_of(job, number).activity
-    count, bound = job.failed_alike.get(activity, 0), engine.settings.flood_packages
-    if job.held or not bound or count % bound or (count // bound) & (count // bound - 1):
+def _stop_flood(engine: Engine, job: JobState, failed: Failure | None, answer: Verdict, number: int) -> None:
+    """Hold the job when packages of one activity keep failing: at the bound, then at twice, four times the bound.
+
+    Counted are those that failed for good, for whatever reason; and those whose last failures were equal, also where there is
+    no second site to prove that they would fail anywhere.
+    """
+    activity, bound = template_of(job, number).activity, engine.settings.flood_packages
+    alike = _count_alike(job, activity, failed) if failed is not None else 0
+    if job.held or job.cancelled or not bound or not (job.unfinished or job.late):
         return
-    message = f"{count} packages of {activity} failed for good; release the job to go on with the others"
-    engine.write(payloads.Held(operation=engine.next_n, message=message), job=job)
+    how = ""
+    if answer.cause == "permanent-failure" and _is_flood(job.failed_alike.get(activity, 0), bound):
+        how = f"{job.failed_alike[activity]} packages of {activity} failed for good"
+    if failed is not None and _is_flood(alike, bound):
+        how = f"{alike} packages of {activity} failed in the same way ({failed.message or failed.reason})"
+    if how:
+        message = f"{how}; mend it and run the job again, or release the job to go on with the others"
+        engine.write(payloads.Held(operation=engine.next_n, message=clipped(message)), job=job)
+
+
+def _is_flood(count: int, bound: int) -> bool:
+    times, rest = divmod(count, bound)
+    return bool(times) and not rest and not times & (times - 1)
+
+
+def _count_alike(job: JobState, activity: str, failed: Failure) -> int:
+    """How many packages of an activity were given up after a failure that equals this one, as far as this engine has seen."""
+    key = (activity, signature(failed))
+    count = job.floods.pop(key, 0) + 1
+    job.floods[key] = count
+    while len(job.floods) > _SIGNATURES_MAX:
+        del job.floods[next(iter(job.floods))]
+    return count
 
 
 def _requeue(engine: Engine, job: JobState, work: PackageWork) -> None:

@@ -65,6 +65,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
     limits: Mapping[str, int] = {}  # category → how many of its packages may run at once
     priority: int = 0
     hold: bool = False
+    failures_max: int = 0  # so many packages that failed for good end the job; 0: none does
 
     @property
     def count(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -47,6 +47,7 @@ class Submission(Sent, frozen=True, kw_only=True):
     id: str = ""  # empty: one is given
     fresh: bool = False  # adopt nothing of earlier runs
     keep_failed: bool = False  # leave the scratch folders of failed attempts
+    max_failures: Annotated[int, msgspec.Meta(ge=0)] = 0  # so many failed packages end the job; 0: none does
     replace: bool = False  # outputs take the place of files that are not ours, which are kept beside them
     only_if_needed: bool = False  # register nothing where everything is there already: the answer then names no job
     format: str = "yaml"
@@ -73,6 +74,7 @@ class Origin(Sent, frozen=True, kw_only=True):
     format: str = "yaml"
     fresh: bool = False
     keep_failed: bool = False
+    max_failures: int = 0
     unknown_executors: tuple[str, ...] = ()  # that named nothing when the job came: what asks for them runs by default
     replace: bool = False
     captured: dict[str, Captured] = {}

@@ -381,7 +381,9 @@ class Scene:
         acting, told = still_acting(restored), still_acting(folded)
         for ref, pilot in acting.items():
             if told.get(ref) != pilot:
-                raise Violation("restoring", f"{when}, {ref} acts with {pilot}, of which no event tells", subject="engine")
+                raise Violation(
+                    "restoring", f"{when}, {ref} acts with {pilot}, of which no event tells", subject="engine"
+                )
         for ref, pilot in self._acting.items():
             known = find_attempt(restored, ref)  # that it was given up may have been forgotten in the crash
             if ref.job in restored.jobs and acting.get(ref) != pilot and (known is None or known.lost):

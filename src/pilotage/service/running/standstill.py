@@ -48,7 +48,7 @@ def stand_of(engine: Engine, job: str) -> Stand:
         return Stand(
             slots=slots,
             running=_running(engine, known),
-            trouble=trouble or _waits_again(engine, known),
+            trouble=trouble or (_held(known) if known.held_why else _waits_again(engine, known)),
             troubled_site=site,
         )
     stuck, next_step = _stuck(engine, known)
@@ -70,9 +70,13 @@ def _running(engine: Engine, job: JobState) -> dict[int, int] | None:
     return dict(Counter(job.named(number)[1][0] for number in running))
 
 
+def _held(job: JobState) -> str:
+    return f"the job is held: {job.held_why}" if job.held_why else "the job is held"
+
+
 def _stuck(engine: Engine, job: JobState) -> tuple[str, str]:
     if job.held:
-        return "the job is held", f"pilotage release {job.id}"
+        return _held(job), f"pilotage release {job.id}"
     ready = [queue for queue in job.classes.values() if queue.ready]
     if ready:
         nowhere = not engine.sites or all(engine.openings.is_impossible(queue) for queue in ready)

@@ -204,12 +204,13 @@ def lay_out(submission: Submission, *, store: FileStore, executors: Collection[s
         format=submission.format,
         fresh=submission.fresh,
         keep_failed=submission.keep_failed,
+        max_failures=submission.max_failures,
         unknown_executors=unknown,
         replace=submission.replace,
         captured=submission.captured,
     )
     refuse_unwritable(expansion, submission.folder)
-    plan = plan_of(expansion)
+    plan = _plan_of(expansion, origin)
     if faults := endings_refused(plan, file=file):
         raise DocumentError(faults)
     in_the_way = _not_ours(expansion, submission.folder, store)
@@ -227,17 +228,22 @@ def recall(journal: Journal, row: JobRow) -> Recalled:
     origin = msgspec.structs.replace(_origin.decode(_content(journal, row, names.get(ORIGIN))), captured=captured)
     asked = _by_default(definition, origin.unknown_executors)
     expansion = _expanded_from(asked, lists, row.job)
-    plan = plan_of(expansion)
+    plan = _plan_of(expansion, origin)
     grown = len(expansion.late) - row.late  # stages that were late and are laid out by now
     for event in _growth(journal, row) if grown > 0 else ():
         more = _lists.decode(_content(journal, row, event.lists.get(f"stage-{event.stage}")))
         lists = lists.with_growth(event.stage, more)
         expansion = _expanded_from(asked, lists, row.job)
-        plan = plan_of(expansion)
+        plan = _plan_of(expansion, origin)
         grown -= 1
         if not grown:
             break
     return Recalled(definition=definition, lists=lists, origin=origin, expansion=expansion, plan=plan)
+
+
+def _plan_of(expansion: Expansion, origin: Origin) -> JobPlan:
+    """The plan of a job, with what was said when it was submitted."""
+    return msgspec.structs.replace(plan_of(expansion), failures_max=origin.max_failures)
 
 
 def grow(
