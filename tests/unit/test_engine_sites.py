@@ -85,6 +85,17 @@ def test_nothing_is_submitted_to_a_site_that_sleeps_until_somebody_wakes_it() ->
         assert refused.code == "not-hibernated"
 
 
+def test_waking_a_site_that_does_not_sleep_clears_a_bad_score_also_for_the_engine_that_follows() -> None:
+    with Small(site("a"), site("b")) as small:
+        place = small.engine.sites["a"].place
+        place.score.reset(-10.0)
+        assert isinstance(ask(small, WakeSite(site="a")), Accepted)
+        assert place.score.earned == 0.0
+        small.restart()
+        assert small.engine.sites["a"].place.score.earned == 0.0
+        assert "nothing is held against it" in str(ask(small, WakeSite(site="a")))
+
+
 def test_a_site_that_is_not_known_is_refused_with_those_there_are() -> None:
     with Small(site("a")) as small:
         refused = ask(small, WakeSite(site="b"))

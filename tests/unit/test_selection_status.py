@@ -19,7 +19,7 @@ from pilotage.model.site import Site
 from tests.told_selection import Selection
 
 
-def selection(*names: str, **changed: float) -> Selection:
+def selection(*names: str, **changed: float | str) -> Selection:
     made = Selection(msgspec.convert(changed, SelectionSettings))
     for name in names:
         made.add(SiteDescription(site=Site(name=name, mode="bound")))
@@ -75,13 +75,68 @@ def test_1a_with_other_attempts_there_it_says_how_many() -> None:
     assert end(sites, "a", "platform") == []  # it sleeps already
 
 
+@pytest.mark.parametrize("policy", ["thompson", "weighted-random"])
 @pytest.mark.parametrize("cause, after", [("application", -0.5), ("nobody", 0.0), ("success", 0.1)])
-def test_1a_what_is_not_the_platforms_fault_hibernates_no_site(cause: Cause, after: float) -> None:
-    sites = selection("a", "b")
+def test_1a_what_is_not_the_platforms_fault_hibernates_no_site(cause: Cause, after: float, policy: str) -> None:
+    sites = selection("a", "b", policy=policy)
+    start(sites, "b")
+    end(sites, "b", "success")
     start(sites, "a")
     assert end(sites, "a", cause) == []
     assert sites.status("a") == "candidate"
     assert score(sites, "a") == after
+
+
+@pytest.mark.parametrize("policy", ["thompson", "weighted-random"])
+def test_failures_of_the_application_that_are_common_to_all_sites_cost_none_of_them(policy: str) -> None:
+    sites = selection("a", "b", "c", policy=policy)
+    for _ in range(30):
+        for name in ("a", "b", "c"):
+            start(sites, name)
+            assert end(sites, name, "application") == []
+    assert [score(sites, name) for name in ("a", "b", "c")] == [0.0, 0.0, 0.0]
+
+
+def test_a_program_that_fails_now_and_then_wherever_it_runs_costs_no_site_more_than_a_first_failure() -> None:
+    sites = selection("a", "b")
+    for turn in range(40):
+        for name in ("a", "b"):
+            start(sites, name)
+            end(sites, name, "application" if turn % 4 == 3 else "success")
+    assert (score(sites, "a"), score(sites, "b")) == pytest.approx((2.5, 3.0))
+
+
+def test_a_site_where_more_fails_than_elsewhere_pays_for_it() -> None:
+    sites = selection("a", "b", black_hole_failures=1000)
+    for _ in range(10):
+        start(sites, "b")
+        end(sites, "b", "success")
+        start(sites, "a")
+        end(sites, "a", "application")
+    assert (score(sites, "a"), score(sites, "b")) == pytest.approx((-5.0, 1.0))
+
+
+def test_where_the_setting_says_so_any_failure_hibernates_as_in_the_paper() -> None:
+    sites = selection("a", "b", freeze_on="any-failure")
+    start(sites, "a")
+    [change] = end(sites, "a", "application")
+    assert isinstance(change, Hibernated)
+    assert (change.reason, change.message) == ("attempt-failed", "an attempt failed; nothing else is there")
+    assert sites.status("a") == "hibernated"
+
+
+def test_a_score_can_be_cleared_by_hand() -> None:
+    sites = selection("a", "b", black_hole_failures=1000)
+    for _ in range(10):
+        start(sites, "b")
+        end(sites, "b", "success")
+        start(sites, "a")
+        end(sites, "a", "application")
+    assert sites.clear("a")
+    assert score(sites, "a") == 0.0
+    assert not sites.clear("a")
+    assert not sites.clear("b"), "nothing is held against it"
+    assert score(sites, "b") == pytest.approx(1.0)
 
 
 # --- 1b ---------------------------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def hibernate(
 @json_option
 @server_option
 def wake(names: tuple[str, ...], message: str, server: str | None, token_file: str | None, *, as_json: bool) -> int:
-    """Give sites a new chance that hibernate, or at which pilots could not start."""
+    """Give sites a new chance that hibernate, have a bad score, or at which pilots could not start."""
     with connect(server, token_file) as connection:
         return _operate(connection, "wake", names, message=message, as_json=as_json)
 

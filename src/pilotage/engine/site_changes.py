@@ -219,8 +219,10 @@ def operate_site(engine: Engine, operation: AnySiteOperation) -> Accepted | Refu
             message = clipped(operation.message)
             engine.changes += engine.selection.hibernate(name, at=engine.stamp, message=message)
         case WakeSite():
-            if not site.asleep and not site.dead_starts:
-                message, hint = f"{name} does not sleep", f"see how it stands: pilotage site explain {name}"
+            cleared = engine.selection.clear(name)
+            if not site.asleep and not site.dead_starts and not cleared:
+                message = f"{name} does not sleep, and nothing is held against it"
+                hint = f"see how it stands: pilotage site explain {name}"
                 return Refused(code="not-hibernated", message=message, subject=name, next_step=hint)
             _wake(engine, site, clipped(operation.message))
         case ProbeSite():
@@ -239,7 +241,7 @@ def operate_site(engine: Engine, operation: AnySiteOperation) -> Accepted | Refu
 
 
 def _wake(engine: Engine, site: SiteState, message: str) -> None:
-    """Give a site a new chance that sleeps, or is left alone because pilots could not start there."""
+    """Give a site a new chance that sleeps, has a bad score, or is left alone because pilots could not start there."""
     if site.asleep:
         engine.changes += engine.selection.wake(site.name, message=message)
         return

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+FreezeOn = Literal["platform-failure", "any-failure"]
 Policy = Literal["weighted-random", "best", "thompson", "uniform", "first"]
 
 Number = Annotated[float, Meta(ge=-1e9, le=1e9)]
@@ -42,6 +43,10 @@ class SelectionSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     failure: Annotated[
         Number, _doc("failureFactor: for each that did not, where its site is not hibernated for it.")
     ] = -0.5
+    freeze_on: Annotated[
+        FreezeOn,
+        _doc("After which failures of an attempt its site sleeps: the platform's, or any, as in Swift's paper."),
+    ] = "platform-failure"
     connection_refused: Annotated[Number, _doc("Besides, where a connection was refused.")] = -10.0
     connection_timed_out: Annotated[Number, _doc("Besides, where one timed out.")] = -20.0
     submission_seconds_max: Annotated[

@@ -13,6 +13,9 @@ from pilotage.engine.selection.status import Change, Drained
 from pilotage.engine.selection.windows import microseconds
 from pilotage.model.reports import Trouble
 
+_BY_FAR = 2.0  # so many times the failures that it would have had elsewhere are a site's own
+_SOME = 0.5  # of an end: evidence fades
+
 
 class Happenings:
     """One method for each thing that can happen. What is told of a site that is not known changes nothing."""
@@ -137,7 +140,7 @@ class Happenings:
             place.ends.ended(at - began_at, failed=not succeeded)
         if succeeded:
             return changes + self._succeeded(place, at=at, queued_seconds=queued_seconds)
-        return changes + self._failed(place, cause, at=at)
+        return changes + self._failed(place, cause, activity, at=at)
 
     def went_well(self, place: Place, began_at: float, at: float, activity: str) -> bool:
         """One of `started_at` succeeded, as most do; False, and nothing is done, where `ended_at` must be told."""
@@ -179,21 +182,49 @@ class Happenings:
         message = "it finished another of its attempts"
         return [self._sites.wake(place, "finished-another", message, score=score, canary=False)]
 
-    def _failed(self, place: Place, cause: Cause, *, at: float) -> list[Change]:
+    def _failed(self, place: Place, cause: Cause, activity: str, *, at: float) -> list[Change]:
         if place.sleep is not None:
             return []
+        others = f"{place.live} others are there" if place.live else "nothing else is there"
         if cause == "platform":
-            others = f"{place.live} others are there" if place.live else "nothing else is there"
             message = f"an attempt failed by the fault of the platform; {others}"
             return [self._sites.hibernate(place, "platform-failure", message, at=at)]
+        if self.settings.freeze_on == "any-failure":
+            return [self._sites.hibernate(place, "attempt-failed", f"an attempt failed; {others}", at=at)]
         if hole := place.ends.black_hole(at, self.settings):
             return [self._sites.hibernate(place, "black-hole", hole, at=at)]
         place.canary = False
-        place.score.failed()
+        if self._does_worse(place, activity, at):
+            place.score.failed()
         self._sites.touch(place)
         if not place.proved:
             self._sites.try_until(place, at + self.settings.trial_seconds)
         return []
+
+    def _does_worse(self, place: Place, activity: str, at: float) -> bool:
+        """Whether more of an activity fails at a site than at the others, by far: else it is the program's fault, and costs no site.
+
+        Where nothing of it has succeeded elsewhere, another site does better at most if something of it runs there and has
+        not failed, while it failed here more than once.
+        """
+        well = failed = other_well = other_failed = 0.0
+        others_run = False
+        for each in self._sites.by_name.values():
+            if self.samples:
+                arm = each.arms.look(activity)
+                good, bad, _ = arm.figures(at, self.settings.thompson_half_life_seconds)
+                runs = arm.underway > 0
+            else:  # what there is of all activities together
+                tally = each.ends.own()
+                good, bad, runs = tally.ends - tally.failures, tally.failures, tally.running > 0
+            if each is place:
+                well, failed = good, bad
+            else:
+                other_well, other_failed, others_run = other_well + good, other_failed + bad, others_run or runs
+        if other_well < _SOME:
+            return failed > 1.0 + _SOME and other_failed < _SOME and others_run
+        expected = (well + failed) * other_failed / (other_well + other_failed)
+        return failed > _BY_FAR * expected + _SOME
 
     def _draining(self, place: Place, cause: Cause, *, pilot: str, node: str) -> list[Change]:
         found: list[Change] = []
@@ -310,3 +341,17 @@ class Happenings:
         place.nodes.restore({})  # whoever wakes it has looked at them
         score = self.settings.woken_score
         return [self._sites.wake(place, "by-hand", message or "somebody woke it", score=score, canary=True)]
+
+    def clear(self, site: str) -> bool:
+        """Somebody says that what is held against a site that does not sleep counts no more; whether there was anything."""
+        place = self._sites.by_name.get(site)
+        if place is None or place.sleep is not None:
+            return False
+        held = place.score.earned < self.settings.woken_score or bool(place.nodes.counts())
+        if held:
+            place.times = 0
+            place.nodes.restore({})
+            place.ends.clear()
+            place.score.reset(max(place.score.earned, self.settings.woken_score))
+            self._sites.touch(place)
+        return held

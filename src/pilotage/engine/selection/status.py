@@ -26,7 +26,9 @@ import msgspec
 from pilotage.engine.selection.settings import SelectionSettings
 
 Status = Literal["candidate", "hibernated", "overloaded"]
-SleepReason = Literal["platform-failure", "long-queue", "black-hole", "probe-failed", "dead-starts", "by-hand"]
+SleepReason = Literal[
+    "platform-failure", "attempt-failed", "long-queue", "black-hole", "probe-failed", "dead-starts", "by-hand"
+]
 WakeRule = Literal["no-candidate", "finished-another", "pilot-began", "probe-passed", "by-hand"]
 
 
