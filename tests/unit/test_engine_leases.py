@@ -372,3 +372,45 @@ def test_an_attempt_that_runs_elsewhere_too_is_not_given_to_the_same_pilot_twice
         pilot.exchange()
         small.wait(20, pilot)
         assert [attempt for _, attempt, _ in small.created()] == [1]
+
+
+# --- removed by hand --------------------------------------------------------------------------------------------------
+
+
+def remove(small: Small, *, reason: str) -> None:
+    """Somebody takes the batch job of a pilot away, which is silent from then on."""
+    pilot = small.pilot("a")
+    assert pilot.held
+    small.wait(1.5 * small.settings.lease_seconds)
+    small.step(Gone(site="a", key=pilot.request, reason=reason))
+    assert pilot.name not in small.engine.pilots
+
+
+def slept(small: Small) -> int:
+    """How often the site was put to sleep; it may have been woken since, where no other is a candidate."""
+    return small.engine.sites["a"].place.times
+
+
+@pytest.mark.parametrize("reason", ["killed", "cancelled"])
+def test_one_batch_job_that_is_removed_does_not_put_its_site_to_sleep(reason: str) -> None:
+    small = Small(site("a", pilots=2), site("b", cores=8))
+    small.submit(bag(40))
+    remove(small, reason=reason)
+    assert slept(small) == 0
+    assert small.engine.sites["a"].place.score.earned >= 0.0
+
+
+def test_batch_jobs_that_are_killed_again_and_again_put_their_site_to_sleep() -> None:
+    small = Small(site("a", pilots=2), site("b", cores=8))
+    small.submit(bag(40))
+    remove(small, reason="killed")
+    assert slept(small) == 0
+    remove(small, reason="killed")
+    assert slept(small) == 1
+
+
+def test_a_pilot_that_failed_puts_its_site_to_sleep_at_once() -> None:
+    small = Small(site("a", pilots=2), site("b", cores=8))
+    small.submit(bag(40))
+    remove(small, reason="failed")
+    assert slept(small) == 1

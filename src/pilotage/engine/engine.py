@@ -107,6 +107,7 @@ class Engine:
         self.dead: deque[tuple[JobState, int]] = deque()  # whose consumers must be given up
         self.revived: dict[tuple[JobState, int], None] = {}  # consumers that may have a future again
         self.ended: dict[JobState, None] = {}  # jobs at whose end something is to be decided
+        self.excused = False  # what is lost now is not the fault of its site
         self.failing: dict[JobState, None] = {}  # jobs with a limit of failures, of which one more package has failed
         self.grown: dict[JobState, None] = {}  # jobs whose late stages want a look
         self.stirred = False  # since packages were last bound, something happened that may let one more be bound

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pilotage.engine.behaviour import SITE_GONE, drain, is_to_show, not_submitting, watch_queue
 from pilotage.engine.histories import PILOT_KILLED, UNHEARD
 from pilotage.engine.parts import AttemptState
-from pilotage.engine.places import PilotRequest, PilotState
+from pilotage.engine.places import PilotRequest, PilotState, SiteState
 from pilotage.engine.slots import haunt, owe, stop_all_but
 from pilotage.engine.timers import Due
 from pilotage.model import payloads
@@ -24,6 +24,11 @@ LOSSES: dict[str, LossReason] = {
     UNHEARD: UNHEARD,
 }
 """Why a pilot ended → why what it held is lost; any other is a platform failure."""
+
+
+_REMOVED = ("killed", "cancelled")
+_TOGETHER_SECONDS = 60.0  # what is gone within such a time was removed by one command
+_REMOVALS_SECONDS = 1800.0  # one that follows sooner than this is no coincidence
 
 
 def on_pilot_requested(engine: Engine, event: Event, data: payloads.PilotRequested) -> None:
@@ -115,11 +120,27 @@ def bury(engine: Engine) -> None:
     while engine.bereft:
         name = next(iter(engine.bereft))
         reason, attempts, running = engine.bereft.pop(name)
+        engine.excused = bool(attempts) and is_excused(engine, attempts[0].site, reason)
         for position, attempt in enumerate(attempts):
             why = LOSSES.get(reason, "platform-failure")
             if why == PILOT_KILLED and position >= running:
                 why = "platform-failure"  # it only waited there: whatever killed the pilot, it was another
             lose(engine, attempt, reason=why, message=f"its pilot {name} ended: {reason}")
+        engine.excused = False
+
+
+def is_excused(engine: Engine, site: SiteState, reason: str) -> bool:
+    """Whether a batch job that is gone says nothing of its site: somebody removed it, or it was killed, once.
+
+    A batch system may not tell the two apart. Those that go together are one case; another one soon after is the site's.
+    """
+    if reason not in _REMOVED:
+        return False
+    before = site.removal_at
+    since = engine.now - before
+    if since > _TOGETHER_SECONDS:
+        site.removal_at = engine.now
+    return since <= _TOGETHER_SECONDS or since > _REMOVALS_SECONDS
 
 
 def lose(engine: Engine, attempt: AttemptState, *, reason: LossReason, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 import msgspec
@@ -235,6 +236,7 @@ class SiteState:
         "pilots",
         "place",
         "quiet_until",
+        "removal_at",
         "removed",
         "requests",
         "reserved",
@@ -274,6 +276,7 @@ class SiteState:
         self.fetched_at = 0.0  # when it was last looked whether its pilots could do what is reserved elsewhere
         self.full = False  # no more pilots may be there, until one is gone or the site is another
         self.dead_starts = 0
+        self.removal_at = -math.inf  # when a batch job of ours was last removed there, or killed by whoever
         self.quiet_until = 0.0
         self.status = "candidate"  # as it was last written down
         self.restless = False  # something was learned that is not written down, and a timer looks at it

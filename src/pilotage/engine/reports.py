@@ -9,7 +9,7 @@ from pilotage.engine.behaviour import is_probe, is_to_show, not_reached, probed,
 from pilotage.engine.exchanges import find_attempt
 from pilotage.engine.histories import PILOT_KILLED
 from pilotage.engine.noticing import notice
-from pilotage.engine.on_pilots import LOSSES, lose
+from pilotage.engine.on_pilots import LOSSES, is_excused, lose
 from pilotage.engine.parts import AttemptState
 from pilotage.engine.places import SiteState
 from pilotage.engine.releasing import release_site
@@ -129,7 +129,9 @@ def _never_came(engine: Engine, site: SiteState, key: str, *, reason: str, messa
         told = LOSSES.get(reason, "platform-failure")
         if told == PILOT_KILLED:
             told = "platform-failure"  # it never ran
+        engine.excused = is_excused(engine, site, reason)
         lose(engine, attempt, reason=told, message=message or f"its batch job is gone: {reason}")
+        engine.excused = False
 
 
 def leave_alone(engine: Engine, site: SiteState, message: str, *, what: str = DIED) -> None:

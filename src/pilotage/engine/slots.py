@@ -27,6 +27,8 @@ OWING_MAX = 10_000
 def let_go(engine: Engine, attempt: AttemptState) -> None:
     """Nobody waits for an attempt any more: what it took is free, and a queued one is taken out of its batch system."""
     fault = attempt.lost_reason if attempt.lost else _silence(engine, attempt)
+    if engine.excused:
+        fault = ""
     given_up = not attempt.counted  # before: what has stopped since does not act again
     vacate(engine, attempt, cause_of(fault) if fault else "nobody")
     if attempt.pilot and not given_up:
