@@ -11,6 +11,7 @@ from tests.small_plans import chain, grown, kind, plan, site, stage
 
 MERGE = [("1.1.1", "2.1.1"), ("1.2.1", "2.1.1")]
 DROP = Drop(job=JOB, stage=1, line=2)
+FORCED = Drop(job=JOB, stage=1, line=2, force=True)
 RESTORE = Restore(job=JOB, stage=1, line=2)
 
 
@@ -53,7 +54,7 @@ def test_what_a_line_made_before_it_was_dropped_is_not_taken() -> None:
         pilot.succeed("1.1.1")
         pilot.succeed("1.2.1")
         small.ask(Reschedule(job=JOB, package="2.1.1"))
-        small.ask(DROP)
+        small.ask(FORCED)
         pilot.exchange()
         pilot.exchange()
         assert pilot.held[pilot.ref("2.1.1")].inputs == (InputSource("1.1.1", 1),)
@@ -69,7 +70,7 @@ def test_an_attempt_sees_its_inputs_as_they_were_dropped_when_it_was_created() -
         small.step(pilot.message())  # the reply is lost
         pilot.unread.clear()
         pilot.held.clear()
-        small.ask(DROP)
+        small.ask(FORCED)
         reply = pilot.exchange()
         assert reply is not None
         [assignment] = reply.assignments
@@ -264,3 +265,47 @@ def test_dropping_twice_and_restoring_what_was_not_dropped_is_refused() -> None:
         assert refusal(small.ask(Drop(job=JOB, stage=1, line=3)))[0] == "unknown-line"
         small.ask(Kill(job=JOB))
         assert refusal(small.ask(RESTORE))[0] == "job-over"
+
+
+# --- what others have read, and lines that are killed -----------------------------------------------------------------
+
+
+def test_a_line_whose_files_were_read_is_dropped_only_by_force_and_whoever_read_them_is_named() -> None:
+    small = Small(site(cores=2))
+    small.submit(plan(stage(2), stage(), edges=MERGE))
+    pilot = small.pilot()
+    pilot.succeed("1.1.1", "1.2.1")
+    assert pilot.packages == ["2.1.1"]
+    answer = small.ask(DROP)
+    assert refusal(answer) == ("files-read", "2.1.1")
+    assert isinstance(answer, Refused)
+    assert answer.message == "2.1.1 has read what 1.2.1 made, and what it makes of that stays"
+    assert f"pilotage drop --force {JOB} 1.2" in answer.next_step
+    assert small.told(payloads.Dropped, "1.2.1") == []
+    assert isinstance(small.ask(FORCED), Accepted)
+    answer = small.ask(RESTORE)
+    assert refusal(answer) == ("consumer-started", "2.1.1")
+    assert "without" not in str(answer), "it has read what the line made"
+
+
+def test_a_stage_that_was_laid_out_with_a_line_keeps_it_from_being_dropped() -> None:
+    small = Small(site(cores=2))
+    made = plan(stage(2), None, late={2: ["1.1.1", "1.2.1"]})
+    small.submit(made)
+    small.pilot().succeed("1.1.1", "1.2.1")
+    small.grow(grown(made, late=2, lines=1, edges=[("1.1.1", "2.1.1")]), late=2)
+    assert refusal(small.ask(DROP)) == ("files-read", "stage 2")
+
+
+def test_a_line_is_killed_whole_and_what_waits_for_it_is_given_up() -> None:
+    small = Small(site(cores=2))
+    small.submit(
+        plan(stage(2, kind(), kind()), stage(), edges=[("1.1.1", "1.1.2"), ("1.2.1", "1.2.2"), ("1.2.2", "2.1.1")])
+    )
+    pilot = small.pilot()
+    pilot.succeed("1.2.1")
+    assert isinstance(small.ask(Kill(job=JOB, stage=1, line=2, message="wrong field")), Accepted)
+    assert [small.standing(each) for each in ("1.2.1", "1.2.2", "2.1.1")] == ["done", "cancelled", "upstream"]
+    assert small.standing("1.1.1") == "live"
+    assert refusal(small.ask(Kill(job=JOB, stage=1, line=2))) == ("line-over", "1.2")
+    assert refusal(small.ask(Kill(job=JOB, stage=1, line=9))) == ("unknown-line", "1.9")

@@ -212,6 +212,10 @@ def engine_settings(settings: Settings) -> EngineSettings:
         probe_timeout_seconds=patience.probe_timeout_seconds,
         skew_seconds=settings.book.skew_seconds,
         fairness=patience.fairness,
+        waiting_seconds_max=patience.waiting_seconds_max,
+        owner_running_max=patience.owner_running_max,
+        owner_packages_max=patience.owner_packages_max,
+        flood_packages=patience.flood_packages,
         restart=restart,
         selection=settings.selection,
     )

@@ -57,15 +57,16 @@ class Side(NamedTuple):
 
 
 @click.command()
-@places_argument(name="JOB|PACKAGE")
+@places_argument(name="JOB|LINE|PACKAGE")
 @where_options(jobs=True)
 @message_option
 @json_option
 @server_option
 def kill(places: tuple[str, ...], query: str | None, target: str, message: str, **more: Any) -> int:
-    """Cancel a job, a package, or everything that a query finds.
+    """Cancel a job, a line, a package, or everything that a query finds.
 
-    What runs is stopped; what was made stays. With one JOB and --where, packages of that job.
+    What runs is stopped; what was made stays. A line is JOB/STAGE.LINE, such as JOB/1.2; what waits for it is given up,
+    unless the line is dropped. With one JOB and --where, packages of that job.
     """
     return _operate("kill", places, Where(query, target, more["yes"]), _side(more), message=message)
 
@@ -163,15 +164,19 @@ def replicate(places: tuple[str, ...], query: str | None, **more: Any) -> int:
 @click.command()
 @click.argument("job", metavar="JOB", required=False)
 @click.argument("lines", nargs=-1, metavar="[STAGE.LINE]...")
+@click.option("--force", is_flag=True, help="Also where others have read what it made: what they made of it stays.")
 @where_options(jobs=False)
 @json_option
 @server_option
-def drop(job: str | None, lines: tuple[str, ...], query: str | None, **more: Any) -> int:
+def drop(job: str | None, lines: tuple[str, ...], query: str | None, *, force: bool, **more: Any) -> int:
     """Leave a line out of a job.
 
-    And what it would have made out of every list of inputs. With --where, the lines of the packages that it finds.
+    And what it would have made out of every list of inputs. Where others have read what it made, that is said, and
+    nothing is done without --force. With --where, the lines of the packages that it finds.
     """
-    return _on_lines("drop", job, lines, Where(query, "packages", more["yes"]), _side(more))
+    if force and query is not None:
+        raise click.UsageError("--force is for lines that are named, not for those that --where finds.")
+    return _on_lines("drop", job, lines, Where(query, "packages", more["yes"]), _side(more), force=force)
 
 
 @click.command()
@@ -233,6 +238,10 @@ def _operate(
     fields: dict[str, Any] = {"message": message} if message else {}
     wanted: list[Wanted] = []
     for word in places:
+        if kind == "kill" and (named := _named_line(word)) is not None:
+            job, stage, line = named
+            wanted.append(Wanted(job, word, partial(_on_line, stage, line, partial(made, **fields)), before))
+            continue
         place = steered_place(word)
         if place.package is None and kind in ("reschedule", "replicate"):
             raise click.UsageError(f"{word!r} is a job: which package of it? Write {word}/1.2.1.")
@@ -250,7 +259,9 @@ def _on_place(
     return str(Place(job, dotted)), made(job=job, package=dotted)
 
 
-def _on_lines(kind: str, job: str | None, lines: Sequence[str], where: Where, side: Side) -> int:
+def _on_lines(
+    kind: str, job: str | None, lines: Sequence[str], where: Where, side: Side, *, force: bool = False
+) -> int:
     from pilotage.model import operations
 
     if where.query is not None:
@@ -260,6 +271,8 @@ def _on_lines(kind: str, job: str | None, lines: Sequence[str], where: Where, si
     if job is None or not lines:
         raise click.UsageError(f"Which line? Write: pilotage {kind} JOB STAGE.LINE")
     made = getattr(operations, kind.capitalize())
+    if force:
+        made = partial(made, force=True)
     places = [(line, _line_of(line)) for line in lines]
     return _on_each(kind, [Wanted(job, f"{job}/{line}", partial(_on_line, *at, made)) for line, at in places], side)
 
@@ -268,6 +281,15 @@ def _on_line(
     stage: int, line: int, made: Callable[..., AnyOperation], _connection: Server, job: str
 ) -> tuple[str, AnyOperation]:
     return f"{job}/{stage}.{line}", made(job=job, stage=stage, line=line)
+
+
+def _named_line(word: str) -> tuple[str, int, int] | None:
+    """The job, the stage and the line that a word such as JOB/1.2 names; None where it names something else."""
+    job, slash, rest = word.partition("/")
+    parts = rest.replace("/", ".").split(".")
+    if not slash or not job or len(parts) != 2 or not all(part.isdecimal() and int(part) for part in parts):
+        return None
+    return job, int(parts[0]), int(parts[1])
 
 
 def _line_of(text: str) -> tuple[int, int]:

@@ -118,8 +118,20 @@ def _kill(engine: Engine, job: JobState, operation: Kill) -> None:
         engine.write(payloads.CancelAccepted(message=message), job=job, number=number, epoch=job.epoch_of(number))
         return
     _not_over(job)
+    if operation.stage:
+        _kill_line(engine, job, operation, message)
+        return
     _something_left(job)
     kill(engine, job, message)
+
+
+def _kill_line(engine: Engine, job: JobState, operation: Kill, message: str) -> None:
+    name = f"{operation.stage}.{operation.line}"
+    left = [number for number in _line(job, operation.stage, operation.line) if not job.is_final(number)]
+    if not left:
+        raise _Refusal("line-over", f"everything of the line {name} is over", subject=name)
+    for number in left:
+        engine.write(payloads.CancelAccepted(message=message), job=job, number=number, epoch=job.epoch_of(number))
 
 
 def _unfinished(job: JobState, number: int, dotted: str) -> None:
@@ -160,6 +172,8 @@ def _drop(engine: Engine, job: JobState, operation: Drop) -> None:
     numbers = _line(job, operation.stage, operation.line)
     if all((work := job.work.get(number)) is not None and work.dropped for number in numbers):
         raise _Refusal("dropped", f"the line {operation.stage}.{operation.line} is dropped already", subject=job.id)
+    if not operation.force:
+        _nobody_read(job, numbers, f"{operation.stage}.{operation.line}")
     revision = engine.next_n
     for number in numbers:
         work = job.work.get(number)
@@ -167,6 +181,22 @@ def _drop(engine: Engine, job: JobState, operation: Drop) -> None:
             lose(engine, attempt, reason=DROPPED, message="its line was dropped")
         dropped = payloads.Dropped(operation=revision)
         engine.write(dropped, job=job, number=number, epoch=job.epoch_of(number))
+
+
+def _nobody_read(job: JobState, numbers: list[int], line: str) -> None:
+    """Refuse to drop a line of which somebody has read what it made: what was made of that stays, whatever is dropped."""
+    own = set(numbers)
+    hint = f"to leave it out for those that come all the same: pilotage drop --force {job.id} {line}"
+    for number in numbers:
+        if not job.granted[number]:
+            continue
+        for consumer in started_consumers(job, number, own):
+            name = job.dotted(consumer)
+            message = f"{name} has read what {job.dotted(number)} made, and what it makes of that stays"
+            raise _Refusal("files-read", message, subject=name, next_step=hint)
+        for stage in (late.stage for late in job.plan.laid_out if number in late.packages):
+            message = f"stage {stage} was laid out with what {job.dotted(number)} made, and stays so"
+            raise _Refusal("files-read", message, subject=f"stage {stage}", next_step=hint)
 
 
 def _restore(engine: Engine, job: JobState, operation: Restore) -> None:
@@ -179,10 +209,15 @@ def _restore(engine: Engine, job: JobState, operation: Restore) -> None:
     for number in dropped:
         for consumer in started_consumers(job, number, own):
             name = job.dotted(consumer)
-            message = f"{name} has started without what the line {operation.stage}.{operation.line} makes"
-            raise _Refusal("consumer-started", message, subject=name)
+            message = f"{name} has begun, and what the line {operation.stage}.{operation.line} makes cannot be given to it now"
+            hint = (
+                f"restart {name} once the line is taken back in"
+                if job.is_final(consumer)
+                else f"wait for {name}, or kill it"
+            )
+            raise _Refusal("consumer-started", message, subject=name, next_step=hint)
         for stage in (late.stage for late in job.plan.laid_out if number in late.packages):
-            message = f"stage {stage} was laid out without what the line {operation.stage}.{operation.line} makes"
+            message = f"stage {stage} is laid out, and what the line {operation.stage}.{operation.line} makes cannot change it"
             raise _Refusal("stage-laid-out", message, subject=f"stage {stage}")
     revision = engine.next_n
     for number in dropped:

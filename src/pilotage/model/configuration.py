@@ -18,6 +18,7 @@ from pilotage.model.selection_settings import SelectionSettings
 Kind = Literal["text", "whole number", "number", "list of texts"]
 Limit = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 Few = Annotated[int, Meta(ge=0, le=1000)]
+Quota = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Duration = Annotated[float, Meta(ge=0)]
 Interval = Annotated[float, Meta(ge=0.1)]
@@ -118,6 +119,18 @@ class EngineSection(Section, frozen=True, kw_only=True):
         Literal["slowdown", "first-come"],
         _doc("Who goes first among jobs of equal priority: who is expected to be slowed down most, or who came first."),
     ] = "slowdown"
+    waiting_seconds_max: Annotated[
+        Duration, _doc("A package that is ready and that no site takes for so long is given up; 0: it waits.")
+    ] = 0.0
+    owner_running_max: Annotated[
+        Quota, _doc("Packages of one owner that run or are reserved at once; 0: as many as there is room for.")
+    ] = 0
+    owner_packages_max: Annotated[
+        Quota, _doc("Packages of all unfinished jobs of one owner: a job beyond that is refused; 0: no limit.")
+    ] = 0
+    flood_packages: Annotated[
+        Quota, _doc("So many packages of one activity that failed for good, or alike, hold their job; 0: none does.")
+    ] = 10
     probe_seconds: Annotated[Interval, _doc("No site is probed more often by itself than once in so long.")] = 3600.0
     probe_timeout_seconds: Annotated[
         Interval, _doc("A probe, whoever asked for it, has failed when no pilot came within so long.")

@@ -16,9 +16,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, tag_field="operation"
 
 
 class Kill(Operation, frozen=True, kw_only=True, tag="kill"):
-    """Cancel a job, or one package of it."""
+    """Cancel a job, or one package or one line of it."""
 
     package: str = ""
+    stage: int = 0  # of a line; 0: no line is meant
+    line: int = 0
     message: str = ""
 
 
@@ -44,6 +46,7 @@ class Drop(Operation, frozen=True, kw_only=True, tag="drop"):
 
     stage: int
     line: int
+    force: bool = False  # also where others have read what it made
 
 
 class Restore(Operation, frozen=True, kw_only=True, tag="restore"):
@@ -116,6 +119,8 @@ RefusedCode = Literal[
     "bad-id",
     "cleared",
     "consumer-started",
+    "files-read",
+    "line-over",
     "dropped",
     "hibernated",
     "job-over",

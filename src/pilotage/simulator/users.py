@@ -260,7 +260,7 @@ class User:
             case "user_replicates":
                 return Replicate(job=job, package=package)
             case "user_drops" if place is not None:
-                return Drop(job=job, stage=place.stage, line=place.line)
+                return Drop(job=job, stage=place.stage, line=place.line, force=True)
             case "user_restores":
                 lines = [(stage, line) for of, stage, line in self._dropped if of == job]
                 if lines:

@@ -85,7 +85,14 @@ def _operation(body: bytes, job: str) -> AnyOperation:
         raise Malformed(f"the body is no operation: {fault}") from None
     if isinstance(operation, Drop | Restore) and (operation.stage < 1 or operation.line < 1):
         raise Malformed("there is no such line", expected="stage and line, each from 1")
+    if isinstance(operation, Kill) and (operation.stage, operation.line) != (0, 0):
+        _check_line(operation)
     return operation
+
+
+def _check_line(operation: Kill) -> None:
+    if min(operation.stage, operation.line) < 1 or operation.package:
+        raise Malformed("there is no such line", expected="stage and line, each from 1, and no package")
 
 
 @post(
