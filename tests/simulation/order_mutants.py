@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from pilotage.engine import leases, operations, restart, restore, slots
+from pilotage.engine import leases, operations, restart, restore
 from pilotage.engine.engine import Engine
 from pilotage.engine.fairness import Fairness
 from pilotage.engine.jobs import JobState
@@ -135,15 +135,3 @@ def the_slots_of_a_pilot_that_ended_are_kept(patch: Patch) -> None:
 def a_restart_forgets_what_may_still_act(patch: Patch) -> None:
     """After a crash nobody waits for the end of what was given up and has side effects."""
     patch.setattr(restore, "start_acting", lambda *_, **__: None)
-
-
-@mutant(first_seed=23, by="leases restoring")
-def what_was_given_up_as_silent_acts_no_more(patch: Patch) -> None:
-    """A loss is taken for a stop: another attempt begins beside what may still act."""
-    started = slots.start_acting
-
-    def start_acting(engine: Engine, *about: Any, lost_reason: str, **named: Any) -> None:
-        if lost_reason != "unheard":
-            started(engine, *about, lost_reason=lost_reason, **named)
-
-    graft(patch, started, start_acting)
