@@ -103,6 +103,14 @@ def test_a_site_that_hibernates_says_why() -> None:
         assert "platform-failure" in told.message
 
 
+def test_a_quota_that_is_not_reached_is_no_reason() -> None:
+    with Small(site(cores=1), owner_running_max=3) as small:
+        small.submit(bag(3))
+        pilot = small.pilot()
+        assert "owner-quota" not in codes(small, "1.3.1")
+        pilot.unread.clear()
+
+
 def test_limits_and_quotas_are_told_with_their_numbers() -> None:
     licensed = kind(category="licence")
     with Small(site(cores=9), owner_running_max=3) as small:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pilotage.model import payloads
+from pilotage.model.operations import Reschedule
 from pilotage.model.outcomes import Phase
-from tests.small_engine import Small
+from tests.small_engine import JOB, Small
 from tests.small_plans import bag, site
 
 
@@ -38,7 +39,21 @@ def test_a_phase_that_its_attempt_did_not_survive_leaves_no_load_behind() -> Non
         pilot.exchange()
         assert round(score.load, 6) == -0.2
         pilot.fail("1.1.1", "application-error")
-        assert (score.load, round(score.earned - before, 6)) == (0.0, -0.5)
+        assert (score.load, round(score.earned - before, 6)) == (0.0, 0.0)  # nothing of it did better elsewhere
+        small.effects.clear()
+        pilot.unread.clear()
+
+
+def test_a_phase_whose_attempt_is_lost_leaves_no_load_behind() -> None:
+    with Small(site("a", pilots=1), site("b")) as small:
+        small.submit(bag(1))
+        pilot = small.pilot("a")
+        score = small.engine.sites["a"].place.score
+        pilot.say(payloads.PhaseEntered(phase="inputs"), pilot.ref("1.1.1"))
+        pilot.exchange()
+        assert round(score.load, 6) == -0.2
+        small.ask(Reschedule(job=JOB, package="1.1.1"))
+        assert score.load == 0.0
         small.effects.clear()
         pilot.unread.clear()
 
@@ -50,10 +65,10 @@ def test_a_phase_that_its_attempt_did_not_survive_leaves_no_load_behind() -> Non
         (("setup", "application"), None, 0.2),
         (("application",), None, 0.1),
         ((), None, 0.1),
-        (("setup", "inputs", "application", "cleaning"), "application-error", 0.2 - 0.5),
-        (("setup", "inputs", "cleaning"), "application-error", 0.1 - 0.5),
-        (("setup", "inputs", "application", "outputs", "cleaning"), "missing-output", 0.2 - 0.5),
-        (("setup",), "application-error", -0.5),
+        (("setup", "inputs", "application", "cleaning"), "application-error", 0.2),
+        (("setup", "inputs", "cleaning"), "application-error", 0.1),
+        (("setup", "inputs", "application", "outputs", "cleaning"), "missing-output", 0.2),
+        (("setup",), "application-error", 0.0),
     ],
 )
 def test_short_phases_are_scored_when_the_end_of_their_attempt_tells_of_them(

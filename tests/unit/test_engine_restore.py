@@ -422,3 +422,13 @@ def test_a_job_that_was_held_at_a_restart_has_waited_as_long_as_before_it_was_he
         small.ask(Release(job=JOB))
         assert small.engine.now - small.engine.jobs[JOB].since == pytest.approx(1000)
         small.effects.clear()
+
+
+def test_a_pilot_is_on_its_node_also_for_the_engine_that_follows() -> None:
+    with Small(site()) as small:
+        small.submit(bag(2))
+        pilot = small.pilot(node="node-7")
+        small.restart()
+        assert small.engine.pilots[pilot.name].node == "node-7"
+        assert ("a", pilot.request, "node-7") in [each[1:] for each in small.engine.durable_state()["pilots"]]
+        pilot.unread.clear()

@@ -385,3 +385,11 @@ def test_of_very_many_sites_the_most_probable_are_told() -> None:
     told = sites.explain_choice(now=0.0)
     assert (len(told.sites), told.left_out) == (20, 80)
     assert [each.score for each in told.sites[:2]] == [39.0, 39.0]
+
+
+def test_what_has_left_no_longer_counts_with_its_age() -> None:
+    arm = Arm(Evidence(activity="run"))
+    arm.began(10_000_000)
+    arm.began(20_000_000)
+    arm.left(10.0)
+    assert arm.figures(30.0, 3600.0)[2] == 10.0
