@@ -195,6 +195,9 @@ class Market:
     def crashed(self) -> None:
         """Never."""
 
+    def clock_set(self, *, since: float, due: float) -> None:
+        """Nobody sets the clock."""
+
     def stepped(self, core: Core, outbox: Outbox) -> None:
         """Nobody doubts; it is looked which jobs are over."""
         self.schedule.halt()

@@ -235,6 +235,9 @@ class Yard:
     def crashed(self) -> None:
         """Never."""
 
+    def clock_set(self, *, since: float, due: float) -> None:
+        """Nobody sets the clock."""
+
     def stepped(self, core: Core, outbox: Outbox) -> None:
         """Nobody doubts; it is looked whether the job is done."""
         self.schedule.halt()

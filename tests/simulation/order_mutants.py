@@ -6,14 +6,13 @@ from typing import Any
 
 import msgspec
 
-from pilotage.engine import leases, operations, restart, restore
+from pilotage.engine import leases, operations, races, restart, restore
 from pilotage.engine.engine import Engine
 from pilotage.engine.fairness import Fairness
 from pilotage.engine.jobs import JobState
 from pilotage.engine.openings import Openings
 from pilotage.engine.parts import QueueClass
 from pilotage.engine.places import PilotState
-from pilotage.engine.restart import Verdict
 from pilotage.engine.restart_rules import row_of
 from pilotage.engine.steady_time import SteadyTime
 from tests.simulation.mutants import Patch, graft, mutant
@@ -33,8 +32,8 @@ def the_priority_of_jobs_is_upside_down(patch: Patch) -> None:
 
     def make(self: QueueClass, *about: Any, **named: Any) -> None:
         made(self, *about, **named)
-        priority, *rest = self.level
-        self.level = (-priority, *rest)
+        priority, package, restarts = self.level
+        self.level = (-priority, package, restarts)
 
     patch.setattr(Fairness, "key", reversed_key)
     patch.setattr(Fairness, "keys", reversed_keys)
@@ -96,7 +95,7 @@ def time_jumps_with_the_clock(patch: Patch) -> None:
 @mutant(first_seed=17, by="leases")
 def a_replica_more_than_the_cap(patch: Patch) -> None:
     """Off by one: as many attempts as may be are under way, and one more is accepted."""
-    counted = operations.live_attempts
+    counted = races.live_attempts
     patch.setattr(operations, "live_attempts", lambda work: counted(work) - 1)
 
 
@@ -104,7 +103,7 @@ def a_replica_more_than_the_cap(patch: Patch) -> None:
 def the_last_of_a_packages_rules_acts_first(patch: Patch) -> None:
     """The rules that a package has for a failure are gone through from the end."""
 
-    def judged(self: Any, failure: Any) -> Verdict:
+    def judged(self: Any, failure: Any) -> Any:
         name, row = row_of(failure.reason)
         rules = self._retry.rules
         matching = [at for at, rule in enumerate(rules) if restart._is_for(rule, failure)]

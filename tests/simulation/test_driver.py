@@ -114,6 +114,9 @@ class Watched:
     def crashed(self) -> None:
         self.told.append("crash")
 
+    def clock_set(self, *, since: float, due: float) -> None:
+        raise AssertionError("nobody sets the clock")
+
     def stepped(self, core: Core, outbox: Outbox) -> None:
         """Nothing to look at."""
 
