@@ -39,7 +39,7 @@ Others are looked after by whoever runs the world, who sees more of the service 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pilotage.book.codec import Checked
 from pilotage.model.demand import Capacity
@@ -109,9 +109,14 @@ class Observer:
             if checked.event.source == "service":
                 record.decided.pop(checked.event.n, None)
 
-    def on_decided(self, events: Sequence[Checked], now: float) -> None:
-        """The service has decided something in one step, which is not durable yet and may be forgotten in a crash."""
-        self._order.on_decided(events)
+    def on_decided(
+        self, events: Sequence[Checked], now: float, *, reserved: Mapping[tuple[str, str], str] | None = None
+    ) -> None:
+        """The service has decided something in one step, which is not durable yet and may be forgotten in a crash.
+
+        `reserved` says which packages, by job and place, were reserved for which sites before the step; none: all for one.
+        """
+        self._order.on_decided(events, reserved)
         decided = self._record.decided
         for checked in events:
             if checked.event.source == "service":

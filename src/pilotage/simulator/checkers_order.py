@@ -1,13 +1,13 @@
 """Doubts the order: whoever has the higher priority goes first, among jobs and among the packages of one.
 
-What is looked at is what one pilot is given in one step of the service. Two packages that ask for the same, and that both
-could have begun before that step, are alike to the pilot: then the one of higher priority is given first. Packages that
-could not be had earlier, or that a limit or a quota kept back, are believed.
+What is looked at is what one pilot is given in one step of the service. Two packages that ask for the same, that both
+could have begun before that step and were reserved for its site by then, are alike to the pilot: then the one of higher
+priority is given first. Packages that could not be had earlier, or that a limit or a quota kept back, are believed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pilotage.book.codec import Checked
 from pilotage.model import payloads
@@ -25,7 +25,7 @@ class Order:
         self._record = record
         self._quota = bool(rules.owner_running_max)  # it keeps somebody back whose owner has enough under way
 
-    def on_decided(self, events: Sequence[Checked]) -> None:
+    def on_decided(self, events: Sequence[Checked], reserved: Mapping[tuple[str, str], str] | None) -> None:
         """Look at all that a step has decided, before any of it is durable."""
         if self._quota:
             return
@@ -38,7 +38,9 @@ class Order:
                 and data.memory_bytes is data.wall_seconds is None
             ):
                 job = self._record.jobs.get(event.job or "")
-                if job is not None and event.package is not None:
+                key = (event.job or "", event.package or "")
+                waited = reserved is None or reserved.get(key) == data.site
+                if job is not None and event.package is not None and waited:
                     given.setdefault(data.pilot, []).append(job.package(event.package))
         for pilot, packages in given.items():
             if len(packages) > 1:

@@ -145,6 +145,7 @@ class Scene:
         )
         self._fleet = Fleet(around_agents)
         self._growth: dict[str, Growth] = {}  # by what is durable
+        self._reserved: dict[tuple[str, str], str] = {}  # by job and place, for which site
         self._acting: dict[AttemptRef, str] = {}  # by the engine that took the last step
 
     # --- the run -----------------------------------------------------------------------------------------------------
@@ -264,8 +265,9 @@ class Scene:
 
     def stepped(self, core: Core, outbox: Outbox) -> None:
         """Look at the whole state of the engine after each step."""
-        self.observer.on_decided(outbox.events, self.schedule.now)
+        self.observer.on_decided(outbox.events, self.schedule.now, reserved=self._reserved)
         core.engine.sanity_check()
+        self._reserved = _reserved(core.engine)
         self._acting = still_acting(core.engine)
 
     def clock_set(self, *, since: float, due: float) -> None:
@@ -415,6 +417,16 @@ class Scene:
                 if why.code == "reserved" and why.since is not None:
                     since = now - (core.engine.stamp - why.since)  # which is said by the clock, and that may be wrong
                     self.observer.on_reserved(job.id, package, site=why.subject, since=since, now=now)
+
+
+def _reserved(engine: Engine) -> dict[tuple[str, str], str]:
+    """Which packages are reserved, for which site."""
+    return {
+        (queue.job.id, queue.job.dotted(number)): site.name
+        for site in engine.sites.values()
+        for queue, numbers in site.reserved.items()
+        for number in numbers
+    }
 
 
 def _rules(world: World) -> Rules:
