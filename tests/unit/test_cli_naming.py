@@ -129,6 +129,22 @@ def test_a_query_that_takes_a_name_for_an_id_is_told_so_where_it_finds_nothing(
     assert f"job= is an id: the newest job of the name sweep is {NEW}; name=sweep finds all\n" in said
 
 
+def test_an_event_may_be_logged_for_a_package_by_its_name(
+    canned: CannedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    canned.answer(f"/v1/jobs/{NEW}/packages", {"packages": [{"id": "1.7.1"}], "next": None})
+    canned.answer(f"/v1/jobs/{OLD}/packages", {"packages": [], "next": None})
+    for words in (["--package", f"{NEW}/fit-6"], ["--package", "fit-6", "--job", NEW]):
+        told = run("log", "Noted", "text=x", *words, "--no-deliver", "--json")
+        assert told.exit_code == 0, told.output
+    (spool,) = {each for each in (tmp_path / "spool").rglob("*") if each.is_file() and "1.7.1" in each.read_text()}
+    assert spool.read_text().count('"package":"1.7.1"') == 2
+    assert "no package called 'fit-6'" in refused("log", "Noted", "--package", f"{OLD}/fit-6")
+    assert "of which job" in refused("log", "Noted", "--package", "fit-6")
+    monkeypatch.setenv("PILOTAGE_SERVER", "http://127.0.0.1:9")
+    assert "write 1.2.1, 001/002/001 or JOB/1.2.1" in refused("log", "Noted", "--package", f"{NEW}/fit-6")
+
+
 def test_who_steers_must_name_the_job_of_a_package(canned: CannedServer) -> None:
     assert "'1.2.1' is a package of which job? Write JOB/1.2.1." in refused("kill", "1.2.1")
     assert not canned.asked

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from pilotage.app.book import SystemClock
+from pilotage.book.query import QueryError, Target, canonical, parse
+from pilotage.book.rows import JobRow
 from pilotage.language import Expansion
+from pilotage.model.configuration import QuerySettings
 from pilotage.model.package_words import PackageWords, parameters_text
+from pilotage.service.access import Principal
+from pilotage.service.reading import Reading
 from pilotage.service.wording import COMMAND_CHARACTERS_MAX, Wording, outputs_line, words_of
 from tests.jobs import expanded
 
@@ -52,8 +60,6 @@ def test_a_command_is_cut_where_it_is_very_long() -> None:
 )
 def test_a_package_is_found_by_its_name(sweep: Expansion, name: str, place: str | None) -> None:
     wording = Wording(None, lambda _: sweep)  # type: ignore[arg-type] # what is at work is asked of no journal
-    from pilotage.book.rows import JobRow
-
     found = wording.find(JobRow(job_id=1, job="j", definition="x"), name)
     assert (found.dotted if found is not None else None) == place
 
@@ -93,3 +99,55 @@ def test_parameters_are_one_line_however_many_and_long_they_are() -> None:
     assert "\n" not in text
     assert len(text) < 600
     assert parameters_text({"temp": "0.8", "field": "16"}) == "temp=0.8 field=16"
+
+
+class _Rows:
+    """A journal that knows jobs."""
+
+    def __init__(self, *rows: JobRow) -> None:
+        self._rows = {row.job: row for row in rows}
+
+    def job(self, job: str) -> JobRow | None:
+        return self._rows.get(job)
+
+
+def _conditions(sweep: Expansion, text: str, *, scopes: frozenset[str] = frozenset({"book.read"})) -> str:
+    """A query for packages as it is put to the book, by somebody who is called ann."""
+    rows = _Rows(JobRow(job_id=1, job="j", owner="ann", definition="x"), JobRow(job_id=2, job="k", owner="bob"))
+    journal: Any = rows
+    reading = Reading(
+        journal, clock=SystemClock(), settings=QuerySettings(), find=Wording(journal, lambda _: sweep).find
+    )
+    principal = Principal(user="ann", scopes=scopes)
+    return canonical(reading._asked(principal, text, target=Target.PACKAGES, cursor=None).query)
+
+
+@pytest.mark.parametrize(
+    "text, meant",
+    [
+        ("job=j and package=fit-0_1", "job=j and package=1.2.1"),
+        ("package in ('all', 1.1.1) and job=j", "package in (2.1.1, 1.1.1) and job=j"),
+        ('job=j and package!="part 2"', "job=j and package!=3.2.1"),
+        ("job=nowhere and package='all'", "job=nowhere and package=1.1.1"),
+        ("job=k and package=nobody-is-called-so", "job=k and package=1.1.1"),
+    ],
+)
+def test_a_query_that_names_a_job_may_call_its_packages_by_name(sweep: Expansion, text: str, meant: str) -> None:
+    """Of a job that is not there for who asks, whatever place it is finds nothing, and tells nothing."""
+    assert _conditions(sweep, text) == canonical(parse(meant))
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("job=j and package=fit", "the job has no package called 'fit'\n.*\n.*\n.*pilotage query job=j"),
+        ("state=DONE and package='all'", 'within one job\n.*\n.*\n.*write job=ID and package="all"'),
+        ('(job=j or job=k) and package="all"', "within one job"),
+        ('job in (j, k) and package="all"', "within one job"),
+    ],
+)
+def test_a_name_that_no_package_has_or_that_could_be_of_many_jobs_is_refused(
+    sweep: Expansion, text: str, told: str
+) -> None:
+    with pytest.raises(QueryError, match=told):
+        _conditions(sweep, text)

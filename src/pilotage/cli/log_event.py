@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pilotage.cli.output import emit, say_to_reader
-from pilotage.cli.remote import address_of, json_option, package_of, server_option
+from pilotage.cli.remote import address_of, json_option, look, package_of, server_option
 from pilotage.model.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def delivery_options(command: Decorated) -> Decorated:
 @click.argument("fields", nargs=-1, metavar="[FIELD=VALUE]...")
 @click.option("--job", metavar="ID", help="The job it is about; none: PILOTAGE_JOB.")
 @click.option(
-    "--package", metavar="PACKAGE", help="The package: 1.2.1, 001/002/001 or JOB/1.2.1; none: PILOTAGE_PACKAGE."
+    "--package", metavar="PACKAGE", help="The package: 1.2.1, NAME, JOB/1.2.1 or JOB/NAME; none: PILOTAGE_PACKAGE."
 )
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="The attempt; none: PILOTAGE_ATTEMPT.")
 @click.option("--pilot", metavar="NAME", help="The pilot it is about.")
@@ -68,8 +68,11 @@ def log(event: str, fields: tuple[str, ...], data: str | None, source: str, **op
     otherwise it waits in the spool and goes with a later delivery. In a running package, what it is about is known.
     """
     from pilotage.client.composing import Subject, compose, read_environment
+    from pilotage.model.events import parse_dotted
 
     job, package = package_of(options["package"], job=options["job"])
+    if package is not None and parse_dotted(package) is None:
+        package = _place_of(package, job or os.environ["PILOTAGE_JOB"], options["server"], options["token_file"])
     composed = compose(
         event,
         fields=fields,
@@ -81,6 +84,26 @@ def log(event: str, fields: tuple[str, ...], data: str | None, source: str, **op
         time=options["moment"],
     )
     return send([composed], source=source, **options)
+
+
+def _place_of(name: str, job: str, server: str | None, token_file: str | None) -> str:
+    """The place of a package that is named: an event has it, and only a server knows it."""
+    from pilotage.cli.naming import package_named
+    from pilotage.client import ServerError, ServerRefused
+
+    try:
+        connection = look(server, token_file)
+        try:
+            return package_named(connection, job, name)
+        finally:
+            connection.close()
+    except ServerRefused:
+        raise
+    except ServerError as fault:
+        told = f"nobody can be asked for a package of this name: {fault}"
+        raise click.UsageError(
+            f"{name!r} is no package by its number, and {told}\nwrite 1.2.1, 001/002/001 or JOB/1.2.1."
+        ) from None
 
 
 def send(

@@ -159,19 +159,17 @@ def place_of(text: str) -> Place:
 
 
 def package_of(text: str | None, *, job: str | None) -> tuple[str | None, str | None]:
-    """The job and the package that `--job` and `--package` name: 1.2.1 or 001/002/001 of a job, or JOB/1.2.1."""
+    """The job and the package that `--job` and `--package` name: 1.2.1, 001/002/001 or NAME of a job, JOB/1.2.1 or JOB/NAME."""
     from pilotage.model.events import parse_dotted
 
     if text is None:
         return job, None
     parts = text.split("/")
     numbers = ".".join(part.lstrip("0") for part in parts) if len(parts) == 3 else text
-    if parse_dotted(numbers) is not None:
+    if parse_dotted(numbers) is not None or len(parts) == 1:
         if job is None and not os.environ.get("PILOTAGE_JOB"):
             raise click.UsageError(f"--package {text} is of which job? Say --job ID, or --package JOB/{numbers}.")
         return job, numbers
-    if len(parts) == 1:
-        raise click.UsageError(f"{text!r} is no package: write 1.2.1, 001/002/001 or JOB/1.2.1.")
     place = place_of(text)
     if job is not None and job != place.job:
         raise click.UsageError(f"--job {job} and --package {text} name two jobs.")

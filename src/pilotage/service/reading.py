@@ -14,6 +14,7 @@ from pilotage.book.query import (
     Condition,
     Cursor,
     CursorError,
+    Named,
     Operator,
     Query,
     Target,
@@ -61,6 +62,10 @@ LOOKS_MAX = 10
 """Pages that are read for one answer where most of what is found may not be shown; the cursor continues behind them."""
 
 _NEAR_ROWS = 50
+_ANY_PLACE = PackageId(1, 1, 1)
+
+FindPackage = Callable[[JobRow, str], PackageId | None]
+"""The package that has a name in a job."""
 
 
 class Found(msgspec.Struct, Generic[Item], frozen=True):
@@ -82,9 +87,12 @@ class Asked(msgspec.Struct, frozen=True):
 class Reading:
     """Answers from a journal. Any thread may ask."""
 
-    def __init__(self, journal: Journal, *, clock: Clock, settings: QuerySettings) -> None:
-        """Read a journal."""
+    def __init__(
+        self, journal: Journal, *, clock: Clock, settings: QuerySettings, find: FindPackage | None = None
+    ) -> None:
+        """Read a journal; without `find`, no package is found by its name."""
         self._journal = journal
+        self._find = find
         self._clock = clock
         self._settings = settings
 
@@ -169,7 +177,8 @@ class Reading:
 
     def packages_of(self, job: JobRow, text: str, *, cursor: str | None, limit: int) -> Found[ShownPackage]:
         """Packages of a job that a query asks for, with those of which nothing was heard."""
-        return self._packages_of(job, self._resolved(text, target=Target.PACKAGES, cursor=cursor), limit=limit)
+        asked = self._resolved(text, target=Target.PACKAGES, cursor=cursor, named=self._named_in(job))
+        return self._packages_of(job, asked, limit=limit)
 
     def _packages_of(self, job: JobRow, asked: Asked, *, limit: int) -> Found[ShownPackage]:
         after = _package_key(asked)
@@ -217,7 +226,7 @@ class Reading:
         self, job: JobRow, text: str, *, after: int, limit: int, place: PackageId | None = None
     ) -> Page[FoundEvent]:
         """Events of a job or of one of its packages, behind a position."""
-        query = parse(text, target=Target.EVENTS) if text else EVERYTHING
+        query = parse(text, target=Target.EVENTS, named=self._named_in(job)) if text else EVERYTHING
         resolved = resolve(query, now=self._clock.now())
         return self._journal.find_events(resolved, after=after, limit=self._size(limit), job=job, place=place)
 
@@ -241,7 +250,9 @@ class Reading:
 
     def count_packages(self, principal: Principal, text: str, *, job: JobRow | None = None) -> int:
         """How many packages a query asks for: of a job, or of one's own jobs those that something was heard of."""
-        query = self._asked(principal, text, target=Target.PACKAGES, cursor=None).resolved
+        require_scope(principal, READ)
+        named = self._named(principal) if job is None else self._named_in(job)
+        query = self._resolved(text, target=Target.PACKAGES, cursor=None, named=named).resolved
         job = job if job is not None else named_job(self._journal, query)
         if job is not None:
             return count_of(self._journal, job, query) if may(principal, "read", job) else 0
@@ -249,7 +260,7 @@ class Reading:
 
     def unsearched_jobs(self, text: str) -> int:
         """How many sealed jobs a query for packages leaves out: all of them, unless it names jobs."""
-        named = text != "" and names_jobs(parse(text, target=Target.PACKAGES))
+        named = text != "" and names_jobs(parse(text, target=Target.PACKAGES, named=lambda *_: _ANY_PLACE))
         return 0 if named else self._journal.count_sealed()
 
     def flows(
@@ -303,10 +314,27 @@ class Reading:
 
     def _asked(self, principal: Principal, text: str, *, target: Target, cursor: str | None) -> Asked:
         require_scope(principal, READ)
-        return self._resolved(text, target=target, cursor=cursor)
+        return self._resolved(text, target=target, cursor=cursor, named=self._named(principal))
 
-    def _resolved(self, text: str, *, target: Target, cursor: str | None) -> Asked:
-        query = parse(text, target=target) if text else EVERYTHING
+    def _named(self, principal: Principal) -> Named:
+        """Packages by their names, in jobs that one may read."""
+
+        def named(job: str, name: str) -> PackageId | None:
+            if not job:
+                return None
+            row = self._journal.job(job) if JOB_ID.fullmatch(job) else None
+            if row is None or not may(principal, "read", row):
+                return _ANY_PLACE  # the query finds nothing of a job that is not there for them
+            return self._find(row, name) if self._find is not None else None
+
+        return named
+
+    def _named_in(self, job: JobRow) -> Named:
+        """Packages of a job by their names."""
+        return lambda _, name: self._find(job, name) if self._find is not None else None
+
+    def _resolved(self, text: str, *, target: Target, cursor: str | None, named: Named) -> Asked:
+        query = parse(text, target=target, named=named) if text else EVERYTHING
         found = decode_cursor(cursor, query, target) if cursor else Cursor(key=(), now=self._clock.now())
         return Asked(query, resolve(query, now=found.now), found.now, found.key)
 

@@ -12,7 +12,7 @@ from pilotage.book.query.attributes import (
     find_attribute,
     indexed_names,
 )
-from pilotage.book.query.check import check_target
+from pilotage.book.query.check import Named, check_target
 from pilotage.book.query.conditions import (
     CONDITIONS_MAX,
     EVERYTHING,
@@ -49,6 +49,7 @@ __all__ = [
     "Cursor",
     "CursorError",
     "Kind",
+    "Named",
     "Operator",
     "Plan",
     "Query",

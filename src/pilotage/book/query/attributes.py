@@ -118,7 +118,7 @@ _TABLE = (
         aliases=("package_id",),
         kind=Kind.PACKAGE,
         targets=_PLACED,
-        description="The package within its job, as `1.2.1` or as a DØ path.",
+        description="The package within its job, as `1.2.1` or as a DØ path; with a clause `job=ID`, by its name too.",
     ),
     Attribute(
         name="node",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -29,7 +29,9 @@ from pilotage.book.query.values import (
     read_duration,
     read_package,
     read_value,
+    write_text,
 )
+from pilotage.model.layout import PackageId
 
 
 class RawValue(msgspec.Struct, frozen=True):
@@ -51,10 +53,17 @@ class RawCondition(msgspec.Struct, frozen=True, kw_only=True):
 
 RawClause = Sequence[RawCondition]
 
+Named = Callable[[str, str], PackageId | None]
+"""The package that has a name in the job that a query names; the job is empty where it names none, or several."""
 
-def check_query(clauses: Sequence[RawClause], *, target: Target | None, place: Place) -> Query:
-    """The query that was meant, or the first fault in it."""
+
+def check_query(
+    clauses: Sequence[RawClause], *, target: Target | None, place: Place, named: Named | None = None
+) -> Query:
+    """The query that was meant, or the first fault in it; with `named`, packages may be called by their names."""
     check_sizes(clauses, place=place)
+    if named is not None:
+        clauses = _with_places(clauses, named)
     checked: list[Clause] = []
     for clause in clauses:
         checked += _check_clause(clause, target)
@@ -97,6 +106,43 @@ def check_target(query: Query, target: Target) -> None:
     """Refuse a query that names an attribute which the target does not have."""
     for condition in query.conditions:
         _check_applies(condition.about, name=condition.name, target=target, place=Place())
+
+
+def _with_places(clauses: Sequence[RawClause], named: Named) -> list[RawClause]:
+    """The same with the places of packages for their names."""
+    jobs = {
+        str(condition.values[0].value)
+        for clause in clauses
+        for condition in clause
+        if len(clause) == 1 and condition.operator is Operator.EQUAL and len(condition.values) == 1
+        if (found := find_attribute(condition.attribute)) is not None and found.kind is Kind.JOB
+    }
+    job = jobs.pop() if len(jobs) == 1 else ""
+    return [[_with_place(condition, job, named) for condition in clause] for clause in clauses]
+
+
+def _with_place(condition: RawCondition, job: str, named: Named) -> RawCondition:
+    attribute = find_attribute(condition.attribute)
+    if attribute is None or attribute.kind is not Kind.PACKAGE or condition.operator.orders:
+        return condition
+    values = []
+    for each in condition.values:
+        if isinstance(each.value, str) and read_package(each.value)[1] is None:
+            found = named(job, each.value)
+            if found is None:
+                raise _no_name(each, job)
+            each = RawValue(found.dotted, each.place)  # noqa: PLW2901 # the same, as it is called in the book
+        values.append(each)
+    return msgspec.structs.replace(condition, values=values)
+
+
+def _no_name(value: RawValue, job: str) -> QueryError:
+    name = shown(value.value)
+    if job:
+        step = f"see what there is: pilotage query job={job}"
+        return value.place.error(f"the job has no package called {name}", next_step=step)
+    step = f"write job=ID and package={write_text(str(value.value))}, or its number, such as 1.2.1"
+    return value.place.error(f"a name such as {name} is that of a package within one job", next_step=step)
 
 
 def _check_clause(clause: RawClause, target: Target | None) -> list[Clause]:

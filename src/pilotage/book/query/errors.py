@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 from pilotage.model.errors import PilotageError
+
+Fault = TypeVar("Fault", bound="QueryError")
 
 _BEFORE = 48
 _EXCERPT = 96
@@ -64,6 +68,10 @@ def _plain(character: str) -> str:
     return " " if character.isspace() else "?"
 
 
+class PackageByName(QueryError):
+    """A package that is not named by its place: whoever knows the names of packages reads the query again with them."""
+
+
 class QueryTooBroad(PilotageError):
     """No index serves the query: add a condition on an indexed attribute, or have the attribute indexed."""
 
@@ -81,8 +89,15 @@ class Place(msgspec.Struct, frozen=True):
 
     def error(self, what: str, *, expected: str = "", got: str = "", next_step: str = "") -> QueryError:
         """The error that points here."""
+        return self._made(QueryError, what, expected=expected, got=got, next_step=next_step)
+
+    def by_name(self, what: str, *, expected: str, got: str) -> PackageByName:
+        """The error that points to what may be the name of a package."""
+        return self._made(PackageByName, what, expected=expected, got=got)
+
+    def _made(self, kind: type[Fault], what: str, *, expected: str = "", got: str = "", next_step: str = "") -> Fault:
         subject = f"query, {self.path}" if self.path else "query"
-        return QueryError(
+        return kind(
             what,
             subject=subject,
             query=self.text,

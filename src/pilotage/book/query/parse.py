@@ -14,6 +14,7 @@ import msgspec
 
 from pilotage.book.query.attributes import TAG_PREFIX, Kind, Target, find_attribute, name_hint
 from pilotage.book.query.check import (
+    Named,
     RawCondition,
     RawValue,
     check_query,
@@ -31,7 +32,7 @@ from pilotage.book.query.conditions import (
     Operator,
     Query,
 )
-from pilotage.book.query.errors import Place, shown
+from pilotage.book.query.errors import PackageByName, Place, shown
 from pilotage.book.query.values import KEYWORDS, is_duration
 
 FORM = "conditions joined by `and`, alternatives in parentheses by `or`, as in state=DONE and (site=lyon or site=bari)"
@@ -65,11 +66,19 @@ class _Token(msgspec.Struct, frozen=True):
         return "the end" if self.kind == "end" else shown(self.text)
 
 
-def parse(text: str, *, target: Target | None = None) -> Query:
-    """The query that a text means; with a target, also that its attributes apply there. Refuses with a `QueryError`."""
+def parse(text: str, *, target: Target | None = None, named: Named | None = None) -> Query:
+    """The query that a text means; with a target, also that its attributes apply there. Refuses with a `QueryError`.
+
+    With `named`, packages may be called by their names; it is asked for those only.
+    """
     if len(text) > LENGTH_BYTES_MAX or len(text.encode(errors="surrogatepass")) > LENGTH_BYTES_MAX:
         raise too_long(Place())
-    return _parse_short(text, target) if len(text) <= _SHORT else _Parser(text, target).query()
+    try:
+        return _parse_short(text, target) if len(text) <= _SHORT else _Parser(text, target).query()
+    except PackageByName:
+        if named is None:
+            raise
+        return _Parser(text, target, named).query()  # kept for nobody: others may not know this job
 
 
 @lru_cache(maxsize=256)  # who watches something asks the same again and again
@@ -114,9 +123,10 @@ def _unescaped(text: str, start: int, end: int) -> str:
 class _Parser:
     """Reads the tokens of one query from left to right."""
 
-    def __init__(self, text: str, target: Target | None) -> None:
+    def __init__(self, text: str, target: Target | None, named: Named | None = None) -> None:
         self._text = text
         self._target = target
+        self._named = named
         self._tokens = _tokens(text)
         self._next = next(self._tokens)
         self._counts = {"conditions": 0, "values": 0}
@@ -149,7 +159,7 @@ class _Parser:
             clauses = [[condition for clause in clauses for condition in clause]]
         place = Place(self._text, 0)
         check_sizes(clauses, place=place)
-        return check_query(clauses, target=self._target, place=place)
+        return check_query(clauses, target=self._target, place=place, named=self._named)
 
     def _clause(self) -> list[RawCondition]:
         if not self._is_sign("("):

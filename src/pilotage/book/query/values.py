@@ -107,7 +107,7 @@ def _read_job(raw: object, place: Place) -> str:
 def _read_package(raw: object, place: Place) -> str:
     job, found = read_package(raw)
     if found is None:
-        raise place.error("not a package", expected="stage.line.number such as 1.2.1, or 001/002/001", got=shown(raw))
+        raise place.by_name("not a package", expected="stage.line.number such as 1.2.1, or 001/002/001", got=shown(raw))
     if job:
         next_step = f"a path that names a job is read after `package =`, alone; write name=… and package={found.dotted}"
         raise place.error(f"{shown(raw)} names a job too", next_step=next_step)

@@ -89,11 +89,11 @@ class Services:
             stream=f"housekeeping-{secrets.token_hex(6)}",
             done=self._seen_to,
         )
-        self.reading = Reading(journal, clock=clock, settings=settings.query)
+        self.wording = Wording(journal, self._laid_out)
+        self.reading = Reading(journal, clock=clock, settings=settings.query, find=self.wording.find)
         self.running: Running | None = None
         if make_running is not None:
             self.running = make_running(journal, writer=self.writer, codec=self.codec, clock=clock)
-        self.wording = Wording(journal, self._laid_out)
         self._state_folder = state_folder
         self._readers = ThreadPoolExecutor(max_workers=READERS, thread_name_prefix="reader")
 
