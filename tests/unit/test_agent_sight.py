@@ -122,11 +122,13 @@ def test_a_link_that_leads_nowhere_here_is_followed_by_the_service(place: Place)
 
 def test_scripts_do_not_run_in_a_folder_that_is_another(place: Place) -> None:
     script = {"argv": ["/bin/sh", "-c", "pwd"]}
-    assert log_of(place.run("/bin/true", pre=script)).strip() == str(place.folder)
+    assert log_of(place.run("/bin/true", pre=script), "pre-stdout").strip() == str(place.folder)
     payload = place.run("/bin/true", pre=script, mark="another").payload
     assert "which is not to be seen here" in payload["exit_message"]
     # One that nobody could mark is taken for what it seems to be: nothing else would run there at all.
-    assert log_of(place.run("/bin/true", pre=script, mark="", folder_mark="")).strip() == str(place.folder)
+    assert log_of(place.run("/bin/true", pre=script, mark="", folder_mark=""), "pre-stdout").strip() == str(
+        place.folder
+    )
 
 
 def test_a_container_is_not_shown_a_folder_that_is_another(tmp_path: Path) -> None:

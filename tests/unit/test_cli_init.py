@@ -157,7 +157,7 @@ def test_values_may_look_like_files_and_numbers() -> None:
 
 def test_braces_beside_a_place_are_the_commands_own() -> None:
     run("init", stdin="awk '{print $1}' ${HOME}/{f}\n1..1\n")
-    assert commands() == [("/bin/sh", "-c", "awk '{print $1}' ${HOME}/1")]
+    assert commands() == [("/bin/sh", "-c", "awk '{print $1}' ${HOME}/'1'")]
 
 
 def test_a_command_that_cannot_be_split_is_shown_without_a_file() -> None:

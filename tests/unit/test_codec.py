@@ -10,7 +10,7 @@ import pytest
 
 from pilotage.book.codec import PLACES_MAX, UPCASTERS, Checked, Codec, Limits, Refusal, RefusalCode
 from pilotage.book.intake import Intake
-from pilotage.model.events import EVENT_TYPES, EventType
+from pilotage.model.events import EVENT_TYPES, JUMP_MAX, EventType
 from pilotage.model.payloads import Payload
 from tests.memory_ledger import MemoryBook
 
@@ -125,13 +125,13 @@ def test_an_event_over_the_limit_is_too_large() -> None:
 
 def test_every_code_has_a_case_here() -> None:
     by_the_codec = {"unknown_type", "unknown_version", "malformed", "too_large", "forbidden"}
-    assert set(get_args(RefusalCode)) - by_the_codec == {"conflict", "purged"}, "those of the intake"
+    assert set(get_args(RefusalCode)) - by_the_codec == {"conflict", "jumped", "purged"}, "those of the intake"
     assert Intake.__doc__, "whose cases are in test_join.py"
 
 
 def test_numbers_at_their_limits_are_read_and_kept() -> None:
     most = 2**53 - 1
-    registered = {"n": most, "type": "JobRegistered", "epoch": most, "seen": most, "time": 253_402_300_799.0}
+    registered = {"n": JUMP_MAX, "type": "JobRegistered", "epoch": most, "seen": most, "time": 253_402_300_799.0}
     finished = {
         **FINISHED, "package": "999999999.999999999.999999999", "attempt": 999_999_999, "time": 0, "n": 1,
         "data": {"exit_code": "SUCCESS", "peak_memory_bytes": most, "cpu_seconds": 1.7e308, "exit_status": -(2**31)},

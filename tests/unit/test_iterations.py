@@ -121,7 +121,7 @@ def test_a_single_value_is_taken_for_a_mistake(text: str) -> None:
 
 
 def test_a_pattern_among_values_is_taken_as_it_stands_with_a_warning() -> None:
-    result = loaded("stages:\n  - each: {v: ['a-*.dat']}\n    run: p {v}\n")
+    result = loaded("stages:\n  - each: {v: ['a-*.dat']}\n    run: p {v}\n    outputs: [p.out]\n")
     assert [warning.code for warning in result.report.warnings] == ["pattern-in-list"]
 
 

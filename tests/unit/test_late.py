@@ -248,9 +248,9 @@ def test_a_stage_that_does_not_wait_cannot_grow() -> None:
 
 
 def test_names_that_appear_may_hold_special_characters() -> None:
-    expansion = grown(expanded(SPLIT), 2, ["part-[1]*", "part-\n", "part-{x}"])
-    assert commands(expansion)[3:] == [("work", "part-\n"), ("work", "part-[1]*"), ("work", "part-{x}")]
-    assert commands(expansion)[1] == ("merge", "done-part-\n", "done-part-[1]*", "done-part-{x}")
+    expansion = grown(expanded(SPLIT), 2, ["part-[1]*", "part-\n0", "part-{x}"])
+    assert commands(expansion)[3:] == [("work", "part-\n0"), ("work", "part-[1]*"), ("work", "part-{x}")]
+    assert commands(expansion)[1] == ("merge", "done-part-\n0", "done-part-[1]*", "done-part-{x}")
     assert picture(again(expansion)) == picture(expansion)
 
 

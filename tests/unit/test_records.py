@@ -145,5 +145,5 @@ def test_an_expression_that_would_run_for_ever_elsewhere_is_taken_and_one_withou
 
 
 def test_shell_syntax_in_run_is_a_warning() -> None:
-    (warning,) = loaded("stages:\n  - run: a | b\n").report.warnings
+    (warning,) = loaded("stages:\n  - run: a | b\n    outputs: [c]\n").report.warnings
     assert (warning.code, "shell:" in warning.hint) == ("shell-syntax", True)

@@ -39,7 +39,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "doctor": ("doctor", "Find out what is broken between here and a result."),
     },
     "Steering jobs": {
-        "kill": ("operations", "Cancel a job, a package, or everything that a query finds."),
+        "kill": ("operations", "Cancel a job, a line, a package, or everything that a query finds."),
         "hold": ("operations", "Start nothing more of a job or a package."),
         "release": ("operations", "Go on with what was held."),
         "restart": ("operations", "Begin a package, or all that failed of a job, anew."),
@@ -53,7 +53,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "site": ("site", "Look after the places that run packages: add, test, list, hibernate, wake."),
     },
     "The book": {
-        "book": ("book", "Look after a book: rebuild, check, seal, dump, load, purge."),
+        "book": ("book", "Look after a book: back it up, rebuild, check, seal, dump, load, purge."),
         "courier": ("courier", "Deliver events that wait in the spool, to each server its own."),
         "events": ("events", "Show what happened to a job or a package, in the order of the book."),
         "log": ("log_event", "Log an event, from a script or by hand."),

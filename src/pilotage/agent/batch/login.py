@@ -7,12 +7,15 @@ input of the command.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from pilotage.agent.batch.values import Answer, Call
 
-Run = Callable[[Call], Answer]
-"""Runs a command to its end."""
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Run = Callable[[Call], Answer]
+    """Runs a command to its end."""
 
 _BEGINS = "pilotage-command-begins"
 _NOT_FOUND = 127
