@@ -42,6 +42,8 @@ def posted(canned: CannedServer) -> list[tuple[str, Any]]:
     [
         (("kill", "j", "--message", "enough"), {"operation": "kill", "message": "enough"}, "killed j"),
         (("kill", "j/001/002/001"), {"operation": "kill", "package": "1.2.1"}, "killed j/1.2.1"),
+        (("kill", "j/1.2"), {"operation": "kill", "stage": 1, "line": 2}, "killed j/1.2"),
+        (("kill", "j/001/002"), {"operation": "kill", "stage": 1, "line": 2}, "killed j/1.2"),
         (("hold", "j"), {"operation": "hold"}, "held j"),
         (("release", "j/1.2.1"), {"operation": "release", "package": "1.2.1"}, "released j/1.2.1"),
         (("restart", "j/1.2.1"), {"operation": "restart", "package": "1.2.1"}, "restarted j/1.2.1"),
@@ -60,6 +62,17 @@ def test_each_command_asks_for_its_operation(
     result = run(*words)
     assert (result.exit_code, result.stdout) == (0, f"{told}\n")
     assert posted(canned) == [("/v1/jobs/j/operations", body)]
+
+
+def test_a_line_that_was_killed_is_named_to_programs_as_it_is_to_people(canned: CannedServer) -> None:
+    canned.answer("/v1/jobs/j/operations", ACCEPTED)
+    canned.refuse("/v1/jobs/k/operations", 404, "unknown_line", "stage 1 of the job k has no line 9")
+    result = run("kill", "j/1.2", "k/1.9", "--message", "enough", "--json")
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["done"]) == (2, [{"subject": "j/1.2"} | ACCEPTED])
+    assert [(each["subject"], each["code"]) for each in told["refused"]] == [("k/1.9", "unknown_line")]
+    line = {"operation": "kill", "stage": 1, "message": "enough"}
+    assert [body for _, body in posted(canned)] == [line | {"line": 2}, line | {"line": 9}]
 
 
 @pytest.mark.parametrize("state, code", [("DONE", 2), ("ABORTED", 0)])
