@@ -9,6 +9,7 @@ from pilotage.cli.program import main
 from pilotage.cli.remote import Place
 from pilotage.cli.words import fields_of
 from pilotage.model.explanations import Explanation, Why
+from pilotage.model.payloads import BinaryEnd
 
 
 def lines(*reasons: Why) -> list[str]:
@@ -26,6 +27,18 @@ def test_sites_that_could_never_run_it_are_told_once_and_behind_the_others() -> 
     alone = "it may run at nice only"
     told = lines(unable("lyon", alone), full, unable("oslo", alone), unable("rome", "2 cores"), turn)
     assert told == [full.message, f"lyon, oslo: {alone}", "rome: 2 cores", turn.message]
+
+
+def test_how_each_binary_of_the_last_attempt_ran_stands_below_the_reasons() -> None:
+    binaries = (
+        BinaryEnd(number=1, name="gen", started_at=5.0, seconds=1.5, exit_status=0),
+        BinaryEnd(number=2, started_at=6.5, seconds=61.0, signal=11, reason="crash"),
+    )
+    told = Explanation(job="j", package="1.1.1", epoch=1, standing="aborted", reasons=(), ended=3, binaries=binaries)
+    _, head, first, second = (line.split() for line in explanation_lines(Place("j", "1.1.1"), told))
+    assert " ".join(head) == "binaries of attempt 3"
+    assert first == ["1", "gen", "1970-01-01", "00:00:05Z", "1.5", "s", "exit", "code", "0"]
+    assert second[3:] == ["1", "min", "1", "s", "signal", "11", "crash"]
 
 
 def test_the_help_of_a_group_cuts_no_line() -> None:

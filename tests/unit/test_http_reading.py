@@ -420,3 +420,34 @@ def test_a_method_that_is_not_possible_names_those_that_are(client: Client) -> N
 def test_a_host_that_is_none_is_the_fault_of_who_asks(client: Client, host: str) -> None:
     a_day_of_work(client)
     assert refused(client, "/v1/jobs", headers={"Host": host})[:2] == (400, "bad_request")
+
+
+def test_the_record_of_each_binary_is_told_in_lists_and_explanations(client: Client) -> None:
+    a_day_of_work(client)
+    binaries = [
+        {"number": 1, "name": "gen", "started_at": 5.0, "seconds": 1.5, "exit_status": 0},
+        {"number": 2, "started_at": 6.5, "seconds": 9.0, "signal": 11, "reason": "crash"},
+    ]
+    about = {"job": "j", "package": "1.2.2", "attempt": 1}
+    failed = {"exit_code": "EXECUTION_FAILED", "reason": "crash", "binaries": binaries}
+    again = {"site": "lyon", "lease_seconds": 60, "replaces": 1}
+    log(
+        client,
+        event(11, "AttemptCreated", {"site": "lyon", "lease_seconds": 60}, **about),
+        event(12, "AttemptFinished", failed, **about),
+    )
+    empty = {"name": None, "exit_status": None, "signal": None, "reason": None}
+    told = [{**empty, **each} for each in binaries]
+    path = "/v1/jobs/j/packages"
+    for page in (path, "/v1/packages"):
+        query = {"query": "job=j and package in (1.1.1, 1.2.2)", "binaries": "1"}
+        assert [each["binaries"] for each in get(client, page, params=query)["packages"]] == [[], told]
+        assert get(client, page, params={"query": "job=j and package=1.2.2"})["packages"][0]["binaries"] is None
+    assert get(client, f"{path}/1.2.2")["package"]["binaries"] == told
+    log(client, event(13, "AttemptCreated", again, **{**about, "attempt": 2}))
+    # What runs now has told nothing of its binaries; why it runs again is in those of the attempt before.
+    assert get(client, path, params=query)["packages"][1]["binaries"] == []
+    explained = get(client, f"{path}/1.2.2/explain")
+    assert explained["ended"] == 1
+    assert [(each["number"], each.get("signal")) for each in explained["binaries"]] == [(1, None), (2, 11)]
+    assert get(client, f"{path}/1.1.1/explain")["binaries"] == []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pilotage.cli.output import shown
-from pilotage.cli.words import one_line, plural
+from pilotage.cli.words import duration, one_line, plural, table
 from pilotage.model.package_words import parameters_text
 from pilotage.model.texts import moment, size_text
 
@@ -133,3 +133,16 @@ def failure_lines(progress: Progress) -> Iterator[str]:
     if told < progress.failed:
         words = f"job={progress.job} and state=ABORTED"
         yield f'  and {plural(progress.failed - told, "other")}; see them with: pilotage query "{one_line(words)}"\n'
+
+
+def binary_lines(attempt: int | None, binaries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The binaries that ran in an attempt: when each began, how long it ran, and how it ended."""
+    yield f"  binaries of attempt {attempt}\n"
+    yield from table(map(_binary, binaries), indent="    ")
+
+
+def _binary(binary: Mapping[str, Any]) -> tuple[object, ...]:
+    ended = f"signal {binary['signal']}" if binary.get("signal") else f"exit code {binary.get('exit_status')}"
+    said = ended if binary.get("signal") or binary.get("exit_status") is not None else ""
+    took = duration(round(binary["seconds"], 3))
+    return binary["number"], binary.get("name"), moment(binary["started_at"]), took, said, binary.get("reason")

@@ -64,6 +64,8 @@ def without_service(told: Explanation, job: str, *, ended: str) -> Explanation:
 
 def explanation_lines(where: Place, told: Explanation) -> Iterator[str]:
     """An explanation in words, the first reason first."""
+    import msgspec
+
     epoch = f", epoch {told.epoch}" if told.epoch > 1 else ""
     yield f"{one_line(called(where.job, told.package, told.words))}: {one_line(told.standing)}{epoch}\n"
     if told.words is not None and told.words.command:
@@ -72,6 +74,10 @@ def explanation_lines(where: Place, told: Explanation) -> Iterator[str]:
         yield f"  {one_line(_reason(why))}\n"
         if why.next_step:
             yield f"    next: {one_line(why.next_step)}\n"
+    if told.binaries:
+        from pilotage.cli.cards import binary_lines
+
+        yield from binary_lines(told.ended, [msgspec.to_builtins(each) for each in told.binaries])
 
 
 def _in_order(reasons: Sequence[Why]) -> list[Why]:

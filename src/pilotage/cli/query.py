@@ -59,7 +59,7 @@ def query(
     """
     from pilotage.client import questions
 
-    asked = questions.Question(target=target, query=query, limit=limit)
+    asked = questions.Question(target=target, query=query, limit=limit, binaries=as_json)
     connections, failures = _connections(servers, token_files)
     try:
         if only_count:

@@ -245,15 +245,9 @@ def _binary_lines(attempts: list[dict[str, Any]], counted: int | None) -> Iterat
         (each.get("binaries", []) for each in attempts if each["attempt"] == counted), []
     )
     if binaries:
-        yield f"  binaries of attempt {counted}\n"
-        yield from table(map(_binary, binaries), indent="    ")
+        from pilotage.cli.cards import binary_lines
 
-
-def _binary(binary: dict[str, Any]) -> tuple[object, ...]:
-    ended = f"signal {binary['signal']}" if binary.get("signal") else f"exit code {binary.get('exit_status')}"
-    said = ended if binary.get("signal") or binary.get("exit_status") is not None else ""
-    took = duration(round(binary["seconds"], 3))
-    return binary["number"], binary.get("name"), moment(binary["started_at"]), took, said, binary.get("reason")
+        yield from binary_lines(counted, binaries)
 
 
 def _used(attempt: dict[str, Any]) -> Iterator[str]:

@@ -26,6 +26,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     target: Target
     query: str
     limit: int
+    binaries: bool = False  # whether packages are told with the record of each of their binaries
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -101,6 +102,8 @@ def _page(server: Server, question: Question, cursor: str | None, *, limit: int)
     asked: dict[str, str | int | None] = {"query": question.query, "cursor": cursor, "limit": min(limit, 1000)}
     if question.target == "packages":
         asked["words"] = 1
+        if question.binaries:
+            asked["binaries"] = 1
     return server.get(path_of(question.target), asked)
 
 

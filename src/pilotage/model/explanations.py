@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from pilotage.model.package_words import PackageWords
+from pilotage.model.payloads import BinaryEnd
 
 WhyCode = Literal[
     "not-accepted",
@@ -71,3 +72,5 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     standing: str
     reasons: tuple[Why, ...]
     words: PackageWords | None = None  # its name, parameters and command
+    ended: int | None = None  # the last attempt that ended, if it ran several binaries
+    binaries: tuple[BinaryEnd, ...] = ()  # how each of them ran

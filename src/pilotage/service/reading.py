@@ -230,6 +230,15 @@ class Reading:
         resolved = resolve(query, now=self._clock.now())
         return self._journal.find_events(resolved, after=after, limit=self._size(limit), job=job, place=place)
 
+    def end_of(self, package: ShownPackage, attempt: int) -> FoundEvent | None:
+        """The event of the end of an attempt; None where it has not ended, or nothing is kept of it."""
+        facts = package.facts.attempts.get(attempt) if package.facts is not None else None
+        if facts is None or facts.finished_position is None:
+            return None
+        at, place = facts.finished_position, package.place
+        page = self._journal.find_events(EVERYTHING, after=at - 1, limit=1, job=package.job, place=place)
+        return page.items[0] if page.items and page.items[0].row.position == at else None
+
     def outcome_events(self, job: JobRow, place: PackageId, positions: frozenset[int]) -> Iterator[FoundEvent]:
         """The events of a package at some positions."""
         after, last = min(positions, default=0) - 1, max(positions, default=-1)

@@ -9,13 +9,14 @@ import msgspec
 
 from pilotage.model.explanations import Explanation, Why, WhyCode
 from pilotage.model.layout import PackageId
+from pilotage.model.payloads import BinaryEnd
 from pilotage.model.texts import words_of_failure
 from pilotage.service.access import READ
 from pilotage.service.http.parameters import JobPath, PackagePath
 from pilotage.service.http.routes import Ask, Book, get
 from pilotage.service.http.services import Services
 from pilotage.service.http.unpublished import cure_of, left_unpublished, tried_by
-from pilotage.service.http.viewing import unheard
+from pilotage.service.http.viewing import binary_views, unheard
 from pilotage.service.packages import ShownPackage
 from pilotage.service.reading import package_place
 from pilotage.service.running.publishing import Unpublished
@@ -64,8 +65,15 @@ async def explain(request: Ask, services: Book, job: JobPath, package: PackagePa
 
 
 def _in_words(services: Services, found: ShownPackage, told: Explanation) -> Explanation:
-    """The same with what the package is called."""
-    return msgspec.structs.replace(told, words=services.wording.of(found.job, found.place))
+    """The same with what the package is called, and the binaries of its last attempt that ended."""
+    told = msgspec.structs.replace(told, words=services.wording.of(found.job, found.place))
+    attempts = found.facts.attempts if found.facts is not None else {}
+    last = max((number for number, attempt in attempts.items() if attempt.finished_position is not None), default=None)
+    views = binary_views(services.reading.end_of(found, last)) if last is not None else []
+    if not views:
+        return told
+    binaries = msgspec.convert(views, tuple[BinaryEnd, ...], from_attributes=True)
+    return msgspec.structs.replace(told, ended=last, binaries=binaries)
 
 
 def _by_the_book(services: Services, found: ShownPackage, place: PackageId) -> Explanation:

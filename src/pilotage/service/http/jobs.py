@@ -13,6 +13,7 @@ from pilotage.service.http.routes import Ask, Book, Reply, get, in_header, in_qu
 from pilotage.service.http.services import Services
 from pilotage.service.http.viewing import (
     attempt_views,
+    binary_views,
     job_view,
     line_view,
     outcome_positions,
@@ -20,6 +21,7 @@ from pilotage.service.http.viewing import (
     stage_view,
 )
 from pilotage.service.http.views import (
+    BinaryView,
     CountView,
     JobsPage,
     JobView,
@@ -37,6 +39,9 @@ IfNoneMatch = Annotated[str | None, in_header("If-None-Match", "The ETag of an a
 Named = Annotated[str | None, in_query("Only the package of this name.", name="name", max_length=4096)]
 WithWords = Annotated[
     int, in_query("1 to have the name, the parameters and the command of each package told.", name="words", ge=0, le=1)
+]
+WithBinaries = Annotated[
+    int, in_query("1 to have the record of each binary of each package told.", name="binaries", ge=0, le=1)
 ]
 JOBS_IN_WORDS_MAX = 20
 """Of so many jobs on one page packages are told in words: each may have to be laid out for it."""
@@ -143,6 +148,7 @@ async def packages_of_job(
     limit: Limit = 0,
     name: Named = None,
     words: WithWords = 0,
+    binaries: WithBinaries = 0,
 ) -> PackagesPage:
     """Packages in the order of their places, with those of which nothing was heard yet."""
     base_url = request.base_url()
@@ -152,9 +158,11 @@ async def packages_of_job(
         if name is not None:
             place = services.wording.find(row, name)
             found = [services.reading.package(row, place)] if place is not None else []
-            return PackagesPage(packages=_views(services, found, words=words, base_url=base_url), next=None)
+            views = _views(services, found, words=words, binaries=binaries, base_url=base_url)
+            return PackagesPage(packages=views, next=None)
         page = services.reading.packages_of(row, text, cursor=cursor, limit=limit)
-        return PackagesPage(packages=_views(services, page.items, words=words, base_url=base_url), next=page.next)
+        views = _views(services, page.items, words=words, binaries=binaries, base_url=base_url)
+        return PackagesPage(packages=views, next=page.next)
 
     return await services.ask(answer)
 
@@ -178,8 +186,10 @@ async def one_package(request: Ask, services: Book, job: JobPath, package: Packa
     return await services.ask(answer)
 
 
-def _views(services: Services, found: Sequence[ShownPackage], *, words: int, base_url: str) -> list[PackageView]:
-    """Packages as they are answered; in words where these are asked for."""
+def _views(
+    services: Services, found: Sequence[ShownPackage], *, words: int, binaries: int, base_url: str
+) -> list[PackageView]:
+    """Packages as they are answered; in words, and with their binaries, where these are asked for."""
     jobs = dict.fromkeys(each.job.job for each in found) if words else {}
     spoken = set(list(jobs)[:JOBS_IN_WORDS_MAX])
     return [
@@ -190,16 +200,22 @@ def _views(services: Services, found: Sequence[ShownPackage], *, words: int, bas
             activity=each.activity,
             base_url=base_url,
             words=services.wording.of(each.job, each.place) if each.job.job in spoken else None,
+            binaries=_binaries(services, each) if binaries else None,
         )
         for each in found
     ]
+
+
+def _binaries(services: Services, package: ShownPackage) -> list[BinaryView]:
+    attempt = package.facts.attempt if package.facts is not None else None
+    return binary_views(services.reading.end_of(package, attempt)) if attempt is not None else []
 
 
 def _detail(services: Services, job: JobRow, place: PackageId, *, base_url: str) -> PackageDetail:
     found = services.reading.package(job, place)
     events = services.reading.outcome_events(job, place, outcome_positions(found.facts)) if found.facts else ()
     return PackageDetail(
-        package=_views(services, [found], words=1, base_url=base_url)[0],
+        package=_views(services, [found], words=1, binaries=1, base_url=base_url)[0],
         attempts=attempt_views(found.facts, events),
     )
 
@@ -219,6 +235,7 @@ async def find_packages(
     cursor: CursorText = None,
     limit: Limit = 0,
     words: WithWords = 0,
+    binaries: WithBinaries = 0,
 ) -> PackagesPage:
     """Packages that a query asks for, which must be narrow enough.
 
@@ -230,7 +247,7 @@ async def find_packages(
     def answer() -> PackagesPage:
         found = services.reading.packages(request.user, text, cursor=cursor, limit=limit)
         return PackagesPage(
-            packages=_views(services, found.items, words=words, base_url=base_url),
+            packages=_views(services, found.items, words=words, binaries=binaries, base_url=base_url),
             next=found.next,
             sealed_jobs=services.reading.unsearched_jobs(text),
         )

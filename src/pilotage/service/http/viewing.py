@@ -111,6 +111,7 @@ def package_view(
     activity: str,
     base_url: str,
     words: PackageWords | None = None,
+    binaries: list[BinaryView] | None = None,
 ) -> PackageView:
     """A package as it is answered; without facts nothing was heard of it, and it stands where its job puts it."""
     heard = facts is not None
@@ -147,6 +148,7 @@ def package_view(
         updated_at=row.updated_at if heard else None,
         tags=tags_of(row.tags),
         words=words,
+        binaries=binaries,
         url=f"{base_url}v1/jobs/{job.job}/packages/{place.dotted}",
     )
 
@@ -163,6 +165,12 @@ def attempt_views(facts: PackageFacts | None, events: Iterable[FoundEvent]) -> l
     by_position = {found.row.position: _json(found.row.data, type=dict[str, Any]) for found in events}
     attempts = sorted(facts.attempts.items()) if facts is not None else []
     return [_attempt_view(number, attempt, by_position) for number, attempt in attempts]
+
+
+def binary_views(ended: FoundEvent | None) -> list[BinaryView]:
+    """The binaries that ran in an attempt, by the event of its end; none where there was only one."""
+    told = _json(ended.row.data, type=dict[str, Any]) if ended is not None else {}
+    return msgspec.convert(told.get("binaries", []), list[BinaryView])
 
 
 def outcome_positions(facts: PackageFacts) -> frozenset[int]:

@@ -223,6 +223,7 @@ class PackageView(View, frozen=True, kw_only=True):
     updated_at: float | None
     tags: dict[str, str]
     words: PackageWords | None  # its name, parameters and command; in lists where they are asked for
+    binaries: list[BinaryView] | None  # of its granted or last attempt, if there are several; in lists where asked for
     url: str
 
 
