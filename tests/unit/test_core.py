@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from pilotage.agent import bequest
 from pilotage.model import payloads
 from pilotage.model.effects import ExpandStage, SubmitPilot
 from pilotage.model.events import JUMP_MAX
-from pilotage.model.exchange import AttemptRef
+from pilotage.model.exchange import SEQUENCE_JUMP_MAX, SETTLING, AttemptRef
 from pilotage.model.operations import Accepted, Hold, Kill, Refused
 from pilotage.model.reports import SiteSeen
 from pilotage.service.messages import Adopted, Asked, GrowthFailed, Submit
@@ -279,6 +280,36 @@ def test_an_exchange_that_arrives_twice_does_no_harm() -> None:
         before, held = len(small.book), dict(pilot.held)
         outbox = small.step(message, message)
         assert (len(small.book), outbox.replies, pilot.held) == (before, [], held)
+
+
+def test_an_exchange_whose_number_jumps_out_of_all_reach_makes_no_other_old() -> None:
+    with Small(site(cores=2)) as small:
+        small.submit(bag(3))
+        pilot = small.pilot()
+        known = small.engine.pilots[pilot.name]
+        last, heard_at = known.sequence, known.heard_at
+        message = pilot.message()
+        for far in (last + SEQUENCE_JUMP_MAX + 1, SETTLING - 1, SETTLING, SETTLING + 7):
+            outbox = small.step(msgspec.structs.replace(message, sequence=far), after=1.0)
+            assert ["far beyond" in reply.leave for reply in outbox.replies] == [True], far
+        assert (known.sequence, known.heard_at) == (last, heard_at)
+        small.step(msgspec.structs.replace(message, sequence=last + SEQUENCE_JUMP_MAX))
+        assert known.sequence == last + SEQUENCE_JUMP_MAX
+        pilot.unread.clear()
+
+
+def test_who_settles_what_a_pilot_left_is_heard_beyond_all_that_the_pilot_said() -> None:
+    assert SETTLING == bequest.SEQUENCE
+    with Small(site(cores=2)) as small:
+        small.submit(bag(1))
+        pilot = small.pilot()
+        pilot.end(pilot.ref("1.1.1"))
+        told = msgspec.structs.replace(pilot.message(), leaving="gone")
+        for number in (0, bequest.BATCH_EVENTS):
+            outbox = small.step(msgspec.structs.replace(told, sequence=SETTLING + number))
+            assert ["far beyond" in reply.leave for reply in outbox.replies] == [False]
+        assert small.standing("1.1.1") == "done"
+        pilot.unread.clear()
 
 
 def test_a_gap_in_the_stream_is_not_acknowledged_over() -> None:

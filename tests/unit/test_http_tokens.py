@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pilotage.adapters.tokens import StoredKeys
 from pilotage.engine.places import PilotRequest, PilotState
 from pilotage.model.events import Event
 from pilotage.model.exchange import AttemptRef, Exchange
+from pilotage.model.site_exchange import SiteSays
 from pilotage.model.work import AgentSays
 from pilotage.service.access import EXCHANGE, Access, digest_of, local_principal
 from pilotage.service.http.door import make_door
@@ -259,18 +261,84 @@ def test_content_is_for_the_sites_that_run_something_of_a_job_that_brought_it_al
 
 def test_outputs_are_taken_from_the_pilot_that_has_their_attempt(house: House) -> None:
     path = "/agent/staged/j/1.2.1/3/0"
-    for other in (
-        house.tokens.for_pilot("local"),
-        house.token_of("p.2"),
-        house.token_of("p.1", site="lyon"),
-        house.tokens.for_pilot("lyon"),
-        house.tokens.for_site_agent("lyon"),
-        house.tokens.for_package(REF),
-    ):
-        assert house.ask("PUT", path, b"x", token=other)[:2] == (403, "forbidden")
+    for shut in (house.tokens.for_pilot("local"), house.tokens.for_pilot("lyon"), house.tokens.for_package(REF)):
+        assert house.ask("PUT", path, b"x", token=shut)[:2] == (403, "forbidden")
+    for other in (house.token_of("p.2"), house.token_of("p.1", site="lyon"), house.tokens.for_site_agent("lyon")):
+        assert house.ask("PUT", path, b"x", token=other)[:2] == (404, "unknown_package")
     assert house.jobs.files.staged == []
     for own in (house.token_of("p.1"), house.tokens.for_site_agent("local")):
         assert house.status("PUT", path, b"x", token=own) == 204
+
+
+def test_a_pilot_cannot_tell_a_job_of_others_from_one_that_is_not_there(house: House, tmp_path: Path) -> None:
+    over = registered(3, "over")
+    origin = origin_of(house.services.journal, tmp_path / "results")
+    over["data"] |= {"definition": "ab" * 32, "lists": {"origin": origin}}
+    created = event(4, "AttemptCreated", {"site": "local", "pilot": "p.1"}, **{**SUBJECT, "job": "over"})
+    house.log(over, created, event(5, "Aborted", {"cause": "retries-exhausted"}, job="over"))
+    token = house.token_of("p.2")
+    told = set()
+    for job in ("j", "over", "nowhere"):
+        for place in ("1.2.1/3/0", "1.2.1/4/0", "9.9.9/3/0"):
+            connection = house.connect()
+            connection.request("PUT", f"/agent/staged/{job}/{place}", b"x", {"Authorization": f"Bearer {token}"})
+            answer = connection.getresponse()
+            attempt, package = place.split("/")[1], place.split("/")[0]
+            text = answer.read().decode().replace(f"job {job} ", "job J ")
+            told.add((answer.status, text.replace(f"attempt {attempt} of {package}", "attempt")))
+            connection.close()
+    ((status, _),) = told
+    assert status == 404
+    assert house.jobs.files.staged == []
+
+
+ROUTES = Path(__file__).parents[2] / "docs/reference/exchange.md"
+
+
+def test_nothing_changes_at_any_route_for_agents_with_a_token_that_is_not_meant_for_it(house: House) -> None:
+    """Each route that the reference lists, as pilot p.1 of site local or the agent of lyon would use it, said by others."""
+    engine = house.jobs.engine
+    pilot = engine.pilots["p.1"] = PilotState("p.1", engine.sites["local"], request="", heard_at=0.0)
+    pilot.owed[REF] = 1
+    script = house.services.journal.put_content(b"#!/bin/sh\n")
+    tagged = event(1, "Tagged", {"name": "x", "value": "y"}, source="application", stream="application-1", **SUBJECT)
+    exchange = AgentSays(exchange=Exchange(pilot="p.1", site="local", sequence=1))
+    routes: dict[str, tuple[str, bytes | None]] = {
+        "POST /agent/exchange": ("", msgspec.json.encode(exchange)),
+        "POST /agent/site": ("", msgspec.json.encode(SiteSays(site="lyon", agent="a", sequence=1))),
+        "POST /agent/events": ("", msgspec.json.encode({"events": [tagged]})),
+        "GET /agent/content": (f"/{script}", None),
+        "GET /agent/files": ("/j?name=in.txt", None),
+        "PUT /agent/staged": ("/j/1.2.1/3/0", b"x"),
+    }
+    assert set(routes) == set(re.findall(r"`((?:GET|PUT|POST) /agent/[a-z]+)", ROUTES.read_text(encoding="utf-8")))
+    tokens, opens = house.tokens, {"POST /agent/site": ["agent of lyon"], "POST /agent/events": ["its package"]}
+    shown = {
+        "nobody's": "nonsense",
+        "every pilot's of the site": tokens.for_pilot("local"),
+        "another pilot's": house.token_of("p.2"),
+        "another pilot's of another site": house.token_of("p.2", site="lyon"),
+        "of its name at another site": house.token_of("p.1", site="lyon"),
+        "agent of lyon": tokens.for_site_agent("lyon"),
+        "its package": tokens.for_package(REF),
+        "another package": tokens.for_package(AttemptRef("j", "1.1.1", 1)),
+        "another job": tokens.for_package(AttemptRef("k", REF.package, REF.attempt)),
+    }
+    before = house.services.journal.position()
+    for route, (more, body) in routes.items():
+        method, path = route.split()
+        for whose, token in shown.items():
+            if whose in opens.get(route, ()):
+                continue
+            # Files are read with the token of any pilot of the site that runs something which reads them.
+            may_read = method == "GET" and whose == "another pilot's"
+            status = house.status(method, path + more, body, token=token)
+            refused = status in (401, 403, 404) or (route == "POST /agent/events" and status in (200, 207, 422))
+            assert refused or may_read, (route, whose, status)
+    assert house.jobs.heard == []
+    assert house.jobs.heard_sites == []
+    assert house.jobs.files.staged == []
+    assert house.services.journal.position() == before
 
 
 SHUT = (

@@ -298,6 +298,18 @@ def test_a_later_exchange_takes_the_place_of_the_one_before(tmp_path: Path) -> N
         assert reply.sequence == 2
 
 
+def test_an_old_exchange_does_not_take_the_place_of_a_later_one(tmp_path: Path) -> None:
+    with running(tmp_path) as parts:
+        later = parts.driver.exchange(said(2))
+        with pytest.raises(Superseded):
+            parts.driver.exchange(said(1, leaving="now")).result(PATIENCE_SECONDS)
+        assert not later.done()
+        assert parts.driver.ask(lambda engine: True).result(PATIENCE_SECONDS)  # the old one was looked at by now
+        assert not later.done()
+        reply = msgspec.json.decode(parts.driver.exchange(said(3, leaving="now")).result(PATIENCE_SECONDS))
+        assert reply["sequence"] == 3
+
+
 def test_logs_are_kept_before_the_agent_is_answered(tmp_path: Path) -> None:
     text = LogText(ref=AttemptRef("j", "1.1.1", 1), stream="stdout", head="a log")
     with running(tmp_path) as parts:

@@ -46,6 +46,13 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     drop_revision: int = 0  # what was dropped when it was created: it sees its inputs so, whatever happens later
 
 
+SETTLING = 2**40
+"""From here on whoever settles what a dead pilot left counts its exchanges: behind all of the pilot's own."""
+SEQUENCE_JUMP_MAX = 2**20
+"""How far beyond the last that was heard the number of a pilot's exchange may be: months of asking in vain. Whatever is
+further was made up, and would make all that the pilot says later old."""
+
+
 class Exchange(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What an agent says. Its name is its own: a batch system that starts one request twice makes two agents.
 
@@ -67,6 +74,12 @@ class Exchange(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     leaving: str = ""  # a reason: it takes nothing more, and ends when it holds nothing
     held: tuple[AttemptRef, ...] = ()
     events: tuple[Event, ...] = ()
+
+    def is_beyond(self, last: int) -> bool:
+        """Whether its number is out of all reach of the last one that was heard; 0: none was. Who settles begins anew."""
+        if self.sequence >= SETTLING and last < SETTLING:
+            return self.leaving != "gone"
+        return last > 0 and self.sequence - last > SEQUENCE_JUMP_MAX
 
     def is_skewed(self, *, received: float, tolerance_seconds: float) -> bool:
         """Whether the clock of the agent is wrong, by its own word."""

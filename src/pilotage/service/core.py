@@ -29,7 +29,14 @@ from pilotage.engine.site_changes import change_sites, operate_site, stop_asking
 from pilotage.engine.steady_time import SteadyTime
 from pilotage.model import payloads
 from pilotage.model.events import COUNTER_MAX, JUMP_MAX, Event
-from pilotage.model.exchange import Assignment, AttemptRef, Exchange, ExchangeReply, InputSource
+from pilotage.model.exchange import (
+    SEQUENCE_JUMP_MAX,
+    Assignment,
+    AttemptRef,
+    Exchange,
+    ExchangeReply,
+    InputSource,
+)
 from pilotage.model.operations import Accepted, Refused
 from pilotage.model.outcomes import ADOPTED, ExitCodeGasw
 from pilotage.model.site import Site
@@ -190,9 +197,13 @@ class Core:
                     if held is None:
                         pilot = engine.pilots.get(name)  # it may have said that it comes, or goes
         if pilot is not None:
-            if exchange.sequence <= pilot.sequence:
+            step = exchange.sequence - pilot.sequence
+            if step <= 0:
                 return False
-            hear(engine, pilot, exchange)
+            if step > SEQUENCE_JUMP_MAX and exchange.is_beyond(pilot.sequence):
+                self._strange[name] = f"its exchanges jump to {exchange.sequence}, far beyond the last that was heard"
+            else:
+                hear(engine, pilot, exchange)
         self._waiting.pop(name, None)
         return True
 

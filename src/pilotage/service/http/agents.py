@@ -299,7 +299,12 @@ class AgentDoor:
         offset_text = _parameters(scope).get("offset", "0")
         if not offset_text.isascii() or not offset_text.isdigit() or int(offset_text) > COUNTER_MAX:
             raise NotARange("not a place in a file", subject="offset", got=repr(offset_text[:40]))
-        row, folder = await self._job(ref.job)
+        try:
+            row, folder = await self._job(ref.job)
+        except UnknownJob:
+            if not principal.site:
+                raise
+            raise _no_attempt(ref) from None
         await self._services.do(self._refuse_unasked, row, ref, number, principal)
         write = self._running.jobs.store.write_staged
         begin = offset = int(offset_text)
@@ -314,16 +319,23 @@ class AgentDoor:
                 held.clear()
 
     def _refuse_unasked(self, job: JobRow, ref: AttemptRef, number: int, principal: Principal) -> None:
-        """Refuse outputs that nobody asked for: what is staged must be some attempt's that may still be granted."""
-        if job.state in FINAL_NAMES:
-            raise NotAwaited(f"the job {job.job} is over: {job.state}", subject=f"package {ref.package}")
-        facts = self._services.reading.package(job, package_place(ref.package)).facts
+        """Refuse outputs that nobody asked for: what is staged must be some attempt's that may still be granted.
+
+        An agent is told the same of what is not its own as of what is not there: it learns of no job but by its work.
+        """
+        if job.state in FINAL_NAMES and not principal.site:
+            raise _over(job, ref)
+        try:
+            facts = self._services.reading.package(job, package_place(ref.package)).facts
+        except UnknownPackage:
+            if not principal.site:
+                raise
+            facts = None
         attempt = facts.attempts.get(ref.attempt) if facts is not None else None
-        if attempt is None:
-            raise UnknownPackage(
-                f"job {job.job} has no such attempt", subject=f"attempt {ref.attempt} of {ref.package}"
-            )
-        self._bounds.check_attempt(principal, attempt)
+        if attempt is None or not self._bounds.has_attempt(principal, attempt):
+            raise _no_attempt(ref)
+        if job.state in FINAL_NAMES:
+            raise _over(job, ref)
         if attempt.staged_at is not None or attempt.finished_at is not None:
             raise NotAwaited("its outputs were told before", subject=f"attempt {ref.attempt} of {ref.package}")
         if number >= OUTPUTS_MAX:
@@ -351,6 +363,17 @@ def range_of(asked: str, *, size_bytes: int) -> tuple[int, int]:
             "no such piece of the file", expected=f"bytes=FIRST-LAST within {size_bytes} bytes", got=asked[:64]
         )
     return start, end
+
+
+def _no_attempt(ref: AttemptRef) -> UnknownPackage:
+    return UnknownPackage(
+        f"job {ref.job[:64]} has no such attempt, or another agent has it",
+        subject=f"attempt {ref.attempt} of {ref.package}",
+    )
+
+
+def _over(job: JobRow, ref: AttemptRef) -> NotAwaited:
+    return NotAwaited(f"the job {job.job} is over: {job.state}", subject=f"package {ref.package}")
 
 
 def _stopping() -> NotRunning:

@@ -107,11 +107,11 @@ class SiteBounds:
         if principal.site and principal.pilot != pilot and SITE_AGENT not in principal.scopes:
             raise _not_its_own(principal, f"pilot {pilot[:64]}" if pilot else "no pilot")
 
-    def check_attempt(self, principal: Principal, attempt: AttemptFacts) -> None:
-        """Refuse the outputs of another pilot's attempt, or of one at another site."""
-        if principal.site and attempt.site != principal.site:
-            raise _forbidden(principal, f"an attempt at site {attempt.site}")
-        self.check_holder(principal, attempt.pilot)
+    def has_attempt(self, principal: Principal, attempt: AttemptFacts) -> bool:
+        """Whether an attempt is no other pilot's, and at no other site."""
+        if not principal.site:
+            return True
+        return attempt.site == principal.site and (SITE_AGENT in principal.scopes or attempt.pilot == principal.pilot)
 
     def check_introduced(self, principal: Principal) -> None:
         """Refuse the token that pilots of a site are started with, and which is good for no more than an introduction."""

@@ -149,13 +149,16 @@ class Driver:
             if self._refuses(future):
                 return future
             before = self._agents.get(exchange.pilot)
-            self._agents[exchange.pilot] = (exchange.sequence, future)
+            is_old = before is not None and before[0] > exchange.sequence  # late, or said again by somebody else
+            if not is_old:
+                self._agents[exchange.pilot] = (exchange.sequence, future)
             self._put(exchange)
-            if says.logs:
+            if says.logs and not (is_old and exchange.pilot in self._logs):
                 self._logs[exchange.pilot] = says
             self._change.notify()
         if before is not None:
-            fail(before[1], Superseded("a later exchange of this agent has come", subject=exchange.pilot))
+            passed = future if is_old else before[1]
+            fail(passed, Superseded("a later exchange of this agent has come", subject=exchange.pilot))
         return future
 
     def _put(self, exchange: Exchange) -> None:
