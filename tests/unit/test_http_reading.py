@@ -439,8 +439,8 @@ def test_the_record_of_each_binary_is_told_in_lists_and_explanations(client: Cli
     empty = {"name": None, "exit_status": None, "signal": None, "reason": None}
     told = [{**empty, **each} for each in binaries]
     path = "/v1/jobs/j/packages"
+    query = {"query": "job=j and package in (1.1.1, 1.2.2)", "binaries": "1"}
     for page in (path, "/v1/packages"):
-        query = {"query": "job=j and package in (1.1.1, 1.2.2)", "binaries": "1"}
         assert [each["binaries"] for each in get(client, page, params=query)["packages"]] == [[], told]
         assert get(client, page, params={"query": "job=j and package=1.2.2"})["packages"][0]["binaries"] is None
     assert get(client, f"{path}/1.2.2")["package"]["binaries"] == told
