@@ -66,6 +66,17 @@ def test_a_healthy_folder_has_nothing_bad(state: Path) -> None:
     assert list(state.iterdir()) == [state / "token"]  # what was tried is gone
 
 
+def test_a_state_folder_that_is_open_to_others_is_told_with_the_cure(state: Path) -> None:
+    assert findings(state)["state folder: access"].verdict == "ok"
+    state.chmod(0o755)
+    finding = findings(state)["state folder: access"]
+    assert (finding.verdict, finding.message) == (
+        "bad",
+        "others can reach into the state folder: expected mode 700, got 755",
+    )
+    assert finding.next_step.startswith(f"chmod 700 {state}; or ")
+
+
 def test_a_state_folder_that_is_not_there_yet_is_looked_for_above(tmp_path: Path) -> None:
     found = findings(tmp_path / "not" / "there")
     assert found["state folder"].message == f"{tmp_path} can be written"

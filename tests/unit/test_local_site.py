@@ -116,6 +116,29 @@ def test_an_archive_that_is_there_is_left_alone_and_a_damaged_one_is_replaced(tm
     file.write_bytes(b"something else")
     assert build(file).read_bytes() == archive()
     assert [entry.name for entry in tmp_path.iterdir()] == ["agent.pyz"]
+    content = bytearray(archive())
+    content[len(content) // 2] ^= 1  # its end tells what it should be, and its middle is not that
+    file.write_bytes(content)
+    assert build(file).read_bytes() == archive()
+
+
+def test_an_agent_is_held_against_its_digest_before_it_is_started(
+    settings: LocalSettings, service: AgentService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = build(tmp_path / "own.pyz")
+    site = LocalSite(msgspec.structs.replace(settings, agent=file))
+    file.write_text("import sys; sys.exit('I am somebody else')")
+    site.submit_pilots("here-1")
+    service.wait_for(lambda: service.said)
+    assert file.read_bytes() == archive()
+    _finish(site)
+    site = LocalSite(msgspec.structs.replace(settings, agent=file))
+    file.unlink()
+    monkeypatch.setattr("pilotage.adapters.sites.zipapp._MAIN", "# another version was installed meanwhile\n")
+    with pytest.raises(SubmissionRefused, match=r"own\.pyz is not what was put there: start the service again"):
+        site.submit_pilots("here-2")
+    assert not site.listing()
+    site.close()
 
 
 @contextmanager

@@ -162,6 +162,8 @@ def _disk(state: Path, world: World) -> Iterator[Finding]:
     """The state folder, or the nearest above it that is there."""
     place = next(each for each in (state, *state.parents) if each.exists())
     yield from _writes("state folder", place, world)
+    if place == state:
+        yield from _closed(state)
     kind = world.network(place)
     if kind:
         yield Finding(
@@ -179,6 +181,19 @@ def _disk(state: Path, world: World) -> Iterator[Finding]:
             message="the path of the state folder is too long for a socket: it is reached another way",
             next_step="a folder with a shorter path is simpler",
         )
+
+
+def _closed(state: Path) -> Iterator[Finding]:
+    """That others can reach into the state folder: no service starts there."""
+    from pilotage.service.server import OpenToOthers, refuse_open_folder
+
+    try:
+        refuse_open_folder(state)
+    except OpenToOthers as open_folder:
+        told = f"{open_folder.what}: expected {open_folder.expected}, got {open_folder.got}"
+        yield Finding(hop="state folder: access", verdict="bad", message=told, next_step=open_folder.next_step)
+    else:
+        yield Finding(hop="state folder: access", verdict="ok", message="nobody else can look into it")
 
 
 def _writes(hop: str, place: Path, world: World) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from pilotage.adapters.closed_folders import make_closed
+from pilotage.adapters.sites.zipapp import content_digest, hold_to
 from pilotage.agent.pilot_spool import DRAFT_SUFFIX, LOCK_SUFFIX
 from pilotage.agent.silence import Silence
 from pilotage.agent.sweeping import end_descendants, started_at, sweep
@@ -71,6 +72,7 @@ class LocalSite:
         self._settling = 0  # the process that tells what dead pilots left
         self._cancelled: dict[str, float] = {}  # when, by key
         self._silence = Silence()
+        self._agent_digest = content_digest(settings.agent)  # which it is held against before each start
 
     @property
     def look_seconds(self) -> float:
@@ -135,6 +137,7 @@ class LocalSite:
                 ) from error
 
     def _start(self, key: str, record: Path, options: Sequence[str]) -> int:
+        hold_to(self._settings.agent, self._agent_digest)
         draft = record.with_name(f".{record.name}.new")
         draft.unlink(missing_ok=True)
         opened = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
+import logging
 import marshal
 import os
 import sys
@@ -23,9 +24,12 @@ from types import CodeType
 
 from pilotage.model.version import VERSION
 
+log = logging.getLogger(__name__)
+
 PACKAGE = "pilotage.agent"
 DIALECTS = "pilotage.agent.batch"
 _NAMED_DIGITS = 12
+_DIGEST_BYTES = 64  # of a sha256 in hexadecimal
 _TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that an archive can say
 # Any Python must be able to read this one file, so that it says what is wrong instead of where a syntax is not known to it.
 _MAIN = """\
@@ -50,9 +54,34 @@ def build(file: Path, *, interpreter: str = "/usr/bin/env python3") -> Path:
 
 
 def _build(file: Path, mark: str, *, interpreter: str = "/usr/bin/env python3") -> Path:
-    if _ends_with(file, mark.encode()):
-        return file
-    content = archive(interpreter=interpreter)
+    if not _is_whole(file, mark.encode()):
+        _write(file, archive(interpreter=interpreter))
+    return file
+
+
+def content_digest(file: Path) -> str:
+    """The digest of what is in a file now; empty where there is none."""
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def hold_to(file: Path, known: str) -> None:
+    """See that the agent in a file is what was put there, and put it there again where it is not.
+
+    Raises `OSError` where that cannot be made any more, since another version of pilotage was installed meanwhile.
+    """
+    if content_digest(file) == known:
+        return
+    content = archive()
+    if hashlib.sha256(content).hexdigest() != known:
+        raise OSError(f"{file} is not what was put there: start the service again, which makes it anew")
+    log.warning("%s is not what was put there, and is put there again", file)
+    _write(file, content)
+
+
+def _write(file: Path, content: bytes) -> None:
     draft = file.with_name(f".{file.name}-{os.getpid()}")
     try:
         draft.write_bytes(content)
@@ -60,7 +89,6 @@ def _build(file: Path, mark: str, *, interpreter: str = "/usr/bin/env python3") 
         draft.replace(file)
     finally:
         draft.unlink(missing_ok=True)
-    return file
 
 
 def build_in(folder: Path) -> Path:
@@ -104,7 +132,7 @@ def _running() -> list[str] | None:
 
 
 def archive(*, interpreter: str = "/usr/bin/env python3", compression: int = zipfile.ZIP_STORED) -> bytes:
-    """The agent as the content of a file; it ends with what tells it from any other.
+    """The agent as the content of a file; it ends with its own checksum, and with what tells it from any other.
 
     `compression` is one of `zipfile`: what goes a long way is worth packing.
     """
@@ -117,8 +145,10 @@ def archive(*, interpreter: str = "/usr/bin/env python3", compression: int = zip
             # The first module of an archive is run from its source in any case.
             if name != "__main__.py":
                 _add(target, f"{name}c", _compiled(name, source, own.get(name)))
-        target.comment = digest(interpreter=interpreter).encode()
-    return content.getvalue()
+        mark = digest(interpreter=interpreter).encode()
+        target.comment = bytes(_DIGEST_BYTES) + mark
+    body = content.getvalue()[: -2 * _DIGEST_BYTES]
+    return body + hashlib.sha256(body).hexdigest().encode() + mark
 
 
 def digest(*, interpreter: str = "/usr/bin/env python3") -> str:
@@ -130,13 +160,14 @@ def digest(*, interpreter: str = "/usr/bin/env python3") -> str:
     return known.hexdigest()
 
 
-def _ends_with(file: Path, mark: bytes) -> bool:
+def _is_whole(file: Path, mark: bytes) -> bool:
+    """Whether a file is an agent of this mark, and as it was written."""
     try:
-        with file.open("rb") as content:
-            content.seek(-len(mark), io.SEEK_END)
-            return content.read() == mark
+        content = file.read_bytes()
     except OSError:
         return False
+    body, known = content[: -2 * _DIGEST_BYTES], content[-2 * _DIGEST_BYTES : -_DIGEST_BYTES]
+    return content.endswith(mark) and hashlib.sha256(body).hexdigest().encode() == known
 
 
 def _own_modules() -> dict[str, Traversable]:
