@@ -104,10 +104,13 @@ def test_a_site_that_hibernates_says_why() -> None:
 
 
 def test_a_quota_that_is_not_reached_is_no_reason() -> None:
-    with Small(site(cores=1), owner_running_max=3) as small:
-        small.submit(bag(3))
+    with Small(site(cores=1), owner_running_max=8) as small:
+        small.submit(bag(9))
         pilot = small.pilot()
-        assert "owner-quota" not in codes(small, "1.3.1")
+        assert 0 < small.engine.owners["ada"] < 8
+        assert small.standing("1.9.1") == "ready"
+        assert codes(small, "1.9.1")
+        assert "owner-quota" not in codes(small, "1.9.1")
         pilot.unread.clear()
 
 
