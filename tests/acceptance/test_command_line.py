@@ -22,6 +22,8 @@ def folder(tmp_path: Path) -> Path:
     if not PROGRAM.exists():
         pytest.skip("the program pilotage: install the project into this environment")
     (tmp_path / "pilotage.yaml").write_text(SWEEP)
+    for program in ("simulate", "merge"):
+        (tmp_path / program).touch()
     return tmp_path
 
 

@@ -18,7 +18,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     if not PROGRAM.exists():
         pytest.skip("the program pilotage: install the project into this environment")
     monkeypatch.chdir(tmp_path)
-    Path("ok.yaml").write_text("pilotage: 1\njob: x\nrun: ./a\n")
+    Path("ok.yaml").write_text("pilotage: 1\njob: x\nrun: ./a\noutputs: [b]\n")
+    Path("a").touch()
     Path("bad.yaml").write_text("pilotage: 1\njob: x\nrunn: ./a\n")
     return tmp_path
 
