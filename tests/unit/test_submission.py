@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from pilotage.book.query import EVERYTHING
-from pilotage.language import DiskFolder, MemoryFolder, load
+from pilotage.language import DiskFolder, Expansion, MemoryFolder, load
 from pilotage.model.definition import plain
 from pilotage.model.errors import DocumentError, Problem
 from pilotage.model.events import JOB_ID, Event
@@ -356,6 +356,50 @@ def test_a_script_is_found_wherever_a_command_stands(tmp_path: Path, stage: dict
     loaded = load(msgspec.json.encode(document), file="job.json", folder=DiskFolder(tmp_path)).job()
     found = capture(loaded.expansion, DiskFiles(tmp_path), lambda data: sha(data.decode()))
     assert found == {"tool.py": Captured(sha256=sha("print()"), size_bytes=7)}
+
+
+@pytest.mark.parametrize(
+    "stage, found",
+    [
+        ({"run": "python3 {script}"}, {"fit.py", "draw.py"}),
+        ({"run": "python3 -u ./{script.stem}.py --n 1"}, {"fit.py", "draw.py"}),
+        ({"run": "./{script}"}, {"fit.py", "draw.py"}),
+        ({"run": "python3", "arguments": ["{script}"]}, {"fit.py", "draw.py"}),
+        ({"run": "python3 /opt/{script}"}, set()),
+        ({"run": "python3 -c {script}"}, set()),
+        ({"run": "cat {script}"}, set()),  # what it reads is an input, and may be large
+    ],
+)
+def test_scripts_that_differ_by_package_are_brought_along(
+    tmp_path: Path, stage: dict[str, Any], found: set[str]
+) -> None:
+    for name in ("fit.py", "draw.py", "made.py"):
+        (tmp_path / name).write_text(name)
+    expansion = _differing_by(tmp_path, stage, ["fit.py", "draw.py", "made.py", "nowhere.py", "fit.py"])
+    assert set(capture(expansion, DiskFiles(tmp_path), lambda data: sha(data.decode()))) == found
+
+
+def test_of_scripts_that_differ_there_are_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"{number}.py" for number in range(5)]
+    for name in names:
+        (tmp_path / name).write_text("0123456789")
+    expansion = _differing_by(tmp_path, {"run": "python3 {script}"}, [*names, *names])
+
+    def found() -> int:
+        return len(capture(expansion, DiskFiles(tmp_path), lambda data: sha(data.decode())))
+
+    monkeypatch.setattr("pilotage.service.running.capturing.SCRIPTS_MAX", 5)
+    assert found() == 5
+    monkeypatch.setattr("pilotage.service.running.capturing.SCRIPTS_BYTES_MAX", 39)
+    assert found() == 3
+    monkeypatch.setattr("pilotage.service.running.capturing.SCRIPTS_MAX", 4)
+    assert found() == 0
+
+
+def _differing_by(folder: Path, stage: dict[str, Any], scripts: list[str]) -> Expansion:
+    stages = [{**stage, "each": {"script": scripts}}, {"run": "make", "outputs": ["made.py"]}]
+    document = {"pilotage": 1, "job": "j", "stages": stages}
+    return load(msgspec.json.encode(document), file="job.json", folder=DiskFolder(folder)).job().expansion
 
 
 def test_what_is_outside_made_by_the_job_or_no_file_is_not_brought(here: Place, tmp_path: Path) -> None:

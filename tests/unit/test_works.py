@@ -149,6 +149,20 @@ stages:
     assert second == {"my script.py", "notes.txt"}
 
 
+@pytest.mark.parametrize(
+    "runs",
+    ["run: python3 {script} {n}", "packages: [{binaries: [{run: 'python3 {script} {n}'}, {run: 'echo {n}'}]}]"],
+    ids=["the quick way", "the long way"],
+)
+def test_each_package_gets_the_script_that_it_runs(runs: str) -> None:
+    each = "{n: 1..2, script: [fit.py, draw.py, none.py]}"
+    expansion = expanded(f"pilotage: 1\njob: j\nstages:\n  - each: {each}\n    {runs}\n")
+    captured = {name: Captured(sha256=SHA, size_bytes=3) for name in ("fit.py", "draw.py")}
+    origin = Origin(folder="/data", captured=captured)
+    brought = [[each.name for each in work_of(expansion, number, origin=origin).inputs] for number in range(6)]
+    assert brought == 2 * [["fit.py"], ["draw.py"], []]
+
+
 def test_what_a_producer_made_goes_before_what_was_captured_under_the_same_name() -> None:
     text = "pilotage: 1\njob: j\nstages:\n  - {run: make, outputs: [a]}\n  - {run: use a, inputs: [a]}\n"
     origin = Origin(folder="/data", captured={"a": Captured(sha256="cd" * 32)})

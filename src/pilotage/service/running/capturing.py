@@ -1,7 +1,8 @@
 """What a job brings along: the executables, scripts and small inputs that its document names, stored once by content.
 
 This runs where the document is, before anything is sent. Only words that are the same for every package of a template
-are looked at: a million packages cost no more than one.
+are looked at, and of those that differ the program or script itself, by the few different values that it has: a million
+packages cost no more than one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -24,7 +25,14 @@ from pilotage.language.expansion.makers import general_pattern
 from pilotage.language.expansion.software import find_software, ways_of
 from pilotage.language.text.paths import tidy_name, tidy_names, why_outside
 from pilotage.language.text.patterns import is_pattern, matches
-from pilotage.language.text.templates import Placeholder, Template, literal_text, parse_template, render_column
+from pilotage.language.text.templates import (
+    Placeholder,
+    Template,
+    literal_text,
+    parse_template,
+    part_of_name,
+    render_column,
+)
 from pilotage.model.definition import Binary, Definition, OutputFile
 from pilotage.model.submission import Captured
 
@@ -35,6 +43,9 @@ INPUTS_BYTES_MAX = 16 * 2**20
 """So many inputs, and so many bytes of them in all, are captured; the others are read where they are."""
 PROGRAM_BYTES_MAX = 16 * 2**20
 """A program or script larger than this is known by its checksum, and brought from its folder."""
+SCRIPTS_MAX = 1000
+SCRIPTS_BYTES_MAX = 64 * 2**20
+"""Of a program or script that differs between packages so many values are looked at, and so many bytes captured in all."""
 
 _INTERPRETER = re.compile(r"(?:ba|da|k|z)?(sh|python|perl|ruby|Rscript|node)[0-9.]*\Z")
 _TEXTS = {  # by interpreter: options after which no file follows, but a text or the name of a module
@@ -106,6 +117,13 @@ def capture(expansion: Expansion, files: Files, keep: Keep) -> dict[str, Capture
         file = files.find(name)
         if file is not None and name not in made:
             found[name] = _captured(name, file, files, keep, content=file.size_bytes <= PROGRAM_BYTES_MAX)
+    size_bytes = 0
+    for name in dict.fromkeys(name for block in _blocks(expansion) for name in _differing(block, expansion.definition)):
+        file = files.find(name) if name not in found else None
+        limit_bytes = min(PROGRAM_BYTES_MAX, SCRIPTS_BYTES_MAX - size_bytes)
+        if file is not None and file.size_bytes <= limit_bytes and name not in made:
+            found[name] = _captured(name, file, files, keep, content=True)
+            size_bytes += file.size_bytes
     count, size_bytes = 0, 0
     for name in _input_names(expansion):
         if count >= INPUTS_MAX or size_bytes >= INPUTS_BYTES_MAX:
@@ -140,13 +158,74 @@ def script_file(words: Sequence[str]) -> str:
 
     Its other words are no matter: it runs in the document's folder, and may well write into what they name.
     """
-    found = words[0] if words else ""
-    program = _INTERPRETER.match(found.rpartition("/")[2])
-    if program is not None:
-        options = list(takewhile(lambda word: word.startswith("-"), words[1:]))
-        texts = [word for word in options if not word.startswith("--") and not _TEXTS[program[1]].isdisjoint(word)]
-        found = words[len(options) + 1] if not texts and len(options) + 1 < len(words) else ""
+    position = _script_position(words)
+    found = words[position] if position is not None else ""
     return tidy_name(found) if _may_be_a_name(found) else ""
+
+
+def _script_position(words: Sequence[str]) -> int | None:
+    """Which word of a command is its program, or the file that it has an interpreter read."""
+    program = _INTERPRETER.match(words[0].rpartition("/")[2]) if words else None
+    if program is None:
+        return 0 if words else None
+    options = list(takewhile(lambda word: word.startswith("-"), words[1:]))
+    texts = [word for word in options if not word.startswith("--") and not _TEXTS[program[1]].isdisjoint(word)]
+    return len(options) + 1 if not texts and len(options) + 1 < len(words) else None
+
+
+class Differing(NamedTuple):
+    """A program or script that differs between the packages of a block: its name by the value of the variable that tells it."""
+
+    variable: str
+    names: dict[str, str]
+
+
+def differing_of(block: Block, definition: Definition) -> list[Differing]:
+    """The programs and scripts of a block that one variable tells apart, and that have few enough values."""
+    found: list[Differing] = []
+    for words in _word_lists(block, definition):
+        templates = [block.bound(text) for text in words]
+        position = _script_position([_constant(template) for template in templates])
+        if position is None:
+            continue
+        template = templates[position]
+        variables = {placeholder.name for placeholder in template.placeholders}
+        column = block.column(variables.pop()) if len(variables) == 1 else None
+        if column is None or column.is_list:
+            continue
+        values: dict[str, str] = {}
+        for value in column.values:
+            if value not in values:
+                if len(values) == SCRIPTS_MAX:
+                    values.clear()
+                    break
+                assert isinstance(value, str)  # no column of lists
+                values[value] = _written(template, value)
+        named = {value: tidy_name(name) for value, name in values.items() if _may_be_a_name(name)}
+        if named:
+            found.append(Differing(template.placeholders[0].name, named))
+    return found
+
+
+def _differing(block: Block, definition: Definition) -> Iterator[str]:
+    for each in differing_of(block, definition):
+        yield from each.names.values()
+
+
+def _word_lists(block: Block, definition: Definition) -> Iterator[tuple[str, ...]]:
+    """The commands of a block as words; those of a shell are no words before they are run."""
+    package = block.package
+    if package.startup_script:
+        yield (package.startup_script, *package.startup_parameters)
+    for binary in package.binaries:
+        for run, _, _ in _commands(binary, block, definition):
+            if run:
+                yield (*run, *binary.arguments)
+
+
+def _written(template: Template, value: str) -> str:
+    parts = template.parts
+    return "".join(part if isinstance(part, str) else part_of_name(value, part.attribute) for part in parts)
 
 
 def _may_be_a_name(word: str) -> bool:

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from pilotage.language import ConcreteBinary, ConcretePackage, Expansion
 from pilotage.language.expansion.blocks import Block
+from pilotage.language.expansion.items import Column
 from pilotage.language.expansion.lists import files_read
 from pilotage.language.expansion.packages import write_package
 from pilotage.language.expansion.software import Choose, way_at, way_at_position, ways_of
@@ -26,7 +27,7 @@ from pilotage.model.site import Site
 from pilotage.model.submission import Captured, Origin
 from pilotage.model.work import Work, WorkBinary, WorkContainer, WorkInput, WorkOutput, WorkPattern, WorkScript
 from pilotage.ports import Mark
-from pilotage.service.running.capturing import script_file, words_of
+from pilotage.service.running.capturing import differing_of, script_file, words_of
 from pilotage.service.running.plain_works import PlainBlock, keeps_failed, plain_block
 
 ManifestOf = Callable[[int], "tuple[OutputFile, ...] | None"]
@@ -39,13 +40,14 @@ _AWAITED = int(EdgeKind.AWAITED)
 class BlockWork:
     """What the works of all packages of a block have in common."""
 
-    __slots__ = ("brought", "plain", "takes_files")
+    __slots__ = ("brought", "differing", "plain", "takes_files")
 
     def __init__(self, block: Block, expansion: Expansion, origin: Origin) -> None:
         """Work it out once."""
         captured = origin.captured
         names = [name for name in words_of(block, expansion.definition) if name in captured]
         self.brought = {name: _brought(name, captured[name]) for name in names}
+        self.differing = list(_differing(block, expansion, captured)) if captured else []
         self.takes_files = bool(block.inputs())
         # For one package, the quick way takes longer to prepare than the long way to go.
         self.plain: PlainBlock | None = plain_block(block, expansion.definition) if block.count > 1 else None
@@ -109,7 +111,7 @@ def compose(
     left_out = _left_out(expansion, number, granted) if common.takes_files else ()
     if common.plain is not None and not left_out:
         written = common.plain.write(position)
-        inputs = _inputs(written.inputs, (), common, origin, granted, manifest_of)
+        inputs = _inputs(written.inputs, (), common, position, origin, granted, manifest_of)
         return Work(
             path=_path(expansion.definition.job, assignment.ref.package),
             name=written.name,
@@ -128,7 +130,8 @@ def compose(
     elif site is not None:
         choose = way_at(site, block.package)
     package = concrete(expansion, number, granted=granted, left_out=left_out, manifest_of=manifest_of, choose=choose)
-    inputs = _inputs(_staged_names(package), _open_inside(package, block), common, origin, granted, manifest_of)
+    inside = _open_inside(package, block)
+    inputs = _inputs(_staged_names(package), inside, common, position, origin, granted, manifest_of)
     kept_folder = ""
     if kept and len(package.binaries) > 1 and not package.startup:
         kept_folder = f"{kept}/{assignment.ref.job}-{assignment.ref.package}-{assignment.epoch}"
@@ -233,6 +236,7 @@ def _inputs(
     names: Iterable[str],
     inside: Collection[str],
     common: BlockWork,
+    position: int,
     origin: Origin,
     granted: Collection[int],
     manifest_of: ManifestOf,
@@ -251,7 +255,24 @@ def _inputs(
         elif name not in found:
             captured = origin.captured.get(name)
             found[name] = _brought(name, captured) if captured is not None else WorkInput(name=name)
+    for column, by_value in common.differing:
+        chosen = by_value.get(column.value(position))
+        if chosen is not None:
+            found.setdefault(chosen.name, chosen)
     return tuple(found.values())
+
+
+def _differing(
+    block: Block, expansion: Expansion, captured: Mapping[str, Captured]
+) -> Iterator[tuple[Column, dict[str | tuple[str, ...], WorkInput]]]:
+    """The programs and scripts that differ between the packages of a block, by the values that tell them."""
+    for each in differing_of(block, expansion.definition):
+        brought: dict[str | tuple[str, ...], WorkInput] = {
+            value: _brought(name, captured[name]) for value, name in each.names.items() if name in captured
+        }
+        column = block.column(each.variable)
+        if brought and column is not None:
+            yield column, brought
 
 
 def _brought(name: str, captured: Captured) -> WorkInput:
