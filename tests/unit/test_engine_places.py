@@ -73,6 +73,18 @@ def test_what_is_left_is_what_it_has_without_what_it_was_given(here: SiteState, 
     assert left(pilot) == (200, 30, 2, 300)
 
 
+@pytest.mark.parametrize("field", FIELDS[1:])
+def test_what_an_attempt_takes_of_one_thing_alone_is_taken_and_given_back(
+    here: SiteState, pilot: PilotState, field: str
+) -> None:
+    one = attempt(here, 1, Demand(**{field: getattr(QUARTER, field)}))
+    pilot.take(one)
+    kept = msgspec.structs.replace(WHOLE, **{field: 3 * getattr(QUARTER, field)})
+    assert left(pilot) == (300, kept.memory_bytes, kept.gpus, kept.scratch_bytes)
+    pilot.give_back(one.ref)
+    assert left(pilot) == (400, 40, 4, 400)
+
+
 @pytest.mark.parametrize("field", FIELDS)
 def test_an_attempt_fits_where_all_that_it_takes_is_left_and_no_more(pilot: PilotState, field: str) -> None:
     assert pilot.fits(without(field))
