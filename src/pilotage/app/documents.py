@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -65,11 +65,15 @@ def load(
 
 
 def examine(
-    source: str | None, *, source_format: Format | None = None, parameters: Mapping[str, Any] | None = None
+    source: str | None,
+    *,
+    source_format: Format | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    targets: Sequence[str] = (),
 ) -> Loaded:
     """The same without raising for what is wrong with the document: its report has every fault.
 
-    None is the document of the current folder.
+    None is the document of the current folder. What none of the files `targets` needs is left out.
     """
     from pilotage.language import DiskFolder, Loaded, Report
     from pilotage.language import load as understand
@@ -100,6 +104,7 @@ def examine(
         jobs=EarlierJobs(place),
         executors=executors,
         parameters=parameters_of(parameters or {}),
+        targets=targets,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,15 +83,22 @@ def source_of(
 
 
 def document_source(
-    path: str | os.PathLike[str] | None, *, source_format: Any = None, parameters: Mapping[str, Any] | None = None
+    path: str | os.PathLike[str] | None,
+    *,
+    source_format: Any = None,
+    parameters: Mapping[str, Any] | None = None,
+    targets: Sequence[str] = (),
 ) -> Source:
-    """The document at a path, or of the current folder; raises `DocumentError` where there is none."""
+    """The document at a path, or of the current folder; raises `DocumentError` where there is none.
+
+    `targets` are the files that it is run for, named from its folder; none: everything that it makes.
+    """
     name = find_document() if path is None else os.fspath(path)
     whole = Path(name).absolute()
     return Source(
         folder=whole.parent,
         document=whole.name,
-        load=lambda: examine(name, source_format=source_format, parameters=parameters).job(),
+        load=lambda: examine(name, source_format=source_format, parameters=parameters, targets=targets).job(),
     )
 
 

@@ -42,6 +42,11 @@ def document_argument(command: Decorated) -> Decorated:
     return click.argument("file", required=False, type=click.Path(allow_dash=True))(command)
 
 
+def target_arguments(command: Decorated) -> Decorated:
+    """FILE as above, and files that it makes."""
+    return click.argument("words", nargs=-1, type=click.Path(allow_dash=True), metavar="[FILE] [TARGET]...")(command)
+
+
 def format_option(command: Decorated) -> Decorated:
     """`--from`: the format of FILE."""
     return click.option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pilotage.cli.numbers import import_numpy_quickly
-from pilotage.cli.options import chosen_format, document_argument, format_option, parameter_options
+from pilotage.cli.options import chosen_format, format_option, parameter_options, target_arguments
 from pilotage.cli.output import emit
 from pilotage.cli.words import duration, one_line, plural, table
 
@@ -21,7 +21,7 @@ SHOWN_MAX = 20
 
 
 @click.command()
-@document_argument
+@target_arguments
 @format_option
 @parameter_options
 @click.option(
@@ -31,7 +31,7 @@ SHOWN_MAX = 20
 @click.option("--all", "all_packages", is_flag=True, help=f"Name every package, and not only the first {SHOWN_MAX}.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for other programs.")
 def plan(
-    file: str | None,
+    words: tuple[str, ...],
     source_format: str,
     slots: int | None,
     *,
@@ -42,13 +42,15 @@ def plan(
 ) -> None:
     """Say what a run would do, why, and what it would cost; nothing is run.
 
-    It tells what would run, what is there already, the core-hours and the time. Nothing is written.
+    FILE is a document; none: the one of the current folder. TARGET is a file that it makes, or a quoted pattern of such:
+    only what it needs is looked at. It tells what would run, what is there already, the core-hours and the time. Nothing is written.
     """
     import_numpy_quickly()
     from pilotage.app.planning import plan_run
-    from pilotage.app.running import HowToRun, document_source
+    from pilotage.app.running import HowToRun
+    from pilotage.app.targets import source_for
 
-    source = _telling_warnings(document_source(file, source_format=chosen_format(source_format), parameters=parameters))
+    source = _telling_warnings(source_for(words, source_format=chosen_format(source_format), parameters=parameters))
     found = plan_run(source, HowToRun(slots=slots, fresh=fresh))
     if as_json:
         import msgspec
@@ -81,7 +83,8 @@ def plan_lines(found: RunPlan, *, shown_max: int | None) -> Iterator[str]:
         yield f"{one_line(found.job)}: nothing would run: {plural(found.there, 'package')} there already\n"
         return
     there = f", {found.there:,} there already" if found.there else ""
-    yield f"{one_line(found.job)}: {found.would_run:,} of {plural(found.packages, 'package')} would run{there}\n"
+    left_out = f", {found.left_out:,} left out" if found.left_out else ""
+    yield f"{one_line(found.job)}: {found.would_run:,} of {plural(found.packages, 'package')} would run{there}{left_out}\n"
     yield from _about(found)
     header = ("stage", "name", "packages", "would run", "there", "core-hours")
     yield from table(map(_stage_row, found.stages), header=header, indent="  ")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pilotage.cli.numbers import import_numpy_quickly
-from pilotage.cli.options import chosen_format, document_argument, format_option, parameter_options
+from pilotage.cli.options import chosen_format, format_option, parameter_options, target_arguments
 
 if TYPE_CHECKING:
     from pilotage.app.running import HowToRun
@@ -91,12 +91,12 @@ def chosen_how(
 
 
 @click.command()
-@document_argument
+@target_arguments
 @format_option
 @parameter_options
 @how_options
 def run(
-    file: str | None,
+    words: tuple[str, ...],
     source_format: str,
     slots: int | None,
     sites: str | None,
@@ -110,15 +110,16 @@ def run(
     detach: bool,
     as_json: bool,
 ) -> int:
-    """Run a document here, and wait for its end.
+    """Run a document here, or only what some of its outputs need, and wait for its end.
 
+    FILE is a document; none: the one of the current folder. TARGET is a file that it makes, or a quoted pattern of such.
     What an earlier run has made is not made again. Ctrl-C stops in good order, and the same command goes on; a closed
     terminal ends nothing. Exit code 0: complete; 1: packages failed; 2: bad input; 3: stopped; 130: interrupted twice.
     """
-    from pilotage.app.running import document_source
+    from pilotage.app.targets import source_for
     from pilotage.cli.carrying import carry_out
 
-    source = document_source(file, source_format=chosen_format(source_format), parameters=parameters)
+    source = source_for(words, source_format=chosen_format(source_format), parameters=parameters)
     how = chosen_how(
         slots=slots,
         sites=sites,

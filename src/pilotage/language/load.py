@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, get_args
 
 import msgspec
@@ -85,10 +85,11 @@ def load(
     jobs: EarlierJobs | None = None,
     executors: Collection[str] = EXECUTORS,
     parameters: Mapping[str, str] | None = None,
+    targets: Sequence[str] = (),
 ) -> Loaded:
     """Read, check and expand a document; without `source_format` it is detected. Nothing is raised: the report has every fault.
 
-    `parameters` are values for the parameters that it declares.
+    `parameters` are values for the parameters that it declares. What none of the files `targets` needs is left out.
     """
     chosen = source_format or detect_format(data, file=file)
     if chosen == "yaml":
@@ -102,7 +103,9 @@ def load(
     advise(document.definition, report, document.mark, executors=executors)
     if chosen == "yaml":  # other formats have their own ways with files
         advise_on_outputs(document.definition, report, document.mark)
-    expansion = expand(document.definition, RecordingLists(folder, jobs), report, mark=document.mark)
+    expansion = expand(
+        document.definition, RecordingLists(folder, jobs, targets=tuple(targets)), report, mark=document.mark
+    )
     if expansion is not None:
         check_parameters(expansion, report, document.mark)
     return Loaded(chosen, document, None if report.errors else expansion, report, losses, document)

@@ -54,7 +54,7 @@ def shapes_of(expansion: Expansion) -> tuple[StageShape, ...]:
 def _shape(expansion: Expansion, stage: int, activities: Mapping[tuple[int, int], Mapping[int, str]]) -> StageShape:
     layout = expansion.layouts.get(stage)
     if layout is None:
-        return StageShape(items=0, late=True)
+        return StageShape(items=0, late=any(late.stage == stage + 1 for late in expansion.late))
     templates = [
         TemplateShape(lines=each.lines, activities=_in_order(activities.get((stage, position), {})))
         for position, each in enumerate(layout.templates)

@@ -122,6 +122,7 @@ class RunPlan(Sent, frozen=True, kw_only=True):
     packages: int
     would_run: int
     there: int
+    left_out: int = 0  # packages that the files do not need for which it is run; they are not among the others
     stages: tuple[StagePlan, ...] = ()
     listed: tuple[PlannedPackage, ...] = ()  # the first PLANNED_MAX that would run
     changed: dict[str, int] = {}  # how many would run for which kind of change

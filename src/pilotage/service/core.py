@@ -343,9 +343,16 @@ class Core:
         engine.write(payloads.JobAccepted(), job=job)
         if item.plan.hold:
             engine.write(payloads.Held(operation=engine.next_n, message="its document says hold"), job=job)
+        self._leave_out(job, item.left_out)
         for each in item.adopted:
             self._adopt(job, each)
         return Accepted(operation=first, events=engine.next_n - first)
+
+    def _leave_out(self, job: JobState, numbers: Sequence[int]) -> None:
+        """Drop packages that the files do not need for which the job is run."""
+        dropped = payloads.Dropped(operation=self.engine.next_n)
+        for number in numbers:
+            self.engine.write(dropped, job=job, number=number, epoch=job.epoch_of(number))
 
     def _adopt(self, job: JobState, adopted: Adopted) -> None:
         """Grant what was made before, as the outcome of an attempt of its own: nothing is done without one."""
@@ -388,6 +395,7 @@ class Core:
             return
         engine.bring_plan(item.job, item.plan)
         engine.write(item.expanded, job=job, epoch=job.epoch)
+        self._leave_out(job, item.left_out)
         for each in item.adopted:
             self._adopt(job, each)
 

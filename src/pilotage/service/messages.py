@@ -68,6 +68,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     registered: payloads.JobRegistered
     plan: JobPlan
     adopted: Sequence[Adopted] = ()
+    left_out: Sequence[int] = ()  # packages that nobody asked for
     taken: bool = False
 
 
@@ -96,6 +97,7 @@ class Grown(msgspec.Struct, frozen=True, kw_only=True):
     plan: JobPlan
     expanded: payloads.StageExpanded
     adopted: Sequence[Adopted] = ()  # what of it need not be run
+    left_out: Sequence[int] = ()  # packages that nobody asked for
 
 
 class GrowthFailed(msgspec.Struct, frozen=True, kw_only=True):

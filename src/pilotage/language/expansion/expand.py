@@ -16,6 +16,7 @@ from pilotage.language.expansion.expansion import Expansion, LateStage
 from pilotage.language.expansion.lists import Lists, RecordedLists, late_key, makers_key
 from pilotage.language.expansion.making import Making
 from pilotage.language.expansion.needs import Needs
+from pilotage.language.expansion.targets import restrict
 from pilotage.language.reading.rules import MarkOf
 from pilotage.language.text.patterns import matches
 from pilotage.language.text.tree import NOWHERE, Report
@@ -123,7 +124,7 @@ def _finish(making: Making, earlier: Expansion | None, *, laid_out: tuple[LateSt
     # Also beside other faults: the edges that were found are true, and so are the cycles they make.
     for loop in itertools.islice(expansion.graph.cycles(), _CYCLES_MAX):
         _refuse_cycle(making, expansion, loop)
-    return None if making.faulty else expansion
+    return None if making.faulty else restrict(expansion, making.report, earlier=earlier)
 
 
 def _still_late(making: Making, earlier: Expansion | None) -> list[Block]:

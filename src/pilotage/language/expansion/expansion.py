@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 import numpy as np
@@ -50,6 +50,7 @@ class Expansion:
         late_waits: Mapping[int, tuple[int, ...]],
         laid_out: tuple[LateStage, ...] = (),
         late_blocks: tuple[Block, ...] = (),
+        left_out: frozenset[int] = frozenset(),
     ) -> None:
         """Built by `expand` and `grow`."""
         self.definition = definition
@@ -61,6 +62,7 @@ class Expansion:
         self.late = late
         self.laid_out = laid_out  # stages that were late once, each as it was before it was laid out, in that order
         self.late_blocks = late_blocks  # the templates of late stages, without packages yet
+        self.left_out = left_out  # packages that the targets of the run do not need
         self.late_waits = late_waits  # position of a block → the late stages, from 1, that its packages wait for
         self._late_patterns: dict[int, list[str]] = {}
         self._index = BlockIndex()
@@ -71,6 +73,28 @@ class Expansion:
     def count(self) -> int:
         """How many packages are known."""
         return self.graph.count
+
+    @property
+    def wanted(self) -> int:
+        """How many of the known packages are not left out."""
+        return self.count - len(self.left_out)
+
+    def restricted(self, *, left_out: frozenset[int], late: Collection[int]) -> Expansion:
+        """The same with packages left out, and without the late stages that are not among these, counted from 1."""
+        waits = {block: tuple(s for s in stages if s in late) for block, stages in self.late_waits.items()}
+        return Expansion(
+            definition=self.definition,
+            resolved=self.resolved,
+            graph=self.graph,
+            blocks=self.blocks,
+            layouts=self.layouts,
+            stage_names=self.stage_names,
+            late=tuple(each for each in self.late if each.stage in late),
+            late_waits={block: stages for block, stages in waits.items() if stages},
+            laid_out=self.laid_out,
+            late_blocks=tuple(block for block in self.late_blocks if block.stage + 1 in late),
+            left_out=left_out,
+        )
 
     @property
     def lines(self) -> int:

@@ -19,6 +19,7 @@ from pilotage.model.resolved import ResolvedLists
 
 _FOLDERS_LOOKED_FOR = 10_000  # names of one input: who takes a folder for a file does so from the first on
 _NEAR_MAX = 2000
+_TARGETS = "targets"
 
 
 class ListFault(Exception):
@@ -87,11 +88,11 @@ class Lists(Protocol):
 class RecordingLists:
     """Reads through a folder and keeps what it read, by a key that says what was asked."""
 
-    def __init__(self, folder: Folder, jobs: EarlierJobs | None = None) -> None:
-        """Nothing is read until it is asked for."""
+    def __init__(self, folder: Folder, jobs: EarlierJobs | None = None, *, targets: tuple[str, ...] = ()) -> None:
+        """Nothing is read until it is asked for; `targets` are the files that the job is run for, none: all."""
         self._folder = folder
         self._jobs = jobs or NoEarlierJobs()
-        self._resolved: dict[str, tuple[str, ...]] = {}
+        self._resolved: dict[str, tuple[str, ...]] = {_TARGETS: targets} if targets else {}
 
     @property
     def resolved(self) -> ResolvedLists:
@@ -253,6 +254,11 @@ def files_read(lists: Mapping[str, tuple[str, ...]], pattern: str) -> tuple[str,
         return known
     asked = (names for key, names in lists.items() if key.startswith(files_key("")))
     return tuple(sorted({name for names in asked for name in names if matches(pattern, name)}))
+
+
+def targets_of(lists: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The files that a job is run for, by their names or patterns; empty: for everything that it makes."""
+    return lists.get(_TARGETS, ())
 
 
 def files_key(pattern: str) -> str:

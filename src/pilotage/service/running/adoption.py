@@ -81,7 +81,8 @@ def adopt(
 def run_again_last(expansion: Expansion, adopted: Collection[int]) -> set[int]:
     """What runs last, of which nothing is adopted where anything else has to run."""
     last = {number for block in expansion.blocks if block.package.role == "final" for number in block.packages()}
-    if not last or (not expansion.late and len(last.union(adopted)) == expansion.count):
+    last -= expansion.left_out
+    if not last or (not expansion.late and len(last.union(adopted)) == expansion.wanted):
         return set()
     return last
 
@@ -124,7 +125,8 @@ def _may_make_none(block: Block) -> bool:
 def said_to_be_done(expansion: Expansion) -> list[Adopted]:
     """The packages that the document says were done before; also a fresh run does not run them."""
     blocks = [block for block in expansion.blocks if block.package.done]
-    return [_done(expansion, number) for block in blocks for number in block.packages()]
+    numbers = (number for block in blocks for number in block.packages())
+    return [_done(expansion, number) for number in numbers if number not in expansion.left_out]
 
 
 class Earlier:
@@ -153,11 +155,11 @@ class Earlier:
     def verdicts(self, numbers: Collection[int] | None = None, *, without: Collection[int] = ()) -> Iterator[Verdict]:
         """What is found out about every package, or about some; each follows those whose files it takes.
 
-        Nothing is said of the packages of blocks that are left out by their `id`.
+        Nothing is said of packages that are left out, nor of those of blocks that are left out by their `id`.
         """
-        order = self._expansion.graph.order()
+        order, left_out = self._expansion.graph.order(), self._expansion.left_out
         for number in order.tolist() if order is not None else ():
-            if numbers is not None and number not in numbers:
+            if (numbers is not None and number not in numbers) or number in left_out:
                 continue
             block = self._expansion.block(number)
             if without and id(block) in without:

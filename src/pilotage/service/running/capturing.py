@@ -338,6 +338,14 @@ def output_column(block: Block, output: OutputFile) -> list[str]:
     return tidy_names(render_column(template, BlockColumns(block), block.count))
 
 
+def wanted_column(expansion: Expansion, block: Block, output: OutputFile) -> list[str]:
+    """The same, without the names of packages that are left out."""
+    names, left_out = output_column(block, output), expansion.left_out
+    if not left_out:
+        return names
+    return [name for name, number in zip(names, block.packages(), strict=False) if number not in left_out]
+
+
 def _captured(name: str, file: FoundFile, files: Files, keep: Keep, *, content: bool) -> Captured:
     if content:
         data = b"".join(files.pieces(name))

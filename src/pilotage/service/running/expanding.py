@@ -130,6 +130,7 @@ class Expander:
                 plan=after,
                 expanded=told,
                 adopted=self._adopted(effect.job, grown, range(expansion.count, grown.count)),
+                left_out=sorted(grown.left_out - expansion.left_out),
             )
         )
 

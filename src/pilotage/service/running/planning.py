@@ -75,7 +75,7 @@ def plan(
     known = bool((would_run & ~unknown).any())
     core_hours = seconds * cores / 3600
     path = expansion.graph.critical_path_seconds(seconds) if known else 0.0
-    count, running = expansion.count, int(would_run.sum())
+    count, running = expansion.wanted, int(would_run.sum())
     return RunPlan(
         job=expansion.definition.job,
         description=expansion.definition.description,
@@ -85,6 +85,7 @@ def plan(
         packages=count,
         would_run=running,
         there=count - running,
+        left_out=len(expansion.left_out),
         stages=_stages(expansion, would_run, core_hours, unknown),
         listed=tuple(listed),
         changed=dict(reasons.most_common()),
@@ -144,6 +145,7 @@ def _grown(expansion: Expansion, found: _Examined) -> Expansion | None:
 
 def _examine(expansion: Expansion, origin: Origin, *, store: FileStore, index: WorkIndex, fresh: bool) -> _Examined:
     would_run = np.ones(expansion.count, np.bool_)
+    would_run[sorted(expansion.left_out)] = False
     made: dict[int, list[str]] = {}
     found: dict[int, str] = {}
     reasons: Counter[str] = Counter()
@@ -165,7 +167,8 @@ def _examine(expansion: Expansion, origin: Origin, *, store: FileStore, index: W
         reasons[_kind(verdict.changed)] += 1
         if len(found) < PLANNED_MAX:
             found[verdict.number] = verdict.changed
-    for number in sorted(run_again_last(expansion, set(np.flatnonzero(~would_run).tolist()))):
+    there = set(np.flatnonzero(~would_run).tolist()) - expansion.left_out
+    for number in sorted(run_again_last(expansion, there)):
         if not would_run[number]:
             would_run[number] = True
             made.pop(number, None)
@@ -218,13 +221,15 @@ def _stages(
     for block in expansion.blocks:
         blocks.setdefault(block.stage, []).append(block)
     late = {each.stage for each in expansion.late}
+    left_out = np.zeros(expansion.count, np.bool_)
+    left_out[sorted(expansion.left_out)] = True
     found = []
     for position, name in enumerate(expansion.stage_names):
         count = running = 0
         hours, is_known = 0.0, False
         for block in blocks.get(position, ()):
             numbers = block.package_array()
-            count += block.count
+            count += block.count - int(left_out[numbers].sum())
             running += int(would_run[numbers].sum())
             hours += float(core_hours[numbers].sum())
             is_known = is_known or not bool(unknown[numbers].all())

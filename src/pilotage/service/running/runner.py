@@ -277,7 +277,7 @@ class Runner:
         earlier = earlier_runs(self._journal, submission, prepared, unpublished=unpublished)
         if earlier.same:
             return self._go_on(earlier.same, prepared)
-        count, adopted = prepared.plan.count, len(prepared.adopted)
+        count, adopted = prepared.expansion.wanted, len(prepared.adopted)
         if submission.only_if_needed and adopted == count and not prepared.plan.late and not earlier.others:
             return SubmissionAnswer(job="", packages=count, adopted=adopted)
         unfinished = self._driver.ask(unfinished_jobs).result() - {*earlier.others}
@@ -310,7 +310,7 @@ class Runner:
         remade = self._remake(job)
         with suppress(OperationRefused):  # it is not held
             self._driver.operate(Release(job=job)).result()
-        return SubmissionAnswer(job=job, packages=prepared.plan.count, resumed=True, remade=remade)
+        return SubmissionAnswer(job=job, packages=prepared.expansion.wanted, resumed=True, remade=remade)
 
     def _remake(self, job: str) -> int:
         """Run again what a job has made that is gone, and that the rest of it needs; how many packages."""

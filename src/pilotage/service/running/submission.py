@@ -49,7 +49,7 @@ from pilotage.model.submission import (
 from pilotage.ports import FileStore, Journal, NotOurs, WorkIndex
 from pilotage.service import messages
 from pilotage.service.running.adoption import Adopted, adopt, said_to_be_done
-from pilotage.service.running.capturing import output_column
+from pilotage.service.running.capturing import wanted_column
 from pilotage.service.running.refusals import endings_refused, refusals
 from pilotage.service.running.writable import refuse_unwritable
 
@@ -172,7 +172,13 @@ def submit_message(prepared: Prepared, token: int, *, taken: bool) -> messages.S
         messages.Adopted(package=each.number, manifest=each.manifest, message=each.message) for each in prepared.adopted
     ]
     return messages.Submit(
-        token=token, job=prepared.job, registered=prepared.registered, plan=prepared.plan, adopted=adopted, taken=taken
+        token=token,
+        job=prepared.job,
+        registered=prepared.registered,
+        plan=prepared.plan,
+        adopted=adopted,
+        left_out=sorted(prepared.expansion.left_out),
+        taken=taken,
     )
 
 
@@ -310,7 +316,7 @@ def plain_outputs(expansion: Expansion) -> Iterator[str]:
     for block in expansion.blocks:
         for _, output in block.outputs():
             if not block.makes_pattern(output) and not block.package.done:
-                yield from output_column(block, output)
+                yield from wanted_column(expansion, block, output)
 
 
 def _not_ours(expansion: Expansion, folder: str, store: FileStore) -> tuple[str, ...]:
@@ -320,7 +326,7 @@ def _not_ours(expansion: Expansion, folder: str, store: FileStore) -> tuple[str,
         for _, output in block.outputs():
             if block.makes_pattern(output) or block.package.done:
                 continue
-            there = store.look_up(folder, output_column(block, output))
+            there = store.look_up(folder, wanted_column(expansion, block, output))
             if there:
                 foreign += [name for name, ours in store.is_ours(folder, list(there.values())).items() if not ours]
     return tuple(foreign)

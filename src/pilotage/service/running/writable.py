@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pilotage.language import Expansion
 from pilotage.ports import NotOurs, StoreError
-from pilotage.service.running.capturing import output_column
+from pilotage.service.running.capturing import wanted_column
 
 
 def refuse_unwritable(expansion: Expansion, folder: str) -> None:
@@ -17,7 +17,7 @@ def refuse_unwritable(expansion: Expansion, folder: str) -> None:
     for block in expansion.blocks:
         for _, output in block.outputs():
             if not block.makes_pattern(output) and not block.package.done:
-                wanted |= {name.rpartition("/")[0] for name in output_column(block, output) if "/" in name}
+                wanted |= {name.rpartition("/")[0] for name in wanted_column(expansion, block, output) if "/" in name}
     for file in sorted({blocking for each in wanted if (blocking := _in_the_way(Path(folder), each)) is not None}):
         raise NotOurs(
             "a file is where results need a folder",

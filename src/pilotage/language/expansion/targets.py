@@ -1,0 +1,185 @@
+"""Targets: the files that a run is for. What none of them needs is left out, and keeps its number all the same.
+
+The names of the targets are kept among the resolved lists, so that a job is laid out again with the same packages left
+out. What is still to come is not known exactly: of a late stage that may be needed, everything that it may take stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pilotage.language.expansion.blocks import Block, BlockColumns
+from pilotage.language.expansion.expansion import Expansion, LateStage
+from pilotage.language.expansion.lists import targets_of
+from pilotage.language.expansion.makers import general_pattern, late_outputs
+from pilotage.language.reading.iterations import sources
+from pilotage.language.text.paths import tidy_name, tidy_names
+from pilotage.language.text.patterns import can_both_match, is_pattern, literal, matching
+from pilotage.language.text.templates import Template, render_column
+from pilotage.language.text.tree import Report
+from pilotage.model.errors import did_you_mean
+
+_NAMES_MAX = 2000
+
+
+def restrict(expansion: Expansion, report: Report, *, earlier: Expansion | None) -> Expansion | None:
+    """The expansion with everything left out that its targets do not need; None after noting a target that nobody makes.
+
+    Of one that has grown since `earlier`, what stood before stays as it was.
+    """
+    targets = targets_of(expansion.resolved.lists)
+    if not targets:
+        return expansion
+    needs = _Needed(expansion)
+    for target in targets:
+        if not needs.take(target):
+            hint = did_you_mean(target, _outputs(expansion))
+            message = f"nothing in this document makes {target!r}"
+            report.error("unknown-target", message, hint=hint.replace("known here", "it makes"))
+            return None
+    if earlier is not None:
+        # Of those that were not needed none is left: what waits, waits for its list.
+        for late in expansion.late:
+            needs.take_late(late.stage)
+    needs.take_upstream()
+    unneeded = ~needs.packages
+    if earlier is not None:
+        unneeded[: earlier.count] = False
+        unneeded[sorted(earlier.left_out)] = True
+    late_needed = {late.stage for late in expansion.late} if earlier is not None else needs.stages
+    return expansion.restricted(left_out=frozenset(np.flatnonzero(unneeded).tolist()), late=late_needed)
+
+
+class _Needed:
+    """What the targets need, found by going from each maker to whatever it waits for."""
+
+    def __init__(self, expansion: Expansion) -> None:
+        self._expansion = expansion
+        self._late = {late.stage: late for late in expansion.late}
+        self._position = {id(block): position for position, block in enumerate(expansion.blocks)}
+        self.packages: NDArray[np.bool_] = np.zeros(expansion.count, np.bool_)
+        self.stages: set[int] = set()  # late ones, counted from 1
+        self._left: list[int] = []  # packages whose producers were not taken yet
+
+    def take(self, target: str) -> bool:
+        """Take who makes a file, or files that match a pattern; whether anybody does, or may."""
+        pattern = target if is_pattern(target) else literal(target)
+        by_name = [*self._makers(pattern, open_names=False)]
+        if by_name and not is_pattern(target):  # a name has one maker
+            self._take(by_name)
+            return True
+        definition = self._expansion.definition
+        found = [*by_name, *self._makers(pattern, open_names=True)]
+        stages = [
+            stage
+            for stage in self._late
+            if any(can_both_match(made, pattern) for made in late_outputs(definition, stage - 1))
+        ]
+        self._take(found)
+        for stage in stages:
+            self.take_late(stage)
+        return bool(found or stages)
+
+    def take_upstream(self) -> None:
+        """Take everything that what was taken waits for."""
+        expansion = self._expansion
+        while self._left:
+            number = self._left.pop()
+            self._take(expansion.graph.predecessors(number).tolist())
+            for stage in expansion.late_waits.get(self._position[id(expansion.block(number))], ()):
+                self.take_late(stage)
+
+    def take_late(self, stage: int) -> None:
+        """Take a late stage, with everything that it iterates over, and that its packages may need."""
+        late = self._late.get(stage)
+        if late is None or stage in self.stages:
+            return
+        self.stages.add(stage)
+        self._take(late.packages)
+        for other in late.stages:
+            self.take_late(other)
+        patterns, names = self._may_need(late)
+        for pattern in patterns:
+            self._take(self._makers(pattern, open_names=False))
+            self._take(self._makers(pattern, open_names=True))
+            for other in self._late.keys() - self.stages:
+                made = late_outputs(self._expansion.definition, other - 1)
+                if any(can_both_match(each, pattern) for each in made):
+                    self.take_late(other)
+        if names:
+            called = [self._expansion.name(number) for number in range(self._expansion.count)]
+            for pattern in names:
+                self._take(matching(pattern, called))
+
+    def _take(self, numbers: Sequence[int] | Iterator[int]) -> None:
+        for number in numbers:
+            if not self.packages[number]:
+                self.packages[number] = True
+                self._left.append(number)
+
+    def _makers(self, pattern: str, *, open_names: bool) -> Iterator[int]:
+        """The packages that make names which match a pattern; or those of whose patterns such names may come."""
+        for block in self._expansion.blocks:
+            for _, output in block.outputs():
+                template = block.output_template(output)
+                if block.makes_pattern(output) != open_names or not can_both_match(general_pattern(template), pattern):
+                    continue
+                names = _names(block, template, open_names=open_names)
+                numbers = block.packages()
+                found = (
+                    (i for i, name in enumerate(names) if can_both_match(name, pattern))
+                    if open_names
+                    else matching(pattern, names)
+                )
+                yield from (numbers[i] for i in found)
+
+    def _may_need(self, late: LateStage) -> tuple[list[str], list[str]]:
+        """Patterns of the files that a late stage may take, and of the names of packages that it waits for."""
+        definition = self._expansion.definition
+        stage = definition.stages[late.stage - 1]
+        patterns = list(late.patterns)
+        lists: dict[str, str] = {}  # variable → the pattern of its files
+        for source in (s for each in (stage.each, *(line.each for line in stage.lines)) for s in sources(each)):
+            if source.files and not source.job:
+                lists[source.variable] = source.files
+                patterns.append(source.files)
+        names: list[str] = []
+        for block in self._expansion.late_blocks:
+            if block.stage == late.stage - 1:
+                patterns += [_general(block.bound(given.name), lists) for _, given in block.inputs()]
+                names += [general_pattern(block.bound(each)) for each in block.package.after]
+        return list(dict.fromkeys(map(tidy_name, patterns))), names
+
+
+def _general(template: Template, lists: dict[str, str]) -> str:
+    """A pattern that every name of a template matches; a gap that is one of a list of files is as these are."""
+    if len(template.parts) == 1 and template.placeholders:
+        gap = template.placeholders[0]
+        if not gap.attribute and gap.name in lists:
+            return lists[gap.name]
+    return general_pattern(template)
+
+
+def _names(block: Block, template: Template, *, open_names: bool) -> list[str]:
+    escape = literal if open_names else None
+    return tidy_names(render_column(template, BlockColumns(block), block.count, escape=escape))
+
+
+def _outputs(expansion: Expansion) -> Iterator[str]:
+    """The names, and patterns of names, that a job makes; not more of them than somebody can have meant."""
+    count = 0
+    for block in expansion.blocks:
+        for _, output in block.outputs():
+            names = _names(block, block.output_template(output), open_names=block.makes_pattern(output))
+            yield from names[: _NAMES_MAX - count]
+            count += len(names)
+            if count >= _NAMES_MAX:
+                return
+    for late in expansion.late:
+        stage = expansion.definition.stages[late.stage - 1]
+        for binary in (binary for line in stage.lines for package in line.packages for binary in package.binaries):
+            yield from (output.name for output in binary.outputs if output.name)
+            yield from filter(None, (binary.stdout, binary.stderr))
