@@ -57,6 +57,8 @@ def test_only_what_a_file_needs_is_run_and_the_rest_later(folder: Path) -> None:
     assert (folder / "result.dat").read_text() == "1\n2\n"
     assert not (folder / "other-1.dat").exists()
     assert "4 of 4 packages done, 4 adopted, 2 dropped" in run(folder, "run", "./result.dat").stdout
+    told = run(folder, "status").stdout
+    assert "    1  -     none; 2 dropped\n    2  DONE  1: 1 DONE\n" in told
     told = run(folder, "run", "reslt.dat", code=2).stderr
     assert "nothing in this document makes 'reslt.dat'" in told
     assert "did you mean 'result.dat'?" in told

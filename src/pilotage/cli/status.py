@@ -125,7 +125,7 @@ def _job_lines(job: dict[str, Any], stages: list[dict[str, Any]], progress: Any)
     if len(stages) > 1:
         yield "  stages\n"
         rows = (
-            (stage["stage"], stage["state"], "not known yet" if stage["late"] else _histogram(stage))
+            (stage["stage"], _stage_state(stage), "not known yet" if stage["late"] else _histogram(stage))
             for stage in stages
         )
         yield from table(rows, indent="    ")
@@ -292,6 +292,13 @@ def _state(told: dict[str, Any]) -> str:
         flags += [f"{failed:,} failed"] if failed else []
         flags += [f"{cancelled:,} cancelled"] if cancelled and told["state"] != "CANCELLED" else []
     return f"{told['state']} ({', '.join(flags)})" if flags else str(told["state"])
+
+
+def _stage_state(stage: dict[str, Any]) -> str:
+    """The state of a stage; one of which every package was dropped has come to no end of its own."""
+    counts = stage["counts"]
+    gone = counts["dropped"] and not stage["late"] and not any(counts[word] for word in _COUNTED)
+    return "-" if gone else str(stage["state"])
 
 
 def _not_well(told: dict[str, Any]) -> int:

@@ -13,6 +13,7 @@ from pilotage.ports import Journal
 from pilotage.service.running.submission import Prepared
 
 ANEW, CHANGED, REPLACED = "to start everything anew", "with another content", "to replace files that are not ours"
+FOR_TARGETS = "for some of its files"
 """How a document is run again whose earlier job is not over."""
 
 _lists = msgspec.json.Decoder(dict[str, str])
