@@ -12,8 +12,9 @@ from pilotage.engine.places import PilotState, SiteState
 from pilotage.model.demand import Capacity, Demand
 from pilotage.model.events import Event
 from pilotage.model.exchange import AttemptRef
+from pilotage.model.operations import Kill
 from pilotage.model.payloads import AttemptCreated
-from tests.small_engine import Small
+from tests.small_engine import JOB, Agent, Small
 from tests.small_plans import bag, kind, plan, site, stage
 
 WHOLE = Capacity(cores_hundredths=400, memory_bytes=40, gpus=4, scratch_bytes=400)
@@ -204,4 +205,58 @@ def test_of_two_waiting_pilots_the_one_with_room_is_served_when_work_comes() -> 
         assert AttemptRef("k", "1.1.1", 1) in free.held
         for each in (full, free):
             each.unread.clear()
+        small.effects.clear()
+
+
+def idle(small: Small, **more: Any) -> Agent:
+    """A pilot that has done all there was, and whose exchange is open."""
+    small.submit(bag(1), job="before")
+    pilot = small.pilot(**more)
+    pilot.succeed("1.1.1")
+    pilot.exchange()
+    small.effects.clear()
+    assert (pilot.held, small.engine.pilots[pilot.name].waiting) == ({}, True)
+    return pilot
+
+
+def test_a_full_pilot_whose_work_is_taken_off_it_gets_the_next_in_the_same_answer() -> None:
+    with Small(site()) as small:
+        small.submit(bag(2))
+        pilot = small.pilot()
+        pilot.unread.clear()
+        assert (pilot.exchange(), pilot.packages) == (None, ["1.1.1"])
+        small.ask(Kill(job=JOB, package="1.1.1"))
+        reply = pilot.heard()
+        assert reply is not None
+        assert [ref.package for ref in reply.cancelled] == ["1.1.1"]
+        assert [each.ref.package for each in reply.assignments] == ["1.2.1"]
+
+
+def test_a_waiting_pilot_is_given_as_much_as_it_has_room_for_at_once() -> None:
+    with Small(site(cores=2)) as small:
+        pilot = idle(small)
+        small.submit(bag(3))
+        assert pilot.packages == ["1.1.1", "1.2.1"]
+        pilot.unread.clear()
+
+
+def test_a_waiting_pilot_is_given_as_much_as_it_takes_ahead_at_once() -> None:
+    with Small(site()) as small:
+        pilot = idle(small, backlog=2)
+        small.submit(bag(4, kind(run_seconds=0.01)))
+        assert pilot.packages == ["1.1.1", "1.2.1", "1.3.1"]
+        pilot.unread.clear()
+
+
+def test_a_waiting_pilot_is_served_though_something_is_before_it_that_does_not_fit() -> None:
+    capacity = Capacity(cores_hundredths=200, memory_bytes=40)
+    whole = kind(demand=Demand(memory_bytes=40))
+    with Small(site(capacity=capacity), site("b", mode="bound", job_throttle=0.0)) as small:
+        small.submit(bag(2, msgspec.structs.replace(whole, executor="a")))
+        pilot = small.pilot()
+        pilot.unread.clear()
+        assert (pilot.exchange(), pilot.packages) == (None, ["1.1.1"])
+        small.submit(bag(1, kind(executor="a")), job="k")
+        assert [ref.job for ref in pilot.held] == [JOB, "k"]
+        pilot.unread.clear()
         small.effects.clear()
