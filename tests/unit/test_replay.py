@@ -11,10 +11,13 @@ from pilotage.book.ranges import heard_by
 from pilotage.book.replay import NotReplayed, Replay, wire_event
 from pilotage.book.rows import EventRow, ParkedRow, StreamRow
 from pilotage.model.events import Event
-from pilotage.model.payloads import Noted, Tagged
+from pilotage.model.outcomes import ExitCodeGasw
+from pilotage.model.payloads import AttemptCreated, AttemptFinished, Noted, Tagged
 from tests.events import START, Stream, a_short_job
 from tests.memory_ledger import Book, MemoryBook, SqliteBook
 
+CREATED = AttemptCreated(site="lyon", lease_seconds=60.0)
+FAILED = AttemptFinished(exit_code=ExitCodeGasw.EXECUTION_FAILED, reason="application-error")
 TWICE = "an event came twice, or before its job"
 
 
@@ -126,3 +129,25 @@ def test_what_another_part_of_the_book_has_heard_of_a_stream_stays_heard(book: M
     replayed(book, second)
     [stream] = book.rows(StreamRow)
     assert (stream.watermark, heard_by(stream)) == (by.n, [(1, by.n)])
+
+
+@pytest.mark.parametrize("transactions", [1, 2])
+def test_what_follows_later_of_a_package_whose_life_was_short_finds_who_told_of_it(
+    book: MemoryBook, transactions: int
+) -> None:
+    by = Stream("service", "later")
+    events = a_short_job(packages=1)
+    late = [by.event(data, job="j1", package="1.1.1", attempt=2) for data in (CREATED, FAILED)]
+    replay = Replay(book.ledger)
+    for at, part in enumerate((events[:2], events[2:], late)):
+        if part is late and transactions > 1:
+            replay.finish()
+            replay = Replay(book.ledger)
+        for event in part:
+            replay.add(event, received=START + at, skewed=False)
+    assert replay.finish() == len(events) + len(late)
+    at_once = MemoryBook()
+    replayed(at_once, [*events, *late])
+    attempts = [each.package("j1", "1.1.1").attempts for each in (book, at_once)]
+    assert [sorted(each) for each in attempts] == [[1, 2], [1, 2]]
+    assert attempts[0] == attempts[1]
