@@ -48,6 +48,22 @@ def test_a_late_script_a_folder_of_outputs_and_what_was_left_behind(folder: Path
     assert (folder / "points/part-1.json").read_text() == "1\n1\n1\n"
 
 
+CHAIN = """\
+pilotage: 1
+job: chain
+stages:
+  - {shell: 'for n in 1 2; do echo $n > part-$n.txt; done', outputs: [part-*.txt]}
+  - {each: {p: part-*.txt}, run: 'cp {p} {p.stem}.out', inputs: ["{p}"], outputs: ["{p.stem}.out"]}
+  - {each: {o: '*.out'}, run: 'cp {o} {o.stem}.end', inputs: ["{o}"], outputs: ["{o.stem}.end"]}
+"""
+
+
+def test_stages_over_the_files_of_a_stage_that_is_late_itself_come_to_an_end(folder: Path) -> None:
+    (folder / "pilotage.yaml").write_text(CHAIN)
+    assert "DONE after" in run(folder, "run").stdout
+    assert [(folder / f"part-{n}.end").read_text() for n in (1, 2)] == ["1\n", "2\n"]
+
+
 BUG = """\
 pilotage: 1
 job: bug

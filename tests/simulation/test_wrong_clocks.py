@@ -57,7 +57,8 @@ def test_every_agent_is_found_out_from_its_second_exchange_on(seed: int, monkeyp
 @pytest.mark.parametrize("seed", [2, 5])
 def test_whatever_else_strikes_a_clock_that_is_right_is_not_flagged(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = make_world(seed)
-    faults = msgspec.structs.replace(usual.faults, clock_skewed=0.0, message_delayed=0.05, agent_paused=0.02)
+    right = msgspec.structs.replace(usual.faults, clock_skewed=0.0, service_clock_set=0.0)
+    faults = msgspec.structs.replace(right, message_delayed=0.05, agent_paused=0.02)
     told = told_by_agents(msgspec.structs.replace(usual, faults=faults), monkeypatch)
     assert [row for rows in told for row in rows if row.skewed] == []
     assert sum(map(len, told)) > 20

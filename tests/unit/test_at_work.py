@@ -152,7 +152,7 @@ def test_a_stage_that_another_laid_out_is_had_from_the_book(here: Place) -> None
     registered(here, prepared)
     jobs = jobs_of(here)
     brought(jobs, prepared)
-    _, _, told = grow(here.journal, prepared.expansion, stage=2, produced={0: ["part-a"]})
+    _, _, (told, *_) = grow(here.journal, prepared.expansion, stage=2, produced={0: ["part-a"]})
     data = msgspec.Raw(msgspec.json.encode(told))
     event = Event(source="service", stream="s", n=2, type="StageExpanded", time=2.0, job=prepared.job, data=data)
     keep(here.journal, [event])

@@ -274,7 +274,7 @@ def test_late_stages_are_laid_out_and_recalled_in_their_order(here: Place) -> No
     expansion, plan = prepared.expansion, prepared.plan
     produced: dict[int, list[str]] = {0: ["part-b", "part-a"]}
     for n, stage in enumerate((2, 3), start=2):
-        expansion, plan, told = grow(here.journal, expansion, stage=stage, produced=produced)
+        expansion, plan, (told,) = grow(here.journal, expansion, stage=stage, produced=produced)
         data = msgspec.Raw(msgspec.json.encode(told))
         event = Event(source="service", stream="s", n=n, type="StageExpanded", time=2.0, job=prepared.job, data=data)
         keep(here.journal, [event])
@@ -289,6 +289,32 @@ def test_late_stages_are_laid_out_and_recalled_in_their_order(here: Place) -> No
     assert expansion.count == 6
     assert not plan.late
     assert [each.stage for each in plan.laid_out] == [2, 3]
+
+
+def test_a_stage_that_becomes_known_with_another_is_told_and_recalled(here: Place) -> None:
+    prepared = here.prepare(LATE.replace("half-{part}-*", "half-{part}"))
+    registered(here, prepared)
+    expansion, plan, told = grow(here.journal, prepared.expansion, stage=2, produced={0: ["part-b", "part-a"]})
+    assert [(each.stage, bool(each.lists)) for each in told] == [(2, True), (3, False)]
+    events = [
+        Event(
+            source="service",
+            stream="s",
+            n=n,
+            type="StageExpanded",
+            time=2.0,
+            job=prepared.job,
+            data=msgspec.Raw(msgspec.json.encode(each)),
+        )
+        for n, each in enumerate(told, start=2)
+    ]
+    keep(here.journal, events)
+    row = here.journal.job(prepared.job)
+    assert row is not None
+    assert row.late == 0
+    recalled = recall(here.journal, row)
+    assert (recalled.lists, recalled.expansion.count) == (expansion.resolved, 6)
+    assert same_plan(recalled.plan, plan)
 
 
 def test_a_growth_that_cannot_be_is_told(here: Place) -> None:

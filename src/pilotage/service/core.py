@@ -385,7 +385,7 @@ class Core:
             return  # it is no answer to what was asked
         if late.pending or late.revision != item.revision:
             return  # a producer began anew, was restored or dropped meanwhile: it is asked for again
-        if fault := self._unreadable(item.expanded, item.job):
+        if fault := next(filter(None, (self._unreadable(each, item.job) for each in (item.expanded, *item.along))), ""):
             message = clipped(f"stage {item.stage} cannot be laid out: {fault}")
             engine.write(payloads.Aborted(cause="permanent-failure", message=message), job=job, epoch=job.epoch)
             return
@@ -394,7 +394,8 @@ class Core:
             engine.write(payloads.Aborted(cause="quota", message=message), job=job, epoch=job.epoch)
             return
         engine.bring_plan(item.job, item.plan)
-        engine.write(item.expanded, job=job, epoch=job.epoch)
+        for told in (item.expanded, *item.along):
+            engine.write(told, job=job, epoch=job.epoch)
         self._leave_out(job, item.left_out)
         for each in item.adopted:
             self._adopt(job, each)

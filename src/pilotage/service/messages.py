@@ -96,6 +96,7 @@ class Grown(msgspec.Struct, frozen=True, kw_only=True):
     revision: int  # as it was asked for
     plan: JobPlan
     expanded: payloads.StageExpanded
+    along: Sequence[payloads.StageExpanded] = ()  # later stages whose lists became known with it
     adopted: Sequence[Adopted] = ()  # what of it need not be run
     left_out: Sequence[int] = ()  # packages that nobody asked for
 

@@ -300,5 +300,5 @@ class JobsAtWork:
             at_work = self._jobs.get(job)
             if at_work is not None and expanded is not None:
                 at_work.expansion, at_work.plan = expanded.expansion, expanded.plan
-            else:
+            elif at_work is None or any(late.stage == stage for late in at_work.expansion.late):
                 self._jobs.pop(job, None)  # recalled with everything when it is asked for

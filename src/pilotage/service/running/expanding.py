@@ -120,7 +120,7 @@ class Expander:
         granted = self._ask(lambda engine: _granted(engine, effect.job, late.packages)).result()
         made = self._made(effect.job, expansion, granted)
         produced = {number: [file.name for file in manifest] for number, manifest in made.items()}
-        grown, after, told = grow(self._journal, expansion, stage=effect.stage, produced=produced)
+        grown, after, (told, *along) = grow(self._journal, expansion, stage=effect.stage, produced=produced)
         self._growing.has_grown(effect.job, effect.stage, Expanded(expansion=grown, plan=after))
         self._tell(
             Grown(
@@ -129,6 +129,7 @@ class Expander:
                 revision=effect.revision,
                 plan=after,
                 expanded=told,
+                along=along,
                 adopted=self._adopted(effect.job, grown, range(expansion.count, grown.count)),
                 left_out=sorted(grown.left_out - expansion.left_out),
             )

@@ -237,10 +237,11 @@ def recall(journal: Journal, row: JobRow) -> Recalled:
     plan = _plan_of(expansion, origin)
     grown = len(expansion.late) - row.late  # stages that were late and are laid out by now
     for event in _growth(journal, row) if grown > 0 else ():
-        more = _lists.decode(_content(journal, row, event.lists.get(f"stage-{event.stage}")))
-        lists = lists.with_growth(event.stage, more)
-        expansion = _expanded_from(asked, lists, row.job)
-        plan = _plan_of(expansion, origin)
+        if event.lists:  # else it came along with another, whose lists make it known
+            more = _lists.decode(_content(journal, row, event.lists.get(f"stage-{event.stage}")))
+            lists = lists.with_growth(event.stage, more)
+            expansion = _expanded_from(asked, lists, row.job)
+            plan = _plan_of(expansion, origin)
         grown -= 1
         if not grown:
             break
@@ -254,20 +255,24 @@ def _plan_of(expansion: Expansion, origin: Origin) -> JobPlan:
 
 def grow(
     journal: Journal, expansion: Expansion, *, stage: int, produced: Mapping[int, Sequence[str]]
-) -> tuple[Expansion, JobPlan, StageExpanded]:
-    """Lay out a late stage over what its producers made, and keep its lists; raises `DocumentError` where it cannot be."""
+) -> tuple[Expansion, JobPlan, list[StageExpanded]]:
+    """Lay out a late stage over what its producers made, and keep its lists; raises `DocumentError` where it cannot be.
+
+    What is told of it comes first, then of later stages whose lists became known with it: these follow from its own.
+    """
     report = Report(expansion.definition.job)
     grown = grow_expansion(expansion, stage, produced, report)
     if grown is None:
         raise DocumentError(report.errors)
     before = expansion.resolved.lists
     more = {key: names for key, names in grown.resolved.lists.items() if key not in before}
+    shapes = shapes_of(grown)
     told = StageExpanded(
-        stage=stage,
-        shape=shapes_of(grown)[stage - 1],
-        lists={f"stage-{stage}": journal.put_content(_encode(more))},
+        stage=stage, shape=shapes[stage - 1], lists={f"stage-{stage}": journal.put_content(_encode(more))}
     )
-    return grown, plan_of(grown), told
+    still_late = {late.stage for late in grown.late}
+    along = [late.stage for late in expansion.late if late.stage != stage and late.stage not in still_late]
+    return grown, plan_of(grown), [told, *(StageExpanded(stage=each, shape=shapes[each - 1]) for each in along)]
 
 
 def _read(document: dict[str, Any], file: str) -> Definition:
