@@ -64,6 +64,13 @@ def test_stages_over_the_files_of_a_stage_that_is_late_itself_come_to_an_end(fol
     assert [(folder / f"part-{n}.end").read_text() for n in (1, 2)] == ["1\n", "2\n"]
 
 
+def test_a_late_stage_that_cannot_be_laid_out_is_told_and_fails_the_run(folder: Path) -> None:
+    (folder / "pilotage.yaml").write_text(CHAIN.replace("{p.stem}.out", "one.out"))
+    told = run(folder, "run", code=1).stdout
+    assert "DONE with failures after" in told
+    assert "given up: stage 2 cannot be laid out:" in told
+
+
 BUG = """\
 pilotage: 1
 job: bug

@@ -312,10 +312,13 @@ def summary_lines(progress: Progress, *, killed_for: str = "") -> Iterator[str]:
         if begun is not None and ended is not None and ended >= begun
         else ""
     )
-    state = "DONE with failures" if progress.state == "DONE" and progress.failed else progress.state
+    lost = progress.failed or progress.given_up
+    state = "DONE with failures" if progress.state == "DONE" and lost else progress.state
     yield f"{one_line(progress.job)}: {state}{took}: {counts_line(progress)}\n"
     if killed_for:
         yield f"killed: {one_line(killed_for)}\n"
+    if progress.given_up:
+        yield f"given up: {one_line(progress.given_up)}\n"
     yield from failure_lines(progress)
     yield from undeclared_lines(progress)
     if killed_for.startswith(SUPERSEDED):

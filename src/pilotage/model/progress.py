@@ -101,6 +101,7 @@ class Progress(Told, frozen=True, kw_only=True):
     position: int = 0  # of the book, when this was told
     slots: int = 0  # that live pilots offer
     result: int | None = None  # the exit code of a job that a package has ended, by its `abort_on`
+    given_up: str = ""  # why the job was given up as a whole, such as a late stage that cannot be laid out
     stuck: str = ""  # why nothing can move any more, or files get no names; empty while it can, and when all is over
     next_step: str = ""
     trouble: str = ""  # what keeps things from moving now, though they may later

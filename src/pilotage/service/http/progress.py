@@ -188,12 +188,20 @@ def _by_the_counts(services: Services, principal: Principal, job: str) -> Progre
         stages=tuple(map(_stage, stages)),
         failures=_failures(services, row) if row.aborted else (),
         undeclared=_undeclared(services, row),
+        given_up=_given_up(row),
         submitted_at=row.submitted_at,
         started_at=row.started_at,
         finished_at=row.finished_at if row.state in FINAL_NAMES else None,
         now=services.clock.now(),
         position=position,
     )
+
+
+def _given_up(row: JobRow) -> str:
+    """Why a job was given up as a whole; one that a package has ended by its `abort_on` has a result instead."""
+    if row.aborted_at is None or row.cause == "abort-on":
+        return ""
+    return row.cause_message or row.cause or "given up"
 
 
 def _total(row: Counted) -> int:
