@@ -27,7 +27,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "software": ("software", "Work with descriptions of software."),
     },
     "Running jobs": {
-        "run": ("run", "Run a document here, and wait for its end."),
+        "run": ("run", "Run a document here, or only what some of its outputs need, and wait for its end."),
         "map": ("map", "Run one command for each of many files or values, without a document."),
         "plan": ("plan", "Say what a run would do, why, and what it would cost; nothing is run."),
         "submit": ("submit", "Have a document run by a service, and do not wait for it."),
