@@ -13,11 +13,12 @@ from pilotage.model.version import VERSION
 if TYPE_CHECKING:
     from pilotage.agent import Producer
     from pilotage.app import load
-    from pilotage.app.api import Client, arun, run, stream, submit
+    from pilotage.app.api import Client, arun, plan, run, stream, submit
     from pilotage.app.results import Output, PackagesFailed, Result
     from pilotage.language import Expansion, LoadedJob
     from pilotage.language.builder import Job
     from pilotage.model.errors import DocumentError, PilotageError, Problem
+    from pilotage.model.submission import RunPlan
 
 __version__ = VERSION
 
@@ -33,9 +34,11 @@ __all__ = [
     "Problem",
     "Producer",
     "Result",
+    "RunPlan",
     "__version__",
     "arun",
     "load",
+    "plan",
     "run",
     "stream",
     "submit",
@@ -53,8 +56,10 @@ _HOMES = {
     "Problem": "pilotage.model.errors",
     "Producer": "pilotage.agent",
     "Result": "pilotage.app.results",
+    "RunPlan": "pilotage.model.submission",
     "arun": "pilotage.app.api",
     "load": "pilotage.app",
+    "plan": "pilotage.app.api",
     "run": "pilotage.app.api",
     "stream": "pilotage.app.api",
     "submit": "pilotage.app.api",

@@ -34,6 +34,22 @@ def posted(canned: CannedServer) -> list[tuple[str, Any]]:
     return [(asked.path, asked.body) for asked in canned.asked if asked.method == "POST"]
 
 
+# --- submitting -------------------------------------------------------------------------------------------------------
+
+
+def test_a_document_is_submitted_for_some_of_its_files_alone(canned: CannedServer) -> None:
+    canned.answer("/v1/jobs", {"job": "j-1", "packages": 1}, status=201)
+    text = "pilotage: 1\njob: j\nstages:\n  - each: {n: 1..3}\n    shell: echo > {n}.dat\n    outputs: ['{n}.dat']\n"
+    Path("pilotage.yaml").write_text(text)
+    Path("sub").mkdir()
+    Path("sub/other.yaml").write_text(text)
+    assert run("submit", "2.dat").stdout == "j-1\n"
+    assert run("submit", "sub/other.yaml", "sub/3.dat", "1.dat").exit_code == 0
+    sent = [(body["document"], body["lists"]["lists"]["targets"]) for _, body in posted(canned)]
+    assert sent == [("pilotage.yaml", ["2.dat"]), ("other.yaml", ["3.dat", "1.dat"])]
+    assert "nothing in this document makes '4.dat'" in refused("submit", "4.dat")
+
+
 # --- steering ---------------------------------------------------------------------------------------------------------
 
 

@@ -104,6 +104,43 @@ def test_a_document_is_run_by_its_path(server: CannedServer, tmp_path: Path) -> 
     assert pilotage.run(pilotage.load("a.yaml")).ok
 
 
+def targets_sent(server: CannedServer) -> list[object]:
+    return [each.body["lists"]["lists"].get("targets") for each in server.asked if each.path == "/v1/jobs"]
+
+
+def test_a_job_is_run_for_some_of_its_files_alone(server: CannedServer, tmp_path: Path) -> None:
+    document = tmp_path / "sub" / "a.yaml"
+    document.parent.mkdir()
+    document.write_text(job().text)
+    pilotage.run(job(), targets=["2.dat", "./3.dat"])
+    pilotage.submit(job(), targets="2.dat")
+    pilotage.run(document, targets=["sub/1.dat"])
+    pilotage.run(document, targets=["1.dat"])
+    pilotage.run(pilotage.load(document, targets=["sub/?.dat"]), folder=document.parent)
+    assert asyncio.run(pilotage.arun(job(), targets=["1.dat"])).ok
+    assert len([*pilotage.stream(job(), targets=["3.dat"])]) == 3
+    pilotage.Client(server.url).submit(job(), targets=["2.dat"])
+    assert targets_sent(server) == [
+        ["2.dat", "3.dat"], ["2.dat"], ["1.dat"], ["1.dat"], ["?.dat"], ["1.dat"], ["3.dat"], ["2.dat"]
+    ]  # fmt: skip
+
+
+def test_files_that_a_job_does_not_make_or_that_come_too_late_are_refused(server: CannedServer) -> None:
+    with pytest.raises(pilotage.DocumentError, match=r"nothing in this document makes '4\.dat'"):
+        pilotage.run(job(), targets=["4.dat"])
+    with pytest.raises(pilotage.PilotageError, match="its targets are chosen"):
+        pilotage.run(job().load(), targets=["1.dat"])
+    assert not [each for each in server.asked if each.method == "POST"]
+
+
+def test_a_plan_says_what_a_run_would_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_an_empty_folder(tmp_path, monkeypatch)
+    plan = pilotage.plan(job(), targets=["2.dat"], slots=1)
+    assert (plan.packages, plan.would_run, plan.left_out, plan.slots) == (1, 1, 2, 1)
+    assert pilotage.plan(job()).would_run == 3
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_faulty_job_raises_every_fault(server: CannedServer) -> None:
     with pytest.raises(pilotage.DocumentError):
         pilotage.run(pilotage.Job("faulty").stage(run="./a", outputs="../out"))

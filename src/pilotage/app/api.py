@@ -1,4 +1,4 @@
-"""Jobs run from Python: `pilotage.run`, `arun`, `stream` and `submit`, and who is told meanwhile."""
+"""Jobs run from Python: `pilotage.run`, `arun`, `stream`, `submit` and `plan`, and who is told meanwhile."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -23,9 +23,26 @@ from pilotage.model.progress import Progress
 if TYPE_CHECKING:
     from pilotage.language import LoadedJob
     from pilotage.language.builder import Job
+    from pilotage.model.submission import RunPlan
 
 Told = Callable[[Output], object]
 Watched = Callable[[Progress], object]
+
+
+def plan(
+    job: Job | LoadedJob | str | os.PathLike[str],
+    *,
+    folder: str | Path | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    targets: str | Sequence[str] = (),
+    slots: int | None = None,
+    fresh: bool = False,
+) -> RunPlan:
+    """What a run would do, and what it would cost; nothing is run, and nothing written."""
+    from pilotage.app.planning import plan_run
+
+    source = source_of(job, folder=folder, parameters=parameters, targets=targets)
+    return plan_run(source, HowToRun(slots=slots, fresh=fresh))
 
 
 def submit(
@@ -33,6 +50,7 @@ def submit(
     *,
     folder: str | Path | None = None,
     parameters: Mapping[str, Any] | None = None,
+    targets: str | Sequence[str] = (),
     slots: int | None = None,
     fresh: bool = False,
     keep_failed: bool = False,
@@ -41,7 +59,9 @@ def submit(
 ) -> Result:
     """Have a job run in the background, and do not wait for it: `Result.wait` does."""
     how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, max_failures=max_failures, replace=replace)
-    result, following = _submitted(source_of(job, folder=folder, parameters=parameters), how, stop=None)
+    result, following = _submitted(
+        source_of(job, folder=folder, parameters=parameters, targets=targets), how, stop=None
+    )
     following.close()
     return result
 
@@ -51,6 +71,7 @@ def run(
     *,
     folder: str | Path | None = None,
     parameters: Mapping[str, Any] | None = None,
+    targets: str | Sequence[str] = (),
     slots: int | None = None,
     fresh: bool = False,
     keep_failed: bool = False,
@@ -62,14 +83,15 @@ def run(
 ) -> Result:
     """Run a job here and wait for its end.
 
-    `job` is the path of a document, or a job built in Python whose files lie in `folder`. `on_finished` and `on_failed`
+    `job` is the path of a document, or a job built in Python whose files lie in `folder`. Only what the files `targets` need
+    is run; none: everything. `on_finished` and `on_failed`
     are called with the `Output` of each package as it ends, `on_progress` with how far the job is. When `max_failures`
     packages have failed for good, the rest is cancelled; 0: never. Raises
     `DocumentError` for faults of the document; packages that fail raise nothing: see `Result.ok`.
     """
     how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, max_failures=max_failures, replace=replace)
     return _run(
-        source_of(job, folder=folder, parameters=parameters),
+        source_of(job, folder=folder, parameters=parameters, targets=targets),
         how,
         Callbacks(on_finished, on_failed, on_progress),
         stop=None,
@@ -81,6 +103,7 @@ async def arun(
     *,
     folder: str | Path | None = None,
     parameters: Mapping[str, Any] | None = None,
+    targets: str | Sequence[str] = (),
     slots: int | None = None,
     fresh: bool = False,
     keep_failed: bool = False,
@@ -99,7 +122,7 @@ async def arun(
     calls = Callbacks(on_finished, on_failed, on_progress)
     try:
         return await asyncio.to_thread(
-            lambda: _run(source_of(job, folder=folder, parameters=parameters), how, calls, stop=stop)
+            lambda: _run(source_of(job, folder=folder, parameters=parameters, targets=targets), how, calls, stop=stop)
         )
     except asyncio.CancelledError:
         stop.set()
@@ -111,6 +134,7 @@ def stream(
     *,
     folder: str | Path | None = None,
     parameters: Mapping[str, Any] | None = None,
+    targets: str | Sequence[str] = (),
     slots: int | None = None,
     fresh: bool = False,
     keep_failed: bool = False,
@@ -119,7 +143,7 @@ def stream(
 ) -> Iterator[Output]:
     """Run a job, and give the `Output` of each package as it finishes, well or not; those of earlier runs come first."""
     how = HowToRun(slots=slots, fresh=fresh, keep_failed=keep_failed, max_failures=max_failures, replace=replace)
-    _, following = _submitted(source_of(job, folder=folder, parameters=parameters), how, stop=None)
+    _, following = _submitted(source_of(job, folder=folder, parameters=parameters, targets=targets), how, stop=None)
     try:
         for package in following.packages():
             yield output_of(following, package)
@@ -154,13 +178,14 @@ class Client:
         *,
         folder: str | Path | None = None,
         parameters: Mapping[str, Any] | None = None,
+        targets: str | Sequence[str] = (),
         fresh: bool = False,
         keep_failed: bool = False,
         max_failures: int = 0,
         replace: bool = False,
     ) -> Result:
         """Have a job run there, and do not wait for it: `Result.wait` does."""
-        source = source_of(job, folder=folder, parameters=parameters)
+        source = source_of(job, folder=folder, parameters=parameters, targets=targets)
         loaded = source.load()
         with self._address.server() as server:
             brought = bring(

@@ -55,13 +55,31 @@ def find_document(folder: str = ".") -> str:
 
 
 def load(
-    path: str | os.PathLike[str], *, source_format: Format | None = None, parameters: Mapping[str, Any] | None = None
+    path: str | os.PathLike[str],
+    *,
+    source_format: Format | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    targets: str | Sequence[str] = (),
 ) -> LoadedJob:
     """Read, check and expand a document of any known format; raises `DocumentError` with every fault it has.
 
-    `parameters` are values for the parameters that it declares.
+    `parameters` are values for the parameters that it declares. What none of the files `targets` needs is left out; they
+    are named from the folder of the document, or from the current one.
     """
-    return examine(os.fspath(path), source_format=source_format, parameters=parameters).job()
+    name = os.fspath(path)
+    wanted = named_from(_folder_of(name), targets)
+    return examine(name, source_format=source_format, parameters=parameters, targets=wanted).job()
+
+
+def named_from(folder: Path, targets: str | Sequence[str]) -> tuple[str, ...]:
+    """The names of targets as a document in a folder has them, whether they were named from there or from the current one."""
+    words = (targets,) if isinstance(targets, str) else targets
+    return tuple(_named_from(folder, word) for word in words)
+
+
+def _named_from(folder: Path, word: str) -> str:
+    name = os.path.relpath(word, folder) if word else word
+    return Path(word).as_posix() if name.startswith("..") else Path(name).as_posix()
 
 
 def examine(

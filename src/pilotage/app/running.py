@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pilotage.app.documents import EarlierJobs, examine, find_document
+from pilotage.app.documents import EarlierJobs, examine, find_document, named_from
 from pilotage.model.errors import PilotageError
 
 if TYPE_CHECKING:
@@ -57,11 +57,12 @@ def source_of(
     *,
     folder: str | Path | None = None,
     parameters: Mapping[str, Any] | None = None,
+    targets: str | Sequence[str] = (),
 ) -> Source:
     """What is to be run: a document by its path, the current folder's for None, or a job built in Python.
 
     The files of a job built in Python lie in `folder`, or the current one. `parameters` are values for those that it
-    declares; one that was loaded already has them. Nothing is read yet.
+    declares, and `targets` the files that it is run for; one that was loaded already has both. Nothing is read yet.
     """
     from pilotage.language import LoadedJob as Understood
     from pilotage.language.builder import Job as Built
@@ -72,14 +73,20 @@ def source_of(
             from pilotage.app.parameters import parameters_of
 
             built, chosen, jobs = job, parameters_of(parameters or {}), EarlierJobs(place)
-            return Source(folder=place, document="", load=lambda: built.load(str(place), jobs=jobs, parameters=chosen))
-        if parameters:
+            wanted = named_from(place, targets)
+            return Source(
+                folder=place,
+                document="",
+                load=lambda: built.load(str(place), jobs=jobs, parameters=chosen, targets=wanted),
+            )
+        if parameters or targets:
+            what, form = ("parameters", "{…}") if parameters else ("targets", "[…]")
             raise PilotageError(
-                "the job is loaded, and its parameters are chosen", next_step="give them to load, as parameters={…}"
+                f"the job is loaded, and its {what} are chosen", next_step=f"give them to load, as {what}={form}"
             )
         known = job
         return Source(folder=place, document="", load=lambda: known)
-    return document_source(job, parameters=parameters)
+    return document_source(job, parameters=parameters, targets=targets)
 
 
 def document_source(
@@ -87,18 +94,19 @@ def document_source(
     *,
     source_format: Any = None,
     parameters: Mapping[str, Any] | None = None,
-    targets: Sequence[str] = (),
+    targets: str | Sequence[str] = (),
 ) -> Source:
     """The document at a path, or of the current folder; raises `DocumentError` where there is none.
 
-    `targets` are the files that it is run for, named from its folder; none: everything that it makes.
+    `targets` are the files that it is run for, named from its folder or the current one; none: everything that it makes.
     """
     name = find_document() if path is None else os.fspath(path)
     whole = Path(name).absolute()
+    wanted = named_from(whole.parent, targets)  # now, while the current folder is what it is
     return Source(
         folder=whole.parent,
         document=whole.name,
-        load=lambda: examine(name, source_format=source_format, parameters=parameters, targets=targets).job(),
+        load=lambda: examine(name, source_format=source_format, parameters=parameters, targets=wanted).job(),
     )
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pilotage.app.documents import STANDARD_INPUT, examine, find_document
+from pilotage.app.documents import STANDARD_INPUT, examine, find_document, named_from
 from pilotage.app.running import Source, document_source
 from pilotage.model.errors import DocumentError
 
@@ -24,9 +23,7 @@ def source_for(words: Sequence[str], *, source_format: Format | None, parameters
     Raises `DocumentError` where there is no document.
     """
     document, targets = _told_apart(words, source_format=source_format, parameters=parameters)
-    folder = Path(document).absolute().parent if document is not None else Path().absolute()
-    names = [_from_folder(word, folder) for word in targets]
-    return document_source(document, source_format=source_format, parameters=parameters, targets=names)
+    return document_source(document, source_format=source_format, parameters=parameters, targets=targets)
 
 
 def _told_apart(
@@ -48,14 +45,8 @@ def _told_apart(
     if not there.is_file() or there.samefile(here):
         return first, words[1:]
     # A file of any name may be a document, or an output that an earlier run has made: the document here tells.
-    wanted = _from_folder(first, Path().absolute())
-    found = examine(None, source_format=source_format, parameters=parameters, targets=(wanted,))
+    wanted = named_from(Path().absolute(), first)
+    found = examine(None, source_format=source_format, parameters=parameters, targets=wanted)
     if any(problem.code == "unknown-target" for problem in found.report.errors):
         return first, words[1:]
     return None, words
-
-
-def _from_folder(word: str, folder: Path) -> str:
-    """The name of a target as its document has it: as from the current folder, or from that of the document."""
-    name = os.path.relpath(word, folder) if word else word
-    return Path(word).as_posix() if name.startswith("..") else Path(name).as_posix()

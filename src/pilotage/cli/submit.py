@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pilotage.cli.numbers import import_numpy_quickly
-from pilotage.cli.options import chosen_format, document_argument, format_option, parameter_options
+from pilotage.cli.options import chosen_format, format_option, parameter_options, target_arguments
 from pilotage.cli.output import emit, say_to_reader
 from pilotage.cli.remote import connect, json_option, server_option
 from pilotage.cli.run import failure_options, failures_allowed
@@ -13,7 +13,7 @@ from pilotage.cli.words import one_line, plural
 
 
 @click.command()
-@document_argument
+@target_arguments
 @format_option
 @parameter_options
 @click.option("--fresh", is_flag=True, help="Run everything, also what an earlier run has made.")
@@ -28,7 +28,7 @@ from pilotage.cli.words import one_line, plural
 @json_option
 @server_option
 def submit(
-    file: str | None,
+    words: tuple[str, ...],
     source_format: str,
     server: str | None,
     token_file: str | None,
@@ -41,17 +41,19 @@ def submit(
     max_failures: int | None,
     as_json: bool,
 ) -> None:
-    """Have a document run by a service, and do not wait for it.
+    """Have a document run by a service, or only what some of its outputs need, and do not wait for it.
 
+    FILE is a document; none: the one of the current folder. TARGET is a file that it makes, or a quoted pattern of such.
     Prints the id of the job. Its results appear in the folder of the document, which the service must see.
     """
     import_numpy_quickly()
-    from pilotage.app.running import HowToRun, bring, document_source
+    from pilotage.app.running import HowToRun, bring
+    from pilotage.app.targets import source_for
 
     most = failures_allowed(fail_fast=fail_fast, max_failures=max_failures)
     how = HowToRun(fresh=fresh, replace=replace, keep_failed=keep_failed, max_failures=most, only_if_needed=True)
     with connect(server, token_file) as connection:
-        source = document_source(file, source_format=chosen_format(source_format), parameters=parameters)
+        source = source_for(words, source_format=chosen_format(source_format), parameters=parameters)
         answer = bring(source, source.load(), connection, how).answer
     if as_json:
         import msgspec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 from pilotage.language.folder import DiskFolder, EarlierJobs, Folder
@@ -66,14 +66,22 @@ class Job:
         *,
         jobs: EarlierJobs | None = None,
         parameters: Mapping[str, str] | None = None,
+        targets: Sequence[str] = (),
     ) -> LoadedJob:
         """The job read, checked and expanded in a folder; raises `DocumentError` with every fault.
 
         `jobs` are those that ran before, for stages that iterate over their outputs; `parameters` are values for those
-        that it declares.
+        that it declares. What none of the files `targets` needs is left out.
         """
-        text, place = self.text.encode(), _folder(folder)
-        return load(text, file=self._file, folder=place, source_format="yaml", jobs=jobs, parameters=parameters).job()
+        return load(
+            self.text.encode(),
+            file=self._file,
+            folder=_folder(folder),
+            source_format="yaml",
+            jobs=jobs,
+            parameters=parameters,
+            targets=targets,
+        ).job()
 
     @property
     def _file(self) -> str:
