@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,9 +59,47 @@ def test_only_what_a_file_needs_is_run_and_the_rest_later(folder: Path) -> None:
     assert not (folder / "other-1.dat").exists()
     assert "4 of 4 packages done, 4 adopted, 2 dropped" in run(folder, "run", "./result.dat").stdout
     told = run(folder, "status").stdout
-    assert "    1  -     none; 2 dropped\n    2  DONE  1: 1 DONE\n" in told
+    assert "  targets    result.dat\n" in told
+    assert "    1  -     left out: no target needs it\n    2  DONE  1: 1 DONE\n    3  DONE  2: 2 DONE\n" in told
     told = run(folder, "run", "reslt.dat", code=2).stderr
     assert "nothing in this document makes 'reslt.dat'" in told
     assert "did you mean 'result.dat'?" in told
     assert "6 of 6 packages done, 4 adopted" in run(folder, "run").stdout
     assert (folder / "other-2.dat").exists()
+
+
+def test_a_target_that_did_not_appear_is_told_at_the_end_and_is_no_success(folder: Path) -> None:
+    (folder / "pilotage.yaml").write_text(TEXT)
+    told = "parts/9.txt was asked for and was not made: 2.1.1 (split), which could have made it, has not\n"
+    assert run(folder, "run", "parts/9.txt", code=1).stdout.endswith(f"1 of 1 package done, 3 dropped\n{told}")
+    again = json.loads(run(folder, "run", "--json", "parts/9.txt", "parts/1.txt", code=1).stdout)
+    assert (again["adopted"], again["exit_code"], again["targets"]) == (1, 1, ["parts/9.txt", "parts/1.txt"])
+    assert [each["target"] for each in again["unmade"]] == ["parts/9.txt"]
+    assert told in run(folder, "attach", code=1).stdout
+    assert "nothing to do" in run(folder, "run", "parts/1.txt").stdout
+    # What is asked for beside it is made all the same, also where a late stage does not bring it.
+    told = "done/9.out was asked for and was not made: stage 3 (work), of which it could have come, was laid out without it"
+    assert told in run(folder, "run", "done/9.out", "other-1.dat", code=1).stdout
+    assert (folder / "other-1.dat").exists()
+    run(folder, "serve", "--stop")
+    shown = run(folder, "status").stdout
+    assert told in shown
+    assert "    4  -     left out: no target needs it\n" in shown
+    looked = json.loads(run(folder, "status", "--json").stdout)
+    assert looked["job"]["targets"] == ["done/9.out", "other-1.dat"]
+    assert [each["target"] for each in looked["progress"]["unmade"]] == ["done/9.out"]
+    assert [each["left_out"] for each in looked["stages"]] == [False, False, True, True]
+
+
+def test_a_late_stage_that_no_target_needs_is_left_out_and_waits_for_nothing(folder: Path) -> None:
+    (folder / "pilotage.yaml").write_text(TEXT)
+    run(folder, "run", "other-1.dat")
+    shown = run(folder, "status").stdout
+    assert "    3  -     left out: no target needs it\n" in shown
+    assert "WAITING" not in shown
+
+
+def test_a_target_of_a_package_that_failed_is_told_beside_its_failure(folder: Path) -> None:
+    (folder / "pilotage.yaml").write_text(TEXT.replace("cat done/*.out > result.dat", "exit 3"))
+    told = run(folder, "run", "result.dat", code=1).stdout
+    assert "result.dat was asked for and was not made: 4.1.1 (result), which could have made it, failed\n" in told

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.model.progress import FailureCard, FailureGroup, Progress, StageProgress
+from pilotage.model.progress import FailureCard, FailureGroup, Progress, StageProgress, UnmadeTarget
 from pilotage.model.submission import PlannedPackage, RunPlan, StagePlan
 from pilotage.service.announcement import Announcement, announced
 from tests.canned_server import Answer, Asked, CannedServer, canned_server, job_view
@@ -121,6 +121,17 @@ def test_failures_end_in_exit_code_one_and_cards(server: CannedServer) -> None:
     assert "      | last words" in done.stdout
     assert f"pilotage logs {JOB}/1.2.1" in done.stdout
     assert f"pilotage retry --failed {JOB}" in done.stdout
+
+
+def test_targets_that_were_not_made_end_in_exit_code_one(server: CannedServer) -> None:
+    unmade = tuple(UnmadeTarget(target=f"{n}.dat", why="nobody has") for n in range(22))
+    tell(server, progress(unmade=unmade))
+    result = run("run")
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert "DONE without all targets" in lines[0]
+    assert lines[1] == "0.dat was asked for and was not made: nobody has"
+    assert lines[21:] == ["… and 2 more that were asked for and were not made"]
 
 
 def test_with_json_there_is_one_object_and_no_progress(server: CannedServer) -> None:

@@ -18,7 +18,7 @@ import pilotage
 from pilotage.app.following import Following, exit_code_of, is_over
 from pilotage.client import Server, ServerUnreachable
 from pilotage.model.exit_codes import ExitCode
-from pilotage.model.progress import FailureCard, FailureGroup, Progress, StageProgress
+from pilotage.model.progress import FailureCard, FailureGroup, Progress, StageProgress, UnmadeTarget
 from pilotage.service.announcement import Announcement, announced
 from tests.canned_server import Answer, Asked, CannedServer, canned_server, event_view
 from tests.command_line import in_an_empty_folder
@@ -154,6 +154,15 @@ def test_packages_that_fail_raise_only_where_that_is_asked_for(server: CannedSer
     assert (result.ok, result.failures[0].card.reason) == (False, "wall-time")
     with pytest.raises(pilotage.PackagesFailed, match="1 of 3 packages failed \\(1 of wall-time\\)"):
         result.raise_for_failures()
+
+
+def test_a_target_that_was_not_made_raises_only_where_that_is_asked_for(server: CannedServer) -> None:
+    tell(server, progress(unmade=(UnmadeTarget(target="x<.dat", why="nobody has"),)))
+    result = pilotage.run(job())
+    assert (result.ok, result.unmade[0].target) == (False, "x<.dat")
+    with pytest.raises(pilotage.PackagesFailed, match=r"x<\.dat was asked for and was not made"):
+        result.raise_for_failures()
+    assert "<b>not made:</b> x&lt;.dat: nobody has" in result._repr_html_()
 
 
 def test_callbacks_hear_of_each_package_once(server: CannedServer) -> None:
@@ -301,6 +310,7 @@ def test_following_ends_when_it_is_told_to() -> None:
         ({}, ExitCode.COMPLETE),
         ({"state": "CLEARED"}, ExitCode.COMPLETE),
         ({"failed": 1}, ExitCode.FAILED),
+        ({"unmade": (UnmadeTarget(target="a"),)}, ExitCode.FAILED),
         ({"state": "CANCELLED", "cancelled": 3}, ExitCode.FAILED),
         ({"state": "WAITING", "stuck": "why"}, ExitCode.FAILED),
         ({"state": "WAITING", "held": True, "stuck": "the job is held"}, ExitCode.STOPPED),

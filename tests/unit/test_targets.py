@@ -8,7 +8,19 @@ from pathlib import Path
 import pytest
 
 from pilotage.app.targets import source_for
-from pilotage.language import Expansion, Loaded, MemoryFolder, RecordedLists, Report, expand, grow, load, shapes_of
+from pilotage.language import (
+    Expansion,
+    Loaded,
+    MemoryFolder,
+    RecordedLists,
+    Report,
+    expand,
+    grow,
+    load,
+    shapes_of,
+    stages_left_out,
+    unmade_targets,
+)
 
 TEXT = """\
 pilotage: 1
@@ -83,9 +95,45 @@ def test_a_stage_that_grows_brings_what_is_needed_and_is_laid_out_again_in_the_s
     again = expand(grown.definition, RecordedLists(grown.resolved), Report("j"))
     assert again is not None
     assert (again.left_out, again.count, again.late) == (grown.left_out, grown.count, grown.late)
+
+
+def test_a_stage_that_grows_without_a_target_leaves_the_others_to_be_made() -> None:
     report = Report("j")
-    assert grow(before, 3, {1: ["parts/a.txt"]}, report) is None
-    assert [fault.code for fault in report.errors] == ["unknown-target"]
+    grown = grow(laid_out("done/b.out", "other.dat"), 3, {1: ["parts/a.txt"]}, report)
+    assert grown is not None
+    assert (kept(grown), report.errors) == (["other", "split"], [])
+    made = {0: ["other.dat"], 1: ["parts/a.txt"]}
+    assert [*unmade_targets(grown, made.__getitem__)] == [("done/b.out", (), (3,))]
+
+
+@pytest.mark.parametrize(
+    "target,made,missing",
+    [
+        ("other.dat", {0: ["other.dat"]}, []),
+        ("other.dat", {}, [("other.dat", (0,), ())]),
+        ("parts/a.txt", {1: ["parts/a.txt", "parts/b.txt"]}, []),
+        ("parts/a.txt", {1: ["parts/b.txt"]}, [("parts/a.txt", (1,), ())]),
+        ("parts/?.txt", {1: ["parts/b.txt"]}, []),
+        ("parts/?.txt", {1: ["parts/bb.txt"]}, [("parts/?.txt", (1,), ())]),
+        ("logs/3-x", {3: ["logs/3-x"], 5: ["logs/3-y"]}, [("logs/3-x", (5,), ())]),
+        ("logs/*x", {3: ["logs/1-x"]}, []),
+        ("logs/*x", {3: ["logs/1-y"]}, [("logs/*x", (3, 4, 5), ())]),
+        ("more/x", {3: ["logs/1-x"]}, [("more/x", (), (6,))]),
+    ],
+)
+def test_a_target_is_made_where_a_package_that_could_make_it_has(
+    target: str, made: dict[int, list[str]], missing: list[object]
+) -> None:
+    assert [*unmade_targets(laid_out(target), lambda number: made.get(number, ()))] == missing
+
+
+def test_stages_of_which_no_target_needs_anything_are_left_out() -> None:
+    assert stages_left_out(laid_out()) == frozenset()
+    assert stages_left_out(laid_out("other.dat")) == {2, 3, 4, 5, 6}
+    assert stages_left_out(laid_out("result.dat", "spread-1.dat")) == {1, 6}
+    grown = grow(laid_out("result.dat"), 3, {1: []}, Report("j"))
+    assert grown is not None
+    assert stages_left_out(grown) == {1, 5, 6}
 
 
 def test_a_target_that_nobody_makes_is_told_with_what_there_is() -> None:

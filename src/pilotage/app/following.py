@@ -166,7 +166,7 @@ def exit_code_of(progress: Progress) -> int:
         return ExitCode.STOPPED
     if is_over(progress) and progress.result is not None and 0 <= progress.result <= _EXIT_CODE_MAX:
         return progress.result
-    lost = progress.failed or progress.cancelled or progress.given_up
+    lost = progress.failed or progress.cancelled or progress.given_up or progress.unmade
     if is_over(progress) and not lost and progress.state in ("DONE", "CLEARED"):
         return ExitCode.COMPLETE
     return ExitCode.FAILED

@@ -15,13 +15,13 @@ from pilotage.client.server import path_of
 from pilotage.model.errors import PilotageError
 from pilotage.model.exit_codes import ExitCode
 from pilotage.model.outputs import LogPlace, Measured
-from pilotage.model.progress import FailureGroup, Progress, StageProgress
+from pilotage.model.progress import FailureGroup, Progress, StageProgress, UnmadeTarget
 
 _GOOD = ("DONE", "CLEARED")
 
 
 class PackagesFailed(PilotageError):
-    """A job ended, and not all of its packages did well; `result` has them."""
+    """A job ended, and not all of its packages did well, or a target was not made; `result` has them."""
 
     exit_code = ExitCode.FAILED
 
@@ -29,9 +29,12 @@ class PackagesFailed(PilotageError):
         """Say how many, and why the first ones."""
         progress = result.progress
         causes = ", ".join(f"{group.count} of {group.card.reason or group.card.cause}" for group in result.failures[:3])
+        bad = progress.failed + progress.cancelled
+        what = f"{bad} of {progress.packages} packages failed" + (f" ({causes})" if causes else "")
+        if not bad and progress.unmade:
+            what = f"{', '.join(each.target for each in progress.unmade[:3])} was asked for and was not made"
         super().__init__(
-            f"{progress.failed + progress.cancelled} of {progress.packages} packages failed"
-            + (f" ({causes})" if causes else ""),
+            what,
             subject=result.job,
             next_step=progress.stuck,
         )
@@ -131,7 +134,7 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether everything was done."""
+        """Whether everything was done, and every target made."""
         return self.exit_code == ExitCode.COMPLETE
 
     @property
@@ -143,6 +146,11 @@ class Result:
     def failures(self) -> tuple[FailureGroup, ...]:
         """What failed, grouped by cause, each group with one of its packages as a card."""
         return self.progress.failures
+
+    @property
+    def unmade(self) -> tuple[UnmadeTarget, ...]:
+        """The targets of which nothing was made, once it is over."""
+        return self.progress.unmade
 
     @property
     def outputs(self) -> Outputs:
@@ -185,13 +193,16 @@ class Result:
         bars = "".join(map(_bar_html, progress.stages))
         failures = "".join(map(_failure_html, progress.failures))
         stuck = f"<p><b>nothing can move:</b> {escape(progress.stuck)}</p>" if progress.stuck else ""
+        unmade = "".join(
+            f"<p><b>not made:</b> {escape(each.target)}: {escape(each.why)}</p>" for each in progress.unmade
+        )
         head = f"<b>{escape(self.job)}</b>: {escape(self.state)}, {progress.done:,} of {progress.packages:,} done"
         counts = "".join(
             f", {getattr(progress, word):,} {word}"
             for word in ("running", "failed", "cancelled", "healed", "adopted")
             if getattr(progress, word)
         )
-        return f"<div class='pilotage-job'><p>{head}{counts}</p><table>{bars}</table>{stuck}{failures}</div>"
+        return f"<div class='pilotage-job'><p>{head}{counts}</p><table>{bars}</table>{stuck}{unmade}{failures}</div>"
 
 
 def _bar_html(stage: StageProgress) -> str:

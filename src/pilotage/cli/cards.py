@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pilotage.model.progress import FailureCard, FailureGroup, Progress
 
 STDERR_LINES_MAX = 10
+UNMADE_SHOWN_MAX = 20
 
 
 def peak_texts(peak_bytes: int | None, *, below_bytes: int | None) -> Iterator[str]:
@@ -23,6 +24,15 @@ def peak_texts(peak_bytes: int | None, *, below_bytes: int | None) -> Iterator[s
         yield f"peak memory {size_text(peak_bytes)}"
     elif below_bytes is not None:
         yield f"peak memory below {size_text(below_bytes)}"
+
+
+def unmade_lines(progress: Progress) -> Iterator[str]:
+    """What a job was run for and has not made."""
+    for each in progress.unmade[:UNMADE_SHOWN_MAX]:
+        why_not = f": {each.why}" if each.why else ""
+        yield f"{one_line(f'{each.target} was asked for and was not made{why_not}')}\n"
+    if len(progress.unmade) > UNMADE_SHOWN_MAX:
+        yield f"… and {len(progress.unmade) - UNMADE_SHOWN_MAX:,} more that were asked for and were not made\n"
 
 
 def headline(job: str, group: FailureGroup) -> str:

@@ -301,7 +301,7 @@ def summary_object(progress: Progress, code: int) -> dict[str, object]:
 
 def summary_lines(progress: Progress, *, killed_for: str = "") -> Iterator[str]:
     """A job and what came of it, for people; `killed_for` was said when it was killed."""
-    from pilotage.cli.cards import failure_lines, undeclared_lines
+    from pilotage.cli.cards import failure_lines, undeclared_lines, unmade_lines
     from pilotage.cli.progress import counts_line
     from pilotage.cli.words import duration, one_line
     from pilotage.model.submission import SUPERSEDED
@@ -314,12 +314,14 @@ def summary_lines(progress: Progress, *, killed_for: str = "") -> Iterator[str]:
     )
     lost = progress.failed or progress.given_up
     state = "DONE with failures" if progress.state == "DONE" and lost else progress.state
+    state = "DONE without all targets" if state == "DONE" and progress.unmade else state
     yield f"{one_line(progress.job)}: {state}{took}: {counts_line(progress)}\n"
     if killed_for:
         yield f"killed: {one_line(killed_for)}\n"
     if progress.given_up:
         yield f"given up: {one_line(progress.given_up)}\n"
     yield from failure_lines(progress)
+    yield from unmade_lines(progress)
     yield from undeclared_lines(progress)
     if killed_for.startswith(SUPERSEDED):
         return  # what took its place makes what it would have made

@@ -30,7 +30,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("run", "Run a document here, or only what some of its outputs need, and wait for its end."),
         "map": ("map", "Run one command for each of many files or values, without a document."),
         "plan": ("plan", "Say what a run would do, why, and what it would cost; nothing is run."),
-        "submit": ("submit", "Have a document run by a service, and do not wait for it."),
+        "submit": (
+            "submit",
+            "Have a document run by a service, or only what some of its outputs need, and do not wait for it.",
+        ),
         "attach": ("attach", "Come back to a job that goes on without a terminal."),
         "watch": ("watch", "Show how far a job is, until it is over."),
         "explain": ("explain", "Say why a package is where it is: why it does not run, above all."),

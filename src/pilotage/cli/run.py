@@ -114,7 +114,8 @@ def run(
 
     FILE is a document; none: the one of the current folder. TARGET is a file that it makes, or a quoted pattern of such.
     What an earlier run has made is not made again. Ctrl-C stops in good order, and the same command goes on; a closed
-    terminal ends nothing. Exit code 0: complete; 1: packages failed; 2: bad input; 3: stopped; 130: interrupted twice.
+    terminal ends nothing. Exit code 0: complete; 1: packages failed, or a TARGET was not made; 2: bad input; 3: stopped;
+    130: interrupted twice.
     """
     from pilotage.app.targets import source_for
     from pilotage.cli.carrying import carry_out

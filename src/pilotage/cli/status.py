@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 STAGES_SHOWN_MAX = 50
 REASONS_SHOWN_MAX = 3
+TARGETS_SHOWN_MAX = 10
 _COUNTED = ("done", "cleared", "running", "scheduled", "ready", "waiting", "submitted", "aborted", "cancelled")
 
 
@@ -82,7 +83,8 @@ def _asked(connection: Server, about: dict[str, Any], *path: str) -> Any:
     from pilotage.client import ServerRefused
     from pilotage.client.server import path_of
 
-    if about["state"] in ("DONE", "CLEARED") and not _not_well(about) and not about.get("held"):
+    well = about["state"] in ("DONE", "CLEARED") and not _not_well(about)
+    if well and not about.get("held") and not about.get("targets"):
         return None
     try:
         return connection.get(path_of("jobs", *path))
@@ -113,6 +115,7 @@ def _job_lines(job: dict[str, Any], stages: list[dict[str, Any]], progress: Any)
         ("name", job["name"]),
         ("owner", job["owner"]),
         ("parent", job["parent"]),
+        ("targets", _targets(job.get("targets") or [])),
         ("packages", _histogram(job)),
         ("why", job["cause"]),
         ("cleared", f"by {job['cleared_by']}" if job["cleared_by"] else None),
@@ -124,10 +127,7 @@ def _job_lines(job: dict[str, Any], stages: list[dict[str, Any]], progress: Any)
     yield from _facts(facts)
     if len(stages) > 1:
         yield "  stages\n"
-        rows = (
-            (stage["stage"], _stage_state(stage), "not known yet" if stage["late"] else _histogram(stage))
-            for stage in stages
-        )
+        rows = ((stage["stage"], _stage_state(stage), _stage_packages(stage)) for stage in stages)
         yield from table(rows, indent="    ")
         if job["stages"] > len(stages):
             yield f"    … and {job['stages'] - len(stages):,} more\n"
@@ -147,7 +147,7 @@ def _moving_lines(told: Any) -> Iterator[str]:
         return
     import msgspec
 
-    from pilotage.cli.cards import failure_lines
+    from pilotage.cli.cards import failure_lines, unmade_lines
     from pilotage.model.progress import Progress
 
     progress = msgspec.convert(told, Progress)
@@ -158,6 +158,7 @@ def _moving_lines(told: Any) -> Iterator[str]:
     if progress.trouble:
         yield f"  trouble: {one_line(progress.trouble)}\n"
     yield from (f"  {line}" for line in failure_lines(progress))
+    yield from (f"  {line}" for line in unmade_lines(progress))
 
 
 def _package_lines(
@@ -298,7 +299,19 @@ def _stage_state(stage: dict[str, Any]) -> str:
     """The state of a stage; one of which every package was dropped has come to no end of its own."""
     counts = stage["counts"]
     gone = counts["dropped"] and not stage["late"] and not any(counts[word] for word in _COUNTED)
+    gone = gone or stage.get("left_out")
     return "-" if gone else str(stage["state"])
+
+
+def _stage_packages(stage: dict[str, Any]) -> str:
+    if stage.get("left_out"):
+        return "left out: no target needs it"
+    return "not known yet" if stage["late"] else _histogram(stage)
+
+
+def _targets(targets: list[str]) -> str:
+    more = f" and {len(targets) - TARGETS_SHOWN_MAX:,} more" if len(targets) > TARGETS_SHOWN_MAX else ""
+    return f"{', '.join(targets[:TARGETS_SHOWN_MAX])}{more}"
 
 
 def _not_well(told: dict[str, Any]) -> int:

@@ -10,6 +10,7 @@ from pilotage.language.expansion.expand import expand, grow
 from pilotage.language.expansion.expansion import Expansion, LateStage
 from pilotage.language.expansion.lists import RecordedLists, RecordingLists
 from pilotage.language.expansion.packages import ConcreteBinary, ConcretePackage
+from pilotage.language.expansion.targets import UnmadeTarget, stages_left_out, unmade_targets
 from pilotage.language.folder import DiskFolder, EarlierJobs, Folder, MemoryFolder
 from pilotage.language.load import FORMATS, Format, Loaded, LoadedJob, detect_format, load
 from pilotage.language.losses import Loss
@@ -40,6 +41,7 @@ __all__ = [
     "RecordingLists",
     "Report",
     "ResolvedLists",
+    "UnmadeTarget",
     "detect_format",
     "expand",
     "grow",
@@ -48,5 +50,7 @@ __all__ = [
     "read_definition",
     "read_document",
     "shapes_of",
+    "stages_left_out",
+    "unmade_targets",
     "write_document",
 ]

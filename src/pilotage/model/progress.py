@@ -74,6 +74,13 @@ class StageProgress(Told, frozen=True, kw_only=True):
     dropped: int = 0
 
 
+class UnmadeTarget(Told, frozen=True, kw_only=True):
+    """A file that a job is run for and that it has not made, or a pattern of which it has made nothing."""
+
+    target: str
+    why: str = ""
+
+
 class Progress(Told, frozen=True, kw_only=True):
     """How far a job is. What is neither done, running, failed nor cancelled waits."""
 
@@ -94,6 +101,8 @@ class Progress(Told, frozen=True, kw_only=True):
     stages: tuple[StageProgress, ...] = ()
     failures: tuple[FailureGroup, ...] = ()  # the largest first, at most CARDS_MAX
     undeclared: tuple[UndeclaredFiles, ...] = ()  # one for each kind, at most UNDECLARED_MAX
+    targets: tuple[str, ...] = ()  # the files that it is run for, or patterns of them; none: everything that it makes
+    unmade: tuple[UnmadeTarget, ...] = ()  # of the targets, when all is over
     submitted_at: float | None = None
     started_at: float | None = None
     finished_at: float | None = None

@@ -12,8 +12,9 @@ from pilotage.model.resolved import ResolvedLists
 SUPERSEDED = "superseded by"
 """How the message begins with which a job is killed because its document was run again."""
 DEFINITION, RESOLVED, CAPTURED, ORIGIN = "definition", "resolved", "captured", "origin"
+TARGETS = "targets"
 FILE = "file-"
-"""What the contents of a registered job are called among its lists; `stage-N` is what a late stage was laid out over, and
+"""What the contents of a registered job are called among its lists; `targets` are there where it is run for some files, `stage-N` is what a late stage was laid out over, and
 `file-N` a file that it brought along."""
 PLANNED_MAX = 1000
 """So many packages of a plan are told one by one; all are counted."""

@@ -6,7 +6,8 @@ out. What is still to come is not known exactly: of a late stage that may be nee
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from pilotage.language.expansion.lists import targets_of
 from pilotage.language.expansion.makers import general_pattern, late_outputs
 from pilotage.language.reading.iterations import sources
 from pilotage.language.text.paths import tidy_name, tidy_names
-from pilotage.language.text.patterns import can_both_match, is_pattern, literal, matching
+from pilotage.language.text.patterns import can_both_match, is_pattern, literal, matches, matching
 from pilotage.language.text.templates import Template, render_column
 from pilotage.language.text.tree import Report
 from pilotage.model.errors import did_you_mean
@@ -28,14 +29,15 @@ _NAMES_MAX = 2000
 def restrict(expansion: Expansion, report: Report, *, earlier: Expansion | None) -> Expansion | None:
     """The expansion with everything left out that its targets do not need; None after noting a target that nobody makes.
 
-    Of one that has grown since `earlier`, what stood before stays as it was.
+    Of one that has grown since `earlier`, what stood before stays as it was. A target that nobody makes any more by then
+    is passed over: the others are made all the same, and `unmade_targets` tells of it at the end.
     """
     targets = targets_of(expansion.resolved.lists)
     if not targets:
         return expansion
     needs = _Needed(expansion)
     for target in targets:
-        if not needs.take(target):
+        if not needs.take(target) and earlier is None:
             hint = did_you_mean(target, _outputs(expansion))
             message = f"nothing in this document makes {target!r}"
             report.error("unknown-target", message, hint=hint.replace("known here", "it makes"))
@@ -53,6 +55,47 @@ def restrict(expansion: Expansion, report: Report, *, earlier: Expansion | None)
     return expansion.restricted(left_out=frozenset(np.flatnonzero(unneeded).tolist()), late=late_needed)
 
 
+class UnmadeTarget(NamedTuple):
+    """A file that a job is run for and that it has not made, or a pattern of such, and who could have made it."""
+
+    target: str
+    packages: tuple[int, ...]  # that make it, or could have made it of a pattern
+    stages: tuple[int, ...]  # that were late, counted from 1, of whose packages it could have come
+
+
+def unmade_targets(expansion: Expansion, made: Callable[[int], Collection[str]]) -> Iterator[UnmadeTarget]:
+    """The targets of a job that nothing has made; `made` gives the names of what a package made."""
+    needs = _Needed(expansion)
+    for target in targets_of(expansion.resolved.lists):
+        packages, _ = needs.makers_of(target)
+        pattern = target if is_pattern(target) else literal(target)
+        if not any(expansion.block(each).package.done or _is_among(pattern, made(each)) for each in packages):
+            late = (each.stage for each in (*expansion.laid_out, *expansion.late))
+            stages = tuple(sorted(stage for stage in late if _may_make(expansion, stage, pattern)))
+            yield UnmadeTarget(target, tuple(packages), stages)
+
+
+def stages_left_out(expansion: Expansion) -> frozenset[int]:
+    """The stages, counted from 1, of which the targets of a job need nothing."""
+    if not targets_of(expansion.resolved.lists):
+        return frozenset()
+    left_out = expansion.left_out
+    wanted = {late.stage for late in expansion.late}
+    wanted |= {
+        stage + 1 for stage, layout in expansion.layouts.items() if not layout.count
+    }  # nothing was to be left out
+    wanted |= {block.stage + 1 for block in expansion.blocks if any(each not in left_out for each in block.packages())}
+    return frozenset(range(1, len(expansion.stage_names) + 1)) - wanted
+
+
+def _is_among(pattern: str, names: Collection[str]) -> bool:
+    return any(matches(pattern, name) for name in names)
+
+
+def _may_make(expansion: Expansion, stage: int, pattern: str) -> bool:
+    return any(can_both_match(made, pattern) for made in late_outputs(expansion.definition, stage - 1))
+
+
 class _Needed:
     """What the targets need, found by going from each maker to whatever it waits for."""
 
@@ -66,22 +109,23 @@ class _Needed:
 
     def take(self, target: str) -> bool:
         """Take who makes a file, or files that match a pattern; whether anybody does, or may."""
-        pattern = target if is_pattern(target) else literal(target)
-        by_name = [*self._makers(pattern, open_names=False)]
-        if by_name and not is_pattern(target):  # a name has one maker
-            self._take(by_name)
-            return True
-        definition = self._expansion.definition
-        found = [*by_name, *self._makers(pattern, open_names=True)]
-        stages = [
-            stage
-            for stage in self._late
-            if any(can_both_match(made, pattern) for made in late_outputs(definition, stage - 1))
-        ]
+        found, by_name = self.makers_of(target)
         self._take(found)
+        if by_name:
+            return True
+        pattern = target if is_pattern(target) else literal(target)
+        stages = [stage for stage in self._late if _may_make(self._expansion, stage, pattern)]
         for stage in stages:
             self.take_late(stage)
         return bool(found or stages)
+
+    def makers_of(self, target: str) -> tuple[list[int], bool]:
+        """The packages that make a file, or files that match a pattern, or may; and whether one makes it by its name."""
+        pattern = target if is_pattern(target) else literal(target)
+        by_name = [*self._makers(pattern, open_names=False)]
+        if by_name and not is_pattern(target):  # a name has one maker
+            return by_name, True
+        return [*by_name, *self._makers(pattern, open_names=True)], False
 
     def take_upstream(self) -> None:
         """Take everything that what was taken waits for."""

@@ -64,7 +64,8 @@ async def find_jobs(
 
     def answer() -> JobsPage:
         found = services.reading.jobs(request.user, text, cursor=cursor, limit=limit)
-        return JobsPage(jobs=[job_view(row, base_url=base_url) for row in found.items], next=found.next)
+        jobs = [job_view(row, base_url=base_url, targets=services.targets.of(row)) for row in found.items]
+        return JobsPage(jobs=jobs, next=found.next)
 
     return await services.ask(answer)
 
@@ -88,7 +89,7 @@ async def one_job(request: Ask, services: Book, job: JobPath, if_none_match: IfN
         tag = f'"{position}-{row.place}"'
         if if_none_match is not None and tag in if_none_match:
             return Reply(status=304, headers={"ETag": tag})
-        return Reply(body=job_view(row, base_url=base_url), headers={"ETag": tag})
+        return Reply(body=job_view(row, base_url=base_url, targets=services.targets.of(row)), headers={"ETag": tag})
 
     return await services.ask(answer)
 
@@ -107,7 +108,8 @@ async def stages(request: Ask, services: Book, job: JobPath, after: AfterStage =
     def answer() -> StagesPage:
         row = services.reading.job(request.user, job)
         rows, more = services.reading.stages(row, after=after, limit=limit)
-        return StagesPage(stages=[stage_view(each, row) for each in rows], more=more)
+        left_out = services.targets.stages_left_out(row)
+        return StagesPage(stages=[stage_view(each, row, left_out=left_out) for each in rows], more=more)
 
     return await services.ask(answer)
 

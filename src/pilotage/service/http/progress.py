@@ -23,6 +23,7 @@ from pilotage.model.progress import (
     Progress,
     StageProgress,
     UndeclaredFiles,
+    UnmadeTarget,
 )
 from pilotage.model.states import FINAL_NAMES
 from pilotage.service.access import Principal
@@ -189,6 +190,8 @@ def _by_the_counts(services: Services, principal: Principal, job: str) -> Progre
         failures=_failures(services, row) if row.aborted else (),
         undeclared=_undeclared(services, row),
         given_up=_given_up(row),
+        targets=services.targets.of(row),
+        unmade=_unmade(services, row),
         submitted_at=row.submitted_at,
         started_at=row.started_at,
         finished_at=row.finished_at if row.state in FINAL_NAMES else None,
@@ -202,6 +205,14 @@ def _given_up(row: JobRow) -> str:
     if row.aborted_at is None or row.cause == "abort-on":
         return ""
     return row.cause_message or row.cause or "given up"
+
+
+def _unmade(services: Services, row: JobRow) -> tuple[UnmadeTarget, ...]:
+    """What a job was run for and has not made, once it is over; one that was killed was not to make anything more."""
+    if row.state not in FINAL_NAMES or row.state == "CANCELLED" or not services.targets.of(row):
+        return ()
+    mark = (row.epoch, row.state, row.heard_at)
+    return services.pace.paced(f"unmade {row.job}", mark, lambda: services.targets.unmade(row), phase=_end(row))
 
 
 def _total(row: Counted) -> int:

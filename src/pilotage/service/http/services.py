@@ -21,6 +21,7 @@ from pilotage.service.keeper import Afterwards, Keeper
 from pilotage.service.notifications import Notifications, bell_name
 from pilotage.service.reading import Reading
 from pilotage.service.retention import Action
+from pilotage.service.targets import Targets
 from pilotage.service.unusual import Marks, Unusual
 from pilotage.service.wording import Wording
 from pilotage.service.writer import Writer
@@ -90,6 +91,7 @@ class Services:
             done=self._seen_to,
         )
         self.wording = Wording(journal, self._laid_out)
+        self.targets = Targets(journal, self.wording)
         self.reading = Reading(journal, clock=clock, settings=settings.query, find=self.wording.find)
         self.running: Running | None = None
         if make_running is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -43,7 +43,7 @@ def _total(row: Counted) -> int:
     return sum(getattr(row, name) for name in CountsView.__struct_fields__)
 
 
-def job_view(row: JobRow, *, base_url: str) -> JobView:
+def job_view(row: JobRow, *, base_url: str, targets: Iterable[str] = ()) -> JobView:
     """A job's row as it is answered; `base_url` ends with a slash."""
     return JobView(
         id=row.job,
@@ -75,17 +75,19 @@ def job_view(row: JobRow, *, base_url: str) -> JobView:
         tags=tags_of(read_tags(row.tags)),
         access=[AccessView(principal=rule.principal, rights=list(rule.rights)) for rule in _access.decode(row.access)],
         definition=row.definition,
+        targets=list(targets),
         url=f"{base_url}v1/jobs/{row.job}",
     )
 
 
-def stage_view(row: StageRow, job: JobRow) -> StageView:
-    """A stage's row as it is answered."""
+def stage_view(row: StageRow, job: JobRow, *, left_out: Collection[int] = ()) -> StageView:
+    """A stage's row as it is answered; `left_out` are the stages of its job that the targets do not need."""
     return StageView(
         job=job.job,
         stage=row.stage,
         state=compound_state(row, job=job, late=row.late),
         late=bool(row.late),
+        left_out=row.stage in left_out,
         packages=_total(row),
         counts=_counts(row),
     )

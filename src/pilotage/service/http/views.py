@@ -63,7 +63,10 @@ class AccessView(View, frozen=True, kw_only=True):
 
 
 class JobView(View, frozen=True, kw_only=True):
-    """A job as it stands; times are seconds since 1970, UTC, and `url` is where it is asked for again."""
+    """A job as it stands; times are seconds since 1970, UTC, and `url` is where it is asked for again.
+
+    `targets` are the files that it is run for, or patterns of them; none: everything that it makes.
+    """
 
     id: str
     name: str
@@ -93,16 +96,18 @@ class JobView(View, frozen=True, kw_only=True):
     tags: dict[str, str]
     access: list[AccessView]
     definition: str | None
+    targets: list[str]
     url: str
 
 
 class StageView(View, frozen=True, kw_only=True):
-    """A stage of a job; a late one is not known yet."""
+    """A stage of a job; a late one is not known yet, and one that is left out is needed by none of the targets."""
 
     job: str
     stage: int
     state: str
     late: bool
+    left_out: bool
     packages: int
     counts: CountsView
 

@@ -53,7 +53,7 @@ from pilotage.service.running.site_worker import AtSite
 from pilotage.service.running.starting import snapshot_of, start_from
 from pilotage.service.running.stopping import Winding
 from pilotage.service.running.strays import unknown_at
-from pilotage.service.running.submission import Prepared, Submission, SubmissionAnswer, prepare, submit_message
+from pilotage.service.running.submission import Prepared, Submission, SubmissionAnswer, prepare, submit_message, unmade
 from pilotage.service.running.workers import SiteWorkers, Way, expected_at, has_something, not_yet, unheard_at
 from pilotage.service.writer import Writer
 
@@ -278,7 +278,8 @@ class Runner:
         if earlier.same:
             return self._go_on(earlier.same, prepared)
         count, adopted = prepared.expansion.wanted, len(prepared.adopted)
-        if submission.only_if_needed and adopted == count and not prepared.plan.late and not earlier.others:
+        there = adopted == count and not prepared.plan.late and not unmade(prepared)
+        if submission.only_if_needed and there and not earlier.others:
             return SubmissionAnswer(job="", packages=count, adopted=adopted)
         unfinished = self._driver.ask(unfinished_jobs).result() - {*earlier.others}
         beside = self._jobs.beside(prepared.origin.folder, unfinished)

@@ -26,8 +26,10 @@ from pilotage.language import (
     plan_of,
     read_definition,
     shapes_of,
+    unmade_targets,
 )
 from pilotage.language import grow as grow_expansion
+from pilotage.language.expansion.lists import targets_of
 from pilotage.language.text.tree import tree_of
 from pilotage.model.definition import Definition, plain
 from pilotage.model.errors import DocumentError, PilotageError
@@ -41,6 +43,7 @@ from pilotage.model.submission import (
     FILE,
     ORIGIN,
     RESOLVED,
+    TARGETS,
     Captured,
     Origin,
     Submission,
@@ -68,6 +71,7 @@ __all__ = [
     "prepare",
     "recall",
     "submit_message",
+    "unmade",
 ]
 
 _SHOWN_MAX = 5
@@ -180,6 +184,12 @@ def submit_message(prepared: Prepared, token: int, *, taken: bool) -> messages.S
         left_out=sorted(prepared.expansion.left_out),
         taken=taken,
     )
+
+
+def unmade(prepared: Prepared) -> tuple[str, ...]:
+    """The targets of a job that nothing of what is there already has made."""
+    made = {each.number: [file.name for file in each.manifest] for each in prepared.adopted}
+    return tuple(each.target for each in unmade_targets(prepared.expansion, lambda number: made.get(number, ())))
 
 
 def lay_out(submission: Submission, *, store: FileStore, executors: Collection[str] = ()) -> LaidOut:
@@ -360,6 +370,8 @@ def _kept(journal: Journal, lists: ResolvedLists, origin: Origin) -> dict[str, s
         CAPTURED: journal.put_content(_encode(origin.captured)),
         ORIGIN: journal.put_content(_encode(msgspec.structs.replace(origin, captured={}))),
     }
+    if targets := targets_of(lists.lists):
+        kept[TARGETS] = journal.put_content(_encode(targets))
     files = sorted({file.sha256 for file in origin.captured.values() if file.content})
     kept.update({f"{FILE}{number}": sha256 for number, sha256 in enumerate(files, start=1)})
     return kept
