@@ -103,3 +103,38 @@ def test_a_target_of_a_package_that_failed_is_told_beside_its_failure(folder: Pa
     (folder / "pilotage.yaml").write_text(TEXT.replace("cat done/*.out > result.dat", "exit 3"))
     told = run(folder, "run", "result.dat", code=1).stdout
     assert "result.dat was asked for and was not made: 4.1.1 (result), which could have made it, failed\n" in told
+
+
+SLOW = """\
+pilotage: 1
+job: slow
+stages:
+  - each: {n: 1..2}
+    shell: until test -e $PILOTAGE_FOLDER/go; do sleep 0.05; done; echo {n} > {n}.dat
+    outputs: ["{n}.dat"]
+"""
+
+
+def test_a_job_that_gives_way_to_one_for_other_files_is_told_so_and_not_that_something_changed(folder: Path) -> None:
+    (folder / "pilotage.yaml").write_text(SLOW)
+    jobs = [json.loads(run(folder, "run", "--detach", "--json", "1.dat").stdout)["job"]]
+
+    def given_way(*words: str) -> str:
+        """How the job before is said to give way, to who begins another and to whom it belonged."""
+        begun = run(folder, "run", "--detach", "--json", *words)
+        (said,) = [line for line in begun.stderr.splitlines() if "was not over" in line]
+        jobs.append(json.loads(begun.stdout)["job"])
+        head, _, how = said.partition(" run again ")
+        assert head == f"{jobs[-2]} was not over, and is killed: its document is"
+        told = run(folder, "attach", jobs[-2], code=1).stdout
+        assert f"killed: superseded by {jobs[-1]}: its document was run again {how}\n" in told
+        assert "asked for" not in told
+        return how
+
+    assert given_way() == "for all of its files"
+    assert given_way("2.dat") == "for some of its files alone"
+    assert given_way("1.dat") == "for other files of it"
+    (folder / "pilotage.yaml").write_text(SLOW.replace("echo {n}", "echo x{n}"))
+    assert given_way("2.dat") == "with another content"
+    (folder / "go").touch()
+    assert "1 of 1 package done" in run(folder, "attach", jobs[-1]).stdout

@@ -172,9 +172,10 @@ def test_where_nothing_would_run_that_is_said(server: CannedServer) -> None:
 def test_what_was_begun_before_and_what_is_superseded_is_told(server: CannedServer) -> None:
     server.answer("/v1/jobs", {"job": JOB, "packages": 3, "resumed": True}, status=201)
     assert run("run").stderr == f"{JOB}: 3 packages; it was begun before, and goes on\n"
-    server.answer("/v1/jobs", {"job": JOB, "packages": 3, "adopted": 2, "superseded": ["old"]}, status=201)
+    answer = {"job": JOB, "packages": 3, "adopted": 2, "superseded": ["old"], "run_again": {"old": "for all"}}
+    server.answer("/v1/jobs", answer, status=201)
     said = run("run", "--slots", "2").stderr
-    assert "old was not over, and is killed" in said
+    assert "old was not over, and is killed: its document is run again for all\n" in said
     assert f"{JOB}: 3 packages, 2 of them made by an earlier run\n" in said
     assert "its own slots count" in said
 

@@ -130,7 +130,8 @@ def _say_beginning(brought: Submitted, session: Session, how: HowToRun) -> None:
         elif answer.in_the_way:
             say_to_reader(f"{job} was not over, and is killed: what is not ours is replaced by another job")
         else:
-            say_to_reader(f"{job} was not over, and is killed: its document has changed, or is run for other files")
+            again = answer.run_again.get(job) or "otherwise"
+            say_to_reader(f"{job} was not over, and is killed: its document is run again {again}")
     told = f"{answer.job}: {plural(answer.packages, 'package')}"
     if answer.resumed:
         told += "; it was begun before, and goes on"

@@ -63,6 +63,7 @@ class SubmissionAnswer(Sent, frozen=True, kw_only=True):
     adopted: int = 0
     resumed: bool = False  # the job was there already, and goes on
     superseded: tuple[str, ...] = ()  # unfinished jobs of the same document, whose place it takes: they were killed
+    run_again: dict[str, str] = {}  # how the document of each of these is run again, in words: "with another content" …
     in_the_way: tuple[str, ...] = ()  # names of outputs under which something lies that is kept beside them
     remade: int = 0  # packages of a job that goes on which are run again: what they made is gone, and needed
 

@@ -46,7 +46,7 @@ from pilotage.service.running.expanding import Expanded, Expander
 from pilotage.service.running.manifests import Manifest, Manifests
 from pilotage.service.running.publishing import Unpublished, hold_for
 from pilotage.service.running.remaking import lost, standings_of
-from pilotage.service.running.resuming import ANEW, CHANGED, FOR_TARGETS, REPLACED, earlier_runs, superseded_by
+from pilotage.service.running.resuming import earlier_runs, superseded_by
 from pilotage.service.running.rivals import refuse_rivals, unfinished_jobs
 from pilotage.service.running.site_messages import asked_of_site, sites_changed
 from pilotage.service.running.site_worker import AtSite
@@ -293,17 +293,15 @@ class Runner:
         except BaseException:
             self._jobs.let_go(prepared.job)
             raise
-        changed = FOR_TARGETS if prepared.expansion.left_out else CHANGED
-        how = ANEW if submission.fresh else REPLACED if prepared.in_the_way else changed
-        told = superseded_by(prepared.job, how=how)
-        for other in earlier.others:
+        for other, how in earlier.others.items():
             with suppress(OperationRefused):  # it is over by now
-                self._driver.operate(Kill(job=other, message=told)).result()
+                self._driver.operate(Kill(job=other, message=superseded_by(prepared.job, how=how))).result()
         return SubmissionAnswer(
             job=prepared.job,
             packages=count,
             adopted=adopted,
-            superseded=earlier.others,
+            superseded=tuple(earlier.others),
+            run_again=earlier.others,
             in_the_way=prepared.in_the_way,
         )
 
