@@ -5,7 +5,16 @@ from __future__ import annotations
 from pilotage.model import payloads
 from pilotage.model.effects import CancelSubmitted, ExpandStage, SubmitAttempt, SubmitPilot
 from pilotage.model.exchange import InputSource
-from pilotage.model.operations import Accepted, Drop, Kill, Refused, Reschedule, Restart, Restore
+from pilotage.model.operations import (
+    Accepted,
+    Drop,
+    DropFiles,
+    Kill,
+    Refused,
+    Reschedule,
+    Restart,
+    Restore,
+)
 from tests.small_engine import JOB, Small
 from tests.small_plans import chain, grown, kind, plan, site, stage
 
@@ -288,6 +297,25 @@ def test_a_line_whose_files_were_read_is_dropped_only_by_force_and_whoever_read_
     assert "without" not in str(answer), "it has read what the line made"
 
 
+def test_a_line_whose_consumer_is_done_is_taken_back_in_as_the_refusal_says() -> None:
+    with Small(site(cores=2)) as small:
+        small.submit(plan(stage(2), stage(), edges=MERGE))
+        pilot = small.pilot()
+        small.ask(DROP)
+        pilot.exchange()
+        pilot.succeed("1.1.1")
+        pilot.succeed("2.1.1")
+        answer = small.ask(RESTORE)
+        assert isinstance(answer, Refused)
+        assert answer.next_step == "restart 2.1.1 and kill it, restore the line, then restart 2.1.1"
+        again = Restart(job=JOB, package="2.1.1")
+        for each in (again, Kill(job=JOB, package="2.1.1"), RESTORE, again):
+            assert isinstance(small.ask(each), Accepted), each
+        pilot.exchange()
+        pilot.succeed("1.2.1")
+        assert [each.package for each in pilot.held[pilot.ref("2.1.1")].inputs] == ["1.1.1", "1.2.1"]
+
+
 def test_a_stage_that_was_laid_out_with_a_line_keeps_it_from_being_dropped() -> None:
     small = Small(site(cores=2))
     made = plan(stage(2), None, late={2: ["1.1.1", "1.2.1"]})
@@ -309,3 +337,78 @@ def test_a_line_is_killed_whole_and_what_waits_for_it_is_given_up() -> None:
     assert small.standing("1.1.1") == "live"
     assert refusal(small.ask(Kill(job=JOB, stage=1, line=2))) == ("line-over", "1.2")
     assert refusal(small.ask(Kill(job=JOB, stage=1, line=9))) == ("unknown-line", "1.9")
+
+
+# --- files that are to be removed with their line -----------------------------------------------------------------------
+
+REMOVING = Drop(job=JOB, stage=1, line=2, remove_files=True)
+
+
+def ordered(small: Small) -> list[tuple[str | None, int | None]]:
+    return [
+        (one.event.package, one.event.attempt) for one in small.book if isinstance(one.data, payloads.RemovalOrdered)
+    ]
+
+
+def test_a_line_whose_files_are_removed_counts_no_longer_and_makes_them_anew_when_it_is_taken_back_in() -> None:
+    with Small(site(cores=2)) as small:
+        small.submit(plan(stage(2), stage(), edges=MERGE))
+        pilot = small.pilot()
+        pilot.succeed("1.2.1")
+        assert isinstance(small.ask(REMOVING), Accepted)
+        assert ordered(small) == [("1.2.1", 1)]
+        assert small.standing("1.2.1") == "dropped"
+        assert isinstance(small.ask(RESTORE), Accepted)
+        pilot.exchange()
+        assert pilot.ref("1.2.1").attempt == 2
+        pilot.succeed("1.1.1", "1.2.1")
+        assert pilot.held[pilot.ref("2.1.1")].inputs == (InputSource("1.1.1", 1), InputSource("1.2.1", 2))
+
+
+def test_what_somebody_is_reading_stays_and_goes_when_it_is_asked_for_again() -> None:
+    with Small(site(cores=2)) as small:
+        small.submit(plan(stage(2), stage(), edges=MERGE))
+        pilot = small.pilot()
+        pilot.succeed("1.1.1", "1.2.1")
+        answer = small.ask(REMOVING)
+        assert refusal(answer) == ("files-read", "2.1.1")
+        assert isinstance(answer, Refused)
+        assert f"pilotage drop --force --remove-files {JOB} 1.2" in answer.next_step
+        assert isinstance(small.ask(Drop(job=JOB, stage=1, line=2, force=True, remove_files=True)), Accepted)
+        assert (ordered(small), small.standing("1.2.1")) == ([], "done")
+        pilot.succeed("2.1.1")
+        assert isinstance(small.ask(REMOVING), Accepted), "the line is dropped: its files can still go"
+        assert ordered(small) == [("1.2.1", 1)]
+        assert isinstance(small.ask(REMOVING), Accepted)
+        assert len(ordered(small)) == 1
+
+
+def test_nobody_of_the_line_comes_back_with_what_it_made_of_files_that_are_removed() -> None:
+    with Small(site(cores=2)) as small:
+        small.submit(plan(stage(2, kind(), kind()), edges=[("1.1.1", "1.1.2"), ("1.2.1", "1.2.2")]))
+        pilot = small.pilot()
+        pilot.succeed("1.2.1")
+        reading = pilot.ref("1.2.2")
+        assert isinstance(small.ask(REMOVING), Accepted)
+        small.ask(RESTORE)
+        pilot.end(reading)
+        pilot.exchange()
+        pilot.exchange()
+        assert small.told(payloads.CommitGranted, "1.2.2") == []
+        pilot.succeed("1.2.1")
+        assert pilot.ref("1.2.2").attempt == 2
+
+
+def test_what_makes_no_files_stays_done() -> None:
+    with Small(site(cores=2)) as small:
+        small.submit(plan(stage(2, kind(), kind()), edges=[("1.1.1", "1.1.2"), ("1.2.1", "1.2.2")]))
+        pilot = small.pilot()
+        pilot.succeed("1.2.1")
+        pilot.succeed("1.2.2")
+        removing = DropFiles(job=JOB, stage=1, line=2, remove_files=True, by="ann", fileless=("1.2.2",))
+        assert isinstance(small.ask(removing), Accepted)
+        assert ordered(small) == [("1.2.1", 1)]
+        small.ask(RESTORE)
+        pilot.exchange()
+        pilot.succeed("1.2.1")
+        assert small.standing("1.2.2") == "done"

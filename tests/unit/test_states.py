@@ -82,6 +82,8 @@ EVENTS: dict[tuple[str, str], Step] = {
     ("Released", ""): ("Released", {"operation": 1}),
     ("Dropped", ""): ("Dropped", {"operation": 1}),
     ("Restored", ""): ("Restored", {"operation": 1}),
+    ("RemovalOrdered", ""): ("RemovalOrdered", {"attempt": 1, "by": "ada"}),
+    ("FilesRemoved", ""): ("FilesRemoved", {"attempt": 1, "removed": ["a"]}),
     ("ReplicaWanted", ""): ("ReplicaWanted", {"replicas": 1}),
     ("Tagged", ""): ("Tagged", {"name": "study", "value": "A"}),
     ("Noted", ""): ("Noted", {"text": "so"}),

@@ -23,6 +23,7 @@ from pilotage.model.operations import (
     AnyOperation,
     Clear,
     Drop,
+    DropFiles,
     Hold,
     HoldResults,
     Kill,
@@ -170,10 +171,17 @@ def _release(engine: Engine, job: JobState, operation: Release) -> None:
 def _drop(engine: Engine, job: JobState, operation: Drop) -> None:
     _not_over(job)
     numbers = _line(job, operation.stage, operation.line)
-    if all((work := job.work.get(number)) is not None and work.dropped for number in numbers):
+    if not all((work := job.work.get(number)) is not None and work.dropped for number in numbers):
+        if not operation.force:
+            _nobody_read(job, numbers, operation)
+        _leave_out(engine, job, numbers)
+    elif not operation.remove_files:
         raise _Refusal("dropped", f"the line {operation.stage}.{operation.line} is dropped already", subject=job.id)
-    if not operation.force:
-        _nobody_read(job, numbers, f"{operation.stage}.{operation.line}")
+    if operation.remove_files:
+        _order_removal(engine, job, numbers, operation)
+
+
+def _leave_out(engine: Engine, job: JobState, numbers: list[int]) -> None:
     revision = engine.next_n
     for number in numbers:
         work = job.work.get(number)
@@ -183,10 +191,40 @@ def _drop(engine: Engine, job: JobState, operation: Drop) -> None:
         engine.write(dropped, job=job, number=number, epoch=job.epoch_of(number))
 
 
-def _nobody_read(job: JobState, numbers: list[int], line: str) -> None:
+def _order_removal(engine: Engine, job: JobState, numbers: list[int], operation: Drop) -> None:
+    """What a line made counts no longer, unless somebody is reading it: taken back in, the line makes it anew.
+
+    The last of the line goes first: who took something of an earlier one in it must not come back and win.
+    """
+    by, fileless = (operation.by, operation.fileless) if isinstance(operation, DropFiles) else ("", ())
+    own = set(numbers)
+    for number in reversed(numbers):
+        dotted = job.dotted(number)
+        if not job.granted[number] or dotted in fileless or next(readers(job, number, own), None) is not None:
+            continue
+        remade = payloads.Restarted(cause="remake", message=f"what it takes from {dotted} is removed")
+        for consumer in job.consumers(number):
+            if (work := job.work.get(consumer)) is not None and (work.attempts or work.candidates) and consumer in own:
+                engine.write(remade, job=job, number=consumer, epoch=job.epoch_of(consumer) + 1)
+        ordered, epoch = payloads.RemovalOrdered(by=by), job.epoch_of(number)
+        engine.write(ordered, job=job, number=number, attempt=job.granted[number], epoch=epoch)
+        voided = payloads.Restarted(cause="remake", message="its line was dropped, and what it made is removed")
+        engine.write(voided, job=job, number=number, epoch=epoch + 1)
+
+
+def readers(job: JobState, number: int, own: set[int]) -> Iterator[int]:
+    """The packages outside a line of which an attempt may be reading what one of it made."""
+    for consumer in job.consumers(number):
+        if consumer not in own and (work := job.work.get(consumer)) is not None and work.attempts:
+            yield consumer
+
+
+def _nobody_read(job: JobState, numbers: list[int], operation: Drop) -> None:
     """Refuse to drop a line of which somebody has read what it made: what was made of that stays, whatever is dropped."""
     own = set(numbers)
-    hint = f"to leave it out for those that come all the same: pilotage drop --force {job.id} {line}"
+    options = "--force --remove-files" if operation.remove_files else "--force"
+    line = f"{job.id} {operation.stage}.{operation.line}"
+    hint = f"to leave it out for those that come all the same: pilotage drop {options} {line}"
     for number in numbers:
         if not job.granted[number]:
             continue
@@ -211,7 +249,7 @@ def _restore(engine: Engine, job: JobState, operation: Restore) -> None:
             name = job.dotted(consumer)
             message = f"{name} has begun, and what the line {operation.stage}.{operation.line} makes cannot be given to it now"
             hint = (
-                f"restart {name} once the line is taken back in"
+                f"restart {name} and kill it, restore the line, then restart {name}"
                 if job.is_final(consumer)
                 else f"wait for {name}, or kill it"
             )

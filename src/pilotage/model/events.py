@@ -126,6 +126,8 @@ EVENT_TYPES: dict[str, EventType] = {
         _type(payloads.Unbound, "package", sources=ENGINE),
         _type(payloads.Dropped, "package", sources=ENGINE),
         _type(payloads.Restored, "package", sources=ENGINE),
+        _type(payloads.RemovalOrdered, "attempt", sources=ENGINE),
+        _type(payloads.FilesRemoved, "attempt", sources=ENGINE),
         _type(payloads.ReplicaWanted, "package", sources=ENGINE),
         _type(payloads.AttemptCreated, "attempt", sources=ENGINE),
         _type(payloads.AttemptQueued, "attempt"),

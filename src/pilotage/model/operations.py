@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from pilotage.model.outcomes import ClearedBy
+from pilotage.model.payloads import KeptFile
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, tag_field="operation", omit_defaults=True):
@@ -47,6 +48,14 @@ class Drop(Operation, frozen=True, kw_only=True, tag="drop"):
     stage: int
     line: int
     force: bool = False  # also where others have read what it made
+    remove_files: bool = False  # what it made goes, where nobody else has or reads it; of a dropped line too
+
+
+class DropFiles(Drop, frozen=True, kw_only=True, tag="drop-files"):
+    """The same with files to be removed, as the service asks for it."""
+
+    by: str = ""  # who wants it
+    fileless: tuple[str, ...] = ()  # packages of the line that make no files: what they did stays done
 
 
 class Restore(Operation, frozen=True, kw_only=True, tag="restore"):
@@ -108,11 +117,23 @@ class TrySite(SiteOperation, frozen=True, kw_only=True, tag="try-site"):
     """The same for somebody who watches it: nothing follows from it for the site."""
 
 
-class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+class LineFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the files of a line that was dropped: how many, and the first of them by name."""
+
+    removed: int = 0
+    removed_bytes: int = 0
+    gone: int = 0  # were not there any more
+    kept: int = 0
+    removed_names: tuple[str, ...] = ()
+    kept_files: tuple[KeptFile, ...] = ()  # with why; none where nobody asked for their removal
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The operation was accepted; its events are durable when this is told."""
 
     operation: int
     events: int
+    files: LineFiles | None = None  # where a line was dropped
 
 
 RefusedCode = Literal[

@@ -58,6 +58,9 @@ AbortCause = Literal[
 ClearedBy = Literal["user", "timeout"]
 """Who cleared outputs: their owner took them, or their time was over."""
 
+KeptReason = Literal["changed", "made", "not-removed", "read"]
+"""Why a file stays whose removal was asked for: it is not as it was granted, another job has it as well, the system does not
+let it go, or somebody who is not over reads it."""
 RestartCause = Literal["by-hand", "deep-resubmission", "remake", "revived"]
 """What opened a new epoch."""
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from pilotage.model.outcomes import AbortCause, ClearedBy, ExitCodeGasw, Phase, RestartCause
+from pilotage.model.outcomes import AbortCause, ClearedBy, ExitCodeGasw, KeptReason, Phase, RestartCause
 from pilotage.model.reasons import LossReason
 from pilotage.model.texts import NAME_MAX, REASON_MAX, REPLICAS_MAX, TEXT_MAX, check_sha256
 
@@ -73,6 +73,9 @@ class OutputFile(Part, frozen=True, kw_only=True):
 
 
 Manifest = Annotated[tuple[OutputFile, ...], Meta(max_length=100_000)]
+
+
+FileNames = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=4096)], ...], Meta(max_length=100_000)]
 
 
 class PhaseTimes(Part, frozen=True, kw_only=True):
@@ -233,6 +236,30 @@ class Restored(Payload, frozen=True, kw_only=True):
     """Back in the totals."""
 
     operation: Count
+
+
+class RemovalOrdered(Payload, frozen=True, kw_only=True):
+    """What a granted attempt made is to be removed, since its line was dropped so; it counts no longer."""
+
+    by: Annotated[str, Meta(max_length=256)] = ""
+
+
+class KeptFile(Part, frozen=True, kw_only=True):
+    """A file that stays though its removal was asked for, and why."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=4096)]
+    reason: KeptReason
+    message: Text = ""
+
+
+class FilesRemoved(Payload, frozen=True, kw_only=True):
+    """What became of the files whose removal was ordered; those that are `gone` were not there any more."""
+
+    by: Annotated[str, Meta(max_length=256)] = ""
+    removed: FileNames = ()
+    gone: FileNames = ()
+    kept: Annotated[tuple[KeptFile, ...], Meta(max_length=100_000)] = ()
+    more: bool = False  # the rest is told by the next of these
 
 
 class ReplicaWanted(Payload, frozen=True, kw_only=True):
