@@ -16,7 +16,7 @@ from pilotage.engine.settings import EngineSettings
 from pilotage.language import Expansion
 from pilotage.model.configuration import Settings
 from pilotage.model.exchange import AttemptRef, ExchangeReply
-from pilotage.model.operations import Accepted, AnyOperation, Refused, SiteDeed
+from pilotage.model.operations import Accepted, AnyOperation, Drop, LineFiles, Refused, SiteDeed
 from pilotage.model.outcomes import ClearedBy
 from pilotage.model.site import Site
 from pilotage.model.site_exchange import SiteHears, SiteSays
@@ -79,6 +79,8 @@ class FakeJobs:
         self.fault: Exception | None = None
         self.submitted: list[Submission] = []
         self.operations: list[AnyOperation] = []
+        self.dropped_by: list[str] = []
+        self.line_files = LineFiles()  # of every line that is dropped with its files
         self.refusals: dict[str, Refused] = {}  # by the package, or the job
         self.cleared: list[str] = []
         self.put_away: list[str] = []
@@ -146,6 +148,17 @@ class FakeJobs:
         refused = self.refusals.get(getattr(operation, "package", "") or operation.job)
         fault = OperationRefused(refused) if refused is not None else None
         return _done(Accepted(operation=len(self.operations), events=1), fault)
+
+    def drop(self, operation: Drop, *, by: str) -> Future[Accepted]:
+        self.dropped_by.append(by)
+        accepted = self.operate(operation)
+        if not operation.remove_files or accepted.exception() is not None:
+            return accepted
+        return _done(msgspec.structs.replace(accepted.result(), files=self.line_files))
+
+    def files_left(self, operation: Drop) -> LineFiles:
+        assert not operation.remove_files
+        return LineFiles(kept=2)
 
     def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
         return _done(question(self.engine))

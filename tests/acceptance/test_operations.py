@@ -157,6 +157,34 @@ def test_what_runs_is_held_killed_and_dropped(bench: Bench) -> None:
     assert sorted((bench.folder / "all.txt").read_text().splitlines()) == ["made by bad", "made by good"]
 
 
+def test_a_line_is_dropped_with_its_files_and_makes_them_anew_when_it_is_taken_back_in(bench: Bench) -> None:
+    (bench.folder / "mended").touch()
+    made = bench.folder / "good.dat"
+    job = bench.said("submit").strip()
+    bench.until(job, lambda at: at["1.3.1"] == "RUNNING" and at["1.1.1"] == at["1.2.1"] == "DONE")
+    stays = f"1 file that it made stays; to remove: pilotage drop --remove-files {job} 1.1"
+    assert bench.said("drop", job, "1.1") == f"dropped {job}/1.1\n{stays}\n"
+    assert made.exists()
+    assert "say --yes" in bench.run("drop", "--remove-files", job, "1.1").stderr
+    assert made.exists()
+    gone = "removed 1 file, 13 B: good.dat"
+    assert bench.said("drop", "--remove-files", "--yes", job, "1.1") == f"dropped {job}/1.1\n{gone}\n"
+    assert not made.exists()
+    (bench.folder / "bad.dat").write_text("mine now\n")
+    [dropped] = told(bench, "drop", "--remove-files", "--yes", job, "1.2")["done"]
+    assert [(each["name"], each["reason"]) for each in dropped["files"]["kept_files"]] == [("bad.dat", "changed")]
+    assert (bench.folder / "bad.dat").read_text() == "mine now\n"
+    removed = [each for each in told(bench, "events", f"{job}/1.1.1")["events"] if each["type"] == "FilesRemoved"]
+    assert [each["data"]["removed"] for each in removed] == [["good.dat"]]
+    assert bench.said("restore", job, "1.1") == f"restored {job}/1.1\n"
+    bench.until(job, lambda at: at["1.1.1"] == "DONE")
+    assert made.read_text() == "made by good\n"
+    (bench.folder / "gate").touch()
+    bench.until(job, lambda at: at["2.1.1"] == "DONE")
+    assert sorted((bench.folder / "all.txt").read_text().splitlines()) == ["made by good", "made by slow"]
+    assert "3 files verified of 3" in bench.said("outputs", job)
+
+
 def test_a_service_that_stops_and_starts_again_goes_on_with_what_runs(bench: Bench) -> None:
     (bench.folder / "mended").touch()
     job = bench.said("submit").strip()

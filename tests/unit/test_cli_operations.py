@@ -113,6 +113,7 @@ def test_retry_does_not_run_again_what_did_not_fail(canned: CannedServer, state:
         (("drop", "j", "1"), "no line"),
         (("drop", "j", "0.1"), "no line"),
         (("drop", "j", "1.1", "--where", "all"), "not both"),
+        (("drop", "--where", "all", "--remove-files"), "--remove-files is for lines that are named"),
         (("kill", "j", "k", "--where", "all"), "at most one JOB"),
         (("kill", "j", "--where", "all", "--jobs"), "without --where"),
     ],
@@ -153,6 +154,67 @@ def test_an_operation_is_sent_again_under_the_same_key_where_the_connection_brea
     canned.answer("/v1/jobs/j/operations", ACCEPTED)
     assert run("replicate", "j/1.1.1").exit_code == 0
     assert (len(keys), len(set(keys)), len(posted(canned))) == (3, 1, 1)
+
+
+# --- the files of lines that are dropped --------------------------------------------------------------------------------
+
+
+def line_files(**more: Any) -> dict[str, Any]:
+    none = {"removed": 0, "removed_bytes": 0, "gone": 0, "kept": 0, "removed_names": [], "kept_files": []}
+    return ACCEPTED | {"files": none | more}
+
+
+def made(name: str, *, size_bytes: int) -> dict[str, Any]:
+    return {"name": name, "size_bytes": size_bytes, "sha256": "ab" * 32}
+
+
+def output_of(package: str, *files: dict[str, Any]) -> dict[str, Any]:
+    nothing = ("attempt", "exit_code", "exit_message", "exit_status", "signal", "standard_output", "standard_error")
+    logs = ("application_output", "application_error")
+    known = {"id": f"J/{package}", "path": "j/001/002/001", "state": "DONE", "folder": "/x", "outputs": files}
+    return dict.fromkeys((*nothing, *logs)) | known
+
+
+def test_dropping_a_line_says_how_many_files_stay_and_how_they_go(canned: CannedServer) -> None:
+    canned.answer("/v1/jobs/j/operations", line_files(kept=2))
+    assert run("drop", "j", "1.2").stdout == (
+        "dropped j/1.2\n2 files that it made stay; to remove: pilotage drop --remove-files j 1.2\n"
+    )
+    assert json.loads(run("drop", "j", "1.2", "--json").stdout)["done"][0]["files"]["kept"] == 2
+
+
+def test_files_of_a_line_are_removed_only_where_somebody_says_yes(canned: CannedServer) -> None:
+    made_by_line = output_of("1.2.1", made("a", size_bytes=1000), made("b", size_bytes=24))
+    canned.answer("/v1/jobs/J/packages/1.2.1/outputs", made_by_line)
+    canned.refuse("/v1/jobs/J/packages/1.2.2/outputs", 404, "unknown_package", "no such package")
+    changed = {"name": "b", "reason": "changed", "message": "somebody has changed it"}
+    told = line_files(removed=1, removed_bytes=1000, gone=1, kept=1, removed_names=["a"], kept_files=[changed])
+    canned.answer("/v1/jobs/J/operations", told)
+    asked = refused("drop", "--remove-files", "J", "1.2")
+    assert "Drop J/1.2 and remove 2 files that it made, 1 KiB? Nobody is there to be asked: say --yes." in asked
+    assert posted(canned) == []
+    assert run("drop", "--remove-files", "J", "1.2", "--yes").stdout == (
+        "dropped J/1.2\nremoved 1 file, 1000 B: a\n1 file of it was not there any more\nkept b: somebody has changed it\n"
+    )
+    body = {"operation": "drop", "stage": 1, "line": 2, "remove_files": True}
+    assert posted(canned) == [("/v1/jobs/J/operations", body)]
+
+
+def test_of_many_files_the_first_are_named(canned: CannedServer) -> None:
+    kept = [{"name": f"k{n}", "reason": "read", "message": "2.1.1 reads it"} for n in range(12)]
+    names = [f"f{n}" for n in range(7)]
+    told = line_files(removed=7, removed_bytes=7, kept=12, removed_names=names, kept_files=kept)
+    canned.answer("/v1/jobs/j/operations", told)
+    shown = run("drop", "--remove-files", "--yes", "j", "1.2").stdout.splitlines()
+    assert shown[1] == "removed 7 files, 7 B: f0, f1, f2, f3, f4 and 2 more"
+    assert shown[2:][9:] == ["kept k9: 2.1.1 reads it", "and 2 more are kept; --json and the book have them"]
+
+
+def test_a_line_that_made_nothing_is_dropped_without_a_question(canned: CannedServer) -> None:
+    canned.answer("/v1/jobs/j/packages/1.2.1/outputs", output_of("1.2.1"))
+    canned.refuse("/v1/jobs/j/packages/1.2.2/outputs", 404, "unknown_package", "no such package")
+    canned.answer("/v1/jobs/j/operations", line_files())
+    assert run("drop", "--remove-files", "j", "1.2").stdout == "dropped j/1.2\n"
 
 
 def found(count: int, **more: Any) -> dict[str, Any]:

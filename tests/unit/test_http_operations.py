@@ -14,7 +14,8 @@ from pilotage.engine.jobs import JobState
 from pilotage.model.configuration import Settings
 from pilotage.model.errors import DocumentError, Problem
 from pilotage.model.exchange import AttemptRef
-from pilotage.model.operations import Drop, Hold, Kill, Refused, Replicate, Restart
+from pilotage.model.operations import Drop, Hold, Kill, LineFiles, Refused, Replicate, Restart
+from pilotage.model.payloads import KeptFile
 from pilotage.model.resolved import ResolvedLists
 from pilotage.model.submission import Submission
 from pilotage.model.work import LogText
@@ -118,6 +119,25 @@ def test_an_operation_reaches_the_engine_as_it_was_said(desk: Desk) -> None:
         Drop(job="j", stage=1, line=2),
         Restart(job="j"),
     ]
+
+
+def test_a_line_is_dropped_with_its_files_and_the_answer_says_what_became_of_them(desk: Desk) -> None:
+    desk.register(1, "j")
+    path, body = "/v1/jobs/j/operations", {"operation": "drop", "stage": 1, "line": 2}
+    none = {"removed": 0, "removed_bytes": 0, "gone": 0, "removed_names": [], "kept_files": []}
+    assert desk.post(path, body)[1] == {"operation": 1, "events": 1, "files": none | {"kept": 2}}
+    kept = KeptFile(name="b", reason="changed", message="it was changed")
+    desk.jobs.line_files = LineFiles(removed=1, removed_bytes=3, kept=1, removed_names=("a",), kept_files=(kept,))
+    status, told = desk.post(path, body | {"remove_files": True, "force": True})
+    assert (status, told["files"]) == (200, msgspec.json.decode(msgspec.json.encode(desk.jobs.line_files)))
+    assert desk.jobs.operations[-1] == Drop(job="j", stage=1, line=2, force=True, remove_files=True)
+    assert desk.jobs.dropped_by == ["ann", "ann"]
+    asked = len(desk.jobs.operations)
+    for wrong in ({"by": "eve"}, {"fileless": ["1.2.1"]}, {"remove_files": "yes"}):
+        assert code_of(desk.post(path, body | wrong)) == (400, "malformed")
+    assert code_of(desk.post(path, body | {"operation": "drop-files"})) == (400, "malformed")
+    assert code_of(desk.post(path, body | {"remove_files": True}, token="of-bob"))[0] in (403, 404)
+    assert len(desk.jobs.operations) == asked
 
 
 @pytest.mark.parametrize(

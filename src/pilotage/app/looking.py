@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pilotage.adapters.work_index import SqliteWorkIndex
     from pilotage.book.codec import Codec
     from pilotage.engine.engine import Engine
-    from pilotage.model.operations import Accepted, AnyOperation, SiteDeed
+    from pilotage.model.operations import Accepted, AnyOperation, Drop, LineFiles, SiteDeed
     from pilotage.model.outcomes import ClearedBy
     from pilotage.model.site_exchange import SiteSays
     from pilotage.model.submission import RunPlan, Submission, SubmissionAnswer
@@ -257,6 +257,14 @@ class Resting:
         self._refuse()
 
     def operate(self, operation: AnyOperation) -> Future[Accepted]:
+        """Nothing is steered."""
+        self._refuse()
+
+    def drop(self, operation: Drop, *, by: str) -> Future[Accepted]:
+        """Nothing is steered."""
+        self._refuse()
+
+    def files_left(self, operation: Drop) -> LineFiles:
         """Nothing is steered."""
         self._refuse()
 

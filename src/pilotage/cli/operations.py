@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,16 +16,18 @@ from pilotage.cli.remote import Place, connect, connect_to_go_on, json_option, l
 from pilotage.cli.words import one_line, plural
 from pilotage.model.exit_codes import ExitCode
 from pilotage.model.states import FINAL_NAMES
+from pilotage.model.texts import size_text
 
 if TYPE_CHECKING:
     from pilotage.client import Server
-    from pilotage.model.operations import Accepted, AnyOperation, OperatedOn, OperationOn
+    from pilotage.model.operations import Accepted, AnyOperation, LineFiles, OperatedOn, OperationOn
 
 _DONE = {
     "kill": "killed", "hold": "held", "release": "released", "restart": "restarted", "reschedule": "rescheduled",
     "replicate": "replicated", "drop": "dropped", "restore": "restored",
 }  # fmt: skip
-
+_SHOWN_MAX = 5  # names of removed files
+_KEPT_SHOWN_MAX = 10
 
 Before = Callable[["Server", "AnyOperation"], None]
 """What is looked at before an operation is asked for; it may refuse that."""
@@ -165,18 +167,29 @@ def replicate(places: tuple[str, ...], query: str | None, **more: Any) -> int:
 @click.argument("job", metavar="JOB", required=False)
 @click.argument("lines", nargs=-1, metavar="[STAGE.LINE]...")
 @click.option("--force", is_flag=True, help="Also where others have read what it made: what they made of it stays.")
+@click.option(
+    "--remove-files", is_flag=True, help="Remove what it made, unless somebody changed it, has it, too, or reads it."
+)
 @where_options(jobs=False)
 @json_option
 @server_option
-def drop(job: str | None, lines: tuple[str, ...], query: str | None, *, force: bool, **more: Any) -> int:
+def drop(
+    job: str | None, lines: tuple[str, ...], query: str | None, *, force: bool, remove_files: bool, **more: Any
+) -> int:
     """Leave a line out of a job.
 
     And what it would have made out of every list of inputs. Where others have read what it made, that is said, and
-    nothing is done without --force. With --where, the lines of the packages that it finds.
+    nothing is done without --force. With --remove-files its files go, too, after a question, also those of a line that
+    was dropped before; else they stay. With --where, the lines of the packages that it finds.
     """
-    if force and query is not None:
-        raise click.UsageError("--force is for lines that are named, not for those that --where finds.")
-    return _on_lines("drop", job, lines, Where(query, "packages", more["yes"]), _side(more), force=force)
+    for option, is_set in (("--force", force), ("--remove-files", remove_files)):
+        if is_set and query is not None:
+            raise click.UsageError(f"{option} is for lines that are named, not for those that --where finds.")
+    options = {name: True for name, is_set in (("force", force), ("remove_files", remove_files)) if is_set}
+    before = _ask_about_files if remove_files and not more["yes"] else None
+    return _on_lines(
+        "drop", job, lines, Where(query, "packages", more["yes"]), _side(more), options=options, before=before
+    )
 
 
 @click.command()
@@ -217,6 +230,28 @@ def _refuse_done(connection: Server, operation: AnyOperation) -> None:
         raise ServerRefused(
             f"{subject} did not fail: {state}", subject="", status=409, code="package_over", next_step=step
         )
+
+
+def _ask_about_files(connection: Server, operation: AnyOperation) -> None:
+    """Ask before files of a line are removed; where it made none, there is nothing to ask."""
+    from pilotage.client import ServerRefused
+    from pilotage.client.jobs import Jobs
+    from pilotage.model.operations import Drop
+
+    assert isinstance(operation, Drop)
+    line, sizes, number = f"{operation.stage}.{operation.line}", list[int](), 0
+    while True:
+        number += 1
+        try:
+            made = Jobs(connection).output(operation.job, f"{line}.{number}")
+        except ServerRefused as error:
+            if error.code == "unknown_job":
+                raise
+            break  # that was the last package of the line; who is asked for the operation says what else is wrong
+        sizes += [file.size_bytes for file in made.outputs]
+    if sizes:
+        files = f"{plural(len(sizes), 'file')} that it made, {size_text(sum(sizes))}"
+        _confirm(f"drop {operation.job}/{line} and remove {files}?")
 
 
 def _operate(
@@ -260,7 +295,14 @@ def _on_place(
 
 
 def _on_lines(
-    kind: str, job: str | None, lines: Sequence[str], where: Where, side: Side, *, force: bool = False
+    kind: str,
+    job: str | None,
+    lines: Sequence[str],
+    where: Where,
+    side: Side,
+    *,
+    options: dict[str, bool] | None = None,
+    before: Before | None = None,
 ) -> int:
     from pilotage.model import operations
 
@@ -270,11 +312,10 @@ def _on_lines(
         return _on_all(kind, [job] if job else [], where, side)
     if job is None or not lines:
         raise click.UsageError(f"Which line? Write: pilotage {kind} JOB STAGE.LINE")
-    made = getattr(operations, kind.capitalize())
-    if force:
-        made = partial(made, force=True)
+    made = partial(getattr(operations, kind.capitalize()), **(options or {}))
     places = [(line, _line_of(line)) for line in lines]
-    return _on_each(kind, [Wanted(job, f"{job}/{line}", partial(_on_line, *at, made)) for line, at in places], side)
+    wanted = [Wanted(job, f"{job}/{line}", partial(_on_line, *at, made), before) for line, at in places]
+    return _on_each(kind, wanted, side)
 
 
 def _on_line(
@@ -348,6 +389,8 @@ def _operated(connection: Server, wanted: Wanted) -> tuple[str, Accepted]:
 
 def _on_each(kind: str, wanted: Sequence[Wanted], side: Side) -> int:
     """One after the other; one that is refused is named, and the others are done all the same."""
+    from msgspec import to_builtins
+
     from pilotage.client import ServerRefused
 
     done: list[dict[str, Any]] = []
@@ -364,12 +407,34 @@ def _on_each(kind: str, wanted: Sequence[Wanted], side: Side) -> int:
                 if not side.as_json:
                     say_to_reader(f"error: {subject}: {error}")
                 continue
-            done.append({"subject": subject, "operation": accepted.operation, "events": accepted.events})
+            told: dict[str, Any] = {"subject": subject, "operation": accepted.operation, "events": accepted.events}
+            done.append(told | ({"files": to_builtins(accepted.files)} if accepted.files is not None else {}))
             if not side.as_json:
                 emit([f"{_DONE[kind]} {one_line(subject)}\n"])
+                emit([f"{line}\n" for line in _about_files(subject, accepted.files)])
     if side.as_json:
         _emit_json({"operation": kind, "done": done, "refused": refused})
     return ExitCode.BAD_INPUT if refused else ExitCode.COMPLETE
+
+
+def _about_files(subject: str, files: LineFiles | None) -> Iterator[str]:
+    """What became of the files of a line, in lines."""
+    if files is None:
+        return
+    if files.removed:
+        shown = ", ".join(map(one_line, files.removed_names[:_SHOWN_MAX]))
+        more = f" and {files.removed - _SHOWN_MAX:,} more" if files.removed > _SHOWN_MAX else ""
+        yield f"removed {plural(files.removed, 'file')}, {size_text(files.removed_bytes)}: {shown}{more}"
+    if files.gone:
+        yield f"{plural(files.gone, 'file')} of it {'was' if files.gone == 1 else 'were'} not there any more"
+    for kept in files.kept_files[:_KEPT_SHOWN_MAX]:
+        yield f"kept {one_line(kept.name)}: {one_line(kept.message)}"
+    if not files.kept_files and files.kept:
+        job, _, line = subject.partition("/")
+        stays = "stays" if files.kept == 1 else "stay"
+        yield f"{plural(files.kept, 'file')} that it made {stays}; to remove: pilotage drop --remove-files {job} {line}"
+    elif files.kept > _KEPT_SHOWN_MAX:
+        yield f"and {files.kept - _KEPT_SHOWN_MAX:,} more are kept; --json and the book have them"
 
 
 def _on_all(kind: str, places: Sequence[str], where: Where, side: Side, *, message: str = "") -> int:
@@ -405,9 +470,10 @@ def _count(connection: Server, where: Where, job: str) -> int:
 
 
 def _confirm(question: str) -> None:
+    asked = question[:1].upper() + question[1:]  # names stay as they are
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question.capitalize()} Nobody is there to be asked: say --yes.")
-    click.confirm(question.capitalize(), abort=True, err=True)
+        raise click.UsageError(f"{asked} Nobody is there to be asked: say --yes.")
+    click.confirm(asked, abort=True, err=True)
 
 
 def _tell(wanted: OperationOn, told: OperatedOn, side: Side) -> int:

@@ -111,7 +111,10 @@ def _operation(required: Sequence[str], **more: Schema) -> RequestBody:
 
 def _one_operation() -> RequestBody:
     text, number = Schema(type=OpenAPIType.STRING), Schema(type=OpenAPIType.INTEGER, minimum=1)
-    return _operation(["operation"], package=text, message=text, stage=number, line=number)
+    flag = Schema(type=OpenAPIType.BOOLEAN)
+    return _operation(
+        ["operation"], package=text, message=text, stage=number, line=number, force=flag, remove_files=flag
+    )
 
 
 def _operation_on_many() -> RequestBody:

@@ -67,7 +67,18 @@ async def operate(request: Ask, services: Book, job: JobPath, key: OnceKey = Non
     running = running_of(services)
     operation = _operation(await request.body(), job)
     await services.ask(services.reading.job_to_change, request.user, job, right_for(operation))
+    if isinstance(operation, Drop):
+        drop = operation
+        return await running.once(request.user, key, lambda: _drop(request, services, running, drop))
     return await running.once(request.user, key, lambda: asyncio.wrap_future(running.jobs.operate(operation)))
+
+
+async def _drop(request: Ask, services: Services, running: Running, operation: Drop) -> Accepted:
+    """Drop a line; the answer says what became of its files, or how many stay."""
+    accepted = await asyncio.wrap_future(running.jobs.drop(operation, by=request.user.user))
+    if operation.remove_files:
+        return accepted
+    return msgspec.structs.replace(accepted, files=await services.ask(running.jobs.files_left, operation))
 
 
 def _operation(body: bytes, job: str) -> AnyOperation:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from pilotage.book.rows import JobRow
-from pilotage.model.operations import Accepted, AnyOperation, SiteDeed
+from pilotage.model.operations import Accepted, AnyOperation, Drop, LineFiles, SiteDeed
 from pilotage.model.outcomes import ClearedBy
 from pilotage.model.site_exchange import SiteSays
 from pilotage.model.submission import FILE, Origin, RunPlan, Submission, SubmissionAnswer
@@ -83,6 +83,14 @@ class RunsJobs(Protocol):
 
     def operate(self, operation: AnyOperation) -> Future[Accepted]:
         """Ask for an operation; fails with `OperationRefused`."""
+        ...
+
+    def drop(self, operation: Drop, *, by: str) -> Future[Accepted]:
+        """Drop a line, and remove its files where that is wanted; fails with `OperationRefused`."""
+        ...
+
+    def files_left(self, operation: Drop) -> LineFiles:
+        """How many files of a line that was dropped are under their names."""
         ...
 
     def operate_site(self, deed: SiteDeed, site: str, *, message: str = "") -> Future[Accepted]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar
 
 from pilotage.book.codec import Checked
@@ -86,6 +86,7 @@ class Aftermath:
         """Do what follows from the events of a step."""
         granted: list[AttemptRef] = []
         adopted: set[AttemptRef] = set()
+        taken_over: dict[str, list[payloads.OutputFile]] = {}  # by job
         touched, self._lingering = self._lingering, {}
         for one in events:
             data = one.data
@@ -98,8 +99,11 @@ class Aftermath:
                 granted.append(_ref(one))
             elif (handler := self._HANDLERS.get(kind)) is not None:
                 handler(self, engine, one)
+                if adopted and isinstance(data, payloads.AttemptFinished) and _ref(one) in adopted:
+                    taken_over.setdefault(one.event.job or "", []).extend(data.manifest or ())
             if kind in _ENDS and one.event.job is not None:
                 touched[one.event.job] = None
+        self._claim(taken_over)
         self._grant(engine, granted, known=adopted)
         for job in touched:
             state, at_work = engine.jobs.get(job), self._jobs.get(job)
@@ -126,6 +130,15 @@ class Aftermath:
         if _is_over(state):
             self._let_go(job)
         return len(granted)
+
+    def _claim(self, taken_over: Mapping[str, Sequence[payloads.OutputFile]]) -> None:
+        """Files that an earlier job made are those of the job, too, that took them over: who was first must leave them."""
+        for job, files in taken_over.items():
+            if files and (at_work := self._jobs.get(job)) is not None:
+                try:
+                    self._index.claim(at_work.folder, job, files)
+                except StoreError as fault:
+                    log.warning("that %s has taken over %d files is not remembered: %s", job, len(files), fault)
 
     def _grant(self, engine: Engine, granted: Sequence[AttemptRef], *, known: Collection[AttemptRef] = ()) -> None:
         """Remember what was made, then give it its name."""
@@ -240,6 +253,14 @@ class Aftermath:
             if number is not None:
                 at_work.forget_package(package, attempts=state.last_attempt[number])
 
+    def _on_restarted(self, engine: Engine, one: Checked) -> None:
+        job, package = one.event.job or "", one.event.package
+        at_work = self._jobs.get(job) if package is not None and self._publisher.waiting(job) else None
+        if package is not None and at_work is not None:
+            self._publisher.forget(at_work.folder, job, package)
+            if (state := engine.jobs.get(job)) is not None and _is_over(state):
+                self._let_go(job)
+
     def _on_released(self, engine: Engine, one: Checked) -> None:
         job = one.event.job or ""
         if one.event.package is None and self._publisher.waiting(job):
@@ -255,6 +276,7 @@ class Aftermath:
         payloads.Aborted: _on_given_up,
         payloads.CancelAccepted: _on_given_up,
         payloads.Released: _on_released,
+        payloads.Restarted: _on_restarted,
     }
 
 

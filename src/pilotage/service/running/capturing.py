@@ -111,7 +111,7 @@ Keep = Callable[[bytes], str]
 
 def capture(expansion: Expansion, files: Files, keep: Keep) -> dict[str, Captured]:
     """Store what a job brings along, through `keep`, and say what it is, by name."""
-    made = _Made(expansion)
+    made = NamesMade(expansion)
     found: dict[str, Captured] = {}
     for name in dict.fromkeys(name for block in _blocks(expansion) for name in _named(block, expansion.definition)):
         file = files.find(name)
@@ -125,7 +125,7 @@ def capture(expansion: Expansion, files: Files, keep: Keep) -> dict[str, Capture
             found[name] = _captured(name, file, files, keep, content=True)
             size_bytes += file.size_bytes
     count, size_bytes = 0, 0
-    for name in _input_names(expansion):
+    for name in input_names(expansion):
         if count >= INPUTS_MAX or size_bytes >= INPUTS_BYTES_MAX:
             break
         file = files.find(name) if name not in found else None
@@ -291,7 +291,7 @@ def shell_words(text: str) -> list[str]:
         return text.split()
 
 
-def _input_names(expansion: Expansion) -> Iterator[str]:
+def input_names(expansion: Expansion) -> Iterator[str]:
     """The names of inputs, template by template; of lists and patterns those that were found at submission."""
     for block in _blocks(expansion):
         for _, given in block.inputs():
@@ -307,10 +307,11 @@ def _input_names(expansion: Expansion) -> Iterator[str]:
                 yield from tidy_names(render_column(template, BlockColumns(block), block.count))
 
 
-class _Made:
+class NamesMade:
     """What the job itself makes: never captured, even where an earlier run left it."""
 
     def __init__(self, expansion: Expansion) -> None:
+        """Take the names of a job as it is laid out."""
         outputs = [(block, output) for block in _blocks(expansion) for _, output in block.outputs()]
         self._outputs = [
             (tidy_name(general_pattern(block.output_template(output))), block, output) for block, output in outputs

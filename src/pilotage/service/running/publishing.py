@@ -79,6 +79,15 @@ class Publisher:
         except StoreError as fault:
             log.warning("%s: %s", ref, fault)  # it takes room, and nothing else: the next start tries again
 
+    def forget(self, folder: str, job: str, package: str) -> None:
+        """What a package made counts no longer: what of it waits here never gets its names."""
+        waiting = self._waiting.get(job, {})
+        for ref in [ref for ref in waiting if ref.package == package]:
+            del waiting[ref]
+            self.discard(folder, ref)
+        if job in self._waiting and not waiting:
+            self.take_waiting(job)
+
     def waiting(self, job: str) -> int:
         """How many packages of a job are done and could not be published."""
         return len(self._waiting.get(job, ()))

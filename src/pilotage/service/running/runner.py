@@ -23,7 +23,20 @@ from pilotage.language import Expansion
 from pilotage.model.effects import Effect, ExpandStage
 from pilotage.model.errors import PilotageError
 from pilotage.model.exchange import Assignment, AttemptRef, ExchangeReply
-from pilotage.model.operations import Accepted, AnyOperation, Clear, Kill, Release, Reschedule, Restart, SiteDeed
+from pilotage.model.operations import (
+    Accepted,
+    AnyOperation,
+    Clear,
+    Drop,
+    DropFiles,
+    Kill,
+    LineFiles,
+    Release,
+    Reschedule,
+    Restart,
+    Restore,
+    SiteDeed,
+)
 from pilotage.model.outcomes import ClearedBy
 from pilotage.model.site import Site, executors_of
 from pilotage.model.site_exchange import SiteSays
@@ -46,6 +59,7 @@ from pilotage.service.running.expanding import Expanded, Expander
 from pilotage.service.running.manifests import Manifest, Manifests
 from pilotage.service.running.publishing import Unpublished, hold_for
 from pilotage.service.running.remaking import lost, standings_of
+from pilotage.service.running.removing import Removals, granted_in, packages_of_line, unfinished_removals
 from pilotage.service.running.resuming import earlier_runs, superseded_by
 from pilotage.service.running.rivals import refuse_rivals, unfinished_jobs
 from pilotage.service.running.site_messages import asked_of_site, sites_changed
@@ -114,6 +128,17 @@ class Runner:
         self._expander = Expander(self, journal, ask=self._driver.ask, tell=self._driver.receive)
         self._submitter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submitter")
         self._claims = Claims(self._jobs, self._manifests, store)
+        self._removals = Removals(
+            self._jobs,
+            journal=journal,
+            writer=writer,
+            codec=codec,
+            clock=clock,
+            store=store,
+            index=index,
+            ask=driver.ask,
+        )
+        self._removing: frozenset[str] = frozenset()  # jobs of which files are being removed
         entitled = Entitled(journal, self._jobs, self._manifests)
         self.reads, self.ran = entitled.reads, entitled.ran
         self._core: Core | None = None
@@ -125,6 +150,9 @@ class Runner:
         """Go on from the book; returns when agents and users are answered."""
         self._driver.receive(*map(not_yet, self._workers.names))  # before anything is decided
         self._driver.start()
+        if wanted := self._driver.ask(unfinished_removals).result():
+            self._removing = frozenset(wanted)
+            self._submitter.submit(self._finish_removals, wanted)
         self._expander.start()
         self._workers.start()
         self._driver.receive(sites_changed(self._sites))  # the book learns what they are, and which are gone
@@ -209,7 +237,22 @@ class Runner:
         """Ask for an operation; fails with `OperationRefused`."""
         if isinstance(operation, Restart):
             return self._submitter.submit(self._restart, operation)
+        if isinstance(operation, Restore) and operation.job in self._removing:  # or what it makes anew would go, too
+            return self._submitter.submit(lambda: self._driver.operate(operation).result())
         return self._driver.operate(operation)
+
+    def drop(self, operation: Drop, *, by: str) -> Future[Accepted]:
+        """Drop a line, and remove its files where that is wanted; fails with `OperationRefused`."""
+        if not operation.remove_files:
+            return self._driver.operate(operation)
+        return self._submitter.submit(self._drop, operation, by)
+
+    def files_left(self, operation: Drop) -> LineFiles:
+        """How many files of a line that was dropped are under their names."""
+        at_work = self._jobs.get(operation.job)
+        line = packages_of_line(at_work, operation.stage, operation.line) if at_work is not None else ()
+        granted = self._driver.ask(partial(granted_in, operation.job, [*line])).result()
+        return self._removals.count(operation.job, granted)
 
     def ask(self, question: Callable[[Engine], Told]) -> Future[Told]:
         """Have a question about the engine answered; it must only look."""
@@ -255,6 +298,32 @@ class Runner:
                 before = [Reload(job=found[0], gone=found[1])]
                 return self._driver.operate(operation, before=before).result()
         return self._driver.operate(operation).result()
+
+    def _drop(self, operation: Drop, by: str) -> Accepted:
+        """Drop a line, have it noted that its files are to go, and remove them."""
+        job, at_work = operation.job, self._jobs.get(operation.job)
+        line = packages_of_line(at_work, operation.stage, operation.line) if at_work is not None else {}
+        fileless = tuple(package for package, makes in line.items() if not makes)
+        fields = {name: getattr(operation, name) for name in Drop.__struct_fields__}
+        self._removing = frozenset({job})
+        try:
+            accepted = self._driver.operate(DropFiles(**fields, by=by, fileless=fileless)).result()
+            done = self._removals.finish(job, line)
+        finally:
+            self._removing = frozenset()
+        granted = self._driver.ask(partial(granted_in, job, [*line])).result()
+        read = [each for each in granted if each.ref.package not in fileless]
+        return msgspec.structs.replace(accepted, files=self._removals.kept_for_readers(done, read))
+
+    def _finish_removals(self, wanted: Mapping[str, Sequence[str]]) -> None:
+        """Remove what a service that died had been told to."""
+        try:
+            for job, packages in wanted.items():
+                self._removals.finish(job, packages)
+        except Exception:
+            log.exception("files of dropped lines are left that were to be removed: the next start tries again")
+        finally:
+            self._removing = frozenset()
 
     # --- submission: its own thread ---
 
