@@ -11,6 +11,7 @@ import msgspec
 
 from pilotage.app.documents import EarlierJobs, examine, find_document, named_from
 from pilotage.model.errors import PilotageError
+from pilotage.model.submission import RunOptions, options_said, submission_of
 
 if TYPE_CHECKING:
     from pilotage.client import Server
@@ -23,15 +24,11 @@ BROUGHT_MAX = 4
 """So often a job is brought to a service that goes away before it has answered."""
 
 
-class HowToRun(msgspec.Struct, frozen=True, kw_only=True):
+class HowToRun(RunOptions, frozen=True, kw_only=True):
     """How a job is run, beside what its document says."""
 
     slots: int | None = None  # none: as many as there are cores
     sites: str = ""  # the file of sites; none: the usual one
-    fresh: bool = False  # adopt nothing of earlier runs
-    keep_failed: bool = False  # leave the scratch folders of failed attempts
-    max_failures: int = 0  # so many packages that failed for good end the job; 0: none does
-    replace: bool = False  # outputs take the place of files that are not ours, which are kept beside them
     only_if_needed: bool = False  # where everything is there already, no job is made of it
     owner: str = ""
 
@@ -112,7 +109,6 @@ def document_source(
 
 def submission(source: Source, loaded: LoadedJob, how: HowToRun, *, keep: Callable[[bytes], str]) -> Submission:
     """What is sent to the service; the files that the job brings along go through `keep`."""
-    from pilotage.model.submission import submission_of
     from pilotage.service.running.capturing import DiskFiles, capture
 
     captured = capture(loaded.expansion, DiskFiles(source.folder), keep)
@@ -124,11 +120,8 @@ def submission(source: Source, loaded: LoadedJob, how: HowToRun, *, keep: Callab
         captured=captured,
         format=loaded.format,
         owner=how.owner or loaded.definition.owner,
-        fresh=how.fresh,
-        keep_failed=how.keep_failed,
-        max_failures=how.max_failures,
-        replace=how.replace,
         only_if_needed=how.only_if_needed,
+        **options_said(how),
     )
 
 

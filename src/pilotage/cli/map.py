@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from pilotage.cli.numbers import import_numpy_quickly
-from pilotage.cli.run import chosen_how, how_options
+from pilotage.cli.run_options import end_options, run_options
+
+if TYPE_CHECKING:
+    from pilotage.app.running import HowToRun
 
 
 @click.command(name="map")
@@ -24,22 +28,17 @@ from pilotage.cli.run import chosen_how, how_options
 @click.option("--shell", is_flag=True, help="Give each command to /bin/sh, for pipes and redirection.")
 @click.option("--print", "prints", is_flag=True, help="Print what each command wrote, in the order of the items.")
 @click.option("--job", metavar="NAME", help="What to call the job, instead of what the command is called.")
-@how_options
+@run_options
+@end_options
 def map_command(
     words: tuple[str, ...],
     each_line: str | None,
     outputs: tuple[str, ...],
     job: str | None,
-    slots: int | None,
-    sites: str | None,
     *,
     shell: bool,
     prints: bool,
-    fresh: bool,
-    replace: bool,
-    keep_failed: bool,
-    fail_fast: bool,
-    max_failures: int | None,
+    how: HowToRun,
     detach: bool,
     as_json: bool,
 ) -> int:
@@ -69,15 +68,6 @@ def map_command(
     asked = Asked(command=command, items=items, job=job or "", outputs=outputs, shell=shell)
     folder = Path.cwd()
     source = Source(folder=folder, document="", load=lambda: mapped(asked, folder=folder))
-    how = chosen_how(
-        slots=slots,
-        sites=sites,
-        fresh=fresh,
-        replace=replace,
-        keep_failed=keep_failed,
-        fail_fast=fail_fast,
-        max_failures=max_failures,
-    )
     at_end = print_logs if prints else None
     return carry_out(source, how, before_load=lambda: None, detach=detach, as_json=as_json, at_end=at_end)
 

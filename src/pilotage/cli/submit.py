@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from pilotage.cli.numbers import import_numpy_quickly
 from pilotage.cli.options import chosen_format, format_option, parameter_options, target_arguments
 from pilotage.cli.output import emit, say_to_reader
 from pilotage.cli.remote import connect, json_option, server_option
-from pilotage.cli.run import failure_options, failures_allowed
+from pilotage.cli.run_options import job_options
 from pilotage.cli.words import one_line, plural
+
+if TYPE_CHECKING:
+    from pilotage.app.running import HowToRun
 
 
 @click.command()
 @target_arguments
 @format_option
 @parameter_options
-@click.option("--fresh", is_flag=True, help="Run everything, also what an earlier run has made.")
-@click.option(
-    "--replace",
-    is_flag=True,
-    help="Make outputs also where files of others have their names; these are kept, as NAME.~1~.",
-)
-@click.option("--keep-failed", is_flag=True, help="Keep the scratch folders of failed attempts.")
-@failure_options[0]
-@failure_options[1]
+@job_options
 @json_option
 @server_option
 def submit(
@@ -34,11 +31,7 @@ def submit(
     token_file: str | None,
     *,
     parameters: dict[str, str],
-    fresh: bool,
-    replace: bool,
-    keep_failed: bool,
-    fail_fast: bool,
-    max_failures: int | None,
+    how: HowToRun,
     as_json: bool,
 ) -> None:
     """Have a document run by a service, or only what some of its outputs need, and do not wait for it.
@@ -47,11 +40,9 @@ def submit(
     Prints the id of the job. Its results appear in the folder of the document, which the service must see.
     """
     import_numpy_quickly()
-    from pilotage.app.running import HowToRun, bring
+    from pilotage.app.running import bring
     from pilotage.app.targets import source_for
 
-    most = failures_allowed(fail_fast=fail_fast, max_failures=max_failures)
-    how = HowToRun(fresh=fresh, replace=replace, keep_failed=keep_failed, max_failures=most, only_if_needed=True)
     with connect(server, token_file) as connection:
         source = source_for(words, source_format=chosen_format(source_format), parameters=parameters)
         answer = bring(source, source.load(), connection, how).answer

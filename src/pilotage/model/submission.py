@@ -37,7 +37,21 @@ class Captured(Sent, frozen=True, kw_only=True):
     content: bool = True
 
 
-class Submission(Sent, frozen=True, kw_only=True):
+class RunOptions(Sent, frozen=True, kw_only=True):
+    """What is said of a job when it is submitted, and kept with it."""
+
+    fresh: bool = False  # adopt nothing of earlier runs
+    keep_failed: bool = False  # leave the scratch folders of failed attempts
+    max_failures: Annotated[int, msgspec.Meta(ge=0)] = 0  # so many failed packages end the job; 0: none does
+    replace: bool = False  # outputs take the place of files that are not ours, which are kept beside them
+
+
+def options_said(said: RunOptions) -> dict[str, Any]:
+    """The options of whatever has them, by their names, to be given on."""
+    return {name: getattr(said, name) for name in RunOptions.__struct_fields__}
+
+
+class Submission(RunOptions, frozen=True, kw_only=True):
     """A job to be run: the body of `POST /v1/jobs` and of `POST /v1/plan`. `submission_of` makes one."""
 
     definition: dict[str, Any]  # canonical, as plain data
@@ -46,10 +60,6 @@ class Submission(Sent, frozen=True, kw_only=True):
     document: str = ""  # the name of the file it was read from, for messages
     owner: str = ""
     id: str = ""  # empty: one is given
-    fresh: bool = False  # adopt nothing of earlier runs
-    keep_failed: bool = False  # leave the scratch folders of failed attempts
-    max_failures: Annotated[int, msgspec.Meta(ge=0)] = 0  # so many failed packages end the job; 0: none does
-    replace: bool = False  # outputs take the place of files that are not ours, which are kept beside them
     only_if_needed: bool = False  # register nothing where everything is there already: the answer then names no job
     format: str = "yaml"
     captured: dict[str, Captured] = {}  # by name in the tree; their content was sent before
@@ -68,17 +78,13 @@ class SubmissionAnswer(Sent, frozen=True, kw_only=True):
     remade: int = 0  # packages of a job that goes on which are run again: what they made is gone, and needed
 
 
-class Origin(Sent, frozen=True, kw_only=True):
+class Origin(RunOptions, frozen=True, kw_only=True):
     """Where a job comes from, and what it brought along; kept with the book for as long as the job is."""
 
     folder: str
     document: str = ""
     format: str = "yaml"
-    fresh: bool = False
-    keep_failed: bool = False
-    max_failures: int = 0
     unknown_executors: tuple[str, ...] = ()  # that named nothing when the job came: what asks for them runs by default
-    replace: bool = False
     captured: dict[str, Captured] = {}
 
 

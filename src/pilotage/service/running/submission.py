@@ -48,6 +48,7 @@ from pilotage.model.submission import (
     Origin,
     Submission,
     SubmissionAnswer,
+    options_said,
 )
 from pilotage.ports import FileStore, Journal, NotOurs, WorkIndex
 from pilotage.service import messages
@@ -218,12 +219,9 @@ def lay_out(submission: Submission, *, store: FileStore, executors: Collection[s
         folder=submission.folder,
         document=submission.document,
         format=submission.format,
-        fresh=submission.fresh,
-        keep_failed=submission.keep_failed,
-        max_failures=submission.max_failures,
         unknown_executors=unknown,
-        replace=submission.replace,
         captured=submission.captured,
+        **options_said(submission),
     )
     refuse_unwritable(expansion, submission.folder)
     plan = _plan_of(expansion, origin)
