@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -21,18 +22,36 @@ SITE = "lyon"
 SETTINGS = "[engine]\ninterval_seconds = 1\n"
 """An agent that is not heard for six seconds is suspect: a node that was lost is missed soon."""
 
+# Each notes that it runs, and waits for a file.
+WAITING = """\
+pilotage: 1
+job: waiting
+stages:
+  - each: {{number: [1, 2, 3, 4]}}
+    outputs: ["out-{{number}}.txt"]
+    shell: |
+      echo {{number}} >> {folder}/begun
+      while ! test -e {folder}/go; do sleep 0.05; done
+      echo done > out-{{number}}.txt
+"""
+
 
 class ClusterRun:
     """A folder with a service, and the cluster that is its site."""
 
-    def __init__(self, place: Place, cluster: SlurmCluster) -> None:
-        """Take both; the service is started by `serve`."""
+    def __init__(self, place: Place, cluster: SlurmCluster, *, slots: int = 0) -> None:
+        """Take both, and what this computer runs at once; the service is started by `serve`."""
         self.place = place
         self.cluster = cluster
+        self._slots = slots
 
     def serve(self) -> None:
-        """Start the service, at the address that it had before."""
-        self.place.run("serve", "--slots", "0", "--background")
+        """Start the service, at the address that it had before unless it was moved."""
+        self.place.run("serve", "--slots", str(self._slots), "--background")
+
+    def move_service(self) -> None:
+        """Have the service listen at another port from its next start on."""
+        (self.place.folder / "pilotage.toml").write_text(f"{SETTINGS}[service]\nport = {free_port()}\n")
 
     def kill_service(self) -> None:
         """Kill the service, as when its computer loses its power."""
@@ -65,10 +84,12 @@ class ClusterRun:
 
 
 @contextmanager
-def cluster_run(folder: Path, cluster: SlurmCluster, entry: Mapping[str, Any] | None = None) -> Iterator[ClusterRun]:
+def cluster_run(
+    folder: Path, cluster: SlurmCluster, entry: Mapping[str, Any] | None = None, *, slots: int = 0
+) -> Iterator[ClusterRun]:
     """A service that has a cluster as its site, in an empty folder; `entry` is what its entry says besides, or, with None, does not.
 
-    When the block is over nothing of it is left in the queue.
+    This computer is a site, too, where it has `slots`. When the block is over nothing of it is left in the queue.
     """
     (folder / "work").mkdir()
     with place_in(folder / "work", environment=cluster.environment()) as place:
@@ -85,11 +106,41 @@ def cluster_run(folder: Path, cluster: SlurmCluster, entry: Mapping[str, Any] | 
         }
         lines = "".join(f"    {name}: {value}\n" for name, value in fields.items() if value is not None)
         (place.folder / "sites.yaml").write_text(f"pilotage: 1\nsites:\n  -\n{lines}")
-        (place.folder / "pilotage.toml").write_text(f"{SETTINGS}[service]\nport = {free_port()}\n")
-        run = ClusterRun(place, cluster)
+        run = ClusterRun(place, cluster, slots=slots)
+        run.move_service()
         try:
             run.serve()
             yield run
         finally:
             cluster.command("scancel", "--user", str(os.geteuid()))
             wait_until(lambda: not run.queued(), "the cluster ends what is left")
+
+
+@contextmanager
+def site_agent(run: ClusterRun, folder: Path, *options: str) -> Iterator[None]:
+    """The agent of the site, as its user starts it there, while the block runs."""
+    archive, token = folder / "agent.pyz", folder / f"{SITE}.token"
+    if not archive.exists():
+        run.place.run("site", "pack", "--output", str(archive))
+        run.place.run("site", "token", SITE, "--output", str(token))
+    found = find_service(run.place.state)
+    assert found is not None
+    words = ["site", f"--server={found.url}", f"--site={SITE}", f"--folder={folder / 'there'}", f"--token-file={token}"]
+    with (folder / "agent.log").open("ab") as said:
+        agent = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(archive), *words, *options],
+            env=run.place.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+        )
+    try:
+        yield
+    finally:
+        agent.terminate()
+        agent.wait(30)
+
+
+def lines(file: Path) -> list[str]:
+    """What was noted in a file, sorted."""
+    return sorted(file.read_text().split()) if file.exists() else []

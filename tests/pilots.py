@@ -109,9 +109,9 @@ class Stage:
 
 
 class Flight:
-    """A pilot that runs in a thread of the test."""
+    """A pilot that runs in a thread of the test; one that is to leave was told so before it could look at anything."""
 
-    def __init__(self, settings: PilotSettings) -> None:
+    def __init__(self, settings: PilotSettings, *, leaves: str = "") -> None:
         self.settings = settings
         self.stage = Stage()
         self.exchanger = Exchanger(settings)
@@ -124,6 +124,8 @@ class Flight:
             make_runner=lambda _workplace, _number: cast("AttemptRunner", Player(self.stage)),
         )
         self.told: bool | None = None
+        if leaves:
+            self.exchanger.ask_to_leave(leaves)
         self._thread = threading.Thread(target=self._fly, daemon=True)
         self._thread.start()
 
@@ -139,12 +141,13 @@ class Flight:
 @contextlib.contextmanager
 def flying(service: AgentService, state: Path, **settings: Any) -> Iterator[Flight]:
     """A pilot of a service while the block runs; it ends with it."""
-    slots = settings.pop("slots", 2)
+    slots, leaves = settings.pop("slots", 2), settings.pop("leaves", "")
     settings.setdefault("capacity", Room(100 * slots, 1 << 30, 0, 1 << 30))
     settings.setdefault("server", service.address)
     settings.setdefault("grace_seconds", 5.0)
     flight = Flight(
-        PilotSettings(pilot="here-1.a", site="here", request="here-1", node="n", state=str(state), **settings)
+        PilotSettings(pilot="here-1.a", site="here", request="here-1", node="n", state=str(state), **settings),
+        leaves=leaves,
     )
     try:
         yield flight

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pilotage.service.announcement import find_service
-from tests.cluster_runs import ClusterRun, cluster_run
+from tests.cluster_runs import WAITING, ClusterRun, cluster_run, lines, site_agent
 from tests.engines.capsule import CannotIsolate
 from tests.engines.slurm import SlurmCluster
 from tests.real_runs import processes_with, wait_until
@@ -35,18 +32,6 @@ stages:
     run: ["{sys.executable}", "-c", "kept = bytearray(200_000_000); import time; time.sleep(1000)"]
   - {{{{name: endless, shell: "echo begun > {{begun}}; exec sleep 1000"}}}}
 """
-# Each notes that it runs, and waits for a file.
-WAITING = """\
-pilotage: 1
-job: waiting
-stages:
-  - each: {{number: [1, 2, 3, 4]}}
-    outputs: ["out-{{number}}.txt"]
-    shell: |
-      echo {{number}} >> {folder}/begun
-      while ! test -e {folder}/go; do sleep 0.05; done
-      echo done > out-{{number}}.txt
-"""
 
 
 @pytest.fixture(scope="module")
@@ -60,30 +45,6 @@ def cluster() -> Iterator[SlurmCluster]:
         yield found
 
 
-@contextmanager
-def site_agent(run: ClusterRun, folder: Path) -> Iterator[None]:
-    """The agent of the site, as its user starts it there, while the block runs."""
-    archive, token = folder / "agent.pyz", folder / "lyon.token"
-    run.place.run("site", "pack", "--output", str(archive))
-    run.place.run("site", "token", "lyon", "--output", str(token))
-    found = find_service(run.place.state)
-    assert found is not None
-    words = ["site", f"--server={found.url}", "--site=lyon", f"--folder={folder / 'there'}", f"--token-file={token}"]
-    with (folder / "agent.log").open("wb") as said:
-        agent = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(archive), *words, "--listen=127.0.0.1:0"],
-            env=run.place.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
-        )
-    try:
-        yield
-    finally:
-        agent.terminate()
-        agent.wait(30)
-
-
 @pytest.fixture
 def run(tmp_path: Path, cluster: SlurmCluster) -> Iterator[ClusterRun]:
     with cluster_run(tmp_path, cluster) as found:
@@ -93,10 +54,6 @@ def run(tmp_path: Path, cluster: SlurmCluster) -> Iterator[ClusterRun]:
 def ends(run: ClusterRun) -> dict[str, dict[str, Any]]:
     """What was told of the last attempt of each package."""
     return {each["package"]: each["data"] for each in run.events("AttemptFinished")}
-
-
-def lines(file: Path) -> list[str]:
-    return sorted(file.read_text().split()) if file.exists() else []
 
 
 def test_every_package_has_a_batch_job_of_its_own_and_each_way_to_end_its_reason(
@@ -221,7 +178,10 @@ def test_a_batch_job_that_was_ended_and_forgotten_while_the_service_was_down_is_
 
 def test_the_agent_of_a_site_submits_a_batch_job_for_each_package(cluster: SlurmCluster, tmp_path: Path) -> None:
     (tmp_path / "go").touch()
-    with cluster_run(tmp_path, cluster, {"started_by": "agent"}) as run, site_agent(run, tmp_path):
+    with (
+        cluster_run(tmp_path, cluster, {"started_by": "agent"}) as run,
+        site_agent(run, tmp_path, "--listen=127.0.0.1:0"),
+    ):
         run.place.document(WAITING.format(folder=tmp_path))
         run.place.run("run")
         assert lines(tmp_path / "begun") == ["1", "2", "3", "4"]

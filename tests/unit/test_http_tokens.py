@@ -81,8 +81,16 @@ class House:
         assert given is not None
         return self.tokens.introduced(given, pilot)
 
-    def exchange(self, token: str, *, pilot: str = "p.1", site: str = "local", events: tuple[Event, ...] = ()) -> Any:
-        said = AgentSays(exchange=Exchange(pilot=pilot, site=site, sequence=1, events=events))
+    def exchange(
+        self,
+        token: str,
+        *,
+        pilot: str = "p.1",
+        site: str = "local",
+        events: tuple[Event, ...] = (),
+        ended_token: str = "",
+    ) -> Any:
+        said = AgentSays(exchange=Exchange(pilot=pilot, site=site, sequence=1, events=events), ended_token=ended_token)
         return self.ask("POST", "/agent/exchange", msgspec.json.encode(said), token=token)
 
     def log(self, *events: dict[str, Any]) -> None:
@@ -212,6 +220,23 @@ def test_a_token_is_renewed_with_an_answer_in_its_last_third_and_refused_after_i
     house.now += LIFE_SECONDS * 0.5
     assert house.exchange(token)[:2] == (401, "unauthenticated")
     assert house.exchange(headers["pilotage-token"])[0] == 200
+
+
+def test_a_pilot_whose_own_token_has_ended_gets_another_with_one_of_its_site_that_lasts(house: House) -> None:
+    engine = house.jobs.engine
+    engine.pilots["p.1"] = PilotState("p.1", engine.sites["local"], request="", heard_at=0.0)
+    own, of_another, elsewhere = house.token_of("p.1"), house.token_of("p.2"), house.token_of("p.1", site="lyon")
+    former = house.tokens.for_pilot("local")
+    house.now += 2 * LIFE_SECONDS
+    newer = house.tokens.for_pilot("local")
+    for ended in ("", "nonsense", "a.b.c", newer, of_another, elsewhere):
+        assert house.exchange(newer, ended_token=ended)[:2] == (403, "forbidden")
+    assert house.exchange(former, ended_token=own)[:2] == (401, "unauthenticated")
+    assert house.exchange(house.tokens.for_pilot("lyon"), site="lyon", ended_token=own)[:2] == (403, "forbidden")
+    status, _, headers = house.exchange(newer, ended_token=own)
+    assert (status, house.jobs.heard) == (200, [])
+    assert house.exchange(headers["pilotage-token"])[0] == 200
+    assert len(house.jobs.heard) == 1
 
 
 def test_files_are_for_the_sites_that_run_something_of_the_job(house: House) -> None:

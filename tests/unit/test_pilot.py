@@ -262,6 +262,15 @@ def test_one_that_its_batch_system_ends_since_its_time_is_over_says_so_though_it
     assert json.loads(bytes(last.data)) == {"reason": "wall-time"}
 
 
+def test_one_that_is_ended_after_the_limit_that_it_knows_says_so_though_its_batch_system_does_not_answer(
+    service: AgentService, tmp_path: Path
+) -> None:
+    with flying(service, tmp_path, wall_seconds=1e-6, leaves="terminated") as flight:
+        flight.land()
+    last = service.events[max(service.events)]
+    assert json.loads(bytes(last.data)) == {"reason": "wall-time"}
+
+
 def test_the_end_of_its_wall_time_ends_what_runs(service: AgentService, tmp_path: Path) -> None:
     ref = service.give(1, ("wait",), folder=tmp_path)
     with flying(service, tmp_path, wall_seconds=0.4) as flight:

@@ -263,3 +263,28 @@ def test_a_token_that_says_no_end_is_what_its_file_says_now(tmp_path: Path) -> N
     shown.look_again()
     assert shown() == "plain-two"
     assert Credentials("")() == ""
+
+
+def test_an_agent_whose_own_token_is_not_taken_shows_that_of_its_site_beside_it(
+    tokens: Tokens, tmp_path: Path, clock: Clock
+) -> None:
+    given = tmp_path / "given"
+    given.write_text(tokens.for_pilot("lyon"))
+    of_site = tokens.principal(given.read_text())
+    assert of_site is not None
+    shown = Credentials(str(given), tmp_path / "own.token")
+    own = tokens.introduced(of_site, "p.1")
+    shown.renewed(own)
+    clock.now += 2 * LIFE_SECONDS
+    given.write_text(tokens.for_pilot("lyon"))
+    shown.look_again()
+    assert (shown(), shown.ended) == (own, "")
+    assert shown.refused()
+    assert (shown(), shown.ended) == (given.read_text(), own)
+    assert not shown.refused()  # they take turns, with a pause
+    assert (shown(), shown.ended) == (own, "")
+    assert shown.refused()
+    another = tokens.introduced(of_site, "p.1")
+    shown.renewed(another)
+    shown.look_again()
+    assert (shown(), shown.ended) == (another, "")

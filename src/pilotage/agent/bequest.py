@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pilotage.agent.credentials import UNAUTHENTICATED
 from pilotage.agent.pilot_spool import DRAFT_SUFFIX, EVENTS_SUFFIX, LOCK_SUFFIX, TOKEN_SUFFIX, encode, release
 from pilotage.agent.records import counters_of, text_of
 from pilotage.agent.sweeping import sweep
@@ -183,12 +184,16 @@ def _ended(pilot: str, *, n: int, seen: int, reason: str) -> bytes:
 def _tell(link: Link, credentials: Credentials, bequest: Bequest, texts: list[bytes], number: int) -> bool:
     said: dict[str, Any] = {"pilot": bequest.pilot, "site": bequest.site, "sequence": SEQUENCE + number}
     said["leaving"] = "gone"
-    body = b'{"exchange":%b,"events":[%b]}}' % (encode(said).encode()[:-1], b",".join(texts))
     last = counters_of(texts[-1])
-    for _ in range(2):  # of one that died before it was ever answered, the first answer is a token to say all this with
-        shown = credentials()
+    # Of one that died before it was ever answered, or so long ago that its token has ended, an answer is a token to say all this with.
+    for _ in range(3):
+        shown, ended = credentials(), encode(credentials.ended).encode()
+        told = (encode(said).encode()[:-1], b",".join(texts), ended)
+        body = b'{"exchange":%b,"events":[%b]},"ended_token":%b}' % told
         link.send("POST", "/agent/exchange", body, fields="Content-Type: application/json\r\n")
         answer = link.wait(ANSWER_SECONDS)
+        if answer.status == UNAUTHENTICATED and credentials.refused():
+            continue
         if answer.status != 200:
             return False
         credentials.take(answer.fields)

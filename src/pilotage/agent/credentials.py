@@ -2,7 +2,8 @@
 
 All pilots of a site are started with one token. In answer to its first exchange each is given one of its own, without which it
 is not heard. A service renews tokens with its answers. What came so is kept in memory, and in a file of the agent's own for who has to
-speak for it after its end; the file that it was started with stays as it is: others may read it, too.
+speak for it after its end; the file that it was started with stays as it is: others may read it, too. One of its own that has
+ended, because the service was away for longer than it lasts, is told beside a newer one of its site, and another one comes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pilotage.agent.link import Link
 
 TOKEN_FIELD = b"pilotage-token"  # of an answer: what to show from now on
+UNAUTHENTICATED = 401  # the status of an answer to who shows a token that is not taken
 _MODE = 0o600
 
 
@@ -63,6 +65,7 @@ class Credentials:
         self._own_file = own_file
         self._guard = threading.Lock()
         self._token = ""
+        self.ended = ""  # the agent's own token, where it is taken no longer
         self.look_again()
 
     def __call__(self) -> str:
@@ -78,8 +81,19 @@ class Credentials:
             if given and ends_at(given) is None:
                 self._token = given
                 return
-            known = [each for each in (given, own, self._token) if each]
+            known = [each for each in (given, own, self._token) if each and each != self.ended]
             self._token = max(known, key=_worth, default="")
+
+    def refused(self) -> bool:
+        """The token is not taken; whether that of its site is shown in place of the agent's own from now on, and may be taken.
+
+        Where that is refused, too, they take turns: either may be taken by who comes back.
+        """
+        shown = self._token
+        is_own = _worth(shown)[0]
+        self.ended = shown if is_own and read_token(self._token_file) else ""
+        self.look_again()
+        return is_own and self._token != shown
 
     def connect(self, server: str, *, announcement: str, ca_file: str) -> Link:
         """Connect to a service, and show it whatever is the token at each request; see `link.connect`."""
@@ -96,7 +110,7 @@ class Credentials:
         if not token or token == self._token or _worth(token) <= _worth(self._token):
             return
         with self._guard:
-            self._token = token
+            self._token, self.ended = token, ""
         if self._own_file is not None:
             with contextlib.suppress(OSError):  # it is known here, and the next one may be kept
                 _keep(self._own_file, token)

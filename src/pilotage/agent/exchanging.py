@@ -16,7 +16,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from pilotage.agent.backlog import ref_of
-from pilotage.agent.credentials import Credentials
+from pilotage.agent.credentials import UNAUTHENTICATED, Credentials
 from pilotage.agent.files import is_gone
 from pilotage.agent.pilot import CANCELLED, Pilot, PilotSettings, say
 from pilotage.agent.pilot_spool import Told, encode
@@ -144,8 +144,8 @@ class Exchanger:
         if self._asked_to_leave and not self._leaving:
             from pilotage.agent.allocation import is_over
 
-            # Its wall time may be over by a limit that it was not told of.
-            over = WALL_TIME if is_over() else ""
+            # Its wall time may be over by a limit that it was not told of; a batch system that ends many answers nobody.
+            over = WALL_TIME if now >= self._limit_at or is_over() else ""
             self._depart(over or self._asked_to_leave, over or "preempted", self._settings.grace_seconds)
             return
         if now >= self._look_at:
@@ -240,7 +240,9 @@ class Exchanger:
             parts.append(b'"remaining_seconds":%.3f' % max(0.0, self._limit_at - now))
         if self._leaving:
             parts.append(b'"leaving":%b' % encode(self._leaving).encode())
-        parts.append(b'"held":[%b],"events":[%b]},"logs":[%b]}' % (held, b",".join(events), b",".join(logs)))
+        ended = b',"ended_token":%b' % encode(self._credentials.ended).encode() if self._credentials.ended else b""
+        told = (held, b",".join(events), b",".join(logs), ended)
+        parts.append(b'"held":[%b],"events":[%b]},"logs":[%b]%b}' % told)
         self._wake_at(now + self._patience_seconds)
         self._send(b",".join(parts))
 
@@ -341,9 +343,11 @@ class Exchanger:
             return
         told = f"HTTP {answer.status}: {answer.body[:300].decode('utf-8', 'replace')}"
         if answer.status in (401, 403):
-            self._credentials.look_again()  # whoever gave it out may have put another one there
+            # Whoever gave it out may have put another one there.
+            again = answer.status == UNAUTHENTICATED and self._credentials.refused()
+            self._credentials.look_again()
             self._failed(
-                f"{told}; the token in {self._settings.token_file} is not taken", again=False, seconds=DENIED_SECONDS
+                f"{told}; the token in {self._settings.token_file} is not taken", again=again, seconds=DENIED_SECONDS
             )
         else:
             self._failed(told, again=False)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from pilotage.agent.credentials import UNAUTHENTICATED
 from pilotage.agent.diagnosis import TokenEnded
 from pilotage.agent.files import FOLDER_MODE, write_all
 from pilotage.agent.link import Link, LinkBroken
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 60.0
 PATIENCE_SECONDS = 300.0  # how long a slot waits for a service that is gone: without it the attempt can only fail
 AGAIN_SECONDS = (0.05, 1.0)
-_UNAUTHENTICATED = 401
 _AWAY = 503
 PIECE_BYTES = 4 << 20
 
@@ -163,7 +163,7 @@ class ServerFetch:
 
 
 def _check(answer: Answer, target: str) -> None:
-    if answer.status == _UNAUTHENTICATED:
+    if answer.status == UNAUTHENTICATED:
         raise TokenEnded(f"{target}: {answer.body[:200].decode('utf-8', 'replace')}")
     if answer.status not in (200, 201, 204, 206):
         raise LinkBroken(

@@ -5,6 +5,7 @@ FOLDER/
   ca.pem, tokens/         closed to others
   state/, output/         of the pilots
   relay/                  where nodes without a network speak to the relay
+  address.json            what pilots ask, for those that were started when that was another address
   site-agent.json, .lock, .log
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import time
 from pathlib import Path
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 MEMORY_FILE = "site-agent.json"
 RELAY_FOLDER = "relay"
+ADDRESS_FILE = "address.json"
 KEEP_SECONDS = 86_400.0
 _NAMED_DIGITS = 12
 
@@ -46,6 +49,7 @@ class SitePlace:
         self._kept_at = 0.0
         self.ca_file = folder / "ca.pem"
         self.relay_folder = folder / RELAY_FOLDER
+        self._announcement = ""  # its path, once it is written
 
     def make(self) -> None:
         """Make what is missing; raises `OSError`."""
@@ -79,17 +83,29 @@ class SitePlace:
         """Put a token where pilots read it; raises `OSError`."""
         _put(Path(self.pilot_token_file), token.encode("ascii") + b"\n", mode=FILE_MODE)
 
+    def announce(self) -> None:
+        """Tell pilots, those that live among them, what to ask from now on; raises `OSError`."""
+        file = self.folder / ADDRESS_FILE
+        said = {"url": self.server, "ca_file": self._told_ca_file}
+        _put(file, json.dumps(said).encode() + b"\n", mode=FILE_MODE)
+        self._announcement = str(file)
+
+    @property
+    def _told_ca_file(self) -> str:
+        """Whom pilots believe: nobody else, where they ask the service itself."""
+        return str(self.ca_file) if self.server.startswith("https:") and self._given_ca_file else ""
+
     def berth(self, entry: Mapping[str, Any]) -> Berth:
         """How agents are started, by the entry of the site as it is told in JSON."""
         token_file = self.pilot_token_file if os.path.exists(self.pilot_token_file) else self._given_token_file
-        secure = self.server.startswith("https:") and bool(self._given_ca_file)
         return Berth(
             site=self.site,
             folder=str(self.folder),
             agent=str(self.agent_file or ""),
             server=self.server,
             token_file=os.path.abspath(token_file) if token_file else "",
-            ca_file=str(self.ca_file) if secure else "",
+            ca_file=self._told_ca_file,
+            announcement=self._announcement,
             python=str(entry.get("python") or "python3"),
             setup=tuple(entry.get("setup") or ()),
             slots=int(entry.get("slots") or 1),

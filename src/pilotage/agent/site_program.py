@@ -154,6 +154,7 @@ def _work(chosen: argparse.Namespace, folder: Path) -> int:
         place.install(_own_file())
         relaying = Relaying(chosen.server, ca_file=chosen.ca_file, say=say)
         _start_relays(relaying, chosen, place, memory)
+        place.announce()
         credentials = Credentials(chosen.token_file, place.own_token_file)
         settings = SiteAgentSettings(
             chosen.site, version, chosen.scheduler, chosen.settle, chosen.deserted, chosen.started_as

@@ -118,6 +118,7 @@ class AgentSays(Wire, frozen=True, kw_only=True):
 
     exchange: Exchange
     logs: tuple[LogText, ...] = ()
+    ended_token: str = ""  # the pilot's own, which is taken no longer, beside that of its site: it asks for another one
 
 
 class AgentHears(Wire, frozen=True, kw_only=True):

@@ -86,6 +86,10 @@ class KnowsTokens(Protocol):
         """Who shows a token; None where it is none of these."""
         ...
 
+    def holder(self, token: str) -> Principal | None:
+        """To whom a token was given, whether it has ended or not; None where it is none of these."""
+        ...
+
     def renewed(self, principal: Principal) -> str:
         """Another token where the one of this principal ends soon; else nothing."""
         ...
@@ -136,6 +140,10 @@ class Access:
                 next_step="the local token is in the file `token` of the book's folder; clients read PILOTAGE_TOKEN_FILE",
             )
         return found
+
+    def holder(self, token: str) -> Principal | None:
+        """To whom a token of ours was given, whether it has ended or not: it proves nothing alone."""
+        return self._tokens.holder(token) if self._tokens is not None and token else None
 
     def renewed(self, principal: Principal) -> str:
         """Another token for a principal whose own ends soon; nothing where it lasts."""

@@ -149,7 +149,8 @@ class AgentDoor:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
             raise Malformed(f"this is no exchange: {fault}") from None
         check_numbers(says.exchange)
-        if principal.site and not await self._bounds.check_exchange(principal, says):
+        ended = self._services.access.holder(says.ended_token) if principal.site else None
+        if principal.site and not await self._bounds.check_exchange(principal, says, ended):
             return self._introduction(principal, says)
         if (told := self._farewell(says) or self._doubt(says)) is not None:
             return told, self._renewal(principal)

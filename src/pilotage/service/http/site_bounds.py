@@ -61,9 +61,10 @@ class SiteBounds:
         self._files: dict[tuple[str, str], tuple[float, frozenset[str]]] = {}
         self._contents: dict[tuple[str, str], float] = {}  # … and to need some content
 
-    async def check_exchange(self, principal: Principal, says: AgentSays) -> bool:
-        """Whether an agent is to be heard: one that is new is first given a token of its own.
+    async def check_exchange(self, principal: Principal, says: AgentSays, ended: Principal | None = None) -> bool:
+        """Whether an agent is to be heard: one that is new, or whose own token has ended, is first given a token of its own.
 
+        The one that has ended shows that it is the same agent as before; that it may still speak, the token of its site does.
         Refuse an exchange for another site, or in the name of another pilot.
         """
         exchange = says.exchange
@@ -84,7 +85,7 @@ class SiteBounds:
         if known not in ("", principal.site):
             raise _forbidden(principal, f"pilot {name[:64]} of site {known}")
         if not principal.pilot:
-            if not known:
+            if not known or (ended is not None and (ended.site, ended.pilot) == (principal.site, name)):
                 return False
             self.check_holder(principal, name)
         await self._check_events(principal, exchange)
