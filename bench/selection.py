@@ -1,4 +1,4 @@
-"""What the choice of sites is worth: four policies in five worlds, for two kinds of jobs, with the same seeds.
+"""What the choice of sites is worth: five policies and the paper's freeze in seven worlds, for two kinds of jobs, with the same seeds.
 
 Run with `python -m bench.selection`; `--write` puts the tables into docs/explanation/site-selection.md and the drawing beside
 it. Nothing here is measured by a clock: the same version of pilotage prints the same figures on every machine.
@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from bench.selection_report import Found, drawing, tables
+from pilotage.engine.settings import EngineSettings
 from pilotage.language import plan_of, shapes_of
 from pilotage.language.folder import MemoryFolder
 from pilotage.language.load import load
@@ -28,8 +29,10 @@ from pilotage.simulator.forecasting import Summary, run_many, summary_of
 from pilotage.simulator.variants import with_policy
 
 SEEDS = 30
-POLICIES = ("weighted-random", "best", "thompson", "uniform")
-WORLDS = ("equal", "one slow", "black hole", "drifting", "outage")
+FREEZE = "any-failure"
+VARIANTS = ("weighted-random", "best", "thompson", "uniform", "first", FREEZE)
+"""The policies; and `weighted-random` where a site sleeps after any failure, as in Swift's paper."""
+WORLDS = ("equal", "one slow", "black hole", "lying hole", "drifting", "outage", "faulty packages")
 SETUPS: tuple[tuple[str, SiteMode], ...] = (
     ("bag", "pilots"),
     ("lines", "pilots"),
@@ -39,6 +42,7 @@ SETUPS: tuple[tuple[str, SiteMode], ...] = (
 """Each job, in each mode."""
 SITES = ("one", "two", "three", "four", "five")
 SLOTS, PILOTS = 2, 5  # ten packages at once at each site
+FAULTY = 0.05  # of the packages fail wherever they run
 PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "site-selection.md"
 DRAWING = PAGE.with_suffix(".svg")
 
@@ -55,12 +59,13 @@ JOBS = {
 
 
 def worlds() -> dict[str, WorldFile]:
-    """Each world has five sites that are alike but for the first."""
+    """Each world has five sites; they are alike, but for the first in some."""
     minute = 60.0
     first = {
         "equal": SiteWorld(name="one", queue=QUEUE),
         "one slow": SiteWorld(name="one", queue=QUEUE, speed=Factors(value=0.25)),
         "black hole": SiteWorld(name="one", queue=QUEUE, black_holes=(Spell(),)),
+        "lying hole": SiteWorld(name="one", queue=QUEUE, black_holes=(Spell(),), failure_reason="application-error"),
         "drifting": SiteWorld(
             name="one", queue=QUEUE, drift=(Change(after_seconds=20 * minute, speed=0.2, queue=5.0),)
         ),
@@ -69,24 +74,26 @@ def worlds() -> dict[str, WorldFile]:
         ),
     }
     others = tuple(SiteWorld(name=name, queue=QUEUE) for name in SITES[1:])
-    return {name: WorldFile(sites=(site, *others), packages=PACKAGES) for name, site in first.items()}
+    told = {name: WorldFile(sites=(site, *others), packages=PACKAGES) for name, site in first.items()}
+    faulty = msgspec.structs.replace(PACKAGES, doomed_probability=FAULTY)
+    return {**told, "faulty packages": msgspec.structs.replace(told["equal"], packages=faulty)}
 
 
 class Cell(NamedTuple):
-    """One job in one world, in one mode, under one policy."""
+    """One job in one world, in one mode, under one policy or setting."""
 
     world: str
     job: str
     mode: SiteMode
-    policy: str
+    variant: str
 
 
 def cells() -> Iterator[Cell]:
     """All there are."""
     for job, mode in SETUPS:
         for world in WORLDS:
-            for policy in POLICIES:
-                yield Cell(world, job, mode, policy)
+            for variant in VARIANTS:
+                yield Cell(world, job, mode, variant)
 
 
 def subject_of(cell: Cell) -> Subject:
@@ -106,8 +113,16 @@ def subject_of(cell: Cell) -> Subject:
 def summary_in(cell: Cell, seeds: int) -> Summary:
     """What the runs of a cell came to."""
     subject = subject_of(cell)
-    settings = with_policy(usual_settings(subject.world), cell.policy)
-    return summary_of(cell.policy, run_many(subject, settings, runs=seeds))
+    return summary_of(cell.variant, run_many(subject, settings_of(cell.variant, subject.world), runs=seeds))
+
+
+def settings_of(variant: str, world: WorldFile) -> EngineSettings:
+    """The usual settings with the policy, or with the freeze, of a variant."""
+    settings = usual_settings(world)
+    if variant != FREEZE:
+        return with_policy(settings, variant)
+    paper = msgspec.structs.replace(settings.selection, policy=VARIANTS[0], freeze_on=FREEZE)
+    return msgspec.structs.replace(settings, selection=paper)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -121,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     every = list(cells())
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         found = dict(zip(every, pool.map(summary_in, every, [asked.seeds] * len(every)), strict=True))
-    told: Found = {(cell.world, cell.job, cell.mode, cell.policy): told_of for cell, told_of in found.items()}
+    told: Found = {(cell.world, cell.job, cell.mode, cell.variant): told_of for cell, told_of in found.items()}
     print(tables(told))
     if asked.write:
         before, begin, rest = PAGE.read_text().partition("<!-- figures -->\n")

@@ -1,4 +1,4 @@
-"""The figures of `bench.selection` as tables and as one drawing: each policy beside the first, with the same seeds."""
+"""The figures of `bench.selection` as tables and as one drawing: each variant beside the first, with the same seeds."""
 
 from __future__ import annotations
 
@@ -7,24 +7,30 @@ from collections.abc import Iterator, Mapping
 from pilotage.simulator.forecasting import Difference, Summary, difference_of
 
 Found = Mapping[tuple[str, str, str, str], Summary]
-"""By world, job, mode and policy."""
+"""By world, job, mode and variant."""
 
-_COLOURS = {"best": "#b8860b", "thompson": "#1f6f4a", "uniform": "#a33a5b"}
+_COLOURS = {
+    "best": "#b8860b",
+    "thompson": "#1f6f4a",
+    "uniform": "#a33a5b",
+    "first": "#2b5c9e",
+    "any-failure": "#6f6f6f",
+}
 _STYLE = (
     "text{font-family:'DejaVu Sans','Liberation Sans',Helvetica,Arial,sans-serif;font-size:12px;fill:#1c1c1c}"
     ".title{font-size:13px;font-weight:bold}.small{font-size:10.5px;fill:#555}"
     ".grid{stroke:#e3e6ea}.zero{stroke:#5b6b7f;stroke-width:1.5}"
 )
-_WIDTH, _HEIGHT = 900, 632
-_PANEL_WIDTH, _PANEL_HEIGHT = 330, 262
-_LEFT, _TOP = 96, 66
-_ACROSS, _DOWN = 450, 292
+_WIDTH, _HEIGHT = 900, 988
+_PANEL_WIDTH, _PANEL_HEIGHT = 316, 440
+_LEFT, _TOP = 110, 66
+_ACROSS, _DOWN = 450, 470
 _TICKS = (-40, -20, 0, 20, 40)
 _MINUS = "\N{MINUS SIGN}"
 
 
 class Beside:
-    """A policy beside the first one, in hundredths of the first one's mean; of one run there is no confidence interval."""
+    """A variant beside the first one, in hundredths of the first one's mean; of one run there is no confidence interval."""
 
     def __init__(self, difference: Difference, first: Summary) -> None:
         """Take how the two differ."""
@@ -45,7 +51,7 @@ class Beside:
 
 
 def names(found: Found, part: int) -> list[str]:
-    """The worlds (0), jobs (1), modes (2) or policies (3), in their order."""
+    """The worlds (0), jobs (1), modes (2) or variants (3), in their order."""
     return list(dict.fromkeys(key[part] for key in found))
 
 
@@ -87,13 +93,13 @@ def _makespans(found: Found, job: str, mode: str, first: str, others: list[str])
         yield f"| {world} | {span.mean_seconds / 60:.1f}{within} min | {' | '.join(beside)} |"
 
 
-def _wastes(found: Found, policies: list[str]) -> Iterator[str]:
-    yield f"| world | job, mode | {' | '.join(policies)} |"
-    yield "|---" * (2 + len(policies)) + "|"
+def _wastes(found: Found, variants: list[str]) -> Iterator[str]:
+    yield f"| world | job, mode | {' | '.join(variants)} |"
+    yield "|---" * (2 + len(variants)) + "|"
     for world, job, mode in sorted(
         dict.fromkeys(key[:3] for key in found), key=lambda key: names(found, 0).index(key[0])
     ):
-        here = [found[world, job, mode, each] for each in policies]
+        here = [found[world, job, mode, each] for each in variants]
         if max(each.attempts - each.packages_done for each in here) >= 0.5:
             yield f"| {world} | {job}, {mode} | {' | '.join(map(_waste, here))} |"
 
@@ -107,7 +113,7 @@ def _waste(summary: Summary) -> str:
 
 
 def drawing(found: Found) -> str:
-    """A panel for each setup: by how much each policy is longer or shorter than the first one, with its confidence interval."""
+    """A panel for each setup: by how much each variant is longer or shorter than the first one, with its confidence interval."""
     first, *others = names(found, 3)
     seeds = next(iter(found.values())).runs
     pieces = [
@@ -116,16 +122,16 @@ def drawing(found: Found) -> str:
             f"mean of {seeds} pairs of runs with the same seed, and its 95 % confidence interval", 24, 43, style="small"
         ),
     ]
-    for number, policy in enumerate(others):
-        x = 600 + 96 * number
-        pieces.append(f'<circle cx="{x}" cy="22" r="4" fill="{_COLOURS[policy]}"/>')
-        pieces.append(_text(policy, x + 9, 26))
+    for number, variant in enumerate(others):
+        x = _WIDTH - 96 * (len(others) - number)
+        pieces.append(f'<circle cx="{x}" cy="22" r="4" fill="{_COLOURS[variant]}"/>')
+        pieces.append(_text(variant, x + 9, 26))
     for number, (job, mode) in enumerate(setups(found)):
         row, column = divmod(number, 2)
         pieces += _panel(found, job, mode, first, others, left=_LEFT + _ACROSS * column, top=_TOP + _DOWN * row)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" '
-        f'viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="makespans of policies beside {first}">\n'
+        f'viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="makespans of variants beside {first}">\n'
         f"<style>{_STYLE}</style>\n"
         '<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(pieces) + "\n</svg>\n"
     )
@@ -136,12 +142,12 @@ def _panel(
 ) -> Iterator[str]:
     worlds = worlds_of(found, job, mode)
     beside = {
-        (world, policy): Beside(
-            difference_of(found[world, job, mode, first], found[world, job, mode, policy]),
+        (world, variant): Beside(
+            difference_of(found[world, job, mode, first], found[world, job, mode, variant]),
             found[world, job, mode, first],
         )
         for world in worlds
-        for policy in others
+        for variant in others
     }
     ticks = _TICKS
     low = min(ticks[0], *(each.low for each in beside.values()))
@@ -161,9 +167,9 @@ def _panel(
     for number, world in enumerate(worlds):
         middle = top + 24 + height * (number + 0.5)
         yield _text(world, left - 8, middle + 4, anchor="end")
-        for place, policy in enumerate(others):
-            about, y = beside[world, policy], middle + 10 * (place - (len(others) - 1) / 2)
-            colour = _COLOURS[policy]
+        for place, variant in enumerate(others):
+            about, y = beside[world, variant], middle + 10 * (place - (len(others) - 1) / 2)
+            colour = _COLOURS[variant]
             ends = f'x1="{across(about.low):.1f}" x2="{across(about.high):.1f}" y1="{y:.1f}" y2="{y:.1f}"'
             yield f'<line {ends} stroke="{colour}" stroke-width="2"/>'
             yield f'<circle cx="{across(about.mean):.1f}" cy="{y:.1f}" r="3.6" fill="{colour}"/>'

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from bench.selection import FREEZE, VARIANTS, WORLDS, settings_of, worlds
 from bench.selection_report import drawing, tables
 from pilotage.simulator.forecasting import Summary, makespan_of
+from pilotage.simulator.variants import POLICIES
 
 
 def summary(policy: str, *makespans: float) -> Summary:
@@ -32,3 +34,17 @@ def test_a_policy_stands_beside_the_first_with_as_much_certainty_as_there_is(
     }
     assert row in tables(found).splitlines()
     assert drawing(found).startswith("<svg ")
+
+
+def test_every_policy_and_the_freeze_of_the_paper_are_compared_and_drawn() -> None:
+    assert set(VARIANTS) == {*POLICIES, FREEZE}
+    found = {("equal", "bag", "pilots", variant): summary(variant, 600.0, 660.0) for variant in VARIANTS}
+    drawn = drawing(found)
+    assert all(f">{variant}</text>" in drawn for variant in VARIANTS[1:])
+
+
+def test_the_freeze_of_the_paper_differs_from_the_first_variant_in_one_setting() -> None:
+    assert tuple(worlds()) == WORLDS
+    usual, frozen = (settings_of(variant, worlds()["equal"]).selection for variant in (VARIANTS[0], FREEZE))
+    fields = [name for name in usual.__struct_fields__ if getattr(usual, name) != getattr(frozen, name)]
+    assert fields == ["freeze_on"]
