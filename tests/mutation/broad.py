@@ -1,9 +1,12 @@
-"""Tests of real processes, which no recording sees into: tried by room on what the recorded tests let pass.
+"""Tests of real processes, which no recording sees into, and simulated worlds: tried by room on what the recorded tests let pass.
 
 Each list is a cross-section of a minute or two, not all that there is: a bug that it does not notice counts as unnoticed.
 """
 
 from __future__ import annotations
+
+_WITHOUT_HINTS = "tests/simulation/test_mutants.py::test_a_planted_bug_is_found_without_a_hint"
+_WORLDS = ("tests/simulation/test_worlds.py",)
 
 BROAD: dict[str, tuple[str, ...]] = {
     "adapters": ("tests/acceptance/test_run.py", "tests/acceptance/test_book_commands.py"),
@@ -25,7 +28,11 @@ BROAD: dict[str, tuple[str, ...]] = {
         "tests/acceptance/test_site_commands.py",
         "tests/acceptance/test_book_commands.py",
     ),
+    "book": (*_WORLDS, "tests/acceptance/test_book_commands.py"),
     "client": ("tests/acceptance/test_streams.py", "tests/acceptance/test_operations.py"),
+    "engine": _WORLDS,
+    "model": (*_WORLDS, "tests/acceptance/test_run.py"),
+    "simulator": (*_WORLDS, "tests/simulation/test_mutants.py", "--deselect", _WITHOUT_HINTS),
     "service": (
         "tests/acceptance/test_run.py",
         "tests/acceptance/test_operations.py",

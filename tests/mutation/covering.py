@@ -17,8 +17,8 @@ from tests.mutation.recorder_files import FILE_VARIABLE, failed_files
 TESTS_MAX = 400
 """More tests than this that run one line would repeat each other."""
 
-RECORDED = ("tests/unit", "tests/property", "tests/conformance", "tests/simulation")
-"""What runs in its own process, mostly. The rest is tried by name (`broad.py`)."""
+RECORDED = ("tests/unit", "tests/property", "tests/conformance")
+"""What runs in its own process, mostly. The rest is tried by name (`broad.py`): a simulated world runs nearly every line of the engine."""
 
 
 def record(file: Path, *, tree: Path, workers: int, options: Sequence[str] = ()) -> None:

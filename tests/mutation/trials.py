@@ -13,8 +13,8 @@ import msgspec
 
 from tests.mutation.operators import Mutation
 
-SECONDS_MAX = 600
-SECONDS_MAX_TEST = 60
+SECONDS_MAX = 900
+SECONDS_MAX_TEST = 180
 """A mutated loop may have no end; a test that takes this long is one that noticed."""
 
 NOTICED_BY_EXIT = {1: "a test failed", 2: "tests could not be collected", 3: "pytest stopped", 4: "nothing could start"}
