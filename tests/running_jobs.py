@@ -14,6 +14,7 @@ import msgspec
 from pilotage.engine.engine import Engine
 from pilotage.engine.settings import EngineSettings
 from pilotage.language import Expansion
+from pilotage.model.cleaning import CleanRequest, Obsolete
 from pilotage.model.configuration import Settings
 from pilotage.model.exchange import AttemptRef, ExchangeReply
 from pilotage.model.operations import Accepted, AnyOperation, Drop, LineFiles, Refused, SiteDeed
@@ -78,6 +79,7 @@ class FakeJobs:
         self.patient = False  # exchanges stay open
         self.fault: Exception | None = None
         self.submitted: list[Submission] = []
+        self.cleaned: list[CleanRequest] = []
         self.operations: list[AnyOperation] = []
         self.dropped_by: list[str] = []
         self.line_files = LineFiles()  # of every line that is dropped with its files
@@ -142,6 +144,10 @@ class FakeJobs:
     def submit(self, submission: Submission) -> Future[SubmissionAnswer]:
         self.submitted.append(submission)
         return _done(SubmissionAnswer(job=f"job-{len(self.submitted)}", packages=3), self.fault)
+
+    def clean(self, request: CleanRequest) -> Future[Obsolete]:
+        self.cleaned.append(request)
+        return _done(Obsolete(job="p", folder=request.submission.folder, removed=tuple(request.remove)), self.fault)
 
     def operate(self, operation: AnyOperation) -> Future[Accepted]:
         self.operations.append(operation)

@@ -481,3 +481,39 @@ def test_a_folder_in_the_way_is_set_aside_as_a_whole(store: FileStore, tree: Pat
     store.publish(str(tree), REF, staged(store, tree, {"a.dat": b"ours"}), in_the_way="set-aside")
     assert (tree / "a.dat").read_bytes() == b"ours"
     assert (tree / "a.dat.~1~" / "inside").read_bytes() == b"theirs"
+
+
+def test_no_link_is_followed_to_what_is_removed_nor_removed_itself(store: FileStore, tree: Path) -> None:
+    (tree / "real").mkdir()
+    (tree / "real/a").write_bytes(b"one")
+    (tree / "folder").symlink_to("real")
+    (tree / "file").symlink_to("real/a")
+    for name in ("folder/a", "file"):
+        assert store.is_linked(str(tree), name)
+        with pytest.raises(StoreError):
+            store.remove(str(tree), name, sha256=sha(b"one"))
+    assert not store.is_linked(str(tree), "real/a")
+    assert not store.is_linked(str(tree), "none/at/all")
+    assert (tree / "file").is_symlink()
+    assert (tree / "real/a").exists()
+
+
+def test_what_was_changed_while_its_time_was_set_back_is_not_removed(store: FileStore, tree: Path) -> None:
+    file = tree / "a"
+    store.publish(str(tree), REF, staged(store, tree, {"a": b"one"}))
+    before = file.stat()
+    file.write_bytes(b"two")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert not store.remove(str(tree), "a", sha256=sha(b"one"))
+    assert file.read_bytes() == b"two"
+
+
+def test_folders_that_are_left_empty_are_removed_and_no_others(store: FileStore, tree: Path) -> None:
+    for folder in ("a/b/c", "d/e", "f"):
+        (tree / folder).mkdir(parents=True)
+    (tree / "d/kept").write_bytes(b"")
+    (tree / "link").symlink_to("f")
+    names = ["a/b/c/1", "a/b/2", "d/e/3", "link/4", "none/5", "6"]
+    assert store.remove_empty(str(tree), names) == ["a", "a/b", "a/b/c", "d/e"]
+    assert {path.name for path in tree.iterdir()} >= {"d", "f", "link"}
+    assert (tree / "d/kept").exists()

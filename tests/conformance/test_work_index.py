@@ -119,6 +119,26 @@ def test_of_a_file_the_last_that_was_seen_is_remembered(index: WorkIndex) -> Non
     assert index.seen(FOLDER, ["out"]) == {"out": seen("out", 2, modified_ns=6)}
 
 
+def test_everything_that_was_made_in_a_folder_is_told_with_who_made_it_last(
+    index: WorkIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pilotage.adapters.work_index._PAGE", 2)
+    index.keep([made(1, names=("b", "a")), made(2, names=("a", "c"))])
+    index.claim(FOLDER, "later", [OutputFile(name="c", size_bytes=2, sha256=sha(2))])
+    index.claim("/elsewhere", "x", [OutputFile(name="d", size_bytes=1, sha256=sha(1))])
+    index.saw(FOLDER, [seen("e", 3)], made=True)
+    index.saw(FOLDER, [seen("f", 3)], made=False)
+    told = [(each.file.name, each.file.size_bytes, each.file.sha256, each.job) for each in index.made_files(FOLDER)]
+    assert told == [
+        ("a", 1, sha(1), "job-1"),
+        ("a", 2, sha(2), "job-2"),
+        ("b", 1, sha(1), "job-1"),
+        ("c", 2, sha(2), "later"),
+        ("e", 3, sha(3), ""),
+    ]
+    assert list(index.made_files("/unknown")) == []
+
+
 def test_the_mean_time_of_an_activity_is_over_all_earlier_runs(index: WorkIndex) -> None:
     index.note_times(FOLDER, "d", {"reco": (2, 10.0), "merge": (1, 3.0)})
     index.note_times(FOLDER, "d", {"reco": (2, 30.0)})

@@ -95,6 +95,16 @@ def test_a_plan_is_made_and_nothing_is_submitted(desk: Desk) -> None:
     assert desk.jobs.submitted == []
 
 
+def test_what_is_to_be_removed_is_asked_for_by_the_owner_of_the_document(desk: Desk) -> None:
+    told = desk.post("/v1/clean", {"submission": SUBMISSION, "remove": {"a": SHA256}})
+    assert told == (200, {"job": "p", "folder": "/x", "removed": ["a"]})
+    assert desk.jobs.cleaned[0].submission.owner == "ann"
+    of_ann = {"submission": SUBMISSION | {"owner": "ann"}}
+    assert code_of(desk.post("/v1/clean", of_ann, token="of-bob")) == (403, "forbidden")
+    assert code_of(desk.post("/v1/clean", b"{}")) == (400, "malformed")
+    assert len(desk.jobs.cleaned) == 1
+
+
 def test_content_is_kept_by_its_checksum(desk: Desk) -> None:
     status, told = desk.post("/v1/content", b"hello")
     assert status == 201

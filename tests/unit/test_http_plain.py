@@ -147,6 +147,8 @@ POSTS: dict[str, tuple[str, bytes]] = {
     "a bad event": ("/v1/events", b'{"events":[{"source":"x"}]}'),
     "a plan": ("/v1/plan", b'{"definition":{},"lists":{},"folder":"/f"}'),
     "no plan": ("/v1/plan", b"3"),
+    "what to clean": ("/v1/clean", b'{"submission":{"definition":{},"lists":{},"folder":"/f"},"remove":{"a":"b"}}'),
+    "nothing to clean": ("/v1/clean", b'{"remove":{"a":"b"}}'),
     "an operation": ("/v1/jobs/j/operations", b'{"operation":"kill"}'),
     "an operation that is none": ("/v1/jobs/j/operations", b'{"operation":"sing"}'),
     "an operation on nothing": ("/v1/operations", b'{"operation":"kill","where":"state=RUNNING and site=nowhere"}'),

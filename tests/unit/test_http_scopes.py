@@ -38,6 +38,7 @@ CHANGES: dict[str, set[str]] = {
     "POST /v1/events": {WRITE},
     "POST /v1/jobs": {SUBMIT},
     "POST /v1/plan": {SUBMIT},
+    "POST /v1/clean": {SUBMIT, OPERATE},
     "POST /v1/content": {SUBMIT},
     "POST /v1/jobs/{job:str}/clear": {OPERATE},
     "POST /v1/jobs/{job:str}/purge": {OPERATE},

@@ -381,6 +381,7 @@ SHUT = (
     "GET /v1/statistics",
     "POST /v1/jobs",
     "POST /v1/plan",
+    "POST /v1/clean",
     "POST /v1/content",
     "POST /v1/jobs/j/clear",
 )

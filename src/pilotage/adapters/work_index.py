@@ -27,12 +27,13 @@ from pilotage.model.events import parse_dotted
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.payloads import OutputFile
 from pilotage.model.work import LogText
-from pilotage.ports.files import MadeWork, SeenFile, StoredFile, StoreError, WorkFields
+from pilotage.ports.files import MadeFile, MadeWork, SeenFile, StoredFile, StoreError, WorkFields
 
 FILE = "work.sqlite"
 DAMAGED = f"{FILE}.damaged"
 """What a damaged index is called from then on."""
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_PAGE = 10_000  # files in one answer
 _CHUNK = 500  # values in one question; SQLite takes no more than some thousand
 
 _MADE = (
@@ -308,6 +309,24 @@ class SqliteWorkIndex:
             statement = "SELECT j.name FROM ours JOIN names AS j ON j.name_id = job WHERE folder = ? AND ours.name = ? AND sha256 = ?"
             row = book.execute(statement, (self._number(folder), name, bytes.fromhex(sha256))).fetchone()
         return row[0] if row is not None else ""
+
+    def made_files(self, folder: str) -> Iterator[MadeFile]:
+        """Every content that was made in a folder, sorted by name; read a page at a time."""
+        after = ("", b"")
+        while page := self._made_page(folder, after):
+            for name, sha256, size_bytes, job in page:
+                file = OutputFile(name=name, size_bytes=size_bytes, sha256=sha256.hex())
+                yield MadeFile(file=file, job=job or "")
+            after = page[-1][0], page[-1][1]
+
+    @_mending
+    def _made_page(self, folder: str, after: tuple[str, bytes]) -> list[tuple[Any, ...]]:
+        with self._reading() as book:
+            statement = (
+                "SELECT ours.name, sha256, size_bytes, j.name FROM ours LEFT JOIN names AS j ON j.name_id = job"
+                " WHERE folder = ? AND (ours.name, sha256) > (?, ?) ORDER BY ours.name, sha256 LIMIT ?"
+            )
+            return book.execute(statement, (self._number(folder), *after, _PAGE)).fetchall()
 
     @_mending
     def saw(self, folder: str, files: Collection[SeenFile], *, made: bool) -> None:

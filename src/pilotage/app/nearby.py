@@ -29,12 +29,14 @@ def nearest_address(folder: Path) -> Address | None:
     return found
 
 
-def running_service(folder: Path, *, environment: Mapping[str, str] | None = None) -> Server | None:
+def running_service(
+    folder: Path, *, environment: Mapping[str, str] | None = None, answer_seconds: float | None = None
+) -> Server | None:
     """A connection to the service that runs the jobs of a folder, if one does; none is started."""
     for path in state_paths(folder, os.environ if environment is None else environment):
         address, found = address_in(path), find_service(path)
         if address is not None and address.runs and found is not None and found.socket:
-            return address.server()
+            return address.server(answer_seconds=answer_seconds)
     return None
 
 

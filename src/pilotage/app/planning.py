@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,7 +18,7 @@ from pilotage.app.running import HowToRun, Source, submission
 from pilotage.model.site import executors_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pilotage.adapters.work_index import SqliteWorkIndex
     from pilotage.model.configuration import Settings
@@ -48,24 +48,31 @@ def plan_run(source: Source, how: HowToRun) -> RunPlan:
 
 def _without_a_service(source: Source, sent: Submission, how: HowToRun) -> RunPlan:
     from pilotage.adapters.stores.folder import FolderStore
-    from pilotage.adapters.work_index import FILE, SqliteWorkIndex
     from pilotage.service.running.planning import plan
 
     settings = load_settings(environment=os.environ, folder=source.folder, flags={})
     state = state_folder(settings, folder=source.folder).absolute()
+    with copied_index(state) as index:
+        learn = partial(_learned, state, index, settings)
+        store, slots = FolderStore(index.path.parent, index, learn=learn), how.slots or len(os.sched_getaffinity(0))
+        sites = _sites(settings, source.folder, state, slots=how.slots)
+        admission = _admission(sites, owner=sent.owner or local_user())
+        return plan(sent, store=store, index=index, admission=admission, executors=executors_of(sites), slots=slots)
+
+
+@contextmanager
+def copied_index(state: Path) -> Iterator[SqliteWorkIndex]:
+    """The index of a state folder, looked at in a copy: not even a checksum that is remembered changes the folder."""
+    from pilotage.adapters.work_index import FILE, SqliteWorkIndex
+
     with tempfile.TemporaryDirectory(prefix="pilotage-plan-") as made:
         aside = Path(made)
-        # Looked at in a copy: not even a checksum that is remembered changes the folder.
         for ending in _BESIDE:
             if (state / f"{FILE}{ending}").is_file():
                 shutil.copyfile(state / f"{FILE}{ending}", aside / f"{FILE}{ending}")
         index = SqliteWorkIndex(aside)
         try:
-            learn = partial(_learned, state, index, settings)
-            store, slots = FolderStore(aside, index, learn=learn), how.slots or len(os.sched_getaffinity(0))
-            sites = _sites(settings, source.folder, state, slots=how.slots)
-            admission = _admission(sites, owner=sent.owner or local_user())
-            return plan(sent, store=store, index=index, admission=admission, executors=executors_of(sites), slots=slots)
+            yield index
         finally:
             index.close()
 

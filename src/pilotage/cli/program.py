@@ -39,6 +39,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "explain": ("explain", "Say why a package is where it is: why it does not run, above all."),
         "logs": ("logs", "Show what the programs of a package wrote."),
         "outputs": ("outputs", "Verify the outputs of a job or a package, and hand them over."),
+        "clean": ("clean", "Remove, after showing, what earlier runs made and the document no longer makes."),
         "doctor": ("doctor", "Find out what is broken between here and a result."),
     },
     "Steering jobs": {

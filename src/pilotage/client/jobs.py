@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from pilotage.client.server import Parameters, Server, path_of
+from pilotage.model.cleaning import CleanRequest, Obsolete
 from pilotage.model.explanations import Explanation
 from pilotage.model.operations import Accepted, AnyOperation, OperatedOn, OperationOn
 from pilotage.model.outputs import LogPlace, OutputsPage, PackageOutput, PublishedFile
@@ -54,6 +55,10 @@ class Jobs:
     def plan(self, submission: Submission) -> RunPlan:
         """What running a job would come to; nothing is kept."""
         return _read(self._server.post(path_of("plan"), submission), RunPlan)
+
+    def clean(self, request: CleanRequest) -> Obsolete:
+        """What a document no longer makes; removed is what the request names of it."""
+        return _read(self._server.post(path_of("clean"), request), Obsolete)
 
     def put_content(self, content: bytes) -> str:
         """Have bytes kept that a job brings along; their sha256."""

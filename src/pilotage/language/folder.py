@@ -37,6 +37,32 @@ class Folder(Protocol):
         ...
 
 
+class NotingFolder:
+    """Another folder, and which of its files were read."""
+
+    def __init__(self, folder: Folder) -> None:
+        """Ask this one."""
+        self._folder = folder
+        self.names: set[str] = set()
+
+    def read(self, path: str) -> bytes | None:
+        """The content of a file, which is noted."""
+        self.names.add(path)
+        return self._folder.read(path)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file or folder."""
+        return self._folder.exists(path)
+
+    def is_folder(self, path: str) -> bool:
+        """Whether there is such a folder."""
+        return self._folder.is_folder(path)
+
+    def glob(self, pattern: str) -> list[str]:
+        """The names of the files that match."""
+        return self._folder.glob(pattern)
+
+
 class EarlierOutputs(NamedTuple):
     """Outputs of a job that ran before: its id, and the names that match, sorted."""
 

@@ -12,9 +12,10 @@ from pilotage.language.expansion.expand import expand
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.further import look_further
 from pilotage.language.expansion.lists import RecordingLists
-from pilotage.language.folder import EarlierJobs, Folder
+from pilotage.language.folder import EarlierJobs, Folder, NotingFolder
 from pilotage.language.losses import Loss, Losses
 from pilotage.language.reading.document import Document, read_what_can_be
+from pilotage.language.text.paths import tidy_name
 from pilotage.language.text.tree import Report
 from pilotage.language.text.yaml import read_tree
 from pilotage.model.definition import Definition
@@ -35,13 +36,14 @@ class Loaded(msgspec.Struct, frozen=True):
     report: Report
     losses: tuple[Loss, ...] = ()
     read: Document | None = None  # what of a document of our own could be read, also where there is an error
+    files_read: tuple[str, ...] = ()  # files beside the document that were read with it
 
     def job(self) -> LoadedJob:
         """The job, if there is no fault; raises `DocumentError` with every one otherwise."""
         if self.document is None or self.expansion is None:
             raise DocumentError(self.report.errors)
         warnings = tuple(self.report.warnings)
-        return LoadedJob(self.document.definition, self.expansion, warnings, self.losses, self.format)
+        return LoadedJob(self.document.definition, self.expansion, warnings, self.losses, self.format, self.files_read)
 
 
 class LoadedJob(msgspec.Struct, frozen=True):
@@ -52,6 +54,7 @@ class LoadedJob(msgspec.Struct, frozen=True):
     warnings: tuple[Problem, ...]
     losses: tuple[Loss, ...]
     format: Format
+    files_read: tuple[str, ...] = ()  # files beside the document that were read with it
 
 
 def detect_format(data: bytes, *, file: str) -> Format:
@@ -92,6 +95,7 @@ def load(
     `parameters` are values for the parameters that it declares. What none of the files `targets` needs is left out.
     """
     chosen = source_format or detect_format(data, file=file)
+    folder = noting = NotingFolder(folder)
     if chosen == "yaml":
         document, report, losses = _read_yaml(data, file, folder, parameters)
     else:
@@ -108,7 +112,8 @@ def load(
     )
     if expansion is not None:
         check_parameters(expansion, report, document.mark)
-    return Loaded(chosen, document, None if report.errors else expansion, report, losses, document)
+    read = tuple(sorted(map(tidy_name, noting.names)))
+    return Loaded(chosen, document, None if report.errors else expansion, report, losses, document, read)
 
 
 Read = tuple[Document | None, Report, tuple[Loss, ...]]

@@ -8,6 +8,7 @@ from pilotage.ports.clock import (
 from pilotage.ports.files import (
     FileStore,
     InTheWay,
+    MadeFile,
     MadeWork,
     Mark,
     NotOurs,
@@ -61,6 +62,7 @@ __all__ = [
     "JournalLost",
     "JournalUnavailable",
     "Letter",
+    "MadeFile",
     "MadeWork",
     "Mailer",
     "Mark",

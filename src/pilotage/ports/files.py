@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -120,8 +120,19 @@ class FileStore(Protocol):
         """A piece of a staged file, from an agent that does not see the folder."""
         ...
 
+    def is_linked(self, folder: str, name: str) -> bool:
+        """Whether a file of a tree is a link, or is reached through a folder that is one."""
+        ...
+
     def remove(self, folder: str, name: str, *, sha256: str) -> bool:
-        """Remove a file of a tree if it is still the one that was made."""
+        """Remove a file of a tree if it is still the one that was made; no link is followed to it, nor is one removed.
+
+        Raises `StoreError` where the system does not let it.
+        """
+        ...
+
+    def remove_empty(self, folder: str, names: Collection[str]) -> list[str]:
+        """Remove the folders of a tree that these names stood in, as far as they are empty now; the names of those."""
         ...
 
     def is_ours(self, folder: str, files: Collection[StoredFile]) -> dict[str, bool]:
@@ -159,6 +170,13 @@ class MadeWork(msgspec.Struct, frozen=True, kw_only=True):
     ref: AttemptRef
     manifest: tuple[OutputFile, ...]
     placed: dict[str, StoredFile] = {}  # inputs without a checksum, as they were when it was asked for; never stored
+
+
+class MadeFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A content that was made under a name."""
+
+    file: OutputFile
+    job: str  # the last that made it; empty where none is known
 
 
 class SeenFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -208,6 +226,10 @@ class WorkIndex(Protocol):
 
     def maker(self, folder: str, name: str, *, sha256: str) -> str:
         """The job that made a content under a name, the last if several did; empty where none is known."""
+        ...
+
+    def made_files(self, folder: str) -> Iterator[MadeFile]:
+        """Every content that was made in a folder, sorted by name, whether it is still there or not."""
         ...
 
     def knows(self, folder: str, *, document: str | None = None) -> bool:

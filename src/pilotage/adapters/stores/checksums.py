@@ -48,6 +48,11 @@ class Checksums:
         self._lock = threading.Lock()
         self._fresh: dict[tuple[str, str], tuple[SeenFile, bool]] = {}
 
+    def is_certainly(self, folder: str, file: StoredFile, sha256: str) -> bool:
+        """Whether it is remembered that a file has this checksum, and nothing has touched it since, not even a link."""
+        known = self._known(folder, file.name)
+        return known is not None and known.file == file and bool(file.changed_ns) and known.sha256 == sha256
+
     def of(self, folder: str, name: str, path: str) -> str | None:
         """The sha256 of a file; None where it is gone or no regular file."""
         there = stored(path, name)

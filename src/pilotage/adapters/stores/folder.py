@@ -21,6 +21,7 @@ from pathlib import Path
 from pilotage.adapters.stores.checksums import Checksums, stored
 from pilotage.adapters.stores.marks import Marks, is_mark
 from pilotage.adapters.stores.moving import move, set_aside, take_back
+from pilotage.adapters.stores.removing import remove_unchanged
 from pilotage.model.events import JOB_ID, parse_dotted
 from pilotage.model.exchange import AttemptRef
 from pilotage.model.payloads import OutputFile
@@ -336,18 +337,44 @@ class FolderStore:
         except OSError as fault:
             raise _told(fault, path, "a file cannot be read") from fault
 
+    def is_linked(self, folder: str, name: str) -> bool:
+        """Whether a file of a tree is a link, or is reached through a folder that is one."""
+        self._below(folder, name)
+        path = folder
+        for part in name.split("/"):
+            path = os.path.join(path, part)
+            try:
+                if stat.S_ISLNK(os.lstat(path).st_mode):
+                    return True
+            except OSError:
+                return False  # it is not there, and so is nothing below it
+        return False
+
     def remove(self, folder: str, name: str, *, sha256: str) -> bool:
-        """Remove a file of a tree if it is still the one that was made."""
+        """Remove a file of a tree if it is still the one that was made; what is not known for certain is read once more."""
         path = self._target(folder, name)
-        if self.checksum(folder, name) != sha256:
-            return False
+
+        def is_known(file: StoredFile) -> bool:
+            return self._checksums.is_certainly(folder, file, sha256)
+
         try:
-            os.unlink(path)
+            return remove_unchanged(folder, name, sha256=sha256, is_known=is_known)
         except FileNotFoundError:
             return False
         except OSError as fault:
             raise _told(fault, path, "a file cannot be removed") from fault
-        return True
+
+    def remove_empty(self, folder: str, names: Collection[str]) -> list[str]:
+        """Remove the folders that names stood in, from the innermost on, as far as they are empty."""
+        found = {parent for name in names for parent in _parents(name)}
+        removed: list[str] = []
+        for parent in sorted(found, key=lambda each: (-each.count("/"), each)):
+            if self.is_linked(folder, parent):
+                continue
+            with suppress(OSError):  # it is not empty, or not ours to change
+                os.rmdir(self._target(folder, parent))
+                removed.append(parent)
+        return sorted(removed)
 
     def close(self) -> None:
         """Hand over what is remembered of files."""
@@ -408,6 +435,12 @@ def not_ours(path: str) -> NotOurs:
         subject=path,
         next_step="move it away, or give the output another name; or run again with --replace, which keeps it beside the output",
     )
+
+
+def _parents(name: str) -> list[str]:
+    """The folders of a tree that a name stands in."""
+    parts = name.split("/")
+    return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
 
 def _listing(path: str) -> set[str]:

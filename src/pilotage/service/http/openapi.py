@@ -95,6 +95,24 @@ def _submission() -> RequestBody:
     )
 
 
+def _clean() -> RequestBody:
+    texts = Schema(type=OpenAPIType.STRING)
+    schema = Schema(
+        type=OpenAPIType.OBJECT,
+        required=["submission"],
+        properties={
+            "submission": Schema(type=OpenAPIType.OBJECT),
+            "read": Schema(type=OpenAPIType.ARRAY, items=texts),
+            "remove": Schema(type=OpenAPIType.OBJECT, additional_properties=texts),
+        },
+    )
+    return RequestBody(
+        content={"application/json": OpenAPIMediaType(schema=schema)},
+        required=True,
+        description="A submission of the document as it is now, files that it was read from, and what to remove: name and sha256.",
+    )
+
+
 def _content() -> RequestBody:
     schema = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
     return RequestBody(content={"application/octet-stream": OpenAPIMediaType(schema=schema)}, required=True)
@@ -136,6 +154,7 @@ def _with_body(make: Callable[[], RequestBody]) -> type[Operation]:
 BODIES = {
     "batch": _with_body(_batch),
     "submission": _with_body(_submission),
+    "clean": _with_body(_clean),
     "content": _with_body(_content),
     "operation": _with_body(_one_operation),
     "operation on many": _with_body(_operation_on_many),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from pilotage.book.rows import JobRow
+from pilotage.model.cleaning import CleanRequest, Obsolete
 from pilotage.model.operations import Accepted, AnyOperation, Drop, LineFiles, SiteDeed
 from pilotage.model.outcomes import ClearedBy
 from pilotage.model.site_exchange import SiteSays
@@ -38,6 +39,7 @@ ONCE_KEY_LENGTH_MAX = 128
 
 Told = TypeVar("Told")
 _submission = msgspec.json.Decoder(Submission)
+_clean_request = msgspec.json.Decoder(CleanRequest)
 _origin = msgspec.json.Decoder(Origin)
 _lists = msgspec.json.Decoder(dict[str, str])
 
@@ -128,6 +130,10 @@ class RunsJobs(Protocol):
 
     def clear(self, job: str, *, by: ClearedBy) -> Future[Accepted]:
         """The outputs of a finished job were handed over."""
+        ...
+
+    def clean(self, request: CleanRequest) -> Future[Obsolete]:
+        """Find what a document no longer makes, and remove what is asked for of it."""
         ...
 
     def start(self) -> None:
@@ -285,14 +291,25 @@ async def submit(services: Services, principal: Principal, body: bytes, *, key: 
 
 async def read_submission(services: Services, principal: Principal, body: bytes) -> Submission:
     """The submission in a body, with its owner; raises `Malformed` and `Forbidden`."""
+    submission: Submission = await services.do(_decoded, _submission, body, "submission")
+    return _owned(principal, submission)
 
-    def read() -> Submission:
-        try:
-            return _submission.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
-            raise Malformed(f"the body is no submission: {fault}") from None
 
-    submission = await services.do(read)
+async def read_clean_request(services: Services, principal: Principal, body: bytes) -> CleanRequest:
+    """The request in a body, with the owner of its document; raises `Malformed` and `Forbidden`."""
+    request: CleanRequest = await services.do(_decoded, _clean_request, body, "request to clean")
+    return msgspec.structs.replace(request, submission=_owned(principal, request.submission))
+
+
+def _decoded(decoder: msgspec.json.Decoder[Told], body: bytes, noun: str) -> Told:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+        raise Malformed(f"the body is no {noun}: {fault}") from None
+
+
+def _owned(principal: Principal, submission: Submission) -> Submission:
+    """A submission with its owner, who must be whoever sends it, unless that may act for others."""
     # What the document says counts, unless somebody said otherwise when submitting it.
     owner = submission.owner or str(submission.definition.get("owner") or "") or principal.user
     if owner != principal.user and ANY_OWNER not in principal.scopes:

@@ -1,10 +1,11 @@
-"""Jobs that are run here, over HTTP: submitted with what they bring along, planned, cleared and purged."""
+"""Jobs that are run here, over HTTP: submitted with what they bring along, planned, cleared and purged; and what their documents no longer make."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Annotated
 
+from pilotage.model.cleaning import Obsolete
 from pilotage.model.operations import Refused
 from pilotage.model.submission import RunPlan, SubmissionAnswer
 from pilotage.service.access import OPERATE, SUBMIT
@@ -17,6 +18,7 @@ from pilotage.service.http.running import (
     ClearedView,
     ContentView,
     keep_content,
+    read_clean_request,
     read_submission,
     running_of,
     submit,
@@ -65,6 +67,24 @@ async def plan_job(request: Ask, services: Book) -> RunPlan:
     running = running_of(services)
     submission = await read_submission(services, request.user, await request.body())
     return await services.do(running.plan, submission)
+
+
+@post(
+    "/v1/clean",
+    status=200,
+    operation_id="clean",
+    needs=(SUBMIT, OPERATE),
+    body="clean",
+    summary="Remove what earlier runs of a document made and it no longer makes",
+    tags=["running"],
+    faults=(400, 401, 403, 409, 413, 422, 503),
+    body_bytes_max=SUBMISSION_BYTES_MAX,
+)
+async def clean(request: Ask, services: Book) -> Obsolete:
+    """What can be removed, and what stays and why; removed is what the request names, as far as it is still the same."""
+    running = running_of(services)
+    wanted = await read_clean_request(services, request.user, await request.body())
+    return await asyncio.wrap_future(running.jobs.clean(wanted))
 
 
 @post(
@@ -129,4 +149,4 @@ def _not_over(job: str, why: str, next_step: str) -> OperationRefused:
     return OperationRefused(Refused(code="job-unfinished", message=message, subject=job, next_step=next_step))
 
 
-RUNNING_ROUTES = (submit_job, plan_job, put_content, clear_job, purge_job)
+RUNNING_ROUTES = (submit_job, plan_job, clean, put_content, clear_job, purge_job)

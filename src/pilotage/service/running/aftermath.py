@@ -109,7 +109,7 @@ class Aftermath:
             state, at_work = engine.jobs.get(job), self._jobs.get(job)
             if at_work is not None:
                 self._index.used(at_work.folder, until_ns=time.time_ns())
-            if state is not None and _is_over(state):
+            if state is not None and is_over(state):
                 self._let_go(job)
 
     def mend(self, engine: Engine, job: str) -> int:
@@ -127,7 +127,7 @@ class Aftermath:
             elif number is None or state.is_final(number):
                 self._publisher.discard(at_work.folder, ref)
         self._grant(engine, granted)
-        if _is_over(state):
+        if is_over(state):
             self._let_go(job)
         return len(granted)
 
@@ -266,7 +266,7 @@ class Aftermath:
         if one.event.package is None and self._publisher.waiting(job):
             self._grant(engine, self._publisher.take_waiting(job))
             state = engine.jobs.get(job)
-            if state is not None and _is_over(state):
+            if state is not None and is_over(state):
                 self._let_go(job)
 
     _HANDLERS: ClassVar[dict[type, Callable[[Aftermath, Engine, Checked], None]]] = {
@@ -289,7 +289,7 @@ def _ref(one: Checked) -> AttemptRef:
     return AttemptRef(event.job or "", event.package or "", event.attempt or 0)
 
 
-def _is_over(job: JobState) -> bool:
+def is_over(job: JobState) -> bool:
     """Whether nothing of a job will be run unless somebody asks for it."""
     ended = job.cancelled or job.aborted
     return (not job.unfinished and not job.late) or (ended and not any(work.attempts for work in job.work.values()))

@@ -20,6 +20,7 @@ from pilotage.book.rows import StreamRow
 from pilotage.engine.engine import Engine
 from pilotage.engine.settings import EngineSettings
 from pilotage.language import Expansion
+from pilotage.model.cleaning import CleanRequest, Obsolete
 from pilotage.model.effects import Effect, ExpandStage
 from pilotage.model.errors import PilotageError
 from pilotage.model.exchange import Assignment, AttemptRef, ExchangeReply
@@ -43,19 +44,22 @@ from pilotage.model.site_exchange import SiteSays
 from pilotage.model.work import AgentHears, AgentSays, LogText, Work
 from pilotage.ports import Clock, FileStore, Journal, SiteAccess, WorkIndex
 from pilotage.service.core import Core
+from pilotage.service.keeper import Batch
 from pilotage.service.messages import Asked, Outbox, PutAway, Reload
 from pilotage.service.retention import Action
 from pilotage.service.running.adoption import Adopted as Found
 from pilotage.service.running.adoption import adopt
-from pilotage.service.running.aftermath import Aftermath
+from pilotage.service.running.aftermath import Aftermath, is_over
 from pilotage.service.running.agent_site import AgentSettings
 from pilotage.service.running.at_work import JobsAtWork
 from pilotage.service.running.claims import Claims
+from pilotage.service.running.cleaning import clean, removal_notes
 from pilotage.service.running.clearing import clear_job
 from pilotage.service.running.driver import Driver
 from pilotage.service.running.entitled import Entitled
 from pilotage.service.running.errors import OperationRefused
 from pilotage.service.running.expanding import Expanded, Expander
+from pilotage.service.running.granted_files import GrantedFiles
 from pilotage.service.running.manifests import Manifest, Manifests
 from pilotage.service.running.publishing import Unpublished, hold_for
 from pilotage.service.running.remaking import lost, standings_of
@@ -127,6 +131,7 @@ class Runner:
         self.wind_down = self._winding.down  # while agents are still answered
         self._expander = Expander(self, journal, ask=self._driver.ask, tell=self._driver.receive)
         self._submitter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submitter")
+        self._granted_files = GrantedFiles(journal, index)
         self._claims = Claims(self._jobs, self._manifests, store)
         self._removals = Removals(
             self._jobs,
@@ -279,6 +284,10 @@ class Runner:
         """Record that the outputs of a finished job were handed over; fails with `OperationRefused`."""
         return self._submitter.submit(self._clear, job, by)
 
+    def clean(self, request: CleanRequest) -> Future[Obsolete]:
+        """Find what a document no longer makes, and remove what is asked for of it; no job comes in meanwhile."""
+        return self._submitter.submit(self._clean, request)
+
     def seen_to(self, action: Action) -> None:
         """The book has cleared, sealed or purged a finished job: the engine need not know it any longer."""
         self._driver.receive(PutAway(job=action.job))
@@ -289,6 +298,27 @@ class Runner:
         if self._driver.ask(lambda engine: job in engine.jobs).result():
             return self._driver.operate(Clear(job=job, by=by)).result()
         return clear_job(job, by, journal=self._journal, writer=self._writer, codec=self._codec, clock=self._clock)
+
+    def _clean(self, request: CleanRequest) -> Obsolete:
+        def unfinished(engine: Engine) -> set[str]:
+            return {job.id for job in engine.jobs.values() if not is_over(job)} | self._aftermath.unpublished_jobs()
+
+        def at_work(job: str) -> tuple[Expansion, Collection[str]] | None:
+            found = self._jobs.get(job)
+            return (found.expansion, found.origin.captured) if found is not None else None
+
+        found = clean(
+            request,
+            journal=self._journal,
+            store=self.store,
+            index=self.index,
+            learn=self._granted_files.learn,
+            unfinished=self._driver.ask(unfinished).result(),
+            at_work=at_work,
+        )
+        if notes := removal_notes(found, journal=self._journal, clock=self._clock):
+            self._writer.submit(Batch(*self._codec.check_all(notes), own=True)).result()
+        return found
 
     def _restart(self, operation: Restart) -> Accepted:
         """Restart something; a job that the engine has let go of comes back in the same step."""

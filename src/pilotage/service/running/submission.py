@@ -193,6 +193,12 @@ def unmade(prepared: Prepared) -> tuple[str, ...]:
     return tuple(each.target for each in unmade_targets(prepared.expansion, lambda number: made.get(number, ())))
 
 
+def expansion_of(submission: Submission) -> Expansion:
+    """What a submission describes, laid out; nothing is looked at, and nothing kept. Raises `DocumentError`."""
+    file = submission.document or "the document"
+    return _expanded_from(_read(submission.definition, file), submission.lists, file)
+
+
 def lay_out(submission: Submission, *, store: FileStore, executors: Collection[str] = ()) -> LaidOut:
     """Check a submission and lay its packages out; nothing is kept. Raises as `prepare` does.
 

@@ -1,0 +1,354 @@
+"""What earlier runs of a document made and it no longer makes: found, and removed.
+
+A file goes only if it is certain that nobody wants it: it has the content that a run of this document was granted, no other
+run made it since, the document as it is now does not make it, cannot make it and does not read it, and neither does a job
+that is not over, nor another document by its latest run.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import groupby
+from typing import NamedTuple
+
+import msgspec
+
+from pilotage.book.query import EVERYTHING
+from pilotage.book.rows import JobRow
+from pilotage.language import Expansion
+from pilotage.language.expansion.makers import late_outputs
+from pilotage.language.text.patterns import matches
+from pilotage.model.cleaning import CleanRequest, KeptFile, KeptFor, NotRemoved, Obsolete, ObsoleteFile
+from pilotage.model.definition import Definition, Parameter
+from pilotage.model.errors import PilotageError
+from pilotage.model.events import Event
+from pilotage.model.payloads import Noted
+from pilotage.model.states import FINAL_NAMES
+from pilotage.model.submission import Origin
+from pilotage.model.texts import clipped
+from pilotage.ports import Clock, FileStore, Journal, MadeFile, StoredFile, StoreError, WorkIndex
+from pilotage.service.running.file_uses import FileUses
+from pilotage.service.running.resuming import origin_of
+from pilotage.service.running.submission import expansion_of, recall
+
+Learn = Callable[[str], bool]
+"""Has the index learn from the book which files of a folder are ours."""
+AtWork = Callable[[str], "tuple[Expansion, Collection[str]] | None"]
+"""A job that is worked on, as it is laid out, and the files that it brought along; None where it is not at hand."""
+
+_ROWS_AT_ONCE = 1000
+_NAMED_MAX = 5
+_NAMELESS = frozenset({"", "-"})  # documents that are no files: of Python, or read from standard input
+
+
+def clean(
+    request: CleanRequest,
+    *,
+    journal: Journal,
+    store: FileStore,
+    index: WorkIndex,
+    learn: Learn,
+    unfinished: Collection[str] = (),
+    at_work: AtWork = lambda _: None,
+) -> Obsolete:
+    """Find what a document no longer makes, and remove what is asked for of it. Nobody may submit a job meanwhile.
+
+    `unfinished` are jobs that are not over besides those that are not by the book. Raises `DocumentError`, and `StoreError`
+    where files cannot be looked at; what cannot be removed is told.
+    """
+    found = _Search(request, journal=journal, store=store, unfinished=unfinished, at_work=at_work).obsolete(
+        _made(index, request.submission.folder, learn)
+    )
+    if not request.remove:
+        return found
+    removed: list[str] = []
+    failed: list[NotRemoved] = []
+    for file in found.files:
+        if request.remove.get(file.name) != file.sha256:
+            continue
+        try:
+            if store.remove(found.folder, file.name, sha256=file.sha256):
+                removed.append(file.name)
+            else:
+                failed.append(NotRemoved(name=file.name, reason="it was changed a moment ago"))
+        except StoreError as fault:
+            failed.append(NotRemoved(name=file.name, reason=fault.what))
+    folders = store.remove_empty(found.folder, removed)
+    return msgspec.structs.replace(found, removed=tuple(removed), folders=tuple(folders), not_removed=tuple(failed))
+
+
+def removal_notes(found: Obsolete, *, journal: Journal, clock: Clock) -> list[Event]:
+    """What the book is told of what was removed: one line for each job that made some of it, and is not put away."""
+    removed = {*found.removed}
+    by_job: dict[str, list[str]] = {}
+    for file in found.files:
+        if file.name in removed:
+            by_job.setdefault(file.job, []).append(file.name)
+    stream = f"clean-{secrets.token_hex(6)}"  # of its own: nobody else counts in it
+    notes: list[Event] = []
+    for job, names in sorted(by_job.items()):
+        row = journal.job(job)
+        if row is None or row.place != "live":
+            continue  # an event would bring it back
+        more = f" and {len(names) - _NAMED_MAX:,} more" if len(names) > _NAMED_MAX else ""
+        count = "1 file" if len(names) == 1 else f"{len(names):,} files"
+        text = (
+            f"pilotage clean removed {count} that its document no longer makes: {', '.join(names[:_NAMED_MAX])}{more}"
+        )
+        notes.append(
+            Event(
+                source="service",
+                stream=stream,
+                n=len(notes) + 1,
+                type="Noted",
+                time=clock.now(),
+                epoch=row.epoch,
+                seen=journal.position(),
+                job=job,
+                data=msgspec.Raw(msgspec.json.encode(Noted(text=clipped(text, 1000)))),
+            )
+        )
+    return notes
+
+
+def _made(index: WorkIndex, folder: str, learn: Learn) -> Iterator[tuple[str, dict[str, MadeFile]]]:
+    """The names under which something was made, each with what it was, by checksum."""
+    learn(folder)
+    for name, files in groupby(index.made_files(folder), key=lambda made: made.file.name):
+        yield name, {made.file.sha256: made for made in files}
+
+
+class _User(NamedTuple):
+    """A job, or another document, whose files stay: in which folder, and which they are; None: nobody knows, so all."""
+
+    folder: str
+    uses: FileUses | None
+    kept_for: KeptFor
+    reason: str
+
+
+class _Search:
+    """Looks through what was made in a folder."""
+
+    def __init__(
+        self,
+        request: CleanRequest,
+        *,
+        journal: Journal,
+        store: FileStore,
+        unfinished: Collection[str],
+        at_work: AtWork,
+    ) -> None:
+        submission = request.submission
+        self._submission = submission
+        self._folder = submission.folder
+        self._journal = journal
+        self._store = store
+        self._at_work = at_work
+        expansion = expansion_of(submission)
+        self._definition = expansion.definition
+        self._now = FileUses(expansion, [*submission.captured, *request.read, submission.document])
+        self._rows = {row.job: row for row in _rows(journal)}
+        self._origins = {job: origin_of(journal, row) for job, row in self._rows.items() if row.place != "purged"}
+        self._unfinished = {
+            job
+            for job, origin in self._origins.items()
+            if origin is not None and (job in unfinished or self._rows[job].state not in FINAL_NAMES)
+        }
+        self._documents: dict[tuple[str, str], bool] = {}  # by folder and name: whether they are there
+        self._mine = self._runs_of_document()
+        self._by_parameters: dict[tuple[tuple[str, str], ...], frozenset[str]] = {}
+
+    def obsolete(self, made: Iterator[tuple[str, dict[str, MadeFile]]]) -> Obsolete:
+        """What can be removed, and what stays."""
+        wanted = {
+            name: contents
+            for name, contents in made
+            if not self._now.makes(name) and any(each.job in self._mine for each in contents.values())
+        }
+        there = self._store.look_up(self._folder, wanted) if wanted else {}
+        users = self._users() if there else []
+        files: list[ObsoleteFile] = []
+        kept: list[KeptFile] = []
+        maybe_made = 0
+        for name in sorted(there):
+            if self._now.may_make(name):
+                maybe_made += 1
+                continue
+            told = self._examined(there[name], wanted[name], users)
+            if isinstance(told, KeptFile):
+                kept.append(told)
+            else:
+                files.append(told)
+        return Obsolete(
+            job=self._definition.job,
+            folder=self._folder,
+            files=tuple(files),
+            kept=tuple(kept),
+            maybe_made=maybe_made,
+        )
+
+    def _examined(
+        self, there: StoredFile, contents: Mapping[str, MadeFile], users: Collection[_User]
+    ) -> ObsoleteFile | KeptFile:
+        name = there.name
+
+        def kept(kept_for: KeptFor, reason: str) -> KeptFile:
+            return KeptFile(name=name, kept_for=kept_for, reason=reason)
+
+        if self._store.is_linked(self._folder, name):
+            return kept("link", "it is a link, or in a folder that is one")
+        sizes = {each.file.size_bytes for each in contents.values()}
+        sha256 = self._store.checksum(self._folder, name) if there.size_bytes in sizes else None
+        made = contents.get(sha256 or "")
+        if made is None or sha256 is None:
+            return kept("changed", "it was changed since it was made")
+        if made.job in self._unfinished:
+            return kept("unfinished-job", f"the job {made.job}, which is not over, made it")
+        for user in users:
+            inner = _name_in(user.folder, folder=self._folder, name=name)
+            if inner and (user.uses is None or user.uses.uses(inner)):
+                return kept(user.kept_for, user.reason)
+        if made.job not in self._mine:
+            return kept("other-document", f"the job {made.job or 'of another document'} made it last")
+        if self._now.reads(name):
+            return kept("document", "the document reads it")
+        if other := self._made_with_others(name, made.job):
+            return kept("parameters", f"the document makes it with {other}")
+        return ObsoleteFile(
+            name=name,
+            size_bytes=there.size_bytes,
+            sha256=sha256,
+            modified_at=there.modified_ns / 1e9,
+            job=made.job,
+        )
+
+    # --- whose it is ---
+
+    def _runs_of_document(self) -> set[str]:
+        """The runs of the document: from a file of its name, or of the same job's name where that file is gone.
+
+        Of jobs that were purged only the name of the job is left: it tells, unless another document has it, too.
+        """
+        submission, name = self._submission, self._definition.job
+        found: set[str] = set()
+        others: set[str] = set()
+        for job, origin in self._origins.items():
+            row = self._rows[job]
+            if origin is None or origin.folder != submission.folder:
+                continue
+            if row.owner == submission.owner and self._is_run_of_document(row, origin):
+                found.add(job)
+            else:
+                others.add(row.name)
+        if name not in others:
+            found |= {
+                row.job
+                for row in self._rows.values()
+                if row.place == "purged" and (row.name, row.owner) == (name, submission.owner)
+            }
+        return found
+
+    def _is_run_of_document(self, row: JobRow, origin: Origin) -> bool:
+        same_name = row.name == self._definition.job
+        if origin.document == self._submission.document:
+            return same_name or origin.document not in _NAMELESS
+        return same_name and origin.document not in _NAMELESS and not self._is_there(origin)
+
+    def _is_there(self, origin: Origin) -> bool:
+        """Whether the document that a job was read from is still there, under that name."""
+        key = (origin.folder, origin.document)
+        if key not in self._documents:
+            self._documents[key] = bool(self._store.look_up(origin.folder, [origin.document]))
+        return self._documents[key]
+
+    # --- who else wants it ---
+
+    def _users(self) -> list[_User]:
+        """The jobs that are not over, and the other documents by their latest runs, of this folder and those around it."""
+        found: list[_User] = []
+        latest: dict[tuple[str, str], JobRow] = {}
+        for job, origin in self._origins.items():
+            if origin is None or not _are_nested(origin.folder, self._folder):
+                continue
+            row = self._rows[job]
+            if job in self._unfinished:
+                reason = f"the job {job}, which is not over, makes or reads it"
+                found.append(_User(origin.folder, self._uses_of(row), "unfinished-job", reason))
+            elif job not in self._mine and origin.document not in _NAMELESS and self._is_there(origin):
+                key = (origin.folder, origin.document)
+                if key not in latest or (row.submitted_at or 0.0) >= (latest[key].submitted_at or 0.0):
+                    latest[key] = row
+        for (folder, document), row in latest.items():
+            if (uses := self._uses_of(row)) is not None:
+                shown = _name_in(self._folder, folder=folder, name=document) or f"{folder}/{document}"
+                found.append(_User(folder, uses, "other-document", f"{shown} makes or reads it"))
+        return found
+
+    def _uses_of(self, row: JobRow) -> FileUses | None:
+        known = self._at_work(row.job) if row.job in self._unfinished else None
+        try:
+            if known is None:
+                recalled = recall(self._journal, row)
+                known = recalled.expansion, recalled.origin.captured
+        except PilotageError:
+            return None
+        return FileUses(*known)
+
+    # --- parameters ---
+
+    def _made_with_others(self, name: str, job: str) -> str:
+        """The parameters of a run, where they are others than now and the document makes a file of this name with them."""
+        now, chosen = self._definition.parameters, self._chosen(job)
+        other = tuple(
+            (each, value) for each, value in sorted(chosen.items()) if each in now and now[each].chosen != value
+        )
+        if not other:
+            return ""
+        if other not in self._by_parameters:
+            replace = msgspec.structs.replace
+            parameters = {**now, **{each: replace(now[each], value=value) for each, value in other}}
+            then = _names_made(replace(self._definition, parameters=parameters))
+            self._by_parameters[other] = then - _names_made(self._definition)
+        if not any(matches(pattern, name) for pattern in self._by_parameters[other]):
+            return ""
+        return ", ".join(f"{each}={value}" for each, value in other)
+
+    def _chosen(self, job: str) -> dict[str, str]:
+        """What the parameters of a job were."""
+        row = self._rows[job]
+        content = self._journal.content(row.definition) if row.definition else None
+        if content is None:
+            return {}
+        parameters = msgspec.json.decode(content, type=_Parameters).parameters
+        return {name: each.chosen for name, each in parameters.items() if each.chosen is not None}
+
+
+class _Parameters(msgspec.Struct, frozen=True):
+    parameters: dict[str, Parameter] = {}
+
+
+def _names_made(definition: Definition) -> frozenset[str]:
+    """Patterns of everything that a document makes, whatever it iterates over."""
+    return frozenset(name for stage in range(len(definition.stages)) for name in late_outputs(definition, stage))
+
+
+def _rows(journal: Journal) -> Iterator[JobRow]:
+    after: str | None = None
+    while True:
+        page = journal.find_jobs(EVERYTHING, after=after, limit=_ROWS_AT_ONCE)
+        yield from page.items
+        if not page.more:
+            return
+        after = page.scanned_to if page.scanned_to is not None else page.items[-1].job
+
+
+def _are_nested(one: str, other: str) -> bool:
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+def _name_in(root: str, *, folder: str, name: str) -> str:
+    """What a file of a folder is called from another one, above or below that; empty where it is not in there."""
+    path, beginning = f"{folder}/{name}", f"{root}/"
+    return path[len(beginning) :] if path.startswith(beginning) else ""
