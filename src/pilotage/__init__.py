@@ -13,7 +13,7 @@ from pilotage.model.version import VERSION
 if TYPE_CHECKING:
     from pilotage.agent import Producer
     from pilotage.app import load
-    from pilotage.app.api import Client, arun, plan, run, stream, submit
+    from pilotage.app.api import Client, arun, clean, obsolete_files, plan, run, stream, submit
     from pilotage.app.results import Output, PackagesFailed, Result
     from pilotage.language import Expansion, LoadedJob
     from pilotage.language.builder import Job
@@ -37,7 +37,9 @@ __all__ = [
     "RunPlan",
     "__version__",
     "arun",
+    "clean",
     "load",
+    "obsolete_files",
     "plan",
     "run",
     "stream",
@@ -58,7 +60,9 @@ _HOMES = {
     "Result": "pilotage.app.results",
     "RunPlan": "pilotage.model.submission",
     "arun": "pilotage.app.api",
+    "clean": "pilotage.app.api",
     "load": "pilotage.app",
+    "obsolete_files": "pilotage.app.api",
     "plan": "pilotage.app.api",
     "run": "pilotage.app.api",
     "stream": "pilotage.app.api",

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import pilotage
 from tests.real_runs import PROGRAM, SECONDS_MAX, Place, end_all, place_in, wait_until
 
 SWEEP = """\
@@ -199,6 +200,16 @@ def test_what_a_late_stage_may_make_stays(place: Place) -> None:
     place.document(LATE.format(items="1 2", ending="result"))
     told = place.told("clean", "--yes")
     assert (told["removed"], told["maybe_made"]) == (["1.out", "2.out", "3.out"], 3)
+
+
+def test_python_shows_and_removes_the_same(place: Place) -> None:
+    ran_and_edited(place)
+    document = place.folder / "pilotage.yaml"
+    found = pilotage.obsolete_files(document)
+    assert [file.name for file in found.files] == ["old/sum.txt", "parts/part-3.txt", "parts/part-4.txt"]
+    assert found.removed == ()
+    assert pilotage.clean(document).removed == ("old/sum.txt", "parts/part-3.txt", "parts/part-4.txt")
+    assert pilotage.clean(document).removed == ()
 
 
 def test_a_folder_without_a_book_has_nothing_to_remove_and_gets_none(place: Place) -> None:

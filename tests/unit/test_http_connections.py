@@ -235,8 +235,8 @@ def test_a_head_without_end_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_token_is_looked_at_before_any_body_is_read(tmp_path: Path) -> None:
-    paths = ("/v1/events", "/v1/jobs", "/v1/content", "/v1/plan", "/v1/clean", "/v1/jobs/j/purge")
-    paths += ("/agent/exchange", "/agent/site")
+    posted = ("events", "jobs", "content", "plan", "clean", "jobs/j/purge")
+    paths = [*(f"/v1/{each}" for each in posted), "/agent/exchange", "/agent/site"]
     with serving(tmp_path) as service:
         for shown, status in (
             ("", 401),

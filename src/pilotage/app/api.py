@@ -1,4 +1,4 @@
-"""Jobs run from Python: `pilotage.run`, `arun`, `stream`, `submit` and `plan`, and who is told meanwhile."""
+"""Jobs run from Python: `pilotage.run`, `arun`, `stream`, `submit`, `plan` and `clean`, and who is told meanwhile."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from pilotage.model.progress import Progress
 if TYPE_CHECKING:
     from pilotage.language import LoadedJob
     from pilotage.language.builder import Job
+    from pilotage.model.cleaning import Obsolete
     from pilotage.model.submission import RunPlan
 
 Told = Callable[[Output], object]
@@ -149,6 +150,31 @@ def stream(
             yield output_of(following, package)
     finally:
         following.close()
+
+
+def obsolete_files(
+    job: Job | LoadedJob | str | os.PathLike[str],
+    *,
+    folder: str | Path | None = None,
+    parameters: Mapping[str, Any] | None = None,
+) -> Obsolete:
+    """What earlier runs of a job made and it no longer makes, and what of that must stay; nothing is removed."""
+    from pilotage.app import cleaning
+
+    return cleaning.obsolete_files(source_of(job, folder=folder, parameters=parameters))
+
+
+def clean(
+    job: Job | LoadedJob | str | os.PathLike[str],
+    *,
+    folder: str | Path | None = None,
+    parameters: Mapping[str, Any] | None = None,
+) -> Obsolete:
+    """Remove what `obsolete_files` finds, as far as it is still so; what became of it."""
+    from pilotage.app import cleaning
+
+    source = source_of(job, folder=folder, parameters=parameters)
+    return cleaning.remove_obsolete(source, cleaning.obsolete_files(source))
 
 
 class Client:
