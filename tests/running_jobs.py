@@ -14,7 +14,7 @@ import msgspec
 from pilotage.engine.engine import Engine
 from pilotage.engine.settings import EngineSettings
 from pilotage.language import Expansion
-from pilotage.model.cleaning import CleanRequest, Obsolete
+from pilotage.model.cleaning import CleanRequest, ObsoleteFiles
 from pilotage.model.configuration import Settings
 from pilotage.model.exchange import AttemptRef, ExchangeReply
 from pilotage.model.operations import Accepted, AnyOperation, Drop, LineFiles, Refused, SiteDeed
@@ -145,9 +145,11 @@ class FakeJobs:
         self.submitted.append(submission)
         return _done(SubmissionAnswer(job=f"job-{len(self.submitted)}", packages=3), self.fault)
 
-    def clean(self, request: CleanRequest) -> Future[Obsolete]:
+    def clean(self, request: CleanRequest) -> Future[ObsoleteFiles]:
         self.cleaned.append(request)
-        return _done(Obsolete(job="p", folder=request.submission.folder, removed=tuple(request.remove)), self.fault)
+        return _done(
+            ObsoleteFiles(job="p", folder=request.submission.folder, removed=tuple(request.remove)), self.fault
+        )
 
     def operate(self, operation: AnyOperation) -> Future[Accepted]:
         self.operations.append(operation)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pilotage.app.results import Output, PackagesFailed, Result
     from pilotage.language import Expansion, LoadedJob
     from pilotage.language.builder import Job
+    from pilotage.model.cleaning import ObsoleteFiles
     from pilotage.model.errors import DocumentError, PilotageError, Problem
     from pilotage.model.submission import RunPlan
 
@@ -28,6 +29,7 @@ __all__ = [
     "Expansion",
     "Job",
     "LoadedJob",
+    "ObsoleteFiles",
     "Output",
     "PackagesFailed",
     "PilotageError",
@@ -52,6 +54,7 @@ _HOMES = {
     "Expansion": "pilotage.language",
     "Job": "pilotage.language.builder",
     "LoadedJob": "pilotage.language",
+    "ObsoleteFiles": "pilotage.model.cleaning",
     "Output": "pilotage.app.results",
     "PackagesFailed": "pilotage.app.results",
     "PilotageError": "pilotage.model.errors",

@@ -46,7 +46,7 @@ def names(told: Any) -> list[str]:
 
 
 def kept(told: Any) -> dict[str, str]:
-    return {file["name"]: file["kept_for"] for file in told["kept"]}
+    return {file["name"]: file["reason"] for file in told["kept"]}
 
 
 def ran_and_edited(place: Place) -> str:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from pilotage.language import DiskFolder, load
-from pilotage.model.cleaning import CleanRequest, Obsolete
+from pilotage.model.cleaning import CleanRequest, ObsoleteFiles
 from pilotage.model.events import Event
 from pilotage.model.payloads import OutputFile
 from pilotage.model.submission import Submission, submission_of
@@ -82,12 +82,12 @@ class Folder:
 
     def found(
         self, text: str, *, read: tuple[str, ...] = (), remove: dict[str, str] | None = None, **more: Any
-    ) -> Obsolete:
+    ) -> ObsoleteFiles:
         request = CleanRequest(submission=self.submission(text, **more), read=read, remove=remove or {})
         here = self.here
         return clean(request, journal=here.journal, store=here.store, index=here.index, learn=self._learn)
 
-    def removed(self, text: str, **more: Any) -> Obsolete:
+    def removed(self, text: str, **more: Any) -> ObsoleteFiles:
         shown = self.found(text, **more)
         return self.found(text, remove={file.name: file.sha256 for file in shown.files}, **more)
 
@@ -98,12 +98,12 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
         yield Folder(made)
 
 
-def names(found: Obsolete) -> list[str]:
+def names(found: ObsoleteFiles) -> list[str]:
     return [file.name for file in found.files]
 
 
-def kept(found: Obsolete) -> dict[str, str]:
-    return {file.name: file.kept_for for file in found.kept}
+def kept(found: ObsoleteFiles) -> dict[str, str]:
+    return {file.name: file.reason for file in found.kept}
 
 
 def test_what_the_document_no_longer_makes_is_found_with_who_made_it(folder: Folder) -> None:
@@ -190,7 +190,7 @@ def test_what_a_job_that_is_not_over_makes_or_reads_stays(folder: Folder) -> Non
     found = folder.found(NEW)
     assert names(found) == ["gone"]
     assert kept(found) == dict.fromkeys(("in.dat", "mid.dat", "out.dat"), "unfinished-job")
-    assert found.kept[0].reason == f"the job {job}, which is not over, makes or reads it"
+    assert found.kept[0].message == f"the job {job}, which is not over, makes or reads it"
 
 
 def test_a_job_of_a_folder_above_or_below_counts_as_well(folder: Folder, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_what_another_document_made_last_or_reads_stays(folder: Folder) -> None:
     found = folder.found(NEW)
     assert names(found) == ["gone"]
     assert kept(found) == {"read": "other-document", "shared": "other-document"}
-    assert {each.reason for each in found.kept} == {"other.yaml makes or reads it"}
+    assert {each.message for each in found.kept} == {"other.yaml makes or reads it"}
     # A document that is gone reads nothing any more; what it made last is still its own.
     (folder.path / "other.yaml").unlink()
     found = folder.found(NEW)
@@ -261,7 +261,7 @@ def test_what_the_document_makes_with_other_parameters_stays(folder: Folder) -> 
     found = folder.found(text, parameters={"list": "two"})
     assert names(found) == ["all-3"]
     assert kept(found) == dict.fromkeys(("B/1.dat", "B/2.dat", "B/3.dat"), "parameters")
-    assert found.kept[0].reason == "the document makes it with list=three, sample=B"
+    assert found.kept[0].message == "the document makes it with list=three, sample=B"
     assert "B/1.dat" in names(folder.found(text.replace("{sample}/", "{sample}-")))
 
 

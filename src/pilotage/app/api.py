@@ -23,7 +23,7 @@ from pilotage.model.progress import Progress
 if TYPE_CHECKING:
     from pilotage.language import LoadedJob
     from pilotage.language.builder import Job
-    from pilotage.model.cleaning import Obsolete
+    from pilotage.model.cleaning import ObsoleteFiles
     from pilotage.model.submission import RunPlan
 
 Told = Callable[[Output], object]
@@ -157,7 +157,7 @@ def obsolete_files(
     *,
     folder: str | Path | None = None,
     parameters: Mapping[str, Any] | None = None,
-) -> Obsolete:
+) -> ObsoleteFiles:
     """What earlier runs of a job made and it no longer makes, and what of that must stay; nothing is removed."""
     from pilotage.app import cleaning
 
@@ -169,7 +169,7 @@ def clean(
     *,
     folder: str | Path | None = None,
     parameters: Mapping[str, Any] | None = None,
-) -> Obsolete:
+) -> ObsoleteFiles:
     """Remove what `obsolete_files` finds, as far as it is still so; what became of it."""
     from pilotage.app import cleaning
 

@@ -15,7 +15,7 @@ from pilotage.adapters.settings_files import load_settings, state_folder
 from pilotage.app.book import SystemClock, local_user, open_journal, open_reader
 from pilotage.app.nearby import running_service, state_paths
 from pilotage.app.running import HowToRun, Source, submission
-from pilotage.model.cleaning import CleanRequest, Obsolete
+from pilotage.model.cleaning import CleanRequest, ObsoleteFiles
 from pilotage.ports import JournalBusy
 
 if TYPE_CHECKING:
@@ -29,17 +29,17 @@ ASKED_MAX = 3
 """So often it is looked for who has the book, where somebody else opens or closes it at the same moment."""
 
 
-def obsolete_files(source: Source) -> Obsolete:
+def obsolete_files(source: Source) -> ObsoleteFiles:
     """What earlier runs of a document made and it no longer makes; nothing is removed. Raises `DocumentError`."""
     return _asked(source, {})
 
 
-def remove_obsolete(source: Source, shown: Obsolete) -> Obsolete:
+def remove_obsolete(source: Source, shown: ObsoleteFiles) -> ObsoleteFiles:
     """Remove what was shown, as far as it is still so; what became of it."""
     return _asked(source, {file.name: file.sha256 for file in shown.files})
 
 
-def _asked(source: Source, remove: Mapping[str, str]) -> Obsolete:
+def _asked(source: Source, remove: Mapping[str, str]) -> ObsoleteFiles:
     loaded = source.load()
     # Nothing is kept: what a job would bring along is only known by its name.
     sent = submission(source, loaded, HowToRun(), keep=lambda data: hashlib.sha256(data).hexdigest())
@@ -52,7 +52,7 @@ def _asked(source: Source, remove: Mapping[str, str]) -> Obsolete:
     return _asked_once(source.folder, request)
 
 
-def _asked_once(folder: Path, request: CleanRequest) -> Obsolete:
+def _asked_once(folder: Path, request: CleanRequest) -> ObsoleteFiles:
     server = running_service(folder, answer_seconds=ANSWER_SECONDS)
     if server is not None:
         from pilotage.client.jobs import Jobs
@@ -61,7 +61,7 @@ def _asked_once(folder: Path, request: CleanRequest) -> Obsolete:
             return Jobs(server).clean(request)
     settings = _settings_of_book(folder)
     if settings is None:
-        return Obsolete(job=request.submission.definition["job"], folder=request.submission.folder)
+        return ObsoleteFiles(job=request.submission.definition["job"], folder=request.submission.folder)
     owner = request.submission.owner or local_user()
     request = msgspec.structs.replace(request, submission=msgspec.structs.replace(request.submission, owner=owner))
     state = state_folder(settings, folder=folder).absolute()
@@ -81,7 +81,7 @@ def _settings_of_book(folder: Path) -> Settings | None:
     return None
 
 
-def _looked_at(settings: Settings, state: Path, request: CleanRequest) -> Obsolete:
+def _looked_at(settings: Settings, state: Path, request: CleanRequest) -> ObsoleteFiles:
     """Look without writing anything, beside whoever writes the book."""
     from pilotage.app.planning import copied_index
 
@@ -95,7 +95,7 @@ def _looked_at(settings: Settings, state: Path, request: CleanRequest) -> Obsole
         return _cleaned(request, reader, index, state=index.path.parent)
 
 
-def _removed(settings: Settings, state: Path, request: CleanRequest) -> Obsolete:
+def _removed(settings: Settings, state: Path, request: CleanRequest) -> ObsoleteFiles:
     """Remove, with the book for this process alone: no service begins meanwhile."""
     from pilotage.adapters.work_index import SqliteWorkIndex
     from pilotage.service.keeper import Batch, Keeper
@@ -118,7 +118,7 @@ def _own(settings: Settings, state: Path) -> Journal:
     return open_journal(settings)
 
 
-def _cleaned(request: CleanRequest, journal: Journal, index: SqliteWorkIndex, *, state: Path) -> Obsolete:
+def _cleaned(request: CleanRequest, journal: Journal, index: SqliteWorkIndex, *, state: Path) -> ObsoleteFiles:
     from pilotage.adapters.stores.folder import FolderStore
     from pilotage.service.running.cleaning import clean
     from pilotage.service.running.granted_files import GrantedFiles

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pilotage.adapters.work_index import SqliteWorkIndex
     from pilotage.book.codec import Codec
     from pilotage.engine.engine import Engine
-    from pilotage.model.cleaning import CleanRequest, Obsolete
+    from pilotage.model.cleaning import CleanRequest, ObsoleteFiles
     from pilotage.model.operations import Accepted, AnyOperation, Drop, LineFiles, SiteDeed
     from pilotage.model.outcomes import ClearedBy
     from pilotage.model.site_exchange import SiteSays
@@ -257,7 +257,7 @@ class Resting:
         """Nothing is run."""
         self._refuse()
 
-    def clean(self, request: CleanRequest) -> Future[Obsolete]:
+    def clean(self, request: CleanRequest) -> Future[ObsoleteFiles]:
         """Nothing is removed: who wants that opens the book for itself (`app/cleaning.py`)."""
         self._refuse()
 

@@ -16,7 +16,7 @@ from pilotage.model.exit_codes import ExitCode
 from pilotage.model.texts import moment, size_text
 
 if TYPE_CHECKING:
-    from pilotage.model.cleaning import Obsolete
+    from pilotage.model.cleaning import ObsoleteFiles
 
 KEPT_SHOWN_MAX = 20
 
@@ -64,7 +64,7 @@ def clean(
     return _end(done, as_json=as_json, code=ExitCode.FAILED if failed else ExitCode.COMPLETE)
 
 
-def _end(found: Obsolete, *, as_json: bool, code: ExitCode = ExitCode.COMPLETE) -> ExitCode:
+def _end(found: ObsoleteFiles, *, as_json: bool, code: ExitCode = ExitCode.COMPLETE) -> ExitCode:
     if as_json:
         import msgspec
 
@@ -75,7 +75,7 @@ def _end(found: Obsolete, *, as_json: bool, code: ExitCode = ExitCode.COMPLETE) 
     return code
 
 
-def _shown(found: Obsolete) -> Iterator[str]:
+def _shown(found: ObsoleteFiles) -> Iterator[str]:
     """What can be removed, and what stays and why, for people."""
     name = one_line(found.job)
     if not found.files:
@@ -87,7 +87,7 @@ def _shown(found: Obsolete) -> Iterator[str]:
         yield from table(rows, header=("file", "size", "made", "by"), indent="  ")
     if found.kept:
         yield "  kept\n"
-        yield from table(((each.name, each.reason) for each in found.kept[:KEPT_SHOWN_MAX]), indent="    ")
+        yield from table(((each.name, each.message) for each in found.kept[:KEPT_SHOWN_MAX]), indent="    ")
         if len(found.kept) > KEPT_SHOWN_MAX:
             yield f"    … and {len(found.kept) - KEPT_SHOWN_MAX:,} more, which --json names\n"
     if found.maybe_made:
@@ -98,14 +98,14 @@ def _shown(found: Obsolete) -> Iterator[str]:
         )
 
 
-def _outcome(found: Obsolete, done: Obsolete) -> Iterator[str]:
+def _outcome(found: ObsoleteFiles, done: ObsoleteFiles) -> Iterator[str]:
     """What was removed, and what was not."""
     removed = {*done.removed}
     size_bytes = sum(each.size_bytes for each in found.files if each.name in removed)
     folders = f"; {plural(len(done.folders), 'folder')} left empty, too: {', '.join(map(one_line, done.folders))}"
     yield f"removed {plural(len(removed), 'file')}, {size_text(size_bytes)}{folders if done.folders else ''}\n"
-    reasons = {each.name: each.reason for each in done.kept} | {each.name: each.reason for each in done.not_removed}
+    messages = {each.name: each.message for each in done.kept} | {each.name: each.message for each in done.not_removed}
     for each in found.files:
         if each.name not in removed:
-            reason = reasons.get(each.name, "it is not what it was when it was shown")
-            say_to_reader(f"not removed: {one_line(each.name)}: {reason}")
+            why = messages.get(each.name, "it is not what it was when it was shown")
+            say_to_reader(f"not removed: {one_line(each.name)}: {why}")

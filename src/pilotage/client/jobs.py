@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from pilotage.client.server import Parameters, Server, path_of
-from pilotage.model.cleaning import CleanRequest, Obsolete
+from pilotage.model.cleaning import CleanRequest, ObsoleteFiles
 from pilotage.model.explanations import Explanation
 from pilotage.model.operations import Accepted, AnyOperation, OperatedOn, OperationOn
 from pilotage.model.outputs import LogPlace, OutputsPage, PackageOutput, PublishedFile
@@ -56,9 +56,9 @@ class Jobs:
         """What running a job would come to; nothing is kept."""
         return _read(self._server.post(path_of("plan"), submission), RunPlan)
 
-    def clean(self, request: CleanRequest) -> Obsolete:
+    def clean(self, request: CleanRequest) -> ObsoleteFiles:
         """What a document no longer makes; removed is what the request names of it."""
-        return _read(self._server.post(path_of("clean"), request), Obsolete)
+        return _read(self._server.post(path_of("clean"), request), ObsoleteFiles)
 
     def put_content(self, content: bytes) -> str:
         """Have bytes kept that a job brings along; their sha256."""

@@ -8,7 +8,7 @@ import msgspec
 
 from pilotage.model.submission import Submission
 
-KeptFor = Literal["changed", "link", "unfinished-job", "document", "other-document", "parameters"]
+StaysFor = Literal["changed", "link", "unfinished-job", "document", "other-document", "parameters"]
 """Why a file stays: somebody changed it; a link leads to it; a job that is not over uses it; the document itself reads it;
 another document uses it; the document makes it with other parameters."""
 
@@ -31,30 +31,28 @@ class ObsoleteFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     job: str  # that made it, the last if several did
 
 
-class KeptFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StayingFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A file that the document no longer makes, and that stays all the same."""
 
     name: str
-    kept_for: KeptFor
-    reason: str  # in words
+    reason: StaysFor
+    message: str  # in words
 
 
 class NotRemoved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A file that was to be removed, and that the system did not let go of."""
 
     name: str
-    reason: str
+    message: str
 
 
-class Obsolete(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ObsoleteFiles(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What there was to remove, what stays and why, and what was removed."""
 
     job: str  # the short name
     folder: str
-    files: tuple[
-        ObsoleteFile, ...
-    ] = ()  # that can be removed; of those that were asked for, what was not removed is told below
-    kept: tuple[KeptFile, ...] = ()
+    files: tuple[ObsoleteFile, ...] = ()  # that can be removed, or just were
+    kept: tuple[StayingFile, ...] = ()
     maybe_made: int = 0  # files that the document may make: of some outputs the names are not known before
     removed: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()  # that were left empty, and removed, too

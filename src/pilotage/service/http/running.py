@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from pilotage.book.rows import JobRow
-from pilotage.model.cleaning import CleanRequest, Obsolete
+from pilotage.model.cleaning import CleanRequest, ObsoleteFiles
 from pilotage.model.operations import Accepted, AnyOperation, Drop, LineFiles, SiteDeed
 from pilotage.model.outcomes import ClearedBy
 from pilotage.model.site_exchange import SiteSays
@@ -132,7 +132,7 @@ class RunsJobs(Protocol):
         """The outputs of a finished job were handed over."""
         ...
 
-    def clean(self, request: CleanRequest) -> Future[Obsolete]:
+    def clean(self, request: CleanRequest) -> Future[ObsoleteFiles]:
         """Find what a document no longer makes, and remove what is asked for of it."""
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from pilotage.model.cleaning import Obsolete
+from pilotage.model.cleaning import ObsoleteFiles
 from pilotage.model.operations import Refused
 from pilotage.model.submission import RunPlan, SubmissionAnswer
 from pilotage.service.access import OPERATE, SUBMIT
@@ -80,7 +80,7 @@ async def plan_job(request: Ask, services: Book) -> RunPlan:
     faults=(400, 401, 403, 409, 413, 422, 503),
     body_bytes_max=SUBMISSION_BYTES_MAX,
 )
-async def clean(request: Ask, services: Book) -> Obsolete:
+async def clean(request: Ask, services: Book) -> ObsoleteFiles:
     """What can be removed, and what stays and why; removed is what the request names, as far as it is still the same."""
     running = running_of(services)
     wanted = await read_clean_request(services, request.user, await request.body())

@@ -258,7 +258,7 @@ class Aftermath:
         at_work = self._jobs.get(job) if package is not None and self._publisher.waiting(job) else None
         if package is not None and at_work is not None:
             self._publisher.forget(at_work.folder, job, package)
-            if (state := engine.jobs.get(job)) is not None and _is_over(state):
+            if (state := engine.jobs.get(job)) is not None and is_over(state):
                 self._let_go(job)
 
     def _on_released(self, engine: Engine, one: Checked) -> None:

@@ -19,7 +19,7 @@ from pilotage.book.rows import JobRow
 from pilotage.language import Expansion
 from pilotage.language.expansion.makers import late_outputs
 from pilotage.language.text.patterns import matches
-from pilotage.model.cleaning import CleanRequest, KeptFile, KeptFor, NotRemoved, Obsolete, ObsoleteFile
+from pilotage.model.cleaning import CleanRequest, NotRemoved, ObsoleteFile, ObsoleteFiles, StayingFile, StaysFor
 from pilotage.model.definition import Definition, Parameter
 from pilotage.model.errors import PilotageError
 from pilotage.model.events import Event
@@ -51,7 +51,7 @@ def clean(
     learn: Learn,
     unfinished: Collection[str] = (),
     at_work: AtWork = lambda _: None,
-) -> Obsolete:
+) -> ObsoleteFiles:
     """Find what a document no longer makes, and remove what is asked for of it. Nobody may submit a job meanwhile.
 
     `unfinished` are jobs that are not over besides those that are not by the book. Raises `DocumentError`, and `StoreError`
@@ -71,14 +71,14 @@ def clean(
             if store.remove(found.folder, file.name, sha256=file.sha256):
                 removed.append(file.name)
             else:
-                failed.append(NotRemoved(name=file.name, reason="it was changed a moment ago"))
+                failed.append(NotRemoved(name=file.name, message="it was changed a moment ago"))
         except StoreError as fault:
-            failed.append(NotRemoved(name=file.name, reason=fault.what))
+            failed.append(NotRemoved(name=file.name, message=fault.what))
     folders = store.remove_empty(found.folder, removed)
     return msgspec.structs.replace(found, removed=tuple(removed), folders=tuple(folders), not_removed=tuple(failed))
 
 
-def removal_notes(found: Obsolete, *, journal: Journal, clock: Clock) -> list[Event]:
+def removal_notes(found: ObsoleteFiles, *, journal: Journal, clock: Clock) -> list[Event]:
     """What the book is told of what was removed: one line for each job that made some of it, and is not put away."""
     removed = {*found.removed}
     by_job: dict[str, list[str]] = {}
@@ -124,8 +124,8 @@ class _User(NamedTuple):
 
     folder: str
     uses: FileUses | None
-    kept_for: KeptFor
-    reason: str
+    reason: StaysFor
+    message: str
 
 
 class _Search:
@@ -160,7 +160,7 @@ class _Search:
         self._mine = self._runs_of_document()
         self._by_parameters: dict[tuple[tuple[str, str], ...], frozenset[str]] = {}
 
-    def obsolete(self, made: Iterator[tuple[str, dict[str, MadeFile]]]) -> Obsolete:
+    def obsolete(self, made: Iterator[tuple[str, dict[str, MadeFile]]]) -> ObsoleteFiles:
         """What can be removed, and what stays."""
         wanted = {
             name: contents
@@ -170,18 +170,18 @@ class _Search:
         there = self._store.look_up(self._folder, wanted) if wanted else {}
         users = self._users() if there else []
         files: list[ObsoleteFile] = []
-        kept: list[KeptFile] = []
+        kept: list[StayingFile] = []
         maybe_made = 0
         for name in sorted(there):
             if self._now.may_make(name):
                 maybe_made += 1
                 continue
             told = self._examined(there[name], wanted[name], users)
-            if isinstance(told, KeptFile):
+            if isinstance(told, StayingFile):
                 kept.append(told)
             else:
                 files.append(told)
-        return Obsolete(
+        return ObsoleteFiles(
             job=self._definition.job,
             folder=self._folder,
             files=tuple(files),
@@ -191,11 +191,11 @@ class _Search:
 
     def _examined(
         self, there: StoredFile, contents: Mapping[str, MadeFile], users: Collection[_User]
-    ) -> ObsoleteFile | KeptFile:
+    ) -> ObsoleteFile | StayingFile:
         name = there.name
 
-        def kept(kept_for: KeptFor, reason: str) -> KeptFile:
-            return KeptFile(name=name, kept_for=kept_for, reason=reason)
+        def kept(reason: StaysFor, message: str) -> StayingFile:
+            return StayingFile(name=name, reason=reason, message=message)
 
         if self._store.is_linked(self._folder, name):
             return kept("link", "it is a link, or in a folder that is one")
@@ -209,7 +209,7 @@ class _Search:
         for user in users:
             inner = _name_in(user.folder, folder=self._folder, name=name)
             if inner and (user.uses is None or user.uses.uses(inner)):
-                return kept(user.kept_for, user.reason)
+                return kept(user.reason, user.message)
         if made.job not in self._mine:
             return kept("other-document", f"the job {made.job or 'of another document'} made it last")
         if self._now.reads(name):
@@ -274,8 +274,8 @@ class _Search:
                 continue
             row = self._rows[job]
             if job in self._unfinished:
-                reason = f"the job {job}, which is not over, makes or reads it"
-                found.append(_User(origin.folder, self._uses_of(row), "unfinished-job", reason))
+                message = f"the job {job}, which is not over, makes or reads it"
+                found.append(_User(origin.folder, self._uses_of(row), "unfinished-job", message))
             elif job not in self._mine and origin.document not in _NAMELESS and self._is_there(origin):
                 key = (origin.folder, origin.document)
                 if key not in latest or (row.submitted_at or 0.0) >= (latest[key].submitted_at or 0.0):

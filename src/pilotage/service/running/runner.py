@@ -20,7 +20,7 @@ from pilotage.book.rows import StreamRow
 from pilotage.engine.engine import Engine
 from pilotage.engine.settings import EngineSettings
 from pilotage.language import Expansion
-from pilotage.model.cleaning import CleanRequest, Obsolete
+from pilotage.model.cleaning import CleanRequest, ObsoleteFiles
 from pilotage.model.effects import Effect, ExpandStage
 from pilotage.model.errors import PilotageError
 from pilotage.model.exchange import Assignment, AttemptRef, ExchangeReply
@@ -284,7 +284,7 @@ class Runner:
         """Record that the outputs of a finished job were handed over; fails with `OperationRefused`."""
         return self._submitter.submit(self._clear, job, by)
 
-    def clean(self, request: CleanRequest) -> Future[Obsolete]:
+    def clean(self, request: CleanRequest) -> Future[ObsoleteFiles]:
         """Find what a document no longer makes, and remove what is asked for of it; no job comes in meanwhile."""
         return self._submitter.submit(self._clean, request)
 
@@ -299,7 +299,7 @@ class Runner:
             return self._driver.operate(Clear(job=job, by=by)).result()
         return clear_job(job, by, journal=self._journal, writer=self._writer, codec=self._codec, clock=self._clock)
 
-    def _clean(self, request: CleanRequest) -> Obsolete:
+    def _clean(self, request: CleanRequest) -> ObsoleteFiles:
         def unfinished(engine: Engine) -> set[str]:
             return {job.id for job in engine.jobs.values() if not is_over(job)} | self._aftermath.unpublished_jobs()
 
