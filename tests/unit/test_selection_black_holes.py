@@ -6,6 +6,7 @@ import heapq
 import time
 from typing import Literal
 
+import msgspec
 import pytest
 
 from pilotage.engine.selection import Draws, Hibernated, SelectionSettings, SiteDescription, Standing
@@ -103,6 +104,98 @@ def test_failures_of_the_application_hibernate_a_black_hole_and_no_other() -> No
         sites.attempt_began("hole", at=at)
         changes += sites.attempt_ended("hole", cause="application", at=at + 0.01, created_at=at, began_at=at)
     assert [(type(each), getattr(each, "reason", "")) for each in changes] == [(Hibernated, "black-hole")]
+
+
+def three_sites(policy: Policy = "thompson") -> Selection:
+    sites = Selection(SelectionSettings(policy=policy))
+    for name in ("here", "there", "yonder"):
+        sites.add(SiteDescription(site=Site(name=name, mode="bound")))
+    return sites
+
+
+def end(
+    sites: Selection, name: str, activity: str, *, failed: bool, seconds: float = 0.01, at: float = 100.0
+) -> list[str]:
+    """An attempt begins and ends; why its site sleeps now, if it does."""
+    sites.attempt_created(name, at=at, activity=activity)
+    sites.attempt_began(name, at=at)
+    cause: Cause = "application" if failed else "success"
+    told = sites.attempt_ended(name, cause=cause, at=at + seconds, created_at=at, began_at=at, activity=activity)
+    return [each.reason for each in told if isinstance(each, Hibernated)]
+
+
+def test_a_program_that_fails_at_once_at_every_site_makes_none_of_them_a_black_hole() -> None:
+    sites = three_sites()
+    for name in ("there", "yonder"):
+        assert end(sites, name, "broken", failed=True) == []
+        for _ in range(3):  # what else they do takes long, and goes well
+            assert end(sites, name, "sound", failed=False, seconds=600.0) == []
+    assert [end(sites, "here", "broken", failed=True, at=800.0) for _ in range(20)] == [[]] * 20
+    # And nothing of that is held against it when something fails that does not fail elsewhere.
+    assert [end(sites, "here", "sound", failed=True, at=810.0) for _ in range(4)] == [[]] * 4
+    assert end(sites, "here", "sound", failed=True, at=810.0) == ["black-hole"]
+
+
+def test_a_program_that_succeeds_at_another_site_is_no_excuse_although_it_failed_at_a_third() -> None:
+    sites = three_sites()
+    assert end(sites, "there", "picky", failed=True) == []
+    for _ in range(9):
+        assert end(sites, "yonder", "picky", failed=False, seconds=600.0) == []
+    assert [end(sites, "here", "picky", failed=True, at=800.0) for _ in range(5)][-1] == ["black-hole"]
+
+
+def test_two_black_holes_do_not_excuse_each_other_beside_a_site_where_the_program_goes_on() -> None:
+    sites = three_sites()
+    sites.attempt_created("yonder", at=0.0, activity="long")
+    sites.attempt_began("yonder", at=0.0)
+    told = [end(sites, name, "long", failed=True) for _ in range(5) for name in ("here", "there")]
+    assert told == [[]] * 8 + [["black-hole"]] * 2
+
+
+def test_of_a_program_that_fails_half_of_the_time_wherever_it_runs_twice_as_many_failures_make_a_black_hole() -> None:
+    sites = three_sites()
+    for name in ("there", "yonder"):
+        for failed in (True, False) * 4:
+            end(sites, name, "flaky", failed=failed, seconds=600.0)
+    told = [end(sites, "here", "flaky", failed=True, at=800.0) for _ in range(12)]
+    assert told[:9] == [[]] * 9
+    assert ["black-hole"] in told
+
+
+def test_a_program_that_nobody_else_has_tried_is_no_excuse() -> None:
+    sites = three_sites()
+    assert end(sites, "there", "sound", failed=False, seconds=600.0) == []
+    assert [end(sites, "here", "untried", failed=True, at=800.0) for _ in range(5)][-1] == ["black-hole"]
+
+
+def test_failures_that_are_common_to_all_sites_stay_so_over_a_restart() -> None:
+    sites = three_sites()
+    for name in ("there", "yonder"):
+        end(sites, name, "broken", failed=True)
+        end(sites, name, "sound", failed=False, seconds=600.0)
+    for _ in range(9):
+        end(sites, "here", "broken", failed=True, at=800.0)
+    again = three_sites()
+    for name in ("here", "there", "yonder"):
+        written = msgspec.json.encode(sites.standing(name))
+        again.restore(msgspec.json.decode(written, type=Standing))
+        assert again.standing(name) == sites.standing(name)
+    assert end(again, "here", "broken", failed=True, at=810.0) == []
+    # Of one that was written down before anybody kept whose the failures were, all count.
+    bare = msgspec.structs.replace(sites.standing("here"), failed=())
+    again.restore(bare)
+    assert end(again, "here", "broken", failed=True, at=820.0) == ["black-hole"]
+
+
+@pytest.mark.parametrize("policy", ["weighted-random", "best", "first"])
+def test_where_evidence_is_not_kept_by_activity_what_fails_as_often_elsewhere_counts_for_no_site(
+    policy: Policy,
+) -> None:
+    sites = three_sites(policy)
+    for name in ("there", "yonder"):
+        for _ in range(3):
+            assert end(sites, name, "broken", failed=True, seconds=60.0) == []
+    assert [end(sites, "here", "broken", failed=True, at=800.0) for _ in range(20)] == [[]] * 20
 
 
 def test_a_canary_that_succeeds_makes_the_past_forgotten() -> None:

@@ -2,13 +2,14 @@
 
 A node or a pilot with so many platform failures in a row is to be drained. A site is a black hole when most of its latest ends
 are failures and, in the slot time that they took, other sites would have had far fewer: then it sleeps, also where each of
-the failures by itself would be the application's fault.
+the failures by itself would be the application's fault. Failures that the same activity has at all other sites too do not
+count: the program is at fault then.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -127,7 +128,7 @@ class Ends:
     Attempts end all the time and it is seldom asked what that comes to: only what must be is counted when one does.
     """
 
-    __slots__ = ("_began", "_everyone", "_stale", "latest", "running", "told")
+    __slots__ = ("_began", "_everyone", "_failed", "_stale", "latest", "running", "told")
 
     def __init__(self, everyone: Everyone) -> None:
         """Begin with none."""
@@ -135,6 +136,9 @@ class Ends:
         self._stale = False  # all of them have another tally of it
         self.told = NOTHING  # the tally of it that all of them have
         self.latest: deque[int] = deque(maxlen=WINDOW)  # the slot time of each and 1 more, negative where it failed
+        self._failed: deque[str] = deque(
+            maxlen=WINDOW
+        )  # the activities of what failed, also of what is no more among them
         self.running = 0
         self._began = 0  # the sum of when what runs began
 
@@ -159,10 +163,12 @@ class Ends:
         self.running, self._began = len(times), sum(times)
         self._note()
 
-    def ended(self, seconds: float, *, failed: bool) -> None:
-        """An attempt ended, well or by somebody's fault, after so much time in its slot."""
+    def ended(self, seconds: float, *, failed: bool, activity: str = "") -> None:
+        """An attempt of an activity ended, well or by somebody's fault, after so much time in its slot."""
         size = microseconds(max(0.0, seconds)) + 1
         self.latest.append(-size if failed else size)
+        if failed:
+            self._failed.append(activity)
         self._note()
 
     def succeeded(self, moment: int, seconds: float) -> None:
@@ -177,12 +183,19 @@ class Ends:
     def clear(self) -> None:
         """What was is forgotten: the site has proved that it works."""
         self.latest.clear()
+        self._failed.clear()
         self._note()
 
-    def restore(self, numbers: Iterable[int]) -> None:
-        """Have these ends, as `latest` gave them."""
+    def failed(self) -> tuple[str, ...]:
+        """The activities of those among the latest ends that failed, where they are known, in their order."""
+        count = sum(number < 0 for number in self.latest)
+        return tuple(self._failed)[-count:] if count else ()
+
+    def restore(self, numbers: Iterable[int], failed: Iterable[str] = ()) -> None:
+        """Have these ends, as `latest` and `failed` gave them."""
         self.clear()
         self.latest.extend(numbers)
+        self._failed.extend(failed)
 
     def remove(self) -> None:
         """The site goes, and all of this with it: what still ends there is nobody else's concern."""
@@ -209,10 +222,24 @@ class Ends:
             self._stale = True
             self._everyone.note(self)
 
-    def black_hole(self, now: float, settings: SelectionSettings) -> str:
-        """Why the site is a black hole, in words; nothing where it is none, or nobody can tell."""
-        own, moment = self.own(), microseconds(now)
-        if own.failures < settings.black_hole_failures or own.failures < settings.black_hole_share * own.ends:
+    def black_hole(
+        self, now: float, settings: SelectionSettings, elsewhere_fails: Callable[[str], float] | None = None
+    ) -> str:
+        """Why the site is a black hole, in words; nothing where it is none, or nobody can tell.
+
+        `elsewhere_fails` gives how much of an activity fails at every other site, from 0 to 1: so much of what failed here
+        is the program's fault.
+        """
+        own = self.own()
+        why = self._hole(now, settings, own, excused=0.0)
+        if not why or elsewhere_fails is None:
+            return why  # most are none, and nobody need look at the other sites
+        excused = sum(count * elsewhere_fails(activity) for activity, count in Counter(self.failed()).items())
+        return self._hole(now, settings, own, excused=excused) if excused else why
+
+    def _hole(self, now: float, settings: SelectionSettings, own: Tally, *, excused: float) -> str:
+        moment, failures, ends = microseconds(now), own.failures - excused, own.ends - excused
+        if failures < settings.black_hole_failures or failures < settings.black_hole_share * ends:
             return ""
         everyone = self._everyone.tally()
         elsewhere = everyone.slot_time(moment) - own.slot_time(moment)
@@ -221,7 +248,7 @@ class Ends:
         # One failure more than there was elsewhere: where little time was spent, none says little.
         rate = (everyone.failures - own.failures + 1) / elsewhere
         expected = rate * own.slot_time(moment)
-        if own.failures <= settings.black_hole_factor * max(1.0, expected):
+        if failures <= settings.black_hole_factor * max(1.0, expected):
             return ""
         seconds, others = own.slot_time(moment) / 1e6, (everyone.failures - own.failures) / (elsewhere / 1e6)
         return (

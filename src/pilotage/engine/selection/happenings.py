@@ -137,7 +137,7 @@ class Happenings:
             place.canary = False
             self._sites.touch(place)
         if began_at is not None:
-            place.ends.ended(at - began_at, failed=not succeeded)
+            place.ends.ended(at - began_at, failed=not succeeded, activity=activity)
         if succeeded:
             return changes + self._succeeded(place, at=at, queued_seconds=queued_seconds)
         return changes + self._failed(place, cause, activity, at=at)
@@ -191,7 +191,7 @@ class Happenings:
             return [self._sites.hibernate(place, "platform-failure", message, at=at)]
         if self.settings.freeze_on == "any-failure":
             return [self._sites.hibernate(place, "attempt-failed", f"an attempt failed; {others}", at=at)]
-        if hole := place.ends.black_hole(at, self.settings):
+        if hole := place.ends.black_hole(at, self.settings, lambda each: self._fails_elsewhere(place, each, at)):
             return [self._sites.hibernate(place, "black-hole", hole, at=at)]
         place.canary = False
         if self._does_worse(place, activity, at):
@@ -210,13 +210,7 @@ class Happenings:
         well = failed = other_well = other_failed = 0.0
         others_run = False
         for each in self._sites.by_name.values():
-            if self.samples:
-                arm = each.arms.look(activity)
-                good, bad, _ = arm.figures(at, self.settings.thompson_half_life_seconds)
-                runs = arm.underway > 0
-            else:  # what there is of all activities together
-                tally = each.ends.own()
-                good, bad, runs = tally.ends - tally.failures, tally.failures, tally.running > 0
+            good, bad, runs = self._figures(each, activity, at)
             if each is place:
                 well, failed = good, bad
             else:
@@ -225,6 +219,29 @@ class Happenings:
             return failed > 1.0 + _SOME and other_failed < _SOME and others_run
         expected = (well + failed) * other_failed / (other_well + other_failed)
         return failed > _BY_FAR * expected + _SOME
+
+    def _fails_elsewhere(self, place: Place, activity: str, at: float) -> float:
+        """How much of an activity fails at every other site that has tried it, from 0 to 1; 0 where none has.
+
+        The site where the least of it fails tells, so that two black holes do not excuse each other beside a site that works.
+        """
+        least: float | None = None
+        for each in self._sites.by_name.values():
+            good, bad, runs = self._figures(each, activity, at) if each is not place else (0.0, 0.0, False)
+            if bad < _SOME and (runs or good >= _SOME):
+                return 0.0
+            if bad >= _SOME:
+                least = min(bad / (good + bad), 1.0 if least is None else least)
+        return least or 0.0
+
+    def _figures(self, place: Place, activity: str, at: float) -> tuple[float, float, bool]:
+        """How much of an activity ended well at a site, how much failed, and whether some of it is under way."""
+        if self.samples:
+            arm = place.arms.look(activity)
+            good, bad, _ = arm.figures(at, self.settings.thompson_half_life_seconds)
+            return good, bad, arm.underway > 0
+        tally = place.ends.own()  # what there is of all activities together
+        return tally.ends - tally.failures, tally.failures, tally.running > 0
 
     def _draining(self, place: Place, cause: Cause, *, pilot: str, node: str) -> list[Change]:
         found: list[Change] = []

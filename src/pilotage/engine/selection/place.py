@@ -36,6 +36,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     placed: int = 0  # canaries that are out
     waits: tuple[int, ...] = ()  # the latest queue times, in microseconds
     ends: tuple[int, ...] = ()  # the slot time of the latest ends in microseconds and 1 more, negative where one failed
+    failed: tuple[str, ...] = ()  # the activities of those that failed, in their order
     arms: tuple[Evidence, ...] = ()
     pilots: dict[str, int] = {}  # platform failures in a row
     nodes: dict[str, int] = {}
@@ -188,6 +189,7 @@ class Place:
             placed=self.placed,
             waits=self.waits.numbers(),
             ends=tuple(self.ends.latest),
+            failed=self.ends.failed(),
             arms=self.arms.evidence(),
             pilots=self.pilots.counts(),
             nodes=self.nodes.counts(),
@@ -203,7 +205,7 @@ class Place:
         self.canary = standing.canary
         self.placed = standing.placed
         self.waits = Window(standing.waits)
-        self.ends.restore(standing.ends)
+        self.ends.restore(standing.ends, standing.failed)
         self.arms = Arms(self.settings, standing.arms)
         self.pilots.restore(standing.pilots)
         self.nodes.restore(standing.nodes)
